@@ -48,9 +48,9 @@ class Problem(msgspec.Struct, frozen=True, order=True):
             if size > 1 << 17:
                 raise ValueError(f"{name}={size}: sizes are at most {1 << 17}")
         if self.layout not in get_args(Layout):
-            raise ValueError(f"layout {self.layout!r}: choose one of {', '.join(get_args(Layout))}")
+            raise ValueError(f"layout {self.layout!r}: choose nn or tn")
         if self.accumulate not in get_args(Accumulate):
-            raise ValueError(f"accumulate {self.accumulate!r}: choose one of {', '.join(get_args(Accumulate))}")
+            raise ValueError(f"accumulate {self.accumulate!r}: choose f32 or f16")
 
     @property
     def mnk(self) -> str:

@@ -53,9 +53,8 @@ def check(source: str, target: Target) -> None:
     for argument in _INCLUDE.findall(joined):
         header = re.match(r"<([^>]+)>", argument) or re.match(r'"([^"]+)"', argument)
         if header is None or header.group(1) not in target.includes:
-            raise SourceRejected(
-                f"#include {argument.strip()[:80]} is not allowed; allowed: {', '.join(sorted(target.includes))}"
-            )
+            allowed = ", ".join(sorted(target.includes))
+            raise SourceRejected(f"#include {argument.strip()[:80]} is not allowed; allowed: {allowed}")
     for name, pattern in _FORBIDDEN.items():
         if re.search(pattern, joined):
             raise SourceRejected(f"{name} is not allowed in a kernel")

@@ -29,8 +29,12 @@ CPU = Target(
     # No -ffast-math: it would let the compiler change what a source says about rounding and NaN.
     flags=("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast"),
     includes=frozenset(
-        "immintrin.h x86intrin.h omp.h stdint.h stddef.h string.h math.h stdlib.h cstdint cstddef cstring "
-        "cmath cstdlib algorithm array type_traits utility limits atomic memory vector".split()
+        {
+            *("immintrin.h", "x86intrin.h", "omp.h"),
+            *("stdint.h", "stddef.h", "string.h", "math.h", "stdlib.h"),
+            *("cstdint", "cstddef", "cstring", "cmath", "cstdlib"),
+            *("algorithm", "array", "atomic", "limits", "memory", "type_traits", "utility", "vector"),
+        }
     ),
 )
 

@@ -1,0 +1,169 @@
+"""The frozen schema that a composed Hydra configuration must fit, key for key.
+
+Hydra composes `conf/`; `load` checks the result once, at the entry; everything after reads these records.
+"""
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from cudal2.assets import asset
+from cudal2.problem import Accumulate, Layout, Problem, grid, parse
+
+
+class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class WorkerConfig(_Config):
+    """How candidates are built, jailed and timed. 0 for threads or jobs means every core."""
+
+    cache: str = "~/.cache/cudal2"
+    jail: Literal["auto", "bubblewrap", "landlock", "off"] = "auto"
+    threads: int = 0
+    build_jobs: int = 0
+    compile_seconds: float = 30.0
+    run_seconds: float = 20.0
+    memory_mib: int = 4096
+    batch_ms: float = 10.0
+    min_pairs: int = 5
+    max_pairs: int = 25
+    precision: float = 0.01
+    """Timing stops once the 95% interval of the speedup is within ± this share of it."""
+
+
+class LoraConfig(_Config):
+    """Adapters of PEFT; `rank` 0 trains every weight."""
+
+    rank: int = 0
+    alpha: int = 32
+    dropout: float = 0.0
+
+
+class PolicyConfig(_Config):
+    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships."""
+
+    path: str = ""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora: LoraConfig = LoraConfig()
+    sampler: Literal["transformers", "vllm"] = "transformers"
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 256
+    chat: bool = False
+
+
+class PromptConfig(_Config):
+    """Which Jinja template of `prompts/`, and how many exemplars from the archive it shows."""
+
+    template: str = "kernel_lm"
+    exemplars: int = 0
+
+
+class RewardConfig(_Config):
+    """See `train/rewards.py` for what each name computes."""
+
+    name: Literal["log", "paper", "milestone"] = "log"
+    alpha: float = 0.1
+    beta: float = 0.0
+    margin: float = 0.05
+
+
+class TrainerConfig(_Config):
+    """GRPO: each step samples `problems_per_step` groups of `group_size` completions."""
+
+    steps: int = 40
+    problems_per_step: int = 2
+    group_size: int = 16
+    learning_rate: float = 5e-4
+    beta: float = 0.0
+    epsilon: float = 0.2
+    iterations: int = 1
+    save_steps: int = 10
+    max_grad_norm: float = 1.0
+    deepspeed: str = ""
+
+
+class ShapesConfig(_Config):
+    """Problems by name: `grid`, or a list of `M_N_K` or names of LLM layers."""
+
+    names: tuple[str, ...] = ("grid",)
+    layout: Layout = "tn"
+    accumulate: Accumulate = "f32"
+
+    def problems(self) -> list[Problem]:
+        """The named problems in the order given; ValueError for an unknown name."""
+        found: list[Problem] = []
+        for name in self.names:
+            if name == "grid":
+                found += grid(self.layout, self.accumulate)
+            else:
+                found.append(parse(name, self.layout, self.accumulate))
+        return found
+
+
+class TrackerConfig(_Config):
+    """Metrics always go to `metrics.jsonl`; `wandb` adds Weights & Biases (offline asks for no login)."""
+
+    name: Literal["jsonl", "wandb"] = "jsonl"
+    mode: Literal["offline", "online"] = "offline"
+    project: str = "cudal2"
+
+
+class TrainConfig(_Config):
+    """One GRPO run, all of it under the folder `run`."""
+
+    run: str
+    seed: int = 0
+    target: str = "cpu"
+    policy: PolicyConfig = PolicyConfig()
+    prompt: PromptConfig = PromptConfig()
+    reward: RewardConfig = RewardConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    worker: WorkerConfig = WorkerConfig()
+    shapes: ShapesConfig = ShapesConfig()
+    tracker: TrackerConfig = TrackerConfig()
+
+
+class SftConfig(_Config):
+    """Supervised training of the kernel LM from scratch on sources drawn from the families."""
+
+    run: str
+    seed: int = 0
+    target: str = "cpu"
+    samples: int = 20_000
+    epochs: float = 3.0
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    vocabulary: int = 4096
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 4
+    context: int = 512
+    prompt: PromptConfig = PromptConfig()
+    verify: int = 256
+    """Samples on held-out shapes that the worker judges after training."""
+    worker: WorkerConfig = WorkerConfig()
+    tracker: TrackerConfig = TrackerConfig()
+
+
+Config = TypeVar("Config", bound=_Config)
+
+
+def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
+    """Compose `conf/NAME.yaml` with Hydra overrides into a record of `schema`.
+
+    Raises ValueError for an unknown group, key or value, naming it.
+    """
+    try:
+        with initialize_config_dir(str(asset("conf")), version_base="1.3"):
+            composed = compose(name, overrides)
+        plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        return msgspec.convert(plain, schema)
+    except (HydraException, OmegaConfBaseException, msgspec.ValidationError) as error:
+        raise ValueError(f"configuration {name}: {error}") from error
