@@ -1,0 +1,282 @@
+"""The jail that compilers and candidates run in.
+
+Covers: no network; a read-only view of the system's own programs and libraries, of nothing in anyone's home;
+writing only to the folders named; an unprivileged user (uid 65534 if started by root); a cleared environment;
+limits on address space, file size, processes and CPU seconds; a seccomp filter; and one kill that reaches the
+whole process tree, because the caller holds the pid of the jail's init.
+
+Does not cover: side channels (timing, caches, power), faults of the kernel or CPU, and the readable parts of
+`/usr`. Where bubblewrap is absent, Landlock + seccomp + setuid + limits take its place: then a compiler's
+processes are not in a pid namespace of their own and the total size of what they write has no bound but
+RLIMIT_FSIZE for each file. Where neither works the worker refuses, unless `worker.jail=off` is said.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from cudal2.records import HarnessFault
+from cudal2.worker import landlock
+
+Kind = Literal["bubblewrap", "landlock", "off"]
+
+NOBODY = 65534
+SYSTEM = [path for path in ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin") if Path(path).exists()]
+SYSTEM_FILES = [path for path in ("/etc/alternatives", "/etc/ld.so.cache") if Path(path).exists()]
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bytes of address space and of the largest file written, number of processes, CPU seconds in all."""
+
+    address_space: int = 4 << 30
+    file_size: int = 64 << 20
+    processes: int = 256
+    cpu_seconds: int = 600
+
+
+class Jailed(msgspec.Struct, frozen=True):
+    """A running jail: the process we started and the pid, as we see it, of the first process inside."""
+
+    process: subprocess.Popen
+    inside: int
+
+    def signal(self, number: int) -> None:
+        """Send to the first process inside; nothing happens when it is gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self.inside, number)
+
+    def kill(self) -> None:
+        """End every process of the jail and wait for it."""
+        self.signal(signal.SIGKILL)  # of a pid namespace this is the init: the kernel ends the rest
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
+
+
+def start(
+    kind: Kind,
+    command: list[str],
+    *,
+    readable: list[Path] = [],  # noqa: B006 (never changed)
+    writable: list[Path] = [],  # noqa: B006
+    limits: Limits,
+    environment: dict[str, str] | None = None,
+    filter_program: bytes = b"",
+    pass_fds: tuple[int, ...] = (),
+    stderr: int = subprocess.DEVNULL,
+) -> Jailed:
+    """Start `command` (absolute path first) in a jail of that kind, its input and output being /dev/null.
+
+    Raises HarnessFault where the jail itself cannot be set up.
+    """
+    environment = ENVIRONMENT | (environment or {})
+    read, write = os.pipe()
+    seccomp = _memory_file(filter_program) if filter_program else None
+    fds = (*pass_fds, write, *((seccomp,) if seccomp is not None else ()))
+    try:
+        if kind == "bubblewrap":
+            command = _bubblewrap(command, readable, writable, limits, environment, seccomp, write)
+        elif kind == "landlock":
+            command = _landlock(command, readable, writable, limits, seccomp)
+        else:
+            command = [*_prlimit(limits), *command]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=environment,
+            pass_fds=fds,
+            start_new_session=True,
+            cwd=writable[0] if writable else "/",
+        )
+    except OSError as error:
+        os.close(read)
+        raise HarnessFault(f"the jail could not start: {error}", _remedy(kind)) from error
+    finally:
+        os.close(write)
+        if seccomp is not None:
+            os.close(seccomp)
+    with os.fdopen(read, "rb") as information:
+        inside = _pid_inside(information.read()) if kind == "bubblewrap" else process.pid
+    if inside is None:
+        process.wait()
+        raise HarnessFault("bubblewrap could not set up the jail", _remedy(kind))
+    return Jailed(process, inside)
+
+
+def _pid_inside(information: bytes) -> int | None:
+    with suppress(ValueError, KeyError):
+        return int(json.loads(information)["child-pid"])
+    return None
+
+
+def _memory_file(data: bytes) -> int:
+    fd = os.memfd_create("seccomp")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _prlimit(limits: Limits) -> list[str]:
+    return [
+        _tool("prlimit"),
+        f"--as={limits.address_space}",
+        f"--fsize={limits.file_size}",
+        f"--nproc={limits.processes if os.geteuid() == 0 else 4096}",
+        f"--cpu={limits.cpu_seconds}",
+        "--core=0",
+        "--nofile=256",
+    ]
+
+
+def _bubblewrap(command, readable, writable, limits, environment, seccomp, information) -> list[str]:
+    drop = (
+        [_tool("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        if os.geteuid() == 0
+        else []
+    )
+    mounts: list[str] = []
+    for path in SYSTEM:
+        if Path(path).is_symlink():
+            mounts += ["--symlink", str(Path(path).readlink()), path]
+        else:
+            mounts += ["--ro-bind", path, path]
+    for path in SYSTEM_FILES:
+        mounts += ["--ro-bind", path, path]
+    mounts += ["--dev", "/dev", "--size", str(limits.file_size), "--tmpfs", "/tmp"]
+    # Below /tmp, so bound after it; the job's folders are what readable and writable name.
+    for path in map(str, readable):
+        mounts += ["--ro-bind", path, path]
+    for path in map(str, writable):
+        mounts += ["--bind", path, path]
+    variables = [word for name, value in environment.items() for word in ("--setenv", name, value)]
+    return [
+        *drop,
+        *_prlimit(limits),
+        _tool("bwrap"),
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--as-pid-1",
+        "--clearenv",
+        *variables,
+        *mounts,
+        "--chdir",
+        str(writable[0]) if writable else "/",
+        "--info-fd",
+        str(information),
+        *(["--seccomp", str(seccomp)] if seccomp is not None else []),
+        *command,
+    ]
+
+
+def _landlock(command, readable, writable, limits, seccomp) -> list[str]:
+    values = {
+        "AS": limits.address_space,
+        "FSIZE": limits.file_size,
+        "NPROC": limits.processes if os.geteuid() == 0 else 4096,
+        "CPU": limits.cpu_seconds,
+        "CORE": 0,
+        "NOFILE": 256,
+    }
+    reads = [*SYSTEM, *SYSTEM_FILES, "/dev/null", "/dev/zero", "/dev/urandom", *map(str, readable)]
+    return [
+        *(sys.executable, "-I", "-S", landlock.__file__),
+        *(f"--read={path}" for path in reads),
+        *(f"--write={path}" for path in [*map(str, writable), "/dev/null"]),
+        *(f"--limit={name}={value}" for name, value in values.items()),
+        *([f"--user={NOBODY}"] if os.geteuid() == 0 else []),
+        *([f"--seccomp={seccomp}"] if seccomp is not None else []),
+        "--",
+        *command,
+    ]
+
+
+@cache
+def _tool(name: str) -> str:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin:/usr/sbin:/sbin")
+    if path is None:
+        package = {"bwrap": "bubblewrap"}.get(name, "util-linux")
+        raise HarnessFault(f"{name} is not installed", f"Install it: apt-get install {package}")
+    return path
+
+
+def _remedy(kind: Kind) -> str:
+    return {
+        "bubblewrap": "Install bubblewrap (apt-get install bubblewrap), allow unprivileged user "
+        "namespaces, or choose worker.jail=landlock",
+        "landlock": "Use a Linux kernel from 5.13 on with Landlock enabled, or install bubblewrap",
+        "off": "See the message above",
+    }[kind]
+
+
+@cache
+def works(kind: Kind) -> bool:
+    """Whether a trivial program runs to its end in a jail of that kind, here and now."""
+    if kind == "landlock" and landlock.abi() == 0:
+        return False
+    from cudal2.worker import seccomp
+
+    try:
+        jailed = start(kind, [_tool("true")], limits=Limits(), filter_program=seccomp.toolchain())
+    except HarnessFault:
+        return False
+    return jailed.process.wait() == 0
+
+
+def choose(wanted: str) -> Kind:
+    """The jail to use for a configured `worker.jail`: "auto" takes the strongest that works.
+
+    Raises HarnessFault where the wanted one does not work: untrusted code never runs unjailed by accident.
+    """
+    if wanted == "off":
+        return "off"
+    kinds: tuple[Kind, ...] = ("bubblewrap", "landlock") if wanted == "auto" else (wanted,)  # type: ignore[assignment]
+    for kind in kinds:
+        if works(kind):
+            return kind
+    raise HarnessFault(
+        f"no jail works here (tried {', '.join(kinds)})",
+        "Install bubblewrap (apt-get install bubblewrap) or use a kernel with Landlock; worker.jail=off runs "
+        "untrusted code without one",
+    )
+
+
+@cache
+def scratch() -> Path:
+    """A folder for jobs and toolchain artefacts that an unprivileged user may read: `TMPDIR/cudal2-UID`.
+
+    Raises HarnessFault where somebody else made it first, or the disk refuses.
+    """
+    path = Path(tempfile.gettempdir()) / f"cudal2-{os.geteuid()}"
+    try:
+        path.mkdir(mode=0o755, exist_ok=True)
+        status = path.lstat()
+    except OSError as error:
+        raise HarnessFault(f"{path} cannot be made: {error}", "Point TMPDIR at a writable folder") from error
+    if path.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise HarnessFault(f"{path} belongs to somebody else", "Remove it, or point TMPDIR elsewhere")
+    return path
+
+
+def job_folder() -> Path:
+    """A fresh folder in `scratch()` that the jail's user may write to; the caller removes it."""
+    path = Path(tempfile.mkdtemp(dir=scratch(), prefix="job-"))
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    return path

@@ -1,0 +1,111 @@
+"""System-call filters as BPF programs, assembled by libseccomp.
+
+Three of them. `toolchain` keeps a compiler from the kernel's riskier corners (it must still fork and exec).
+`loading` is what the runner lives under while it loads a candidate's shared object, constructors included.
+`running` is added once the object is loaded: threads, memory and the reply pipe, nothing else.
+"""
+
+import errno
+import tempfile
+from functools import cache
+
+from cudal2.records import HarnessFault
+
+CLONE_THREAD = 0x00010000
+PROT_EXEC = 0x4
+WRITE_FLAGS = 0o3 | 0o100 | 0o1000 | 0o2000  # access mode, O_CREAT, O_TRUNC, O_APPEND
+
+_TOOLCHAIN_DENIED = """
+    acct add_key bpf clock_adjtime clock_settime create_module delete_module finit_module fsconfig
+    fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp
+    kexec_file_load kexec_load keyctl lookup_dcookie mount mount_setattr move_mount name_to_handle_at
+    open_by_handle_at open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise
+    process_vm_readv process_vm_writev ptrace quotactl reboot request_key setdomainname sethostname
+    setns settimeofday socket socketpair swapoff swapon syslog umount umount2 unshare userfaultfd
+    vhangup
+""".split()
+
+_MEMORY_AND_THREADS = """
+    brk clock_getres clock_gettime clock_nanosleep close exit exit_group futex futex_waitv
+    get_robust_list getcpu getpid getrandom gettid gettimeofday madvise membarrier mincore mremap munmap
+    nanosleep poll ppoll pselect6 restart_syscall rseq rt_sigprocmask rt_sigreturn
+    sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler
+    sched_setaffinity sched_yield set_robust_list set_tid_address sigaltstack time
+""".split()
+
+_LOADER = """
+    fstat lseek mmap mprotect newfstatat prctl pread64 read readlink rt_sigaction seccomp write
+""".split()
+
+_HOSTILE = """
+    execve execveat fork vfork kill tkill tgkill ptrace socket connect bind listen sendto
+""".split()
+
+
+def _library():
+    try:
+        import pyseccomp
+    except RuntimeError as error:  # what it raises where the shared library is missing
+        raise HarnessFault(
+            "libseccomp is not installed", "Install it: apt-get install libseccomp2"
+        ) from error
+    return pyseccomp
+
+
+def _export(rules) -> bytes:
+    with tempfile.TemporaryFile() as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        return file.read()
+
+
+def _allow(lib, rules, names: list[str]) -> None:
+    for name in names:
+        rules.add_rule(lib.ALLOW, name)
+
+
+def _threads_and_memory(lib):
+    """EPERM by default; hostile calls trap, so that the runner can name them before it dies."""
+    rules = lib.SyscallFilter(lib.ERRNO(errno.EPERM))
+    _allow(lib, rules, _MEMORY_AND_THREADS)
+    # glibc tries clone3, whose flags a filter cannot see, and falls back to clone where it is missing.
+    rules.add_rule(lib.ERRNO(errno.ENOSYS), "clone3")
+    rules.add_rule(lib.ALLOW, "clone", lib.Arg(0, lib.MASKED_EQ, CLONE_THREAD, CLONE_THREAD))
+    rules.add_rule(lib.TRAP, "clone", lib.Arg(0, lib.MASKED_EQ, CLONE_THREAD, 0))
+    for name in _HOSTILE:
+        rules.add_rule(lib.TRAP, name)
+    return rules
+
+
+@cache
+def toolchain() -> bytes:
+    """For compilers: everything but administration, tracing, sockets and new namespaces."""
+    lib = _library()
+    rules = lib.SyscallFilter(lib.ALLOW)
+    for name in _TOOLCHAIN_DENIED:
+        # A name that this libseccomp does not know is a call that this kernel hardly has.
+        if lib.resolve_syscall(lib.Arch.NATIVE, name) != -1:
+            rules.add_rule(lib.ERRNO(errno.EPERM), name)
+    return _export(rules)
+
+
+@cache
+def loading() -> bytes:
+    """For the runner while it loads a candidate: may also open and map files read-only."""
+    lib = _library()
+    rules = _threads_and_memory(lib)
+    _allow(lib, rules, _LOADER)
+    rules.add_rule(lib.ALLOW, "openat", lib.Arg(2, lib.MASKED_EQ, WRITE_FLAGS, 0))
+    return _export(rules)
+
+
+@cache
+def running(command_fd: int, reply_fd: int) -> bytes:
+    """For the runner once the candidate is loaded: no file can be opened and no code page made."""
+    lib = _library()
+    rules = _threads_and_memory(lib)
+    rules.add_rule(lib.ALLOW, "read", lib.Arg(0, lib.EQ, command_fd))
+    rules.add_rule(lib.ALLOW, "write", lib.Arg(0, lib.EQ, reply_fd))
+    rules.add_rule(lib.ALLOW, "mmap", lib.Arg(2, lib.MASKED_EQ, PROT_EXEC, 0))
+    rules.add_rule(lib.ALLOW, "mprotect", lib.Arg(2, lib.MASKED_EQ, PROT_EXEC, 0))
+    return _export(rules)
