@@ -1,0 +1,340 @@
+"""Every verdict ever reached, with its source and where it came from, in one SQLite file.
+
+Many processes may write at once and any may be killed at any moment: each `add` is one transaction of a
+write-ahead log (https://www.sqlite.org/wal.html), so what was added stays and what was not leaves no trace.
+The file must lie on a local disk: the log needs shared memory, which network file systems lack.
+
+Speed compares only within one environment. Every question therefore names a `fingerprint`; `ANY` asks
+for the answer across devices in so many words.
+"""
+
+import math
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from cudal2.problem import Problem, parse
+from cudal2.records import (
+    Candidate,
+    Environment,
+    HarnessFault,
+    Status,
+    Verdict,
+    digest,
+    to_json,
+    verdict_from_json,
+)
+
+ANY = "*"
+"""The fingerprint that compares across environments."""
+
+_APPLICATION = 0x43554432
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE sources (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE verdicts (
+    id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, source TEXT NOT NULL REFERENCES sources,
+    problem TEXT NOT NULL, target TEXT NOT NULL, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
+    speedup REAL, low REAL, body TEXT NOT NULL);
+CREATE INDEX by_problem ON verdicts (problem, target, fingerprint, source, id);
+CREATE TABLE samples (
+    run TEXT, step INTEGER, position INTEGER, policy TEXT NOT NULL, prompt TEXT NOT NULL, reward REAL,
+    verdict INTEGER NOT NULL REFERENCES verdicts, PRIMARY KEY (run, step, position)) WITHOUT ROWID;
+-- The last verdict on each kernel: a later measurement replaces a lucky earlier one.
+CREATE VIEW latest AS SELECT verdicts.*, text FROM verdicts JOIN sources ON hash = source WHERE id = (
+    SELECT MAX(id) FROM verdicts AS other
+    WHERE other.problem = verdicts.problem AND other.target = verdicts.target
+      AND other.fingerprint = verdicts.fingerprint AND other.source = verdicts.source);
+"""
+_HERE = "target = :target AND :fingerprint IN ('*', fingerprint)"
+_REMEDIES = {
+    ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
+    ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, or choose another run folder",
+    ("BUSY", "LOCKED", "PROTOCOL"): "Another process holds it: end that process, or use a local disk",
+    ("NOTADB", "CORRUPT"): (
+        "Nothing was changed in it. Move it aside and start again, or rescue its rows first with "
+        "`sqlite3 FILE .recover | sqlite3 RESCUED`"
+    ),
+}
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which sample a verdict judges; `run`, `step` and `index` identify it."""
+
+    run: str
+    step: int
+    index: int
+    policy: str = ""
+    prompt: str = ""
+    reward: float | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample of a training step: its origin and what became of it. `source` is a hash."""
+
+    origin: Origin
+    problem: Problem
+    target: str
+    fingerprint: str
+    status: Status
+    speedup: float | None
+    source: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A kernel and the last verdict on it."""
+
+    source: str
+    verdict: Verdict
+
+    @property
+    def hash(self) -> str:
+        return digest(self.source)
+
+    @property
+    def low(self) -> float:
+        """Lower bound of the speedup over the fastest baseline, by which kernels are ranked; 0 unless ok."""
+        return self.verdict.timing.low if self.verdict.timing else 0.0
+
+
+class Archive:
+    """The archive in file `path`, made (with its folder) where absent unless `create` is False.
+
+    Every method raises HarnessFault where the file is corrupt, read-only or locked, or the disk is full;
+    what was added before stays. May be shared between threads; each process opens its own.
+    """
+
+    def __init__(self, path: str | Path, create: bool = True) -> None:
+        self.path = Path(path)
+        if not create and not self.path.exists():
+            raise ValueError(f"there is no archive {self.path}; `cudal2 train` writes one")
+        self._lock = threading.RLock()
+        with self._faults():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Autocommit, so that `_transaction` alone says where a transaction begins.
+            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+            try:
+                self._open()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _open(self) -> None:
+        if not self._pragma("application_id"):
+            if self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                raise HarnessFault(f"{self.path} belongs to another program", "Choose another run folder")
+            self._pragma("journal_mode = WAL")
+            with self._transaction():
+                if not self._pragma("application_id"):  # another process may have been quicker
+                    for statement in _statements(_SCHEMA):
+                        self._db.execute(statement)
+                    self._pragma(f"user_version = {_VERSION}")
+                    self._pragma(f"application_id = {_APPLICATION}")
+        found = (self._pragma("application_id"), self._pragma("user_version"))
+        if found != (_APPLICATION, _VERSION):
+            raise HarnessFault(
+                f"{self.path} is not an archive of format {_VERSION}", "Use the cudal2 that wrote it"
+            )
+        # Enough that a killed process loses nothing; a power cut may lose the last rows, never the file.
+        self._pragma("synchronous = NORMAL")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def add(self, verdict: Verdict, candidate: Candidate, origin: Origin | Mapping[str, Any] | None) -> None:
+        """Keep `verdict` on `candidate`, and the sample it judges where `origin` (a mapping of Origin's
+        fields will do) names one.
+
+        Adding twice changes nothing; a step sampled anew after a resume replaces its samples, while the
+        verdicts of the old ones stay.
+        """
+        if (verdict.problem, verdict.target) != (candidate.problem, candidate.target):
+            raise ValueError(f"verdict on {verdict.problem.name} given for {candidate.problem.name}")
+        sample = None if origin is None else msgspec.convert(origin, Origin)
+        source = digest(candidate.source)
+        # A verdict read back from the worker's cache is the same measurement.
+        body = to_json(msgspec.structs.replace(verdict, cached=False, seconds={}))
+        timing = verdict.timing
+        with self._faults(), self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO sources VALUES (?, ?)", (source, candidate.source))
+            identity = digest(source, body)
+            self._db.execute(
+                "INSERT OR IGNORE INTO verdicts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(identity, source, verdict.problem.name, verdict.target),
+                    *(verdict.environment.fingerprint, verdict.status.value),
+                    *((timing.speedup, timing.low) if timing else (None, None)),
+                    body,
+                ),
+            )
+            if sample is not None:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO samples SELECT ?, ?, ?, ?, ?, ?, id FROM verdicts "
+                    "WHERE identity = ?",
+                    (*msgspec.structs.astuple(sample), identity),
+                )
+
+    def environments(self) -> dict[str, Environment]:
+        """Every environment that verdicts were reached in, by fingerprint, the latest verdict's last."""
+        last = "SELECT MAX(id) FROM verdicts GROUP BY fingerprint"
+        rows = self._rows(f"SELECT body FROM verdicts WHERE id IN ({last}) ORDER BY id")
+        found = [self._verdict(body).environment for (body,) in rows]
+        return {environment.fingerprint: environment for environment in found}
+
+    def ranked(self, problem: Problem, target: str, fingerprint: str, limit: int = -1) -> list[Entry]:
+        """Correct kernels for `problem`, by the lower bound of their speedup, best first; -1: all of them."""
+        return self._entries(
+            f"{_HERE} AND problem = :problem AND status = 'ok' ORDER BY low DESC, id LIMIT :limit",
+            problem=problem.name,
+            target=target,
+            fingerprint=fingerprint,
+            limit=limit,
+        )
+
+    def best(self, problem: Problem, target: str, fingerprint: str) -> Entry | None:
+        """The kernel with the greatest lower bound of the speedup, None where none is correct."""
+        return next(iter(self.ranked(problem, target, fingerprint, 1)), None)
+
+    def problems(self, target: str, fingerprint: str, status: Status = Status.OK) -> list[Problem]:
+        """Problems with at least one last verdict of that status, in order."""
+        rows = self._rows(
+            f"SELECT DISTINCT problem FROM latest WHERE {_HERE} AND status = :status",
+            {"target": target, "fingerprint": fingerprint, "status": status.value},
+        )
+        return sorted(parse(name) for (name,) in rows)
+
+    def nearest(self, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
+        """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
+        others = [p for p in _by_distance(problem, self.problems(target, fingerprint)) if p != problem]
+        bests = (self.best(other, target, fingerprint) for other in others[:limit])
+        return [entry for entry in bests if entry is not None]
+
+    def exemplars(
+        self, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
+    ) -> list[Entry]:
+        """Up to `count` correct kernels of contrasting speed, fastest first, to be shown in a prompt.
+
+        The kernels of the problem (of its neighbours, while there are too few) are ranked, cut into `count`
+        buckets of equal size, and one is drawn from each: good, medium, slow; after the contrastive
+        exemplars of CUDA-L1 (arXiv:2507.14111).
+        """
+        found: dict[str, Entry] = {}
+        for other in _by_distance(problem, self.problems(target, fingerprint)):
+            if len(found) >= count:
+                break
+            for entry in self.ranked(other, target, fingerprint):
+                found.setdefault(entry.source, entry)
+        entries = sorted(found.values(), key=lambda entry: entry.low, reverse=True)
+        count = min(count, len(entries))
+        edges = [len(entries) * i // count for i in range(count + 1)] if count else []
+        return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
+
+    def failures(self, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
+        """The latest `count` kernels that did not compile, with the compiler's `log`: those of the problem
+        first, then those of its neighbours."""
+        found: list[Entry] = []
+        for other in _by_distance(problem, self.problems(target, fingerprint, Status.COMPILE_ERROR)):
+            if len(found) < count:
+                found += self._entries(
+                    f"{_HERE} AND problem = :problem AND status = :status ORDER BY id DESC LIMIT :limit",
+                    status=Status.COMPILE_ERROR.value,
+                    problem=other.name,
+                    target=target,
+                    fingerprint=fingerprint,
+                    limit=count - len(found),
+                )
+        return found
+
+    def samples(self, run: str | None = None) -> Iterator[Sample]:
+        """Samples of `run` (of every run) by run, step and index."""
+        rows = self._rows(
+            "SELECT run, step, position, policy, prompt, reward, problem, target, fingerprint, status, "
+            "speedup, source FROM samples JOIN verdicts ON id = verdict "
+            "WHERE :run IS NULL OR run = :run ORDER BY run, step, position",
+            {"run": run},
+        )
+        names = ("target", "fingerprint", "status", "speedup", "source")
+        for *origin, problem, target, fingerprint, status, speedup, source in rows:
+            values = (target, fingerprint, Status(status), speedup, source)
+            fields = dict(zip(Origin.__struct_fields__, origin))
+            yield Sample(origin=Origin(**fields), problem=parse(problem), **dict(zip(names, values)))
+
+    def source(self, source_hash: str) -> str:
+        """The source with that hash; KeyError where it was never added."""
+        for (text,) in self._rows("SELECT text FROM sources WHERE hash = ?", (source_hash,)):
+            return text
+        raise KeyError(source_hash)
+
+    def _entries(self, condition: str, **values: Any) -> list[Entry]:
+        rows = self._rows(f"SELECT text, body FROM latest WHERE {condition}", values)
+        return [Entry(text, self._verdict(body)) for text, body in rows]
+
+    def _verdict(self, body: str) -> Verdict:
+        try:
+            return verdict_from_json(body)
+        except msgspec.MsgspecError as error:
+            raise HarnessFault(
+                f"archive {self.path} holds an unreadable verdict ({error})", "Use the cudal2 that wrote it"
+            ) from error
+
+    def _rows(self, query: str, values: Any = ()) -> list[Any]:
+        with self._faults(), self._lock:
+            return self._db.execute(query, values).fetchall()
+
+    def _pragma(self, text: str) -> Any:
+        return (self._db.execute(f"PRAGMA {text}").fetchone() or [None])[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        # IMMEDIATE: taking the write lock at the start lets SQLite wait for other writers instead of failing.
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise HarnessFault(f"archive {self.path}: {error}", "Choose a writable run folder") from error
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_").split("_")[0]
+            for codes, remedy in _REMEDIES.items():
+                if code in codes:
+                    raise HarnessFault(f"archive {self.path}: {error}", remedy) from error
+            raise
+
+
+def _statements(script: str) -> list[str]:
+    """The script cut at its semicolons (`executescript` would commit the transaction it runs in)."""
+    return [statement for statement in script.split(";") if statement.strip()]
+
+
+def _by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
+    """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K)."""
+
+    def distance(other: Problem) -> float:
+        pairs = ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k))
+        return math.hypot(*(math.log2(a / b) for a, b in pairs))
+
+    alike = (problem.layout, problem.accumulate)
+    return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)
