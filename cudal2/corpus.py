@@ -1,0 +1,171 @@
+"""Kernel families: templates whose knobs render to correct, complete, different kernel sources.
+
+A family is two files in `data/families/TARGET/`: `NAME.toml` (what it is, its knobs, its rules) and
+`NAME.cpp.j2` (the whole source, in Jinja2). Knobs never see the shape, so that a policy trained on draws
+from here has learnt how kernels are written and nothing about which of them is fast where.
+
+Three styles write the same kernel as three people would. `styles.toml` holds their names for things; in a
+template a line that starts with `//` is a comment of "plain" and "tutor", one with `///` of "tutor" alone.
+"""
+
+import random
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from cudal2.assets import asset
+from cudal2.problem import Layout, Problem
+from cudal2.records import digest
+from cudal2.target import Target
+
+Knobs = dict[str, int | str]
+
+SIZES = tuple(sorted({*(2**p for p in range(6, 12)), *range(64, 512, 8), *range(512, 2049, 64)}))
+"""The sizes M, N and K are drawn from: 64 to 2048, powers of two and others."""
+
+HELD_OUT_SHARE = 0.1
+"""Share of all shapes that training never sees."""
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings for which the Jinja2 expression `refuse` over knobs and `layout` holds are not rendered."""
+
+    refuse: str
+    because: str
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Kernels of one structure: `knobs` lists the values each knob may take, `source` the method's origin."""
+
+    summary: str
+    layouts: tuple[Layout, ...]
+    knobs: dict[str, tuple[int | str, ...]]
+    rules: tuple[Rule, ...] = ()
+    source: str = ""
+    name: str = ""
+    target: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One source of the corpus and the setting it came from."""
+
+    family: str
+    layout: Layout
+    knobs: Knobs
+    source: str
+
+
+def families(target: Target) -> tuple[Family, ...]:
+    """All families of that target, by name; FileNotFoundError where it has none."""
+    return _families(target.name)
+
+
+def render(family: Family, knobs: Knobs, layout: Layout) -> str:
+    """The complete source for that setting.
+
+    Raises ValueError for an unknown knob or value, and where a rule refuses the setting, with its reason.
+    """
+    if knobs.keys() != family.knobs.keys():
+        raise ValueError(f"family {family.name} has the knobs {', '.join(family.knobs)}; got {', '.join(knobs)}")
+    for knob, value in knobs.items():
+        if value not in family.knobs[knob]:
+            allowed = ", ".join(map(str, family.knobs[knob]))
+            raise ValueError(f"family {family.name}: {knob}={value} is not one of {allowed}")
+    if reason := refusal(family, knobs, layout):
+        raise ValueError(f"family {family.name}: {reason}")
+    style = str(knobs["style"])
+    names = _styles(family.target)[style]
+    template = _environment(family.target).get_template(f"{family.name}.cpp.j2")
+    return _keep_comments(template.render(names, **knobs, layout=layout), style)
+
+
+def refusal(family: Family, knobs: Knobs, layout: Layout) -> str:
+    """Why a setting is not rendered; empty where it is."""
+    if layout not in family.layouts:
+        return f"there is no {layout} kernel"
+    for rule in family.rules:
+        if _expression(family.target, rule.refuse)(**knobs, layout=layout):
+            return rule.because
+    return ""
+
+
+def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
+    """Every setting that renders, in the order of the knobs' values."""
+    for values in product(*family.knobs.values()):
+        knobs = dict(zip(family.knobs, values))
+        if not refusal(family, knobs, layout):
+            yield knobs
+
+
+def draw(target: Target, layout: Layout, rng: random.Random) -> Sample:
+    """A random source: a family uniformly, then its allowed settings uniformly. The shape plays no part."""
+    family = rng.choice([family for family in families(target) if layout in family.layouts])
+    while True:
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
+        if not refusal(family, knobs, layout):
+            return Sample(family.name, layout, knobs, render(family, knobs, layout))
+
+
+def held_out(problem: Problem) -> bool:
+    """Whether a shape is kept from training: the same about one in ten for every layout and accumulator."""
+    return int(digest("held out", problem.mnk)[:8], 16) < HELD_OUT_SHARE * 2**32
+
+
+def draw_problem(rng: random.Random, layout: Layout, held_out: bool = False) -> Problem:
+    """A random f32 problem, small sizes likelier than large; all held out, or none."""
+    weights = [1 / size for size in SIZES]
+    while True:
+        powers = rng.random() < 0.5
+        m, n, k = (2 ** rng.choice(range(6, 12)) if powers else rng.choices(SIZES, weights)[0] for _ in range(3))
+        problem = Problem(m, n, k, layout)
+        if _is_held_out(problem) == held_out:
+            return problem
+
+
+_is_held_out = held_out  # draw_problem's argument has the function's name
+
+
+def _keep_comments(text: str, style: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        code = line.lstrip()
+        if style == "terse" and code.startswith("//") or style == "plain" and code.startswith("///"):
+            continue
+        lines.append(line.replace("///", "//", 1) if code.startswith("///") else line.rstrip())
+    return "\n".join(lines).strip() + "\n"
+
+
+@cache
+def _families(target: str) -> tuple[Family, ...]:
+    found = []
+    for path in sorted(asset("data", "families", target).glob("*.cpp.j2")):
+        name = path.name.removesuffix(".cpp.j2")
+        record = tomllib.loads(path.with_name(f"{name}.toml").read_text())
+        found.append(msgspec.convert(record | {"name": name, "target": target}, Family))
+    return tuple(found)
+
+
+@cache
+def _styles(target: str) -> dict[str, dict[str, str]]:
+    return tomllib.loads(asset("data", "families", target, "styles.toml").read_text())
+
+
+@cache
+def _environment(target: str) -> Environment:
+    return Environment(
+        loader=FileSystemLoader(asset("data", "families", target)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+@cache
+def _expression(target: str, text: str) -> Any:
+    return _environment(target).compile_expression(text, undefined_to_none=False)
