@@ -3,10 +3,12 @@
 Hydra composes `conf/`; `load` checks the result once, at the entry; everything after reads these records.
 """
 
+import re
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -19,7 +21,7 @@ class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     pass
 
 
-class WorkerConfig(_Config):
+class WorkerConfig(_Config, frozen=True):
     """How candidates are built, jailed and timed. 0 for threads or jobs means every core."""
 
     cache: str = "~/.cache/cudal2"
@@ -36,7 +38,7 @@ class WorkerConfig(_Config):
     """Timing stops once the 95% interval of the speedup is within ± this share of it."""
 
 
-class LoraConfig(_Config):
+class LoraConfig(_Config, frozen=True):
     """Adapters of PEFT; `rank` 0 trains every weight."""
 
     rank: int = 0
@@ -44,7 +46,7 @@ class LoraConfig(_Config):
     dropout: float = 0.0
 
 
-class PolicyConfig(_Config):
+class PolicyConfig(_Config, frozen=True):
     """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships."""
 
     path: str = ""
@@ -58,14 +60,14 @@ class PolicyConfig(_Config):
     chat: bool = False
 
 
-class PromptConfig(_Config):
+class PromptConfig(_Config, frozen=True):
     """Which Jinja template of `prompts/`, and how many exemplars from the archive it shows."""
 
     template: str = "kernel_lm"
     exemplars: int = 0
 
 
-class RewardConfig(_Config):
+class RewardConfig(_Config, frozen=True):
     """See `train/rewards.py` for what each name computes."""
 
     name: Literal["log", "paper", "milestone"] = "log"
@@ -74,8 +76,12 @@ class RewardConfig(_Config):
     margin: float = 0.05
 
 
-class TrainerConfig(_Config):
-    """GRPO: each step samples `problems_per_step` groups of `group_size` completions."""
+class TrainerConfig(_Config, frozen=True):
+    """GRPO: each step samples `problems_per_step` groups of `group_size` completions.
+
+    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `resume` auto
+    continues a run found in the folder, never refuses to.
+    """
 
     steps: int = 40
     problems_per_step: int = 2
@@ -86,10 +92,14 @@ class TrainerConfig(_Config):
     iterations: int = 1
     save_steps: int = 10
     max_grad_norm: float = 1.0
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    micro_batch: int = 0
+    gradient_checkpointing: bool = False
     deepspeed: str = ""
+    resume: Literal["auto", "never"] = "auto"
 
 
-class ShapesConfig(_Config):
+class ShapesConfig(_Config, frozen=True):
     """Problems by name: `grid`, or a list of `M_N_K` or names of LLM layers."""
 
     names: tuple[str, ...] = ("grid",)
@@ -107,7 +117,7 @@ class ShapesConfig(_Config):
         return found
 
 
-class TrackerConfig(_Config):
+class TrackerConfig(_Config, frozen=True):
     """Metrics always go to `metrics.jsonl`; `wandb` adds Weights & Biases (offline asks for no login)."""
 
     name: Literal["jsonl", "wandb"] = "jsonl"
@@ -115,7 +125,7 @@ class TrackerConfig(_Config):
     project: str = "cudal2"
 
 
-class TrainConfig(_Config):
+class TrainConfig(_Config, frozen=True):
     """One GRPO run, all of it under the folder `run`."""
 
     run: str
@@ -130,7 +140,7 @@ class TrainConfig(_Config):
     tracker: TrackerConfig = TrackerConfig()
 
 
-class SftConfig(_Config):
+class SftConfig(_Config, frozen=True):
     """Supervised training of the kernel LM from scratch on sources drawn from the families."""
 
     run: str
@@ -158,12 +168,17 @@ Config = TypeVar("Config", bound=_Config)
 def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
     """Compose `conf/NAME.yaml` with Hydra overrides into a record of `schema`.
 
+    The schema's own defaults are the config `schema`, so that files state only what differs from them.
     Raises ValueError for an unknown group, key or value, naming it.
     """
+    # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
+    overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
+    ConfigStore.instance().store("schema", msgspec.to_builtins(schema(run="???")))
     try:
         with initialize_config_dir(str(asset("conf")), version_base="1.3"):
             composed = compose(name, overrides)
         plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         return msgspec.convert(plain, schema)
     except (HydraException, OmegaConfBaseException, msgspec.ValidationError) as error:
-        raise ValueError(f"configuration {name}: {error}") from error
+        message = str(error).split("Config search path")[0].strip()
+        raise ValueError(f"configuration {name}: {message}") from error

@@ -1,39 +1,126 @@
-"""Verdicts, sources and an environment for tests that need results but no compiler."""
+"""A tiny policy and a pool without a compiler, so that training's own code runs in a test within seconds.
 
-from cudal2.problem import Problem
+The policy knows a handful of words. A text with `hgemm(` is a kernel; every `fast` in it doubles its speed,
+every `slow` halves it, `bug` makes it wrong: something a policy can learn in a few steps.
+
+Run as a script, `python fakes.py FOLDER LOG OVERRIDE…` trains in a process of its own, to be killed.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
 from cudal2.records import Candidate, Environment, Status, Timing, Verdict
 
-PROBLEM = Problem(64, 128, 256)
-HERE = Environment("a CPU", 2, "g++ 12", "-O3", "torch 2", "1")
-ELSEWHERE = Environment("another CPU", 2, "g++ 12", "-O3", "torch 2", "1")
+ENVIRONMENT = Environment("fake", 1, "none", "", "", "0")
 
 
-def candidate(text: str = "a", problem: Problem = PROBLEM) -> Candidate:
-    return Candidate(f"// {text}\nint hgemm() {{ return 0; }}\n", problem)
+class FakePool:
+    """Judges by counting words. What it had to judge is appended to `log`; what is there is cached."""
+
+    log: Path | None = None
+    delay = 0.0
+
+    def __init__(self, config: object = None) -> None:
+        self.seen: set[str] = set()
+        if self.log and self.log.exists():
+            self.seen = set(self.log.read_text().split())
+
+    def __enter__(self) -> "FakePool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def environment(self) -> Environment:
+        return ENVIRONMENT
+
+    def evaluate(self, candidates: Sequence[Candidate]) -> list[Verdict | None]:
+        return [self._one(candidate) for candidate in candidates]
+
+    def _one(self, candidate: Candidate) -> Verdict:
+        cached = candidate.key in self.seen
+        if not cached:
+            self.seen.add(candidate.key)
+            if self.log:
+                with self.log.open("a") as file:
+                    file.write(candidate.key + "\n")
+        return verdict(candidate, cached)
 
 
-def timing(speedup: float, baseline: str = "torch", spread: float = 0.01) -> Timing:
-    low, high = speedup * (1 - spread), speedup * (1 + spread)
-    return Timing(baseline, "host", 10.0, 10.0 * speedup, speedup, low, high, 5, 10)
-
-
-def verdict(
-    candidate: Candidate,
-    speedup: float | None = 1.0,
-    environment: Environment = HERE,
-    status: Status = Status.OK,
-    log: str = "",
-) -> Verdict:
-    """An ok verdict with that speedup, or a failure where `speedup` is None."""
-    if speedup is None and status is Status.OK:
-        status = Status.COMPILE_ERROR
-    timings = (timing(speedup), timing(speedup * 2, "torch-fp16")) if speedup is not None else ()
+def verdict(candidate: Candidate, cached: bool = False) -> Verdict:
+    words = candidate.source.split()
+    status = Status.NO_SOURCE if not words else Status.WRONG if "bug" in words else Status.OK
+    timings: tuple[Timing, ...] = ()
+    if status is Status.OK:
+        speed = 2.0 ** (words.count("fast") - words.count("slow"))
+        timings = (Timing("base", "device", 1.0, speed, speed, speed * 0.99, speed * 1.01, 5, 10),)
     return Verdict(
-        key=candidate.key,
-        problem=candidate.problem,
-        target=candidate.target,
-        status=status,
-        environment=environment,
+        candidate.key,
+        candidate.problem,
+        candidate.target,
+        status,
+        ENVIRONMENT,
         timings=timings,
-        log=log,
+        cached=cached,
     )
+
+
+def save_policy(folder: Path) -> Path:
+    """A random Llama of 20,000 weights over ten words, saved for `policy.path`."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = ["[pad]", "[eos]", "[unk]", "hgemm(", "fast", "slow", "bug", "int", "M", ")"]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[unk]"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="[pad]", eos_token="[eos]", unk_token="[unk]"
+    )
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=2, eos_token_id=1, pad_token_id=0, bos_token_id=None,
+        )
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny(run: Path, policy: Path) -> list[str]:
+    """Overrides that make any experiment tiny, and leave its structure as it is."""
+    return [
+        f"run={run}",
+        f"policy.path={policy}",
+        "policy.max_new_tokens=8",
+        "policy.sampler=transformers",
+        "policy.dtype=float32",
+        "trainer.problems_per_step=2",
+        "trainer.group_size=8",
+        "trainer.micro_batch=0",
+        "trainer.deepspeed=''",
+        "trainer.learning_rate=1e-2",
+    ]
+
+
+if __name__ == "__main__":
+    from cudal2.config import TrainConfig, load
+    from cudal2.train import grpo
+
+    FakePool.log = Path(sys.argv[1])
+    grpo.Pool = FakePool  # type: ignore[misc]
+    if kill_at := os.environ.get("KILL_AT"):
+        save = grpo.Archive.add
+
+        def add(self, verdict, candidate, origin):  # dies in the middle of recording that step
+            save(self, verdict, candidate, origin)
+            if str(origin["step"]) == kill_at and origin["index"] == 7:
+                os.kill(os.getpid(), 9)
+
+        grpo.Archive.add = add  # type: ignore[method-assign]
+    grpo.run(load("train", sys.argv[2:], TrainConfig))

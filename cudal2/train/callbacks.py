@@ -1,0 +1,141 @@
+"""What passes between a training run and its user: metrics, Weights & Biases, the terminal, signals."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from cudal2.config import TrackerConfig
+
+
+class Metrics:
+    """Appends one JSON line a step to `metrics.jsonl`, and sends it to Weights & Biases when chosen.
+
+    Lines after `step` are dropped on opening: they belong to steps that a resumed run takes again. So is a
+    line that a kill left torn.
+    """
+
+    def __init__(self, run: Path, tracker: TrackerConfig, step: int, config: dict[str, Any]) -> None:
+        self.path = run / "metrics.jsonl"
+        kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+        fresh = self.path.with_suffix(".tmp")
+        fresh.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        fresh.replace(self.path)
+        self._wandb = _start_wandb(run, tracker, config) if tracker.name == "wandb" else None
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Writes one step through to the file, so that a kill loses nothing that was reported."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if self._wandb:
+            self._wandb.log({key: value for key, value in row.items() if key != "problems"}, step=row["step"])
+
+    def close(self) -> None:
+        if self._wandb:
+            self._wandb.finish()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file, oldest first; an absent file is an empty one."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # torn by a kill; nothing can follow it
+    return rows
+
+
+def _start_wandb(run: Path, tracker: TrackerConfig, config: dict[str, Any]) -> ModuleType | Any:
+    try:
+        import wandb
+    except ModuleNotFoundError as error:
+        raise ValueError('tracker=wandb needs a package: pip install "cudal2[wandb]"') from error
+    if tracker.mode == "online" and not wandb.api.api_key:
+        raise ValueError("tracker.mode=online needs a login: run `wandb login` once, or use offline")
+    return wandb.init(
+        project=tracker.project,
+        name=run.name,
+        id=run.name,
+        resume="allow",
+        dir=str(run),
+        mode=tracker.mode,
+        config=config,
+    )
+
+
+class Terminal:
+    """A line a step; on a terminal a bar below them that says how long it will take."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self._steps = steps
+        console = Console(file=sys.stdout, highlight=False)
+        self._bar = Progress(
+            "[bold]train", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=console, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("train", total=steps, completed=done)
+
+    def __enter__(self) -> "Terminal":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, row: dict[str, Any]) -> None:
+        self._bar.update(self._task, completed=row["step"])
+        self.say(describe(row, self._steps))
+
+    def say(self, text: str) -> None:
+        if self._bar.disable:
+            print(text, flush=True)
+        else:
+            self._bar.console.print(text, markup=False, soft_wrap=True)
+
+
+def describe(row: dict[str, Any], steps: int) -> str:
+    """One step in one line: `step 3/30  reward 0.82 ± 0.31  speedup 0.41 (best 1.32)  ok 28/32 …`."""
+    seconds = row["seconds"]
+    failed = "  ".join(f"{name} {count}" for name, count in row["statuses"].items() if name != "ok")
+    return (
+        f"step {row['step']:>3}/{steps}  reward {row['reward_mean']:6.3f} ± {row['reward_std']:.3f}  "
+        f"speedup {row['speedup_mean']:.3f} (best {row['speedup_best']:.3f})  "
+        f"ok {row['statuses'].get('ok', 0)}/{row['samples']}  cached {row['cached_share']:4.0%}  "
+        f"{sum(seconds.values()):5.1f} s (judging {seconds['judge']:.1f})  {failed}"
+    ).rstrip()
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one raises KeyboardInterrupt at once."""
+    stop = threading.Event()
+
+    def handle(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        print("stopping after this step; once more stops at once", file=sys.stderr, flush=True)
+
+    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
+        yield stop
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,82 @@
+"""Every reward is bounded, monotone in speed, and ranks all failures below all working kernels."""
+
+from typing import get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from cudal2.config import RewardConfig
+from cudal2.problem import Problem
+from cudal2.records import Environment, Status, Timing, Verdict
+from cudal2.train.rewards import FAILURES, HIGHEST, LOWEST, reward
+
+NAMES = get_args(get_type_hints(RewardConfig)["name"])
+SPEEDS = [2.0**octave for octave in range(-40, 41)]
+PROBLEM = Problem(64, 64, 64)
+
+
+def judged(status: Status, *speedups: float, max_error: float = 0.0, spread: float = 1.02) -> Verdict:
+    timings = tuple(
+        Timing(f"b{i}", "device", 1.0, speed, speed, speed / spread, speed * spread, 5, 10)
+        for i, speed in enumerate(speedups)
+    )
+    environment = Environment("d", 2, "c", "f", "l", "h")
+    return Verdict("key", PROBLEM, "cpu", status, environment, timings=timings, max_error=max_error, rho=1.0)
+
+
+def test_every_failure_has_a_grade():
+    assert set(FAILURES) == set(Status) - {Status.OK}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("beta", [0.0, 10.0])
+def test_bounded_and_failures_below_every_working_kernel(name, beta):
+    config = RewardConfig(name=name, beta=beta)
+    worst = min(
+        reward(judged(Status.OK, speed, speed * 10, max_error=error), "x" * 60_000, config)
+        for speed in SPEEDS
+        for error in (0.0, 1e9)
+    )
+    best = reward(judged(Status.OK, 1e12, 1e12), "", config)
+    failures = [reward(judged(status), "", config) for status in FAILURES]
+    assert min(failures) >= LOWEST and max(failures) < worst <= best <= HIGHEST
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_faster_never_earns_less(name):
+    config = RewardConfig(name=name)
+    earned = [reward(judged(Status.OK, speed, 3 * speed), "", config) for speed in SPEEDS]
+    assert earned == sorted(earned)
+    assert len(set(earned)) >= 3
+
+
+def test_log_grades_failures_by_how_far_they_got():
+    order = [Status.NO_SOURCE, Status.REJECTED, Status.COMPILE_ERROR, Status.WRONG]
+    grades = [reward(judged(status), "", RewardConfig()) for status in order]
+    assert grades == sorted(set(grades))
+
+
+def test_log_pays_for_the_lower_bound_only():
+    config = RewardConfig(name="log")
+    sure = judged(Status.OK, 2.0, spread=1.01)
+    vague = judged(Status.OK, 2.0, spread=1.5)
+    assert reward(sure, "", config) > reward(vague, "", config)
+    parity = judged(Status.OK, 1.0, spread=1.0)
+    assert reward(parity, "", config) == pytest.approx(1.0)
+    double = msgspec.structs.replace(parity, timings=judged(Status.OK, 2.0, spread=1.0).timings)
+    assert reward(double, "", config) - reward(parity, "", config) == pytest.approx(0.2)
+
+
+def test_milestones_need_the_margin_over_one_and_over_all_baselines():
+    config = RewardConfig(name="milestone", margin=0.05)
+    pay = {
+        speeds: reward(judged(Status.OK, *speeds, spread=1.0), "", config)
+        for speeds in [(0.5, 0.9), (1.04, 1.04), (0.5, 1.06), (1.06, 9.0)]
+    }
+    assert list(pay.values()) == [1, 1, 2, 3]
+
+
+def test_paper_charges_for_error_and_length():
+    config = RewardConfig(name="paper", alpha=0.1, beta=0.5)
+    assert reward(judged(Status.OK, 3.0), "x" * 1000, config) == pytest.approx(2.5)
+    assert reward(judged(Status.OK, 3.0, max_error=2.0), "", config) == pytest.approx(2.8)
