@@ -34,6 +34,8 @@ class WorkerConfig(_Config, frozen=True):
     batch_ms: float = 10.0
     min_pairs: int = 5
     max_pairs: int = 25
+    timing_seconds: float = 3.0
+    """Timing stops here too, once there are `min_pairs`."""
     precision: float = 0.01
     """Timing stops once the 95% interval of the speedup is within ± this share of it."""
 

@@ -145,11 +145,7 @@ def _prlimit(limits: Limits) -> list[str]:
 
 
 def _bubblewrap(command, readable, writable, limits, environment, seccomp, information) -> list[str]:
-    drop = (
-        [_tool("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-        if os.geteuid() == 0
-        else []
-    )
+    drop = [_tool("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
     mounts: list[str] = []
     for path in SYSTEM:
         if Path(path).is_symlink():

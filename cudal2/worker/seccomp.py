@@ -11,6 +11,7 @@ from functools import cache
 
 from cudal2.records import HarnessFault
 
+COMMAND_FD, REPLY_FD = 100, 101  # where runner.cpp moves its two pipes
 CLONE_THREAD = 0x00010000
 PROT_EXEC = 0x4
 WRITE_FLAGS = 0o3 | 0o100 | 0o1000 | 0o2000  # access mode, O_CREAT, O_TRUNC, O_APPEND
@@ -46,9 +47,7 @@ def _library():
     try:
         import pyseccomp
     except RuntimeError as error:  # what it raises where the shared library is missing
-        raise HarnessFault(
-            "libseccomp is not installed", "Install it: apt-get install libseccomp2"
-        ) from error
+        raise HarnessFault("libseccomp is not installed", "Install it: apt-get install libseccomp2") from error
     return pyseccomp
 
 
@@ -100,12 +99,12 @@ def loading() -> bytes:
 
 
 @cache
-def running(command_fd: int, reply_fd: int) -> bytes:
+def running() -> bytes:
     """For the runner once the candidate is loaded: no file can be opened and no code page made."""
     lib = _library()
     rules = _threads_and_memory(lib)
-    rules.add_rule(lib.ALLOW, "read", lib.Arg(0, lib.EQ, command_fd))
-    rules.add_rule(lib.ALLOW, "write", lib.Arg(0, lib.EQ, reply_fd))
+    rules.add_rule(lib.ALLOW, "read", lib.Arg(0, lib.EQ, COMMAND_FD))
+    rules.add_rule(lib.ALLOW, "write", lib.Arg(0, lib.EQ, REPLY_FD))
     rules.add_rule(lib.ALLOW, "mmap", lib.Arg(2, lib.MASKED_EQ, PROT_EXEC, 0))
     rules.add_rule(lib.ALLOW, "mprotect", lib.Arg(2, lib.MASKED_EQ, PROT_EXEC, 0))
     return _export(rules)

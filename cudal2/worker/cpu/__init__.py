@@ -1,0 +1,1 @@
+"""Judging C++ kernels on the processor: buffers, the candidate's process, the baselines."""

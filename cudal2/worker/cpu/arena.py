@@ -1,0 +1,188 @@
+"""The buffers of one problem: shared memory that the parent owns and a candidate sees through guard pages.
+
+Three memory files. `inputs` (read-only for the candidate) holds the table of calls, every A and every B;
+`outputs` every C; `scratch` the workspace. A slot is one A, one B and one C. The first GUARDED slots lie between
+pages nobody may touch: slot 0 ends where the page after it starts, slot 1 starts where the page before it ends,
+so that one step too far in either direction faults. The other slots are packed, with a canary band after each
+C, and there are enough of them that going round them leaves no cache warm.
+"""
+
+import mmap
+import os
+from contextlib import suppress
+
+import numpy as np
+
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault
+
+PAGE = 4096
+ALIGN = 64
+GUARDED = 2
+ROTATION_BYTES = 64 << 20
+"""Packed slots together are at least this large: more than the last-level caches of most machines."""
+PACKED_LIMIT = 128 << 20
+"""No packed slots where one slot alone is larger; the guarded ones then serve for timing as well."""
+MAX_SLOTS = 4096
+SCRATCH_LIMIT = 256 << 20
+CANARY = 0xA7
+INPUTS, OUTPUTS, SCRATCH = range(3)
+
+
+def round_up(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def _fill(target: np.ndarray, pool: np.ndarray, rng: np.random.Generator) -> None:
+    """Copy windows of `pool` over all of `target` (bytes), each from a random multiple of 16 bytes."""
+    done, window = 0, len(pool) // 2
+    while done < len(target):
+        size = min(window, len(target) - done)
+        start = int(rng.integers(0, (len(pool) - size) // 16)) * 16
+        target[done : done + size] = pool[start : start + size]
+        done += size
+
+
+class Arena:
+    """Slots of one problem, with numpy views of them for the parent.
+
+    `a(i)`, `b(i)`, `c(i)` are the float16 matrices of slot i in their stored shapes. Raises HarnessFault where
+    the machine has not the memory.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._shapes = ((problem.m, problem.k), problem.b_shape, (problem.m, problem.n))
+        self._sizes = tuple(2 * rows * columns for rows, columns in self._shapes)
+        packed = 0
+        if problem.bytes <= PACKED_LIMIT:
+            packed = min(MAX_SLOTS, max(4, ROTATION_BYTES // problem.bytes))
+        self.count = GUARDED + packed
+        self.first_timed = GUARDED if packed else 0
+        self.calls = np.zeros((self.count, 3), dtype=np.uint64)
+        self._guards: list[tuple[int, int, int]] = []
+        self._bands: list[tuple[int, int]] = []  # canary bytes of the outputs file: offset, length
+        sizes = self._lay_out()
+        self.fds, self._maps = [], []
+        try:
+            for name, size in zip(("inputs", "outputs", "scratch"), (*sizes, SCRATCH_LIMIT + 2 * PAGE)):
+                fd = os.memfd_create(name)
+                self.fds.append(fd)
+                os.ftruncate(fd, size)
+                self._maps.append(mmap.mmap(fd, size))
+        except OSError as error:
+            self.close()
+            raise HarnessFault(
+                f"no memory for {self.count} buffer sets of {problem.name}: {error}",
+                "Ask for a smaller problem",
+            ) from error
+        self._bytes = [np.frombuffer(memory, dtype=np.uint8) for memory in self._maps]
+        self._write_header()
+        self._bytes[OUTPUTS][:] = CANARY
+
+    def _lay_out(self) -> tuple[int, int]:
+        """Fill in calls, guards and bands; returns the sizes of the inputs and outputs files."""
+        header = 16 + self.calls.nbytes + 24 * (6 * GUARDED + 2)
+        ends = [round_up(header, PAGE), 0]
+        for slot in range(self.count):
+            for matrix, size in enumerate(self._sizes):
+                file = OUTPUTS if matrix == 2 else INPUTS
+                place = self._guarded if slot < GUARDED else self._packed
+                self.calls[slot, matrix], ends[file] = place(file, ends[file], size, at_end=slot == 0)
+        end = round_up(ends[OUTPUTS], PAGE)
+        self._guards += [(SCRATCH, 0, PAGE), (SCRATCH, PAGE + SCRATCH_LIMIT, PAGE)]
+        return round_up(ends[INPUTS], PAGE), end
+
+    def _guarded(self, file: int, start: int, size: int, at_end: bool) -> tuple[int, int]:
+        start = round_up(start, PAGE)
+        inside = round_up(size, PAGE)
+        offset = start + PAGE + (inside - round_up(size, ALIGN) if at_end else 0)
+        self._guards += [(file, start, PAGE), (file, start + PAGE + inside, PAGE)]
+        if file == OUTPUTS:
+            self._bands += [
+                (start + PAGE, offset - start - PAGE),
+                (offset + size, start + PAGE + inside - offset - size),
+            ]
+        return offset, start + inside + 2 * PAGE
+
+    def _packed(self, file: int, start: int, size: int, at_end: bool) -> tuple[int, int]:
+        offset = round_up(start, ALIGN)
+        end = round_up(offset + size, ALIGN) + ALIGN
+        if file == OUTPUTS:
+            self._bands.append((offset + size, end - offset - size))
+        return offset, end
+
+    def _write_header(self) -> None:
+        header = np.array([self.count, len(self._guards)], dtype=np.uint64)
+        guards = np.array(self._guards, dtype=np.uint64)
+        data = b"".join(part.tobytes() for part in (header, self.calls, guards))
+        self._bytes[INPUTS][: len(data)] = np.frombuffer(data, dtype=np.uint8)
+
+    def _view(self, matrix: int, slot: int) -> np.ndarray:
+        offset, size = int(self.calls[slot, matrix]), self._sizes[matrix]
+        data = self._bytes[OUTPUTS if matrix == 2 else INPUTS][offset : offset + size]
+        return data.view(np.float16).reshape(self._shapes[matrix])
+
+    def a(self, slot: int) -> np.ndarray:
+        return self._view(0, slot)
+
+    def b(self, slot: int) -> np.ndarray:
+        return self._view(1, slot)
+
+    def c(self, slot: int) -> np.ndarray:
+        return self._view(2, slot)
+
+    def fill_inputs(self, first: int, count: int, pool: np.ndarray, rng: np.random.Generator) -> None:
+        """Overwrite A and B of packed or guarded slots with windows of `pool` (float16) at random places."""
+        if first >= GUARDED:  # packed slots touch, so one run of memory covers them
+            start, end = int(self.calls[first, 0]), int(self.calls[first + count - 1, 1]) + self._sizes[1]
+            _fill(self._bytes[INPUTS][start:end], pool.view(np.uint8), rng)
+            return
+        for slot in range(first, first + count):
+            for matrix in (self.a(slot), self.b(slot)):
+                _fill(matrix.reshape(-1).view(np.uint8), pool.view(np.uint8), rng)
+
+    def outputs(self, first: int, count: int) -> list[np.ndarray]:
+        """Views that together hold the C matrices of these slots, each [slots, M, N]."""
+        if first < GUARDED:
+            return [self.c(slot)[None] for slot in range(first, first + count)]
+        size = self._sizes[2]
+        stride = round_up(size, ALIGN) + ALIGN
+        start = int(self.calls[first, 2])
+        m, n = self._shapes[2]
+        data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size].view(np.float16)
+        return [np.lib.stride_tricks.as_strided(data, (count, m, n), (stride, 2 * n, 2))]
+
+    def scratch(self, size: int) -> np.ndarray:
+        """The first `size` bytes of the workspace that a candidate gets."""
+        return self._bytes[SCRATCH][PAGE : PAGE + size]
+
+    def canaries_intact(self) -> bool:
+        """Whether every byte between and around the C matrices is as the parent left it."""
+        outputs = self._bytes[OUTPUTS]
+        return all((outputs[offset : offset + length] == CANARY).all() for offset, length in self._bands)
+
+    def restore_canaries(self) -> None:
+        """Make the bands whole again, for the next candidate."""
+        for offset, length in self._bands:
+            self._bytes[OUTPUTS][offset : offset + length] = CANARY
+
+    def files_for_candidate(self) -> tuple[int, int, int]:
+        """Fresh descriptors of the three files, `inputs` read-only for good; the caller closes them."""
+        read_only = os.open(f"/proc/self/fd/{self.fds[INPUTS]}", os.O_RDONLY)
+        return read_only, os.dup(self.fds[OUTPUTS]), os.dup(self.fds[SCRATCH])
+
+    @property
+    def bytes(self) -> int:
+        """Address space that mapping all three files takes."""
+        return sum(len(memory) for memory in self._maps)
+
+    def close(self) -> None:
+        """Give the memory back; views taken earlier must be gone."""
+        self._bytes = []
+        for memory in self._maps:
+            with suppress(BufferError):
+                memory.close()
+        for fd in self.fds:
+            os.close(fd)
+        self.fds, self._maps = [], []

@@ -1,0 +1,71 @@
+"""The vendor's side of a comparison: torch.matmul on an arena's buffers, in a process of its own.
+
+Speaks the protocol of `session.py`. Orders beyond it come as lines of JSON over a socket, with the arena's files.
+"""
+
+import json
+import mmap
+import os
+import socket
+import sys
+
+import numpy as np
+import torch
+
+from cudal2.worker.cpu.session import COMMAND, DONE, READY, REPLY
+
+
+def fp16(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    """torch.matmul as users call it on half-precision tensors."""
+    torch.matmul(a, b, out=c)
+
+
+def fp32(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    """torch.matmul through fp32: what one writes on a processor whose fp16 matmul is slow."""
+    c.copy_(torch.matmul(a.float(), b.float()))
+
+
+BASELINES = {"torch.fp32": fp32, "torch.fp16": fp16}
+
+
+def views(order: dict, inputs: int, outputs: int) -> list[tuple[torch.Tensor, ...]]:
+    """(A, B, C) of every slot, B as the K×N matrix whatever its stored layout."""
+    m, n, k = order["mnk"]
+    nn = order["layout"] == "nn"
+    read, write = (np.frombuffer(mmap.mmap(fd, 0), dtype=np.uint8) for fd in (inputs, outputs))
+    count = int(read[:8].view(np.uint64)[0])
+    calls = read[16 : 16 + 24 * count].view(np.uint64).reshape(count, 3).tolist()
+
+    def matrix(data: np.ndarray, at: int, rows: int, columns: int) -> torch.Tensor:
+        return torch.from_numpy(data[at : at + 2 * rows * columns].view(np.float16).reshape(rows, columns))
+
+    def right(at: int) -> torch.Tensor:
+        return matrix(read, at, k, n) if nn else matrix(read, at, n, k).T
+
+    return [(matrix(read, a, m, k), right(b), matrix(write, c, m, n)) for a, b, c in calls]
+
+
+def main(command_fd: int, reply_fd: int, socket_fd: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    orders = socket.socket(fileno=socket_fd)
+    slots: list[tuple[torch.Tensor, ...]] = []
+    function = fp32
+    os.write(reply_fd, REPLY.pack(READY, 0, 0))
+    while data := os.read(command_fd, COMMAND.size):
+        first, count = COMMAND.unpack(data)
+        if count == 0:  # an order waits on the socket
+            text, fds, _, _ = socket.recv_fds(orders, 4096, 2)
+            order = json.loads(text)
+            if fds:
+                slots = views(order, *fds)
+                for fd in fds:
+                    os.close(fd)
+            function = BASELINES[order["baseline"]]
+        else:
+            for a, b, c in slots[first : first + count]:
+                function(a, b, c)
+        os.write(reply_fd, REPLY.pack(DONE, 0, 0))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""The vendor's side: one long-lived process that runs torch.matmul on whatever arena it is handed."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+from cudal2.records import HarnessFault, Status
+from cudal2.worker import jail
+from cudal2.worker.cpu.arena import INPUTS, OUTPUTS, Arena
+from cudal2.worker.cpu.session import Side, pipes
+
+NAMES = ("torch.fp32", "torch.fp16")
+"""torch.matmul through fp32, and on fp16 tensors; the keys of BASELINES in `baseline_host.py`."""
+
+START_SECONDS = 120.0
+
+
+class Baselines:
+    """A running baseline host. `attach` an arena, `choose` a baseline, then use `side` like a candidate's."""
+
+    def __init__(self, threads: int) -> None:
+        command_read, command_write, reply_read, reply_write = pipes()
+        self._orders, theirs = socket.socketpair()
+        fds = (command_read, reply_write, theirs.fileno())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cudal2.worker.cpu.baseline_host", *map(str, fds), str(threads)],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        )
+        for fd in (command_read, reply_write):
+            os.close(fd)
+        theirs.close()
+        self._arena: Arena | None = None
+        self.side = Side(command_write, reply_read, jail.Jailed(process, process.pid), _fault)
+        self.side.deadline = time.perf_counter() + START_SECONDS
+        self.side.receive()
+        self.side.deadline = float("inf")
+        self.side.freeze()
+
+    def use(self, arena: Arena, name: str) -> Side:
+        """Point the host at an arena and one of NAMES; returns its Side, stopped.
+
+        Raises HarnessFault where the host has died.
+        """
+        problem = arena.problem
+        order = {"mnk": (problem.m, problem.n, problem.k), "layout": problem.layout, "baseline": name}
+        fds = [] if arena is self._arena else [arena.fds[INPUTS], arena.fds[OUTPUTS]]
+        self._arena = arena
+
+        try:
+            socket.send_fds(self._orders, [json.dumps(order).encode()], fds)
+        except OSError as error:
+            raise _fault(Status.LAUNCH_ERROR, str(error)) from error
+        self.side.order()
+        return self.side
+
+    def close(self) -> None:
+        self.side.close()
+        self._orders.close()
+
+
+def _fault(status: Status, reason: str) -> HarnessFault:
+    return HarnessFault(
+        f"the baseline process failed ({status}): {reason}",
+        "Look at the messages above; is there enough memory?",
+    )

@@ -1,0 +1,284 @@
+"""Is a built CPU kernel right, and how fast is it next to torch.matmul? The parent's side of both questions."""
+
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Status, Timing
+from cudal2.worker import inputs, jail, timing, verify
+from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
+from cudal2.worker.cpu.baselines import NAMES, Baselines
+from cudal2.worker.cpu.session import CandidateFailed, Side, start_candidate
+
+NAN = np.float16(np.nan)
+POOL = 4 << 20
+"""Normals that timed inputs are cut from, at places drawn anew for every batch."""
+SCRATCH_BAND = 1 << 16
+FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
+"""No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
+ARENAS = 4
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What `CpuBench.judge` found; the fields are those of `Verdict`."""
+
+    status: Status
+    reason: str = ""
+    rho: float | None = None
+    max_error: float | None = None
+    repeatable: bool | None = None
+    timings: tuple[Timing, ...] = ()
+    seconds: dict[str, float] = {}
+
+
+class CpuBench:
+    """Owns the buffers, the baselines' process and the random numbers; judges one kernel at a time."""
+
+    def __init__(self, config: WorkerConfig, kind: jail.Kind, threads: int, runner: Path) -> None:
+        self.config, self.kind, self.threads, self.runner = config, kind, threads, runner
+        self._arenas: OrderedDict[Problem, Arena] = OrderedDict()
+        self._rng = inputs.generator()
+        self._pool = inputs.normals(self._rng, POOL)
+        self._baselines: Baselines | None = None
+        self._known: dict[Problem, dict[str, float]] = {}
+
+    def close(self) -> None:
+        if self._baselines:
+            self._baselines.close()
+        for arena in self._arenas.values():
+            arena.close()
+
+    def judge(self, library: bytes, problem: Problem) -> Outcome:
+        """Check a shared object on fresh inputs, then time it. HarnessFault only where the harness fails."""
+        clock = _Clock()
+        arena = self._arena(problem)
+        arena.restore_canaries()
+        clock.lap("arena")
+        checks: dict = {}
+        side = None
+        try:
+            side, workspace = start_candidate(
+                library,
+                arena,
+                self.kind,
+                self.runner,
+                threads=self.threads,
+                memory=self.config.memory_mib << 20,
+                seconds=self.config.run_seconds,
+            )
+            clock.lap("start")
+            checks = self._verify(side, arena, workspace)
+            clock.lap("verify")
+            timings = self._time(side, arena, workspace)
+            clock.lap("time")
+            return Outcome(Status.OK, timings=timings, seconds=clock.laps, **checks)
+        except CandidateFailed as failed:
+            clock.lap("failed")
+            return Outcome(failed.status, failed.reason, seconds=clock.laps, **checks)
+        finally:
+            if side:
+                side.close()
+
+    def _verify(self, side: Side, arena: Arena, workspace: int) -> dict:
+        """Normals, integers, wide integers, and the normals again; raises CandidateFailed."""
+        problem = arena.problem
+        normal = inputs.normal(self._rng, problem)
+        exact = verify.reference(*normal, problem)
+        first = self._run_on(side, arena, 0, normal, workspace)
+        found, rho, error = verify.check_normal(first, exact, problem)
+        _raise(found)
+        for slot, make, name in (
+            (1, inputs.exact_integers, "small integers"),
+            (0, inputs.wide_integers, "11-bit integers"),
+        ):
+            data = make(self._rng, problem)
+            result = self._run_on(side, arena, slot, data, workspace)
+            _raise(verify.check_exact(result, verify.reference(*data, problem), name))
+        again = self._run_on(side, arena, 1, normal, workspace)
+        _raise(verify.check_normal(again, exact, problem)[0])
+        return {"rho": rho, "max_error": error, "repeatable": bool((first == again).all())}
+
+    def _run_on(self, side: Side, arena: Arena, slot: int, data, workspace: int) -> np.ndarray:
+        """One call in a guarded slot on poisoned C and workspace; returns a copy of C."""
+        arena.a(slot)[...], arena.b(slot)[...] = data
+        arena.c(slot)[...] = NAN
+        arena.scratch(workspace + SCRATCH_BAND)[:] = CANARY
+        side.once(slot)
+        self._check_bands(arena, workspace)
+        return arena.c(slot).copy()
+
+    def _check_bands(self, arena: Arena, workspace: int) -> None:
+        if not arena.canaries_intact():
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside the output")
+        if (arena.scratch(workspace + SCRATCH_BAND)[workspace:] != CANARY).any():
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beyond the workspace it asked for")
+
+    def _time(self, side: Side, arena: Arena, workspace: int) -> tuple[Timing, ...]:
+        """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
+        known = self.baseline_seconds(arena)
+        best = min(known, key=known.__getitem__)
+        vendor = self._vendor(arena, best)
+        paired = self.pair(side, vendor, arena, best, known[best])
+        self._check_bands(arena, workspace)
+        floor = max(arena.problem.flop / (FLOOR_FLOPS * self.threads), arena.problem.bytes / FLOOR_BYTES)
+        if paired.candidate_us < floor * 1e6:
+            raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
+        return (
+            paired,
+            *(_derived(paired, name, known[name] / known[best]) for name in known if name != best),
+        )
+
+    def pair(self, side: Side, vendor: Side, arena: Arena, name: str, vendor_seconds: float) -> Timing:
+        """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call) on the arena.
+
+        Every batch has inputs of its own, a poisoned C, and slots moved on by one batch; every output of a timed
+        call is compared with the vendor's result on the same inputs. Raises CandidateFailed.
+        """
+        config, most = self.config, arena.count - arena.first_timed
+        started, batch = time.perf_counter(), config.batch_ms / 1e3
+        self._fresh(arena, arena.first_timed, 1)
+        mine = timing.calls_for(side.run(arena.first_timed, 1), batch, most)
+        theirs = timing.calls_for(vendor_seconds, batch, most)
+        candidate: list[float] = []
+        baseline: list[float] = []
+        first = arena.first_timed
+        while True:
+            count = max(mine, theirs)
+            if first + count > arena.count:
+                first = arena.first_timed
+            self._fresh(arena, first, count)
+            if self._rng.integers(2):
+                seconds = side.run(first, mine)
+                results = [part.copy() for part in arena.outputs(first, mine)]
+                baseline.append(self._vendor_run(vendor, arena, first, theirs, mine))
+                references = arena.outputs(first, mine)
+            else:
+                baseline.append(self._vendor_run(vendor, arena, first, theirs, mine))
+                references = [part.copy() for part in arena.outputs(first, mine)]
+                for part in arena.outputs(first, mine):
+                    part[...] = NAN
+                seconds = side.run(first, mine)
+                results = arena.outputs(first, mine)
+            candidate.append(seconds / mine)
+            for result, reference in zip(results, references):
+                _raise(verify.check_timed(result, reference, arena.problem))
+            first += count
+            # The first guess was one cold call; from now on the batches are as long as asked for.
+            mine = timing.calls_for(candidate[-1], batch, most)
+            theirs = timing.calls_for(baseline[-1], batch, most)
+            figure = timing.speedup(candidate, baseline)
+            spent = time.perf_counter() - started
+            enough = len(candidate) >= config.min_pairs
+            if enough and (
+                figure.half_width <= config.precision
+                or len(candidate) >= config.max_pairs
+                or spent > config.timing_seconds
+            ):
+                break
+        return Timing(
+            baseline=name,
+            protocol="device",
+            candidate_us=float(np.median(candidate)) * 1e6,
+            baseline_us=float(np.median(baseline)) * 1e6,
+            speedup=figure.median,
+            low=figure.low,
+            high=figure.high,
+            pairs=len(candidate),
+            calls=mine,
+        )
+
+    def _fresh(self, arena: Arena, first: int, count: int) -> None:
+        arena.fill_inputs(first, count, self._pool, self._rng)
+        for part in arena.outputs(first, count):
+            part[...] = NAN
+
+    def _vendor_run(self, vendor: Side, arena: Arena, first: int, timed: int, needed: int) -> float:
+        """Seconds a call over `timed` calls; then, untimed, the calls up to `needed` that lack a reference."""
+        seconds = vendor.run(first, timed)
+        if needed > timed:
+            vendor.run(first + timed, needed - timed)
+        return seconds / timed
+
+    def _vendor(self, arena: Arena, name: str) -> Side:
+        if self._baselines is None:
+            self._baselines = Baselines(self.threads)
+        return self._baselines.use(arena, name)
+
+    def baseline_seconds(self, arena: Arena) -> dict[str, float]:
+        """Median seconds a call of every baseline on this problem, measured once.
+
+        A baseline that a small relative of the problem shows to be hopeless is projected from it.
+        """
+        problem = arena.problem
+        if problem not in self._known:
+            found: dict[str, float] = {}
+            for name in NAMES:
+                hope = found and self._projected(problem, name)
+                if hope and hope > 20 * min(found.values()) and hope > 0.1:
+                    found[name] = hope
+                else:
+                    found[name] = self._baseline_median(arena, name)
+            self._known[problem] = found
+        return self._known[problem]
+
+    def _projected(self, problem: Problem, name: str) -> float:
+        small = msgspec.structs.replace(problem, m=min(problem.m, 128), n=min(problem.n, 128), k=min(problem.k, 512))
+        if small == problem:
+            return 0.0
+        arena = Arena(small)
+        try:
+            return self._baseline_median(arena, name) * problem.flop / small.flop
+        finally:
+            arena.close()
+
+    def _baseline_median(self, arena: Arena, name: str) -> float:
+        vendor, first, rounds = self._vendor(arena, name), arena.first_timed, 5
+        most = arena.count - first
+        self._fresh(arena, first, most)
+        calls = timing.calls_for(vendor.run(first, 1), self.config.batch_ms / 1e3, most)
+        return float(np.median([vendor.run(first, calls) / calls for _ in range(rounds)]))
+
+    def _arena(self, problem: Problem) -> Arena:
+        if problem not in self._arenas:
+            large = problem.bytes > PACKED_LIMIT
+            while len(self._arenas) >= (1 if large else ARENAS):
+                self._arenas.popitem(last=False)[1].close()
+            self._arenas[problem] = Arena(problem)
+        self._arenas.move_to_end(problem)
+        return self._arenas[problem]
+
+
+class _Clock:
+    """Splits wall time into named laps, in seconds."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
+
+
+def _raise(found: verify.Finding | None) -> None:
+    if found:
+        raise CandidateFailed(*found)
+
+
+def _derived(paired: Timing, name: str, ratio: float) -> Timing:
+    """The same candidate against a baseline that is `ratio` times slower than the paired one."""
+    return msgspec.structs.replace(
+        paired,
+        baseline=name,
+        baseline_us=paired.baseline_us * ratio,
+        speedup=paired.speedup * ratio,
+        low=paired.low * ratio,
+        high=paired.high * ratio,
+        paired=False,
+    )

@@ -1,0 +1,136 @@
+// Hosts one candidate inside the jail: loads its shared object, then calls it on the parent's buffers when told.
+//
+//   runner KERNEL.so LOADING.bpf RUNNING.bpf COMMAND_FD REPLY_FD INPUTS_FD OUTPUTS_FD SCRATCH_FD M N K
+//
+// The parent owns the memory, the clock and the judgement. A candidate shares this process and can therefore say
+// anything on the reply pipe; nothing the parent concludes rests on a reply being true (see session.py).
+#include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+
+namespace {
+
+// Mirrors arena.py: the inputs file starts with this header, then the table of calls, then the guard ranges.
+struct Header { uint64_t calls, guards; };
+struct Call { uint64_t a, b, c; };
+struct Guard { uint64_t file, offset, length; };
+
+// Mirrors session.py.
+struct Command { uint32_t first, count; };
+struct Reply { uint32_t kind; int32_t code; uint64_t detail; };
+enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN };
+
+constexpr int COMMAND_FD = 100, REPLY_FD = 101;
+
+struct Region { char* base; size_t size; };
+Region regions[3];  // inputs, outputs, scratch
+
+void reply(uint32_t kind, int32_t code = 0, uint64_t detail = 0) {
+    const Reply message{kind, code, detail};
+    if (write(REPLY_FD, &message, sizeof message) != sizeof message) _exit(3);
+}
+
+// Which of the parent's regions an address lies in (1-based), 0 for none: a fault there is out of bounds.
+uint64_t region_of(const void* address) {
+    for (int i = 0; i < 3; ++i) {
+        const char* at = static_cast<const char*>(address);
+        if (at >= regions[i].base && at < regions[i].base + regions[i].size) return i + 1;
+    }
+    return 0;
+}
+
+void on_signal(int number, siginfo_t* info, void*) {
+    if (number == SIGSYS) reply(FORBIDDEN, info->si_syscall);
+    else reply(SIGNALLED, number, region_of(info->si_addr));
+    _exit(4);
+}
+
+Region map(int fd, int protection, int flags) {
+    struct stat status {};
+    if (fstat(fd, &status)) _exit(5);
+    const size_t size = status.st_size;
+    void* base = mmap(nullptr, size, protection, MAP_SHARED | flags, fd, 0);
+    if (base == MAP_FAILED) _exit(6);
+    close(fd);
+    return {static_cast<char*>(base), size};
+}
+
+struct Program { sock_filter code[256]; sock_fprog header; };
+
+void read_program(const char* path, Program& program) {
+    FILE* file = fopen(path, "rb");
+    if (!file) _exit(7);
+    const size_t count = fread(program.code, sizeof(sock_filter), 256, file);
+    fclose(file);
+    program.header = {static_cast<unsigned short>(count), program.code};
+}
+
+void install(const Program& program) {
+    // TSYNC: threads that a constructor started get the filter as well.
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program.header)) _exit(8);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 12) return 2;
+    Program loading, running;
+    read_program(argv[2], loading);
+    read_program(argv[3], running);
+    if (dup2(atoi(argv[4]), COMMAND_FD) < 0 || dup2(atoi(argv[5]), REPLY_FD) < 0) return 2;
+    close(atoi(argv[4]));
+    close(atoi(argv[5]));
+    regions[0] = map(atoi(argv[6]), PROT_READ, MAP_POPULATE);
+    regions[1] = map(atoi(argv[7]), PROT_READ | PROT_WRITE, MAP_POPULATE);
+    regions[2] = map(atoi(argv[8]), PROT_READ | PROT_WRITE, 0);
+    const int M = atoi(argv[9]), N = atoi(argv[10]), K = atoi(argv[11]);
+
+    const Header header = *reinterpret_cast<const Header*>(regions[0].base);
+    const Call* calls = reinterpret_cast<const Call*>(regions[0].base + sizeof(Header));
+    const Guard* guards = reinterpret_cast<const Guard*>(calls + header.calls);
+    for (uint64_t i = 0; i < header.guards; ++i)
+        if (mprotect(regions[guards[i].file].base + guards[i].offset, guards[i].length, PROT_NONE)) return 2;
+
+    static char alternate[1 << 16];
+    const stack_t stack{alternate, 0, sizeof alternate};
+    sigaltstack(&stack, nullptr);
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS}) sigaction(number, &action, nullptr);
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 2;
+    install(loading);
+    void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    using Hgemm = int (*)(const void*, const void*, void*, int, int, int, void*);
+    using Workspace = size_t (*)(int, int, int);
+    const auto hgemm = library ? reinterpret_cast<Hgemm>(dlsym(library, "hgemm")) : nullptr;
+    const auto workspace = library ? reinterpret_cast<Workspace>(dlsym(library, "hgemm_workspace")) : nullptr;
+    install(running);
+    if (!hgemm) {
+        reply(library ? NO_SYMBOL : NOT_LOADED);
+        return 0;
+    }
+    reply(READY, 0, workspace ? workspace(M, N, K) : 0);
+
+    Command command;
+    while (read(COMMAND_FD, &command, sizeof command) == sizeof command) {
+        int code = 0;
+        for (uint32_t i = command.first; i < command.first + command.count && !code; ++i)
+            code = hgemm(regions[0].base + calls[i].a, regions[0].base + calls[i].b, regions[1].base + calls[i].c,
+                         M, N, K, regions[2].base + 4096);
+        code ? reply(RETURNED_ERROR, code) : reply(DONE);
+    }
+    _exit(0);  // no destructors: they are the candidate's code
+}

@@ -1,0 +1,187 @@
+"""A process that runs calls on an arena's buffers when told, and the parent's clock around it.
+
+The candidate's host (`runner.cpp`, jailed) and the baselines' host (`baseline_host.py`, ours) speak the same
+protocol over two pipes, so that whatever the protocol costs, both sides of a comparison pay it. A side is stopped
+(SIGSTOP) whenever it is not being timed: it cannot compute ahead, spin beside its rival, or finish a call that it
+has already called done.
+"""
+
+import os
+import select
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cudal2.records import HarnessFault, Status
+from cudal2.worker import jail
+from cudal2.worker.cpu.arena import SCRATCH_LIMIT, Arena
+
+COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
+DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN = range(7)
+REGIONS = ("", "an input", "the output", "the workspace")
+
+
+class CandidateFailed(Exception):
+    """The process on the other side ended, overran its time or said it failed."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Side:
+    """One process behind two pipes. `deadline` is a time.perf_counter() value after which a call is a timeout.
+
+    What goes wrong on the other side is raised as `failed(status, reason)`: a candidate's failure is data, that
+    of our own baseline host is a fault.
+    """
+
+    def __init__(
+        self,
+        command_fd: int,
+        reply_fd: int,
+        process: jail.Jailed,
+        failed: Callable[[Status, str], Exception] = CandidateFailed,
+    ) -> None:
+        self._command, self._reply, self._process, self.failed = command_fd, reply_fd, process, failed
+        self._closed = False
+        self.deadline = float("inf")
+
+    def receive(self) -> tuple[int, int, int]:
+        """The next reply: kind, code, detail."""
+        data = b""
+        while len(data) < REPLY.size:
+            wait = min(max(0.0, self.deadline - time.perf_counter()), 1e6)
+            if not select.select([self._reply], [], [], wait)[0]:
+                raise self.failed(Status.TIMEOUT, "did not finish in time")
+            part = os.read(self._reply, REPLY.size - len(data))
+            if not part:
+                raise self.failed(Status.LAUNCH_ERROR, "the process ended without a reply")
+            data += part
+        return REPLY.unpack(data)
+
+    def run(self, first: int, count: int) -> float:
+        """Seconds that calls `first` to `first + count - 1` took; the side is stopped again before this returns.
+
+        A short call beforehand wakes the process and its threads outside the measurement.
+        """
+        self._process.signal(signal.SIGCONT)
+        self._call(first, 1)
+        started = time.perf_counter()
+        self._call(first, count)
+        elapsed = time.perf_counter() - started
+        self.freeze()
+        return elapsed
+
+    def once(self, slot: int) -> None:
+        """Run one call, untimed."""
+        self._process.signal(signal.SIGCONT)
+        self._call(slot, 1)
+        self.freeze()
+
+    def order(self) -> None:
+        """An empty call: tells our own baseline host to read its socket."""
+        self._process.signal(signal.SIGCONT)
+        self._call(0, 0)
+        self.freeze()
+
+    def freeze(self) -> None:
+        """Stop the process until the next run."""
+        self._process.signal(signal.SIGSTOP)
+
+    def _call(self, first: int, count: int) -> None:
+        try:
+            os.write(self._command, COMMAND.pack(first, count))
+        except BrokenPipeError as error:
+            raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
+        kind, code, detail = self.receive()
+        if kind != DONE:
+            raise self.failed(*failure(kind, code, detail))
+
+    def close(self) -> None:
+        """End the process and close the pipes; harmless when done before."""
+        if self._closed:
+            return
+        self._closed = True
+        self._process.kill()
+        os.close(self._command)
+        os.close(self._reply)
+
+
+def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
+    """What a reply other than DONE and READY means."""
+    if kind == NOT_LOADED:
+        return (Status.LAUNCH_ERROR, "the shared object could not be loaded")
+    if kind == NO_SYMBOL:
+        return (Status.REJECTED, 'no extern "C" function hgemm is defined')
+    if kind == RETURNED_ERROR:
+        return (Status.LAUNCH_ERROR, f"hgemm returned {code}")
+    if kind == FORBIDDEN:
+        return (Status.LAUNCH_ERROR, f"forbidden system call {code}")
+    if kind == SIGNALLED and 0 < detail < len(REGIONS):
+        return (Status.OUT_OF_BOUNDS, f"touched memory beside {REGIONS[detail]}, or wrote to it")
+    if kind == SIGNALLED:
+        name = signal.Signals(code).name if code in signal.valid_signals() else str(code)
+        return (Status.LAUNCH_ERROR, f"ended by {name}")
+    return (Status.LAUNCH_ERROR, f"the process sent nonsense ({kind})")
+
+
+def pipes() -> tuple[int, int, int, int]:
+    """Command reader, command writer, reply reader, reply writer."""
+    return *os.pipe(), *os.pipe()
+
+
+def start_candidate(
+    library: bytes, arena: Arena, kind: jail.Kind, runner: Path, *, threads: int, memory: int, seconds: float
+) -> tuple[Side, int]:
+    """Load a shared object into a jailed `runner` on `arena`, to be done with it within `seconds`.
+
+    Returns its Side, stopped, and the bytes of workspace it wants. Raises CandidateFailed where it cannot be loaded
+    or wants too much; HarnessFault where the jail does not start.
+    """
+    folder = jail.job_folder()
+    command_read, command_write, reply_read, reply_write = pipes()
+    inherited = (command_read, reply_write, *arena.files_for_candidate())
+    problem, tools = arena.problem, runner.parent
+    side, started = None, False
+    try:
+        kernel = folder / "kernel.so"
+        kernel.write_bytes(library)
+        arguments = (runner, kernel, tools / "loading.bpf", tools / "running.bpf", *inherited)
+        process = jail.start(
+            kind,
+            [*map(str, arguments), *map(str, (problem.m, problem.n, problem.k))],
+            readable=[tools, folder],
+            limits=jail.Limits(address_space=memory + arena.bytes, cpu_seconds=int(seconds * threads) + 1),
+            environment={"OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"},
+            pass_fds=inherited,
+        )
+        side = Side(command_write, reply_read, process)
+        workspace = _greeting(side, seconds)
+        started = True
+        return side, workspace
+    except OSError as error:
+        raise HarnessFault(f"cannot run a job in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
+    finally:
+        for fd in inherited:
+            os.close(fd)
+        if side is None:
+            os.close(command_write)
+            os.close(reply_read)
+        elif not started:
+            side.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _greeting(side: Side, seconds: float) -> int:
+    side.deadline = time.perf_counter() + seconds
+    kind, code, detail = side.receive()
+    if kind != READY:
+        raise CandidateFailed(*failure(kind, code, detail))
+    if detail > SCRATCH_LIMIT:
+        raise CandidateFailed(Status.REJECTED, f"asks for {detail} bytes of workspace, at most {SCRATCH_LIMIT}")
+    side.freeze()
+    return detail

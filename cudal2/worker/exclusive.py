@@ -1,0 +1,15 @@
+"""One timing at a time on a machine, and no build beside it: a lock shared by all processes of a user."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cudal2.worker import jail
+
+
+@contextmanager
+def device(exclusive: bool) -> Iterator[None]:
+    """Hold the machine: alone (to time), or together with others who do not time (to build)."""
+    with (jail.scratch() / "device.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
