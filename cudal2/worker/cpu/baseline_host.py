@@ -3,9 +3,11 @@
 Speaks the protocol of `session.py`. Orders beyond it come as lines of JSON over a socket, with the arena's files.
 """
 
+import ctypes
 import json
 import mmap
 import os
+import signal
 import socket
 import sys
 
@@ -25,6 +27,7 @@ def fp32(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
     c.copy_(torch.matmul(a.float(), b.float()))
 
 
+PR_SET_PDEATHSIG = 1
 BASELINES = {"torch.fp32": fp32, "torch.fp16": fp16}
 
 
@@ -46,6 +49,7 @@ def views(order: dict, inputs: int, outputs: int) -> list[tuple[torch.Tensor, ..
 
 
 def main(command_fd: int, reply_fd: int, socket_fd: int, threads: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would not notice a closed pipe
     torch.set_num_threads(threads)
     orders = socket.socket(fileno=socket_fd)
     slots: list[tuple[torch.Tensor, ...]] = []

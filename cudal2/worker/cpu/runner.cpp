@@ -85,6 +85,7 @@ void install(const Program& program) {
 
 int main(int argc, char** argv) {
     if (argc != 12) return 2;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     Program loading, running;
     read_program(argv[2], loading);
     read_program(argv[3], running);
