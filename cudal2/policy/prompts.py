@@ -1,0 +1,71 @@
+"""Prompts: Jinja templates from `prompts/`, filled with a problem, its target and what was tried before."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import jinja2
+
+from cudal2.archive import Entry
+from cudal2.assets import asset
+from cudal2.config import PromptConfig
+from cudal2.problem import Problem
+from cudal2.records import Environment
+from cudal2.target import Target
+
+Message = dict[str, str]
+
+
+def render(
+    prompt: PromptConfig,
+    policy_chat: bool,
+    problem: Problem,
+    target: Target,
+    exemplars: Sequence[Entry] = (),
+    environment: Environment | None = None,
+    failures: Sequence[Entry] = (),
+) -> str | list[Message]:
+    """The prompt for one problem: text, or for a chat policy one user message.
+
+    `exemplars` are correct kernels, the first `prompt.exemplars` of which are shown with their times;
+    `failures` are attempts shown with the compiler's output (already truncated by the worker);
+    `environment` gives the device facts. Raises ValueError for an unknown template.
+    """
+    text = (
+        _template(prompt.template)
+        .render(
+            problem=problem,
+            target=target,
+            exemplars=list(exemplars)[: prompt.exemplars],
+            environment=environment,
+            failures=failures,
+        )
+        .strip()
+    )
+    return [{"role": "user", "content": text}] if policy_chat else text
+
+
+def powers(size: int) -> list[int]:
+    """The powers of two whose sum is `size`, largest first: 384 is [256, 128].
+
+    The kernel LM reads sizes so: the first power is a magnitude it meets often, and the rest states any
+    size exactly, so that a shape never seen is still made of tokens that were.
+    """
+    return [1 << bit for bit in reversed(range(size.bit_length())) if size >> bit & 1]
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    folder = asset("prompts")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    environment.globals["powers"] = powers
+    try:
+        return environment.get_template(f"{name}.jinja")
+    except jinja2.TemplateNotFound as error:
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.jinja")))
+        raise ValueError(f"prompt.template={name!r} is not known; choose one of {known}") from error

@@ -1,0 +1,113 @@
+"""Completions from a policy: transformers by default, vLLM where the configuration asks for it."""
+
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from cudal2.config import PolicyConfig
+
+BATCH = 64
+"""Prompts that transformers completes at once; bounds the key-value cache."""
+
+Prompt = str | list[dict[str, str]]
+
+
+def sample(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    config: PolicyConfig,
+    seed: int,
+) -> list[str]:
+    """One completion a prompt, in order, without special tokens; temperature 0 takes the likeliest token.
+
+    The same seed, model, prompts and machine give the same completions. The caller's random state is
+    left as it was. Raises ValueError where vLLM is asked for and not installed.
+    """
+    ids = [_tokenize(tokenizer, prompt) for prompt in prompts]
+    if config.sampler == "vllm":
+        return _with_vllm(model, tokenizer, ids, config, seed)
+    # Prompts of similar length share a batch; completions go back to their places.
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    completions = [""] * len(ids)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            for i, text in zip(batch, _generate(model, tokenizer, [ids[i] for i in batch], config)):
+                completions[i] = text
+    return completions
+
+
+def _generate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], config: PolicyConfig
+) -> list[str]:
+    inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
+    choice: dict[str, Any] = {"do_sample": False}
+    if config.temperature > 0:
+        choice = {
+            "do_sample": True,
+            "temperature": config.temperature,
+            "top_p": config.top_p,
+            "top_k": config.top_k,
+        }
+    generation = GenerationConfig(
+        **choice,
+        max_new_tokens=config.max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    training = model.training
+    model.eval()
+    with torch.inference_mode():
+        ids = model.generate(**inputs.to(model.device), generation_config=generation)
+    model.train(training)
+    return tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def _with_vllm(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    config: PolicyConfig,
+    seed: int,
+) -> list[str]:
+    """Starts an engine on the weights as they are in memory, completes everything, and stops it.
+
+    Starting takes tens of seconds, so callers pass all their prompts at once. Adapters must be merged.
+    """
+    try:
+        import vllm
+    except ImportError as error:
+        raise ValueError(
+            'policy.sampler=vllm needs a package: pip install "cudal2[vllm]"; or policy.sampler=transformers'
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="cudal2-vllm-") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        engine = vllm.LLM(folder, dtype=config.dtype, seed=seed)
+        requests = [
+            vllm.SamplingParams(
+                temperature=config.temperature,
+                top_p=config.top_p,
+                top_k=config.top_k,
+                max_tokens=config.max_new_tokens,
+                seed=seed + i,  # one seed for all would complete equal prompts equally
+            )
+            for i in range(len(prompts))
+        ]
+        outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], requests)
+        return [output.outputs[0].text for output in outputs]
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+    """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    if tokenizer.chat_template is None:
+        raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
+    encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+    return encoding["input_ids"]

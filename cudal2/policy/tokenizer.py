@@ -1,0 +1,129 @@
+"""A tokenizer whose words are runs of whole source lines, so that a kernel is some dozens of tokens.
+
+A byte-pair encoding made for prose needs thousands of tokens for one kernel, most of which the tokens
+before them settle. Here a token is a run of lines that always stand together: it ends where the next line is
+a choice, so what a model decides, token by token, is what an author of kernels decides. What no run covers is
+spelled with pieces of lines and, in the end, with bytes: every text is encoded and decoded without loss.
+
+The likeliest segmentation is found as in Kudo, "Subword Regularization" (arXiv:1804.10959); pieces of lines
+are byte-pair merges (Sennrich et al., arXiv:1508.07909) in the byte-level alphabet of GPT-2.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from cudal2.target import TARGETS
+
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+SIZES = tuple(8 << i for i in range(15))
+"""The powers of two that sizes are written in: 8 to 131072, the range a Problem accepts."""
+
+PROMPT_TOKENS = (
+    *(f"<|{target}|>" for target in TARGETS),
+    *("<|nn|>", "<|tn|>", "<|f32|>", "<|f16|>"),
+    *(f"<|{name}={size}|>" for name in "mnk" for size in SIZES),
+    *(f"<|+{size}|>" for size in SIZES[:-1]),
+)
+"""What a problem is written in; see `prompts.size` for how a size becomes tokens."""
+
+PIECES = 768
+"""Vocabulary kept for bytes and pieces of lines."""
+LINES_PER_TOKEN = 12
+"""Longest run of lines that becomes one token, so that no single token is most of a kernel."""
+SETTLED = 0.99
+"""Two lines join where the second follows the first at least this often: nothing is decided between."""
+
+
+def train(sources: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of at most `vocabulary` tokens, special tokens included, for texts like `sources`.
+
+    Deterministic in its arguments. Raises ValueError where `vocabulary` leaves no room for lines.
+    """
+    room = vocabulary - PIECES - len(PROMPT_TOKENS) - 3
+    if room < 64:
+        raise ValueError(f"vocabulary={vocabulary} is too small; use at least {vocabulary - room + 64}")
+    split = [_lines(source) for source in sources]
+    runs = _runs_of_lines(split, room)
+    pieces = _pieces_of_lines({line for lines in split for line in lines})
+    total = sum(runs.values()) or 1
+    # Every piece scores below every run: lines are spelled out only where no run fits.
+    vocab = {_bytes_as_characters(run): math.log(count / total) for run, count in runs.items()}
+    vocab |= {piece: math.log(0.5 / total) for piece in pieces if piece not in vocab}
+    tokenizer = Tokenizer(models.Unigram(list(vocab.items()), None, False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (PAD, BOS, EOS, *PROMPT_TOKENS)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def encode_source(tokenizer: PreTrainedTokenizerFast, sources: Sequence[str]) -> list[list[int]]:
+    """Token ids of each source as plain text: a literal `<|eos|>` in a source is text, not the token."""
+    return tokenizer(list(sources), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
+    """The `room` commonest runs of lines, and how often each is a token of its source.
+
+    Single lines that only stand inside runs fill what room is left, as if seen once, so that a policy
+    that leaves the corpus can still write them whole.
+    """
+    least = max(2, len(split) // 500)
+    counts = Counter(run for runs in _join(split) for run in runs)
+    runs = {run: n for run, n in counts.most_common(room) if n >= least}
+    for line, n in Counter(line for lines in split for line in lines).most_common():
+        if len(runs) < room and n >= least:
+            runs.setdefault(line, 1)
+    return runs
+
+
+def _join(split: list[list[str]]) -> list[list[str]]:
+    """The same sources, with lines joined wherever the line before settles the line after."""
+    before = Counter(line for lines in split for line in lines[:-1])
+    pairs = Counter(pair for lines in split for pair in pairwise(lines))
+    settled = {pair for pair, n in pairs.items() if n >= SETTLED * before[pair[0]]}
+    joined = []
+    for lines in split:
+        runs = lines[:1]
+        for pair in pairwise(lines):
+            if pair in settled and runs[-1].count("\n") < LINES_PER_TOKEN:
+                runs[-1] += pair[1]
+            else:
+                runs.append(pair[1])
+        joined.append(runs)
+    return joined
+
+
+def _pieces_of_lines(lines: Iterable[str]) -> list[str]:
+    """The 256 bytes and the commonest words of the distinct lines, in byte-level characters."""
+    speller = Tokenizer(models.BPE())
+    speller.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=PIECES, initial_alphabet=alphabet, show_progress=False)
+    speller.train_from_iterator(sorted(lines), trainer)
+    return sorted(speller.get_vocab(), key=speller.get_vocab().__getitem__)
+
+
+def _lines(source: str) -> list[str]:
+    """The lines with their line feeds; other line separators of Unicode are ordinary text."""
+    return re.findall(r"[^\n]*\n|[^\n]+", source)
+
+
+def _bytes_as_characters(text: str) -> str:
+    """The text in the byte-level alphabet of GPT-2, one printable character a byte."""
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    return "".join(piece for piece, _ in whole)

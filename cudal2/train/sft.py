@@ -1,0 +1,214 @@
+"""Supervised training of the kernel LM from nothing, on sources drawn from the kernel families.
+
+What the model learns here is how kernels are written. Knobs are drawn without looking at the shape, so which
+kernel is fast for which shape is left for reinforcement learning to find out.
+"""
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import torch
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from cudal2 import corpus, source
+from cudal2.archive import Archive
+from cudal2.config import PolicyConfig, SftConfig
+from cudal2.policy import load, prompts, sampling, tokenizer
+from cudal2.policy.model import create
+from cudal2.problem import Accumulate, Layout, Problem
+from cudal2.records import Candidate
+from cudal2.target import find
+from cudal2.train.callbacks import Metrics
+from cudal2.worker.pool import Pool
+
+TOKENIZER_SOURCES = 6000
+"""Sources the tokenizer is made from; more do not change which lines stand together."""
+LOG_STEPS = 20
+
+Example = tuple[str, str]
+"""A prompt and the source that completes it."""
+
+
+def run(config: SftConfig) -> None:
+    """Draw the corpus, train, save to `RUN/policy` (bfloat16), and judge samples on held-out shapes.
+
+    `RUN` then also holds config.json, metrics.jsonl, archive.sqlite with every judged sample, and
+    verify.json (see `verify`). Raises ValueError where the configuration cannot work.
+    """
+    folder = Path(config.run)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
+    set_seed(config.seed)
+    examples = draw(config)
+    sources = [text for _, text in examples]
+    words = tokenizer.train(sources[:TOKENIZER_SOURCES], config.vocabulary)
+    rows = encode(words, examples, config.context)
+    print(
+        f"{len(rows)} samples, {len(set(sources))} distinct, "
+        f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; {len(words)} words",
+        flush=True,
+    )
+    model = create(config, words)
+    fit(model, words, rows, config)
+    model.to(torch.bfloat16).save_pretrained(folder / "policy")  # type: ignore[arg-type]
+    words.save_pretrained(folder / "policy")
+    if config.verify:
+        report = verify(config, set(sources))
+        (folder / "verify.json").write_text(json.dumps(report, indent=2) + "\n")
+        print(json.dumps(report), flush=True)
+
+
+def draw(config: SftConfig) -> list[Example]:
+    """`config.samples` pairs of prompt and source; no prompt names a held-out shape."""
+    target = find(config.target)
+    rng = random.Random(config.seed)
+    examples = []
+    for _ in range(config.samples):
+        layout = rng.choice(get_args(Layout))
+        prompt = prompts.render(config.prompt, False, _problem(rng, layout), target)
+        assert isinstance(prompt, str)
+        examples.append((prompt, corpus.draw(target, layout, rng).source))
+    return examples
+
+
+def _problem(rng: random.Random, layout: Layout) -> Problem:
+    """A training shape of the corpus or, once in four, any at all, so that every prompt token is learnt."""
+    if rng.random() < 0.75:
+        problem = corpus.draw_problem(rng, layout)
+    else:
+        m, n, k = (8 * int(2 ** rng.uniform(0, 14)) for _ in range(3))
+        problem = Problem(m, n, k, layout)
+    # A kernel that accumulates in f32 also serves a problem that would be content with f16.
+    problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
+    return _problem(rng, layout) if corpus.held_out(problem) else problem
+
+
+def encode(words: PreTrainedTokenizerFast, examples: Sequence[Example], context: int) -> list[dict[str, list[int]]]:
+    """Token ids and labels of each example; only the source and its end are learnt, not the prompt.
+
+    Raises ValueError where an example is longer than `context` tokens.
+    """
+    rows = []
+    sources = tokenizer.encode_source(words, [text for _, text in examples])
+    for (prompt, _), completion in zip(examples, sources):
+        given = words(prompt)["input_ids"]
+        learnt = [*completion, words.eos_token_id]
+        rows.append({"input_ids": given + learnt, "labels": [-100] * len(given) + learnt})
+    longest = max(len(row["input_ids"]) for row in rows)
+    if longest > context:
+        raise ValueError(f"a sample has {longest} tokens; use context={longest} or more, or a larger vocabulary")
+    return rows
+
+
+def fit(
+    model: PreTrainedModel,
+    words: PreTrainedTokenizerFast,
+    rows: list[dict[str, list[int]]],
+    config: SftConfig,
+) -> None:
+    """Train every weight with AdamW and a cosine learning rate; a line of metrics every few steps."""
+    folder, cuda = Path(config.run), torch.cuda.is_available()
+    if not cuda:
+        torch.set_num_threads(os.cpu_count() or 1)
+    arguments = TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        seed=config.seed,
+        num_train_epochs=config.epochs,
+        per_device_train_batch_size=config.batch_size,
+        train_sampling_strategy="group_by_length",
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.03,
+        weight_decay=0.01,
+        adam_beta2=0.95,
+        bf16=cuda,
+        use_cpu=not cuda,
+        dataloader_pin_memory=cuda,
+        save_strategy="no",
+        logging_steps=LOG_STEPS,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = Trainer(
+        model,
+        arguments,
+        train_dataset=rows,  # type: ignore[arg-type]  # a list is all the trainer needs
+        data_collator=DataCollatorForSeq2Seq(words),
+    )
+    trainer.remove_callback(PrinterCallback)
+    metrics = Metrics(folder, config.tracker, 0, msgspec.to_builtins(config))
+    try:
+        trainer.add_callback(_Report(metrics))
+        trainer.train()
+    finally:
+        metrics.close()
+
+
+class _Report(TrainerCallback):
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            row = {key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm")}
+            self.metrics.log({"step": state.global_step, **row})
+            print(f"step {state.global_step:>5}/{state.max_steps}  loss {row['loss']:.4f}", flush=True)
+
+
+def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
+    """Judge `config.verify` samples of the saved policy at temperature 1, on shapes it was not trained on.
+
+    `ok` is the share of the judged samples that are correct; `statuses` counts what became of each;
+    `in_training_set` and `in_families` are the shares of the samples that equal, letter for letter, a
+    source it was trained on, or any source that the families can render.
+    """
+    target, folder = find(config.target), Path(config.run)
+    rng = random.Random(f"verify {config.seed}")
+    problems = [corpus.draw_problem(rng, rng.choice(get_args(Layout)), held_out=True) for _ in range(config.verify)]
+    chosen = PolicyConfig(path=str(folder / "policy"), max_new_tokens=config.context)
+    asked = [prompts.render(config.prompt, False, problem, target) for problem in problems]
+    completions = sampling.sample(*load(chosen), asked, chosen, config.seed)
+    candidates = [
+        Candidate(source.extract(text, target) or "", problem, target.name)
+        for text, problem in zip(completions, problems)
+    ]
+    with Pool(config.worker) as pool, Archive(folder / "archive.sqlite") as archive:
+        verdicts = pool.evaluate(candidates)
+        for index, (verdict, candidate, prompt) in enumerate(zip(verdicts, candidates, asked)):
+            if verdict is not None:
+                origin = {"run": folder.resolve().name, "step": 0, "index": index, "prompt": prompt}
+                archive.add(verdict, candidate, {**origin, "policy": chosen.path})
+    judged = [verdict for verdict in verdicts if verdict is not None]
+    written = [candidate.source for candidate in candidates]
+    unseen = set(written) - trained_on
+    renderings = (
+        corpus.render(family, knobs, layout)
+        for family in corpus.families(target)
+        for layout in family.layouts
+        for knobs in corpus.settings(family, layout)
+    )
+    rendered = trained_on | {text for text in renderings if text in unseen}
+    return {
+        "samples": len(candidates),
+        "judged": len(judged),
+        "ok": sum(verdict.ok for verdict in judged) / max(len(judged), 1),
+        "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
+        "distinct": len(set(written)),
+        "in_training_set": sum(text in trained_on for text in written) / len(written),
+        "in_families": sum(text in rendered for text in written) / len(written),
+    }
