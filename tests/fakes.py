@@ -20,7 +20,7 @@ class FakePool:
     """Judges by counting words. What it had to judge is appended to `log`; what is there is cached."""
 
     log: Path | None = None
-    delay = 0.0
+    fault = None
 
     def __init__(self, config: object = None) -> None:
         self.seen: set[str] = set()
@@ -76,9 +76,7 @@ def save_policy(folder: Path) -> Path:
     words = ["[pad]", "[eos]", "[unk]", "hgemm(", "fast", "slow", "bug", "int", "M", ")"]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[unk]"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="[pad]", eos_token="[eos]", unk_token="[unk]"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[pad]", eos_token="[eos]", unk_token="[unk]")
     tokenizer.chat_template = "{% for message in messages %}{{ message.content }} {% endfor %}"
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -109,18 +107,19 @@ def tiny(run: Path, policy: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    from cudal2.archive import Archive
     from cudal2.config import TrainConfig, load
     from cudal2.train import grpo
 
     FakePool.log = Path(sys.argv[1])
     grpo.Pool = FakePool  # type: ignore[misc]
     if kill_at := os.environ.get("KILL_AT"):
-        save = grpo.Archive.add
+        save = Archive.add
 
         def add(self, verdict, candidate, origin):  # dies in the middle of recording that step
             save(self, verdict, candidate, origin)
             if str(origin["step"]) == kill_at and origin["index"] == 7:
                 os.kill(os.getpid(), 9)
 
-        grpo.Archive.add = add  # type: ignore[method-assign]
+        Archive.add = add  # type: ignore[method-assign]
     grpo.run(load("train", sys.argv[2:], TrainConfig))

@@ -9,42 +9,34 @@ With several processes (accelerate, DeepSpeed) the main process alone owns the w
 files: every rank sends it candidates and gets rewards back, so two timings never disturb each other.
 """
 
-import json
 import os
 import random
 import time
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 import msgspec
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
-from cudal2.worker.pool import Pool
+from accelerate.utils import gather_object
 from datasets import Dataset
-from filelock import FileLock, Timeout
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from cudal2 import policy, source
+from cudal2 import policy
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
-from cudal2.policy.prompts import render
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.train.callbacks import Metrics, Terminal, stop_on_signal
-from cudal2.train.rewards import reward
-
-MAY_CHANGE = ("trainer.steps", "trainer.save_steps", "trainer.resume", "tracker.", "worker.build_jobs")
-"""What a resumed run may set anew: nothing of it changes what a step does."""
+from cudal2.train.folder import claim, latest_checkpoint, only_trainer_of, step_of
+from cudal2.train.judge import Judge
+from cudal2.worker.pool import Pool
 
 
 def run(config: TrainConfig) -> None:
@@ -55,38 +47,45 @@ def run(config: TrainConfig) -> None:
     """
     find(config.target)
     problems = config.shapes.problems()
+    arguments = _arguments(config)
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
-    state = PartialState()
+    state, steps = PartialState(), config.trainer.steps
     with ExitStack() as stack:
         if state.is_main_process:
-            stack.enter_context(_only_trainer_of(folder))
-            _claim(folder, config)
+            stack.enter_context(only_trainer_of(folder))
+            claim(folder, config)
         state.wait_for_everyone()
         checkpoint = latest_checkpoint(folder)
-        done = 0 if checkpoint is None else _step_of(checkpoint) // config.trainer.iterations
-        if done >= config.trainer.steps:
+        done = 0 if checkpoint is None else step_of(checkpoint) // config.trainer.iterations
+        if done >= steps:
             print(f"{folder} has its {done} steps; a greater trainer.steps goes on from there")
             return
-        terminal = (
-            stack.enter_context(Terminal(config.trainer.steps, done)) if state.is_main_process else None
-        )
-        pool = stack.enter_context(Pool(config.worker)) if state.is_main_process else None
+        _quiet()
         archive = stack.enter_context(Archive(folder / "archive.sqlite"))
         stop = stack.enter_context(stop_on_signal())
-        _hush()
-        if not torch.cuda.is_available():
-            torch.set_num_threads(1)  # the cores belong to the kernels; a second thread here slows both
-        judge = Judge(config, pool, archive)
-        trainer = _trainer(config, problems, judge)
-        if state.is_main_process and terminal is not None:
+        callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations)]
+        if state.is_main_process:
             metrics = Metrics(folder, config.tracker, done, msgspec.to_builtins(config))
             stack.callback(metrics.close)
-            terminal.say(
-                f"{folder}: {config.trainer.steps} steps over {len(problems)} problems, from step {done}"
-            )
-            trainer.add_callback(_Report(judge, metrics, terminal, config.trainer.iterations))
-        trainer.add_callback(_Stop(stop, config.trainer.iterations))
+            terminal = stack.enter_context(Terminal(steps, done))
+            terminal.say(f"{folder}: {steps} steps over {len(problems)} problems, from step {done}")
+            judge = Judge(config, stack.enter_context(Pool(config.worker)), archive)
+            callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
+        else:
+            judge = Judge(config, None, archive)
+        model, tokenizer = policy.load(config.policy)
+        names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
+        trainer = KernelTrainer(
+            judge,
+            config.seed,
+            model=model,
+            processing_class=tokenizer,
+            args=arguments,
+            callbacks=callbacks,
+            train_dataset=Dataset.from_dict({"prompt": [""] * len(names), "problem": names}),
+        )
+        trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         if stop.is_set():
             raise KeyboardInterrupt
@@ -104,170 +103,6 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
     return found[:count]
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run; what a kill left half-written is passed over."""
-    found = sorted(folder.glob("checkpoints/checkpoint-*"), key=_step_of, reverse=True)
-    return next((path for path in found if _complete(path)), None)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-def _complete(checkpoint: Path) -> bool:
-    try:  # the trainer's state is written last
-        json.loads((checkpoint / "trainer_state.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
-    return True
-
-
-def _only_trainer_of(folder: Path) -> Any:
-    lock = FileLock(folder / ".lock")
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"{folder} is being trained by another process; choose another run=") from None
-
-
-def _claim(folder: Path, config: TrainConfig) -> None:
-    """Writes config.json; ValueError where the folder holds a run that this configuration cannot continue."""
-    path = folder / "config.json"
-    if path.exists():
-        if config.trainer.resume == "never":
-            raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
-        before, now = _flat(json.loads(path.read_text())), _flat(msgspec.to_builtins(config))
-        keys = [key for key in now | before if not key.startswith(MAY_CHANGE) and key != "run"]
-        changed = [
-            f"{key}={before.get(key)} became {now.get(key)}"
-            for key in keys
-            if before.get(key) != now.get(key)
-        ]
-        if changed:
-            raise ValueError(
-                f"{folder} was started with another configuration ({', '.join(changed)}); choose another "
-                f"run=, or continue it as it is with `cudal2 train run={folder}`"
-            )
-    fresh = path.with_suffix(".tmp")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
-    fresh.replace(path)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return leaves
-
-
-class Judge:
-    """The reward function TRL calls: completions in, rewards out, every sample into the archive.
-
-    `row` describes the step that was judged last, for metrics.jsonl. Without a `pool` (on every rank but the
-    main one) it only sends candidates and receives rewards.
-    """
-
-    __name__ = "kernel"
-
-    def __init__(self, config: TrainConfig, pool: Pool | None, archive: Archive) -> None:
-        self.config, self.pool, self.archive = config, pool, archive
-        self.row: dict[str, Any] = {}
-        self.started = self.finished = time.perf_counter()
-        box = [pool.environment() if pool else None]
-        self.environment: Environment = broadcast_object_list(box)[0]
-
-    def prompt(self, problem: Problem, step: int) -> str | list[dict]:
-        """The prompt for `problem`, with exemplars as good as the archive has at this step."""
-        config, environment = self.config, self.environment
-        rng = random.Random(f"{config.seed} {step} {problem.name}")
-        exemplars = config.prompt.exemplars and self.archive.exemplars(
-            problem, config.target, environment.fingerprint, config.prompt.exemplars, rng
-        )
-        target = find(config.target)
-        return render(config.prompt, config.policy.chat, problem, target, exemplars or (), environment)
-
-    def __call__(
-        self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any
-    ) -> list[float | None]:
-        judging = time.perf_counter()
-        step = trainer_state.global_step // self.config.trainer.iterations + 1
-        target = find(self.config.target)
-        candidates = [
-            Candidate(source.extract(_text(completion), target) or "", parse(name), target.name)
-            for completion, name in zip(completions, problem)
-        ]
-        samples = gather_object(list(zip(candidates, map(_text, prompts))))
-        box: list[Any] = [None]
-        if self.pool is not None:
-            try:
-                box = [self._judge(self.pool, step, samples)]
-            except HarnessFault as fault:  # raised on every rank, so that none waits for ever
-                box = [fault]
-        result = broadcast_object_list(box)[0]
-        if isinstance(result, HarnessFault):
-            raise result
-        self.finished = time.perf_counter()
-        if self.row:
-            self.row["seconds"] = {"sample": judging - self.started, "judge": self.finished - judging}
-        first = PartialState().process_index * len(candidates)
-        return result[first : first + len(candidates)]
-
-    def _judge(self, pool: Pool, step: int, samples: list[tuple[Candidate, str]]) -> list[float | None]:
-        """Rewards, None where the harness failed for that sample; HarnessFault where it did for every one."""
-        candidates = [candidate for candidate, _ in samples]
-        verdicts = pool.evaluate(candidates)
-        if all(verdict is None for verdict in verdicts):
-            raise HarnessFault(
-                f"no kernel of step {step} could be judged",
-                "Run `cudal2 doctor`, then start again to continue",
-            )
-        rewards = [
-            None if verdict is None else reward(verdict, candidate.source, self.config.reward)
-            for candidate, verdict in zip(candidates, verdicts)
-        ]
-        origin = {
-            "run": Path(self.config.run).resolve().name,
-            "step": step,
-            "policy": self.config.policy.path,
-        }
-        for index, (verdict, earned, (candidate, prompt)) in enumerate(zip(verdicts, rewards, samples)):
-            if verdict is not None:
-                where = {**origin, "index": index, "prompt": prompt, "reward": earned}
-                self.archive.add(verdict, candidate, where)
-        self.row = summarize(step, verdicts, rewards, candidates)
-        return rewards
-
-
-def summarize(
-    step: int,
-    verdicts: Sequence[Verdict | None],
-    rewards: Sequence[float | None],
-    candidates: Sequence[Candidate],
-) -> dict[str, Any]:
-    """What one step's verdicts say, masked samples (None) left out of all figures but their own count.
-
-    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline.
-    """
-    judged = [verdict for verdict in verdicts if verdict is not None]
-    earned = [value for value in rewards if value is not None]
-    speedups = [verdict.speedup or 0.0 for verdict in judged]
-    working = [verdict.speedup or 0.0 for verdict in judged if verdict.ok]
-    return {
-        "step": step,
-        "samples": len(verdicts),
-        "masked": len(verdicts) - len(judged),
-        "reward_mean": fmean(earned),
-        "reward_std": pstdev(earned),
-        "speedup_mean": fmean(speedups),
-        "speedup_ok_mean": fmean(working) if working else 0.0,
-        "speedup_best": max(speedups),
-        "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
-        "cached_share": fmean(verdict.cached for verdict in judged),
-        "unique": len({candidate.key for candidate in candidates}),
-        "problems": sorted({candidate.problem.name for candidate in candidates}),
-    }
-
-
 class KernelTrainer(GRPOTrainer):
     """TRL's trainer, with each step's randomness and prompts made from its number when it is sampled."""
 
@@ -280,34 +115,15 @@ class KernelTrainer(GRPOTrainer):
         torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
         self.judge.started = time.perf_counter()
         written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
-        return super()._generate_and_score_completions(
-            [{**row, "prompt": written[row["problem"]]} for row in inputs]
-        )
+        return super()._generate_and_score_completions([{**row, "prompt": written[row["problem"]]} for row in inputs])
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """A run is described by its own config.json and metrics, not by a card beside every checkpoint."""
 
 
 def _require(package: str, setting: str) -> None:
     if find_spec(package) is None:
         raise ValueError(f'{setting} needs a package: pip install "cudal2[{package}]"')
-
-
-def _trainer(config: TrainConfig, problems: Sequence[Problem], judge: Judge) -> KernelTrainer:
-    model, tokenizer = policy.load(config.policy)
-    names = [
-        problem.name
-        for problem in schedule(
-            problems, config.trainer.steps * config.trainer.problems_per_step, config.seed
-        )
-    ]
-    trainer = KernelTrainer(
-        judge,
-        config.seed,
-        model=model,
-        processing_class=tokenizer,
-        args=_arguments(config),
-        train_dataset=Dataset.from_dict({"prompt": [""] * len(names), "problem": names}),
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 def _arguments(config: TrainConfig) -> GRPOConfig:
@@ -365,9 +181,7 @@ class _Report(TrainerCallback):
     def __init__(self, judge: Judge, metrics: Metrics, terminal: Terminal, iterations: int) -> None:
         self.judge, self.metrics, self.terminal, self.iterations = judge, metrics, terminal, iterations
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if not logs or "loss" not in logs or state.global_step % self.iterations:
             return
         row = self.judge.row
@@ -393,13 +207,10 @@ class _Stop(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
-def _hush() -> None:
-    """Keeps the terminal for the run's own lines; errors still come through as exceptions."""
+def _quiet() -> None:
+    """Leaves the terminal to the run's own lines and the cores to the kernels."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-
-
-def _text(message: Any) -> str:
-    """A prompt or completion as text: itself, or the contents of its chat messages."""
-    return message if isinstance(message, str) else "\n".join(part["content"] for part in message)
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)  # a second thread gains little here and disturbs the kernels being timed

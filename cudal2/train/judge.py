@@ -1,0 +1,133 @@
+"""The reward function that TRL calls, and what it notes down about every step."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+
+from cudal2 import source
+from cudal2.archive import Archive
+from cudal2.config import TrainConfig
+from cudal2.policy.prompts import render
+from cudal2.problem import Problem, parse
+from cudal2.records import Candidate, Environment, HarnessFault, Verdict
+from cudal2.target import find
+from cudal2.train.rewards import reward
+from cudal2.worker.pool import Pool
+
+
+class Judge:
+    """The reward function TRL calls: completions in, rewards out, every sample into the archive.
+
+    `row` describes the step that was judged last, for metrics.jsonl. Without a `pool` (on every rank but the
+    main one) it only sends candidates and receives rewards.
+    """
+
+    __name__ = "kernel"
+
+    def __init__(self, config: TrainConfig, pool: Pool | None, archive: Archive) -> None:
+        self.config, self.pool, self.archive = config, pool, archive
+        self.row: dict[str, Any] = {}
+        self.started = self.finished = time.perf_counter()
+        box = [pool.environment() if pool else None]
+        self.environment: Environment = broadcast_object_list(box)[0]
+
+    def prompt(self, problem: Problem, step: int) -> str | list[dict]:
+        """The prompt for `problem`, with exemplars as good as the archive has at this step."""
+        config, environment = self.config, self.environment
+        rng = random.Random(f"{config.seed} {step} {problem.name}")
+        exemplars = config.prompt.exemplars and self.archive.exemplars(
+            problem, config.target, environment.fingerprint, config.prompt.exemplars, rng
+        )
+        target = find(config.target)
+        return render(config.prompt, config.policy.chat, problem, target, exemplars or (), environment)
+
+    def __call__(
+        self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any
+    ) -> list[float | None]:
+        judging = time.perf_counter()
+        step = trainer_state.global_step // self.config.trainer.iterations + 1
+        target = find(self.config.target)
+        candidates = [
+            Candidate(source.extract(_text(completion), target) or "", parse(name), target.name)
+            for completion, name in zip(completions, problem)
+        ]
+        samples = gather_object(list(zip(candidates, map(_text, prompts))))
+        box: list[Any] = [None]
+        if self.pool is not None:
+            try:
+                box = [self._judge(self.pool, step, samples)]
+            except HarnessFault as fault:  # raised on every rank, so that none waits for ever
+                box = [fault]
+        result = broadcast_object_list(box)[0]
+        if isinstance(result, HarnessFault):
+            raise result
+        self.finished = time.perf_counter()
+        if self.row:
+            self.row["seconds"] = {"sample": judging - self.started, "judge": self.finished - judging}
+        first = PartialState().process_index * len(candidates)
+        return result[first : first + len(candidates)]
+
+    def _judge(self, pool: Pool, step: int, samples: list[tuple[Candidate, str]]) -> list[float | None]:
+        """Rewards, None where the harness failed for that sample; HarnessFault where it did for every one."""
+        candidates = [candidate for candidate, _ in samples]
+        verdicts = pool.evaluate(candidates)
+        if all(verdict is None for verdict in verdicts):
+            remedy = "Run `cudal2 doctor`, then start again to continue"
+            raise pool.fault or HarnessFault(f"no kernel of step {step} could be judged", remedy)
+        rewards = [
+            None if verdict is None else reward(verdict, candidate.source, self.config.reward)
+            for candidate, verdict in zip(candidates, verdicts)
+        ]
+        origin = {
+            "run": Path(self.config.run).resolve().name,
+            "step": step,
+            "policy": self.config.policy.path,
+        }
+        for index, (verdict, earned, (candidate, prompt)) in enumerate(zip(verdicts, rewards, samples)):
+            if verdict is not None:
+                where = {**origin, "index": index, "prompt": prompt, "reward": earned}
+                self.archive.add(verdict, candidate, where)
+        self.row = summarize(step, verdicts, rewards, candidates)
+        return rewards
+
+
+def summarize(
+    step: int,
+    verdicts: Sequence[Verdict | None],
+    rewards: Sequence[float | None],
+    candidates: Sequence[Candidate],
+) -> dict[str, Any]:
+    """What one step's verdicts say, masked samples (None) left out of all figures but their own count.
+
+    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline.
+    """
+    judged = [verdict for verdict in verdicts if verdict is not None]
+    earned = [value for value in rewards if value is not None]
+    speedups = [verdict.speedup or 0.0 for verdict in judged]
+    working = [verdict.speedup or 0.0 for verdict in judged if verdict.ok]
+    return {
+        "step": step,
+        "samples": len(verdicts),
+        "masked": len(verdicts) - len(judged),
+        "reward_mean": fmean(earned),
+        "reward_std": pstdev(earned),
+        "speedup_mean": fmean(speedups),
+        "speedup_ok_mean": fmean(working) if working else 0.0,
+        "speedup_best": max(speedups),
+        "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
+        "cached_share": fmean(verdict.cached for verdict in judged),
+        "unique": len({candidate.key for candidate in candidates}),
+        "problems": sorted({candidate.problem.name for candidate in candidates}),
+    }
+
+
+def _text(message: Any) -> str:
+    """A prompt or completion as text: itself, or the contents of its chat messages."""
+    return message if isinstance(message, str) else "\n".join(part["content"] for part in message)

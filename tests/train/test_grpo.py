@@ -1,0 +1,224 @@
+"""GRPO learns, repeats its steps after a kill, and never turns a broken harness into a reward."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fakes
+import pytest
+from fakes import FakePool, tiny
+
+from cudal2.archive import Archive
+from cudal2.config import TrainConfig, load
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault
+from cudal2.train import grpo, judge
+from cudal2.train.callbacks import read_metrics
+from cudal2.train.folder import latest_checkpoint, only_trainer_of
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return fakes.save_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(autouse=True)
+def pool(monkeypatch):
+    monkeypatch.setattr(grpo, "Pool", FakePool)
+
+
+def config(folder: Path, policy: Path, *overrides: str) -> TrainConfig:
+    return load("train", [*tiny(folder, policy), *overrides], TrainConfig)
+
+
+def timeless(rows: list[dict]) -> list[dict]:
+    return [{key: row[key] for key in row if key not in ("seconds", "cached_share")} for row in rows]
+
+
+def test_reward_rises_and_every_sample_is_kept(tmp_path, policy):
+    grpo.run(config(tmp_path / "run", policy, "trainer.steps=20"))
+    rows = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 21))
+    rewards = [row["reward_mean"] for row in rows]
+    assert sum(rewards[-6:]) > sum(rewards[:6]) + 3
+    assert all(sum(row["statuses"].values()) == row["samples"] == 16 for row in rows)
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        samples = list(archive.samples("run"))
+    assert [(s.origin.step, s.origin.index) for s in samples] == [(i, j) for i in range(1, 21) for j in range(16)]
+    for row in rows:
+        earned = [s.origin.reward for s in samples if s.origin.step == row["step"]]
+        assert row["reward_mean"] == pytest.approx(sum(earned) / 16)
+
+
+def test_killed_run_repeats_nothing_and_ends_as_if_never_killed(tmp_path, policy, monkeypatch):
+    steps = ["trainer.steps=6", "trainer.save_steps=2"]
+    grpo.run(config(tmp_path / "whole", policy, *steps))
+    log = tmp_path / "judged"
+    command = [sys.executable, fakes.__file__, log, *tiny(tmp_path / "run", policy), *steps]
+    killed = subprocess.run(command, env={**os.environ, "KILL_AT": "4"}, capture_output=True, timeout=100)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    before = set(log.read_text().split())
+
+    monkeypatch.setattr(FakePool, "log", log)
+    grpo.run(config(tmp_path / "run", policy, *steps))
+    judged = log.read_text().split()
+    assert before < set(judged) and len(judged) == len(set(judged))
+    whole, run = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "run"))
+    assert timeless(run) == timeless(whole)
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        assert len(list(archive.samples("run"))) == 6 * 16
+
+
+def test_half_written_checkpoint_and_torn_metrics_are_passed_over(tmp_path, policy):
+    folder = tmp_path / "run"
+    grpo.run(config(folder, policy, "trainer.steps=2", "trainer.save_steps=1"))
+    (folder / "checkpoints/checkpoint-2/trainer_state.json").write_text('{"global_st')
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "rewa')
+    assert latest_checkpoint(folder).name == "checkpoint-1"
+    grpo.run(config(folder, policy, "trainer.steps=3"))  # more steps may be asked for
+    assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [1, 2, 3]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_signal_saves_and_the_run_goes_on_later(tmp_path, policy, monkeypatch):
+    class Interrupted(FakePool):
+        asked = 0
+
+        def evaluate(self, candidates):
+            Interrupted.asked += 1
+            if Interrupted.asked == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().evaluate(candidates)
+
+    monkeypatch.setattr(grpo, "Pool", Interrupted)
+    setup = config(tmp_path / "run", policy, "trainer.steps=4", "trainer.save_steps=100")
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        grpo.run(setup)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert latest_checkpoint(tmp_path / "run").name == "checkpoint-2"
+    grpo.run(setup)
+    assert Interrupted.asked == 4
+    assert [row["step"] for row in read_metrics(tmp_path / "run/metrics.jsonl")] == [1, 2, 3, 4]
+
+
+def test_another_configuration_does_not_continue_a_run(tmp_path, policy):
+    folder = tmp_path / "run"
+    grpo.run(config(folder, policy, "trainer.steps=1"))
+    before = (folder / "metrics.jsonl").read_text()
+    with pytest.raises(ValueError, match=r"reward\.name=log became paper"):
+        grpo.run(config(folder, policy, "trainer.steps=2", "reward=paper"))
+    with pytest.raises(ValueError, match="resume=auto"):
+        grpo.run(config(folder, policy, "trainer.steps=2", "trainer.resume=never"))
+    grpo.run(config(folder, policy, "trainer.steps=1"))  # complete: nothing to do
+    assert (folder / "metrics.jsonl").read_text() == before
+    assert json.loads((folder / "config.json").read_text())["reward"]["name"] == "log"
+
+
+def test_only_one_trainer_in_a_folder(tmp_path, policy):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with only_trainer_of(folder), pytest.raises(ValueError, match="another process"):
+        grpo.run(config(folder, policy))
+
+
+def test_infrastructure_faults_are_masked_never_rewarded(tmp_path, policy, monkeypatch):
+    class Flaky(FakePool):
+        def evaluate(self, candidates):
+            return [None if i % 4 == 0 else verdict for i, verdict in enumerate(super().evaluate(candidates))]
+
+    monkeypatch.setattr(grpo, "Pool", Flaky)
+    grpo.run(config(tmp_path / "run", policy, "trainer.steps=2"))
+    for row in read_metrics(tmp_path / "run/metrics.jsonl"):
+        assert (row["masked"], sum(row["statuses"].values())) == (4, 12)
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        assert all(sample.origin.index % 4 for sample in archive.samples())
+
+
+@pytest.mark.parametrize("broken", ["masks", "raises"])
+def test_training_stops_when_nothing_can_be_judged(tmp_path, policy, monkeypatch, broken):
+    class Broken(FakePool):
+        def evaluate(self, candidates):
+            if broken == "raises":
+                raise HarnessFault("the compiler is gone", "install it")
+            return [None] * len(candidates)
+
+    monkeypatch.setattr(grpo, "Pool", Broken)
+    with pytest.raises(HarnessFault):
+        grpo.run(config(tmp_path / "run", policy, "trainer.steps=2"))
+    assert read_metrics(tmp_path / "run/metrics.jsonl") == []
+
+
+def test_adapters_kl_several_updates_and_micro_batches(tmp_path, policy):
+    grpo.run(
+        config(
+            tmp_path / "run", policy, "policy.lora.rank=4", "trainer.beta=0.1", "trainer.iterations=2",
+            "trainer.micro_batch=4", "trainer.steps=3", "trainer.save_steps=2", "reward=milestone",
+            "trainer.scale_rewards=batch", "policy.chat=true",
+        )
+    )  # fmt: skip
+    rows = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["kl"] > 0
+    found = {path.name for path in (tmp_path / "run/checkpoints").glob("checkpoint-*")}
+    assert found == {"checkpoint-4", "checkpoint-6"}
+
+
+def test_exemplars_come_from_the_archive_as_it_grows(tmp_path, policy, monkeypatch):
+    shown = []
+    render = judge.render
+    monkeypatch.setattr(judge, "render", lambda *a: shown.append(a[4]) or render(*a))
+    options = ["trainer.steps=4", "prompt.exemplars=2", "shapes.names=[64_64_64]"]
+    grpo.run(config(tmp_path / "run", policy, *options))
+    assert len(shown[0]) == 0 and len(shown[-1]) == 2
+    assert all(entry.verdict.ok for entry in shown[-1])
+
+
+def test_unequal_shares_are_refused(tmp_path, policy):
+    with pytest.raises(ValueError, match="micro_batch=5"):
+        grpo.run(config(tmp_path / "run", policy, "trainer.micro_batch=5"))
+
+
+@pytest.mark.parametrize("override", ["policy.sampler=vllm", "trainer.deepspeed=zero3.json", "tracker=wandb"])
+def test_missing_packages_are_named(tmp_path, policy, override, monkeypatch):
+    for package in ("vllm", "deepspeed", "wandb"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(grpo, "find_spec", lambda package: None)
+    with pytest.raises(ValueError, match=r"pip install .cudal2\["):
+        grpo.run(config(tmp_path / "run", policy, override))
+
+
+def test_wandb_is_offline_and_gets_every_step(tmp_path, policy, monkeypatch):
+    class Recorder:
+        def __init__(self):
+            self.options, self.steps, self.finished = {}, [], False
+
+        def init(self, **options):
+            self.options = options
+            return self
+
+        def log(self, row, step):
+            self.steps.append(step)
+
+        def finish(self):
+            self.finished = True
+
+    recorder = Recorder()
+    monkeypatch.setitem(sys.modules, "wandb", recorder)
+    grpo.run(config(tmp_path / "run", policy, "tracker=wandb", "trainer.steps=2"))
+    assert (recorder.options["mode"], recorder.steps, recorder.finished) == ("offline", [1, 2], True)
+
+
+def test_schedule_meets_every_problem_equally_and_can_be_extended():
+    problems = [Problem(8 * i, 8, 8) for i in range(1, 6)]
+    for seed in range(20):
+        count = random.Random(seed).randint(1, 40)
+        short, long = (grpo.schedule(problems, n, seed) for n in (count, count + 17))
+        assert long[:count] == short
+        met = [short.count(problem) for problem in problems]
+        assert max(met) - min(met) <= 1 and sum(met) == count
