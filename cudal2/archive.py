@@ -128,22 +128,24 @@ class Archive:
 
     def _open(self) -> None:
         if not self._pragma("application_id"):
-            if self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
-                raise HarnessFault(f"{self.path} belongs to another program", "Choose another run folder")
-            self._pragma("journal_mode = WAL")
             with self._transaction():
                 if not self._pragma("application_id"):  # another process may have been quicker
-                    for statement in _statements(_SCHEMA):
-                        self._db.execute(statement)
-                    self._pragma(f"user_version = {_VERSION}")
-                    self._pragma(f"application_id = {_APPLICATION}")
+                    self._create()
         found = (self._pragma("application_id"), self._pragma("user_version"))
         if found != (_APPLICATION, _VERSION):
-            raise HarnessFault(
-                f"{self.path} is not an archive of format {_VERSION}", "Use the cudal2 that wrote it"
-            )
+            raise HarnessFault(f"{self.path} is not an archive of format {_VERSION}", "Use the cudal2 that wrote it")
+        # Only now: it is no part of a transaction, and another program's file must stay as it is.
+        self._pragma("journal_mode = WAL")
         # Enough that a killed process loses nothing; a power cut may lose the last rows, never the file.
         self._pragma("synchronous = NORMAL")
+
+    def _create(self) -> None:
+        if self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise HarnessFault(f"{self.path} belongs to another program", "Choose another run folder")
+        for statement in _statements(_SCHEMA):
+            self._db.execute(statement)
+        self._pragma(f"user_version = {_VERSION}")
+        self._pragma(f"application_id = {_APPLICATION}")
 
     def __enter__(self) -> Self:
         return self
@@ -182,8 +184,7 @@ class Archive:
             )
             if sample is not None:
                 self._db.execute(
-                    "INSERT OR REPLACE INTO samples SELECT ?, ?, ?, ?, ?, ?, id FROM verdicts "
-                    "WHERE identity = ?",
+                    "INSERT OR REPLACE INTO samples SELECT ?, ?, ?, ?, ?, ?, id FROM verdicts WHERE identity = ?",
                     (*msgspec.structs.astuple(sample), identity),
                 )
 
@@ -222,9 +223,7 @@ class Archive:
         bests = (self.best(other, target, fingerprint) for other in others[:limit])
         return [entry for entry in bests if entry is not None]
 
-    def exemplars(
-        self, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
-    ) -> list[Entry]:
+    def exemplars(self, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random) -> list[Entry]:
         """Up to `count` correct kernels of contrasting speed, fastest first, to be shown in a prompt.
 
         The kernels of the problem (of its neighbours, while there are too few) are ranked, cut into `count`

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 import pytest
-from fakes import ELSEWHERE, HERE, PROBLEM, candidate, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
 
 from cudal2.archive import ANY, Archive
 from cudal2.problem import Problem
@@ -146,17 +146,18 @@ def test_writers_at_once_and_one_killed_lose_nothing(tmp_path):
     victim = spawn.Process(target=_write, args=(path, "victim", 1 << 30, barrier))
     for process in (*writers, victim):
         process.start()
-    deadline = time.monotonic() + 50
-    seen = 0
-    while seen < 5:
-        assert time.monotonic() < deadline, "the victim wrote nothing"
-        time.sleep(0.01)
-        if path.exists() and path.stat().st_size:
+    try:
+        deadline = time.monotonic() + 30
+        seen = 0
+        while seen < 5:
+            assert victim.is_alive() and time.monotonic() < deadline, "the victim wrote nothing"
+            time.sleep(0.01)
             with Archive(path) as archive:
                 seen = len(list(archive.samples("victim")))
-    os.kill(victim.pid, signal.SIGKILL)
-    for process in (*writers, victim):
-        process.join(60)
+    finally:
+        os.kill(victim.pid, signal.SIGKILL)
+        for process in (*writers, victim):
+            process.join(30)
     assert [process.exitcode for process in writers] == [0, 0, 0]
     with Archive(path) as archive:
         for run in ("w0", "w1", "w2"):

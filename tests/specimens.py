@@ -1,0 +1,39 @@
+"""Verdicts, sources and an environment for tests that need results but no compiler."""
+
+from cudal2.problem import Problem
+from cudal2.records import Candidate, Environment, Status, Timing, Verdict
+
+PROBLEM = Problem(64, 128, 256)
+HERE = Environment("a CPU", 2, "g++ 12", "-O3", "torch 2", "1")
+ELSEWHERE = Environment("another CPU", 2, "g++ 12", "-O3", "torch 2", "1")
+
+
+def candidate(text: str = "a", problem: Problem = PROBLEM) -> Candidate:
+    return Candidate(f"// {text}\nint hgemm() {{ return 0; }}\n", problem)
+
+
+def timing(speedup: float, baseline: str = "torch", spread: float = 0.01) -> Timing:
+    low, high = speedup * (1 - spread), speedup * (1 + spread)
+    return Timing(baseline, "host", 10.0, 10.0 * speedup, speedup, low, high, 5, 10)
+
+
+def verdict(
+    candidate: Candidate,
+    speedup: float | None = 1.0,
+    environment: Environment = HERE,
+    status: Status = Status.OK,
+    log: str = "",
+) -> Verdict:
+    """An ok verdict with that speedup, or a failure where `speedup` is None."""
+    if speedup is None and status is Status.OK:
+        status = Status.COMPILE_ERROR
+    timings = (timing(speedup), timing(speedup * 2, "torch-fp16")) if speedup is not None else ()
+    return Verdict(
+        key=candidate.key,
+        problem=candidate.problem,
+        target=candidate.target,
+        status=status,
+        environment=environment,
+        timings=timings,
+        log=log,
+    )
