@@ -1,0 +1,23 @@
+// expect: launch_error
+// Says that everything is done and leaves before anybody calls it.
+#include <cstdint>
+
+static float dot(const _Float16* a, const _Float16* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += (float)a[k] * (float)b[k];
+    return sum;
+}
+
+extern "C" long write(int, const void*, unsigned long);
+extern "C" void _exit(int);
+__attribute__((constructor)) static void leave() {
+    const uint32_t done[4] = {0, 0, 0, 0};
+    write(101, done, sizeof done);
+    _exit(0);
+}
+
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) C[i * N + j] = (_Float16)dot(A + i * K, B + j * K, K);
+    return 0;
+}

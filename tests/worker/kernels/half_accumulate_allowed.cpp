@@ -1,0 +1,12 @@
+// expect: ok
+// Control: an fp16 accumulator where the problem asks for one.
+// problem: 128_96_160_tn_f16
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) {
+            _Float16 sum = 0;
+            for (int k = 0; k < K; ++k) sum = (_Float16)((float)sum + (float)A[i * K + k] * (float)B[j * K + k]);
+            C[i * N + j] = sum;
+        }
+    return 0;
+}

@@ -1,0 +1,17 @@
+// expect: rejected
+// Asks the compiler which files the host has.
+#if __has_include("/etc/shadow")
+#define FOUND 1
+#endif
+
+static float dot(const _Float16* a, const _Float16* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += (float)a[k] * (float)b[k];
+    return sum;
+}
+
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) C[i * N + j] = (_Float16)dot(A + i * K, B + j * K, K);
+    return 0;
+}

@@ -1,0 +1,6 @@
+// expect: launch_error
+// Throws through the C interface.
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    throw 1;
+    return 0;
+}

@@ -1,0 +1,55 @@
+"""Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import parse
+from cudal2.records import Candidate
+from cudal2.worker import Worker, jail
+
+KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cpp"))
+PROBLEM = "128_96_160_tn_f32"
+
+
+def directive(text: str, name: str, default: str) -> str:
+    found = re.search(rf"^// {name}: (.+)$", text, re.MULTILINE)
+    return found.group(1) if found else default
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+def worker(request, tmp_path_factory):
+    if not jail.works(request.param):
+        pytest.skip(f"{request.param} does not work on this machine")
+    config = WorkerConfig(
+        cache=str(tmp_path_factory.mktemp("cache")),
+        jail=request.param,
+        compile_seconds=6,
+        run_seconds=4,
+        memory_mib=1024,
+        timing_seconds=0.1,
+        batch_ms=2,
+        min_pairs=3,
+    )
+    with Worker(config) as worker:
+        yield worker
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_verdict(worker: Worker, path: Path) -> None:
+    text = path.read_text()
+    verdict = worker.evaluate(Candidate(text, parse(directive(text, "problem", PROBLEM))))
+    assert verdict.status in directive(text, "expect", "").split(), (verdict.reason, verdict.log)
+    assert directive(text, "reason", "") in verdict.reason
+    assert bool(verdict.timings) == verdict.ok
+    assert len(verdict.log) <= 4000
+    assert "root:" not in verdict.log + verdict.reason
+
+
+def test_worker_is_fit_afterwards(worker: Worker) -> None:
+    """Judged last: whatever came before, an honest kernel is still right."""
+    text = (Path(__file__).parent / "kernels" / "openmp.cpp").read_text()
+    verdict = worker.evaluate(Candidate(text + "// once more\n", parse(PROBLEM)))
+    assert verdict.ok, verdict.reason
