@@ -1,0 +1,127 @@
+"""What an evaluation found, shape by shape: the records of `RUN/eval/results.json`, kept and summarised."""
+
+import csv
+import io
+import math
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from cudal2.problem import Problem
+from cudal2.records import Environment, HarnessFault, Timing
+
+NOTHING_ARCHIVED = "no kernel"
+
+_TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", "speedup", "low", "high", "pairs", "paired")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one problem in one environment.
+
+    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is the hash of the source that was measured and
+    `origin` the problem it was archived for; `considered` the hashes of all sources that it was chosen from.
+    """
+
+    problem: Problem
+    fingerprint: str
+    status: str
+    kernel: str = ""
+    origin: Problem | None = None
+    considered: tuple[str, ...] = ()
+    timings: tuple[Timing, ...] = ()
+
+    @property
+    def timing(self) -> Timing | None:
+        """Against the fastest baseline; None unless the kernel is correct."""
+        return self.timings[0] if self.timings else None
+
+
+class Results(msgspec.Struct, frozen=True):
+    """All rows of `eval/results.json`, and the environments they were measured in, by fingerprint."""
+
+    environments: dict[str, Environment] = {}
+    rows: tuple[Row, ...] = ()
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Of a set of correct rows: speedups over the fastest baseline.
+
+    `dispatched` is the geometric mean a user of the exported library sees, where a kernel runs only if its
+    interval lies above 1. `wins` and `sure_wins` are the shares of rows whose median, and whose interval,
+    lies above 1.
+    """
+
+    shapes: int
+    geomean: float
+    dispatched: float
+    wins: float
+    sure_wins: float
+
+
+def load(folder: Path) -> Results:
+    """What `folder/eval/results.json` holds, nothing where there is none.
+
+    Raises HarnessFault naming the file where it cannot be read.
+    """
+    path = folder / "eval" / "results.json"
+    if not path.exists():
+        return Results()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HarnessFault(f"{path} cannot be read: {error}", "Move it aside and evaluate again") from error
+
+
+def save(folder: Path, results: Results) -> None:
+    """Write both files, each whole or not at all. Raises HarnessFault where they cannot be written."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("m", "n", "k", "layout", "accumulate", "fingerprint", "status", "kernel", *_TIMING))
+    for row in results.rows:
+        head = (*msgspec.structs.astuple(row.problem), row.fingerprint, row.status, row.kernel)
+        for timing in row.timings or (None,):
+            table.writerow((*head, *(getattr(timing, name, "") for name in _TIMING)))
+    try:
+        (folder / "eval").mkdir(parents=True, exist_ok=True)
+        replace(folder / "eval" / "results.csv", text.getvalue().encode())
+        replace(folder / "eval" / "results.json", msgspec.json.format(msgspec.json.encode(results), indent=1))
+    except OSError as error:
+        remedy = "Make room or the folder writable and evaluate again: finished shapes are kept"
+        raise HarnessFault(f"the results in {folder / 'eval'} cannot be written: {error}", remedy) from error
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write the file whole or not at all: whoever is killed meanwhile leaves the old one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def summarise(rows: Sequence[Row]) -> Summary | None:
+    """Over the correct ones of `rows`; None where there is none."""
+    timings = [row.timing for row in rows if row.timing]
+    if not timings:
+        return None
+    count = len(timings)
+    return Summary(
+        shapes=count,
+        geomean=math.exp(sum(math.log(t.speedup) for t in timings) / count),
+        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if t.low > 1) / count),
+        wins=sum(t.speedup > 1 for t in timings) / count,
+        sure_wins=sum(t.low > 1 for t in timings) / count,
+    )
+
+
+def by_decade(rows: Sequence[Row]) -> dict[int, Summary]:
+    """A summary for each decade of work that has correct rows: key 8 is 1e8 to 1e9 FLOP."""
+    decades = defaultdict(list)
+    for row in rows:
+        decades[int(math.log10(row.problem.flop))].append(row)
+    found = {decade: summarise(decades[decade]) for decade in sorted(decades)}
+    return {decade: summary for decade, summary in found.items() if summary}

@@ -1,0 +1,207 @@
+import csv
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
+
+from cudal2 import evaluate, results
+from cudal2.archive import Archive
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem, grid
+from cudal2.records import HarnessFault
+from cudal2.results import Row
+
+NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
+
+
+class FakePool:
+    """Finds the speedup that `speedups` says for a source, `default` otherwise; counts what it is asked."""
+
+    def __init__(self, default=1.0, environment=HERE, **speedups):
+        self.default, self.where = default, environment
+        self.speedups = {candidate(text).source: value for text, value in speedups.items()}
+        self.asked = []
+
+    def environment(self):
+        return self.where
+
+    def evaluate(self, candidates):
+        self.asked += candidates
+        found = [self.speedups.get(c.source, self.default) for c in candidates]
+        return [v if v is None else verdict(c, v or None, self.where) for c, v in zip(candidates, found)]
+
+
+@pytest.fixture
+def archive(tmp_path):
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        yield archive
+
+
+@pytest.fixture
+def run(tmp_path, archive):
+    def run(problems, judge=None, select=None, **options):
+        quiet = Console(file=io.StringIO())
+        pools = judge or FakePool(), select or FakePool()
+        return evaluate.run(tmp_path, problems, *pools, archive, console=quiet, **options)
+
+    return run
+
+
+def put(archive, text, speedup, problem=PROBLEM):
+    entry = candidate(text, problem)
+    archive.add(verdict(entry, speedup), entry, None)
+    return entry
+
+
+def test_the_reported_figure_is_the_judges_not_the_lucky_one(run, archive):
+    put(archive, "a", 9.0)
+    judge = FakePool(a=1.1)
+    (row,) = run([PROBLEM], judge)
+    assert row.timing.speedup == 1.1
+    assert [c.source for c in judge.asked] == [candidate("a").source]
+
+
+def test_the_best_of_a_neighbour_wins_where_it_is_faster_here(run, archive):
+    put(archive, "own", 1.2)
+    put(archive, "near", 1.1, NEAR)
+    put(archive, "far", 5.0, FAR)
+    select = FakePool(own=1.2, near=1.5, far=0.1)
+    (row,) = run([PROBLEM], FakePool(1.4), select)
+    assert (row.origin, row.timing.speedup, len(row.considered)) == (NEAR, 1.4, 3)
+    assert {c.problem for c in select.asked} == {PROBLEM}
+    (row,) = run([PROBLEM], FakePool(1.4), select, neighbours=0)
+    assert row.origin == PROBLEM
+
+
+def test_a_neighbours_kernel_that_fails_here_is_passed_over(run, archive):
+    put(archive, "near", 3.0, NEAR)
+    put(archive, "far", 2.0, FAR)
+    (row,) = run([PROBLEM], FakePool(1.0), FakePool(near=0, far=0.5))
+    assert row.origin == FAR
+
+
+def test_writes_json_and_a_row_of_csv_for_each_baseline(run, archive, tmp_path):
+    put(archive, "a", 1.5)
+    rows = run([PROBLEM, FAR], neighbours=0)
+    assert results.load(tmp_path).rows == tuple(rows)
+    assert results.load(tmp_path).environments == {HERE.fingerprint: HERE}
+    json.loads((tmp_path / "eval/results.json").read_text())
+    with (tmp_path / "eval/results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["m"], line["baseline"], line["status"]) for line in lines] == [
+        ("64", "torch", "ok"),
+        ("64", "torch-fp16", "ok"),
+        ("2048", "", "no kernel"),
+    ]
+
+
+def test_continues_where_it_was_killed(run, archive, tmp_path):
+    for problem in (PROBLEM, NEAR, FAR):
+        put(archive, problem.name, 1.5, problem)
+
+    class Killed(FakePool):
+        def evaluate(self, candidates):
+            if len(self.asked) == 2:
+                raise KeyboardInterrupt
+            return super().evaluate(candidates)
+
+    with pytest.raises(KeyboardInterrupt):
+        run([PROBLEM, NEAR, FAR], Killed(1.25))
+    assert len(results.load(tmp_path).rows) == 2
+    judge = FakePool(1.75)
+    rows = run([PROBLEM, NEAR, FAR], judge)
+    assert [row.timing.speedup for row in rows] == [1.25, 1.25, 1.75]
+    assert len(judge.asked) == 1
+
+
+def test_a_new_kernel_or_another_machine_is_measured_anew(run, archive, tmp_path):
+    put(archive, "a", 1.5)
+    run([PROBLEM], FakePool(1.25))
+    put(archive, "b", 2.5)
+    (row,) = run([PROBLEM], FakePool(1.75))
+    assert row.timing.speedup == 1.75
+    run([PROBLEM], FakePool(environment=ELSEWHERE), FakePool(environment=ELSEWHERE))
+    found = results.load(tmp_path).rows
+    assert {row.fingerprint for row in found} == {HERE.fingerprint, ELSEWHERE.fingerprint}
+    assert row in found
+    assert found[-1].status == results.NOTHING_ARCHIVED  # another machine's speeds do not count here
+
+
+def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
+    put(archive, "a", 1.5)
+    assert run([PROBLEM], FakePool(None)) == []
+    assert results.load(tmp_path).rows == ()
+    assert len(run([PROBLEM])) == 1
+
+
+def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
+    asked = []
+
+    def sampler(problem, count):
+        asked.append(problem)
+        return [candidate(f"new {i}").source for i in range(count)]
+
+    put(archive, "near", 1.0, NEAR)
+    nn = Problem(64, 128, 256, "nn")
+    rows = run([NEAR, nn], sampler=sampler, samples_per_shape=3)
+    assert asked == [nn]
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert len(archive.ranked(nn, "cpu", HERE.fingerprint)) == 3
+    bad = Problem(64, 128, 512, "nn", "f16")
+    for _ in range(2):
+        (row,) = run([bad], select=FakePool(0), sampler=sampler)
+        assert row.status == results.NOTHING_ARCHIVED
+    assert asked == [nn, bad]
+
+
+def test_a_limit_takes_the_first_distinct_problems(run):
+    assert [row.problem for row in run([NEAR, NEAR, PROBLEM, FAR], limit=2)] == [NEAR, PROBLEM]
+
+
+def test_a_damaged_result_file_is_named(run, tmp_path):
+    run([PROBLEM])
+    (tmp_path / "eval/results.json").write_text('{"rows": [{"pro')
+    with pytest.raises(HarnessFault, match=r"results\.json"):
+        run([PROBLEM])
+
+
+def test_the_summary_is_the_geometric_mean_and_falls_back_where_uncertain():
+    def row(problem, speedup, **options):
+        return Row(problem=problem, fingerprint="f", status="ok", timings=(timing(speedup, **options),))
+
+    rows = [row(PROBLEM, 4.0), row(NEAR, 0.25), row(FAR, 1.01, spread=0.1)]
+    rows.append(Row(problem=FAR, fingerprint="f", status="wrong"))
+    found = results.summarise(rows)
+    assert found.shapes == 3
+    assert math.isclose(found.geomean, 1.01 ** (1 / 3))
+    assert math.isclose(found.dispatched, 4 ** (1 / 3))
+    assert (found.wins, found.sure_wins) == (2 / 3, 1 / 3)
+    assert {decade: s.shapes for decade, s in results.by_decade(rows).items()} == {6: 2, 10: 1}
+    assert results.summarise([]) is None
+
+
+def test_decades_of_the_grid_are_exact():
+    """2·64³ is 524,288 and 2·16384³ is 8.8e12."""
+    rows = [Row(problem=p, fingerprint="", status="ok", timings=(timing(1.0),)) for p in grid()]
+    found = results.by_decade(rows)
+    assert min(found) == 5 and max(found) == 12
+    assert sum(summary.shapes for summary in found.values()) == 1000
+
+
+def test_the_strict_worker_looks_harder():
+    quick = WorkerConfig()
+    strict = evaluate.strict(quick)
+    assert strict.min_pairs > quick.min_pairs and strict.precision < quick.precision
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_shows_every_shape_and_the_overall_figure(run, archive, terminal):
+    put(archive, "a", 1.5)
+    rows = run([PROBLEM, FAR], FakePool(1.25), neighbours=0)
+    out = io.StringIO()
+    evaluate.show(rows, Console(file=out, force_terminal=terminal, width=160))
+    assert ("64_128_256" in out.getvalue()) == terminal  # plain lines came with the run
+    assert "1.250" in out.getvalue() and "1 shapes" in out.getvalue()
