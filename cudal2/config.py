@@ -164,6 +164,13 @@ class SftConfig(_Config, frozen=True):
     tracker: TrackerConfig = TrackerConfig()
 
 
+class BenchConfig(_Config, frozen=True):
+    """What `cudal2 bench` measures with."""
+
+    target: str = "cpu"
+    worker: WorkerConfig = WorkerConfig()
+
+
 Config = TypeVar("Config", bound=_Config)
 
 
@@ -175,7 +182,8 @@ def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
     """
     # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
     overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
-    ConfigStore.instance().store("schema", msgspec.to_builtins(schema(run="???")))
+    required = {field.name: "???" for field in msgspec.structs.fields(schema) if field.required}
+    ConfigStore.instance().store("schema", msgspec.to_builtins(schema(**required)))
     try:
         with initialize_config_dir(str(asset("conf")), version_base="1.3"):
             composed = compose(name, overrides)

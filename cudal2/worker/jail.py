@@ -106,7 +106,7 @@ def start(
         )
     except OSError as error:
         os.close(read)
-        raise HarnessFault(f"the jail could not start: {error}", _remedy(kind)) from error
+        raise HarnessFault(f"the jail could not start: {error}", remedy(kind)) from error
     finally:
         os.close(write)
         if seccomp is not None:
@@ -115,7 +115,7 @@ def start(
         inside = _pid_inside(information.read()) if kind == "bubblewrap" else process.pid
     if inside is None:
         process.wait()
-        raise HarnessFault("bubblewrap could not set up the jail", _remedy(kind))
+        raise HarnessFault("bubblewrap could not set up the jail", remedy(kind))
     return Jailed(process, inside)
 
 
@@ -212,7 +212,7 @@ def _tool(name: str) -> str:
     return path
 
 
-def _remedy(kind: Kind) -> str:
+def remedy(kind: Kind) -> str:
     return {
         "bubblewrap": "Install bubblewrap (apt-get install bubblewrap), allow unprivileged user "
         "namespaces, or choose worker.jail=landlock",

@@ -1,0 +1,119 @@
+"""What `cudal2 bench` measures: one kernel, the baselines, the worker's own speed, and its honesty (A/A)."""
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cudal2 import corpus
+from cudal2.config import BenchConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, Verdict
+from cudal2.target import find
+from cudal2.worker import Worker
+from cudal2.worker.pool import Pool
+
+Row = dict[str, Any]
+
+
+def kernel(file: Path, problem: Problem, config: BenchConfig) -> Row:
+    """The verdict on one source file, `speedup` with its interval against the fastest baseline.
+
+    Raises ValueError where the file cannot be read, HarnessFault where the harness fails.
+    """
+    try:
+        source = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read a source from {file}: {error}") from error
+    find(config.target)
+    with Worker(config.worker) as judge:
+        return flatten(judge.evaluate(Candidate(source, problem, config.target)))
+
+
+def flatten(verdict: Verdict) -> Row:
+    """A verdict as JSON users read: the fastest baseline's figures on top, every timing below."""
+    timing = verdict.timing
+    row: Row = msgspec.to_builtins(verdict)
+    row["problem"] = verdict.problem.name
+    row["baseline"] = timing.baseline if timing else None
+    row["speedup"] = {"median": timing.speedup, "low": timing.low, "high": timing.high} if timing else None
+    return row
+
+
+def describe_kernel(row: Row) -> str:
+    """`row` of `kernel` for people."""
+    lines = [f"{row['problem']} on {row['target']}: {row['status']}  {row['reason']}".rstrip()]
+    if row["rho"] is not None:
+        lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect fp16 result")
+    for timing in row["timings"]:
+        lines.append(
+            f"{timing['speedup']:8.3f} × {timing['baseline']:<12} [{timing['low']:.3f}, {timing['high']:.3f}]  "
+            f"{timing['candidate_us']:.1f} µs against {timing['baseline_us']:.1f} µs"
+        )
+    return "\n".join([*lines, row["log"]]).rstrip()
+
+
+def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
+    """Microseconds a call and GFLOP/s of every baseline of the target, fastest first."""
+    with Worker(config.worker) as judge:
+        seconds = judge.baseline_seconds(problem)
+    return [
+        {"baseline": name, "us": 1e6 * value, "gflops": problem.flop / value / 1e9}
+        for name, value in sorted(seconds.items(), key=lambda item: item[1])
+    ]
+
+
+def worker(problem: Problem, config: BenchConfig, count: int, seed: int) -> Row:
+    """Judges `count` kernels drawn from the corpus, then asks for them again.
+
+    The seconds of each stage are means a verdict; `cached_ms` is what a known verdict costs. Kernels
+    judged earlier under the same `worker.cache` count as cached: give an empty folder, or another seed.
+    """
+    rng, target = random.Random(seed), find(config.target)
+    candidates = [
+        Candidate(corpus.draw(target, problem.layout, rng).source, problem, target.name) for _ in range(count)
+    ]
+    with Pool(config.worker) as pool:
+        pool.environment()
+        started = time.perf_counter()
+        verdicts = [verdict for verdict in pool.evaluate(candidates) if verdict is not None]
+        wall = time.perf_counter() - started
+        started = time.perf_counter()
+        pool.evaluate(candidates)
+        again = time.perf_counter() - started
+    stages: Counter[str] = Counter()
+    for verdict in verdicts:
+        stages.update(verdict.seconds)
+    return {
+        "verdicts": len(verdicts),
+        "ok": sum(verdict.ok for verdict in verdicts),
+        "cached": sum(verdict.cached for verdict in verdicts),
+        "per_minute": 60 * len(verdicts) / wall,
+        "seconds": wall / max(len(verdicts), 1),
+        **{f"{stage}_s": total / max(len(verdicts), 1) for stage, total in stages.items()},
+        "cached_ms": 1e3 * again / count,
+    }
+
+
+def aa(problem: Problem, config: BenchConfig, repeats: int) -> list[Row]:
+    """The best baseline timed as a candidate against itself; `inside` says whether 1 is in the interval."""
+    rows = []
+    with Worker(config.worker) as judge:
+        for repeat in range(repeats):
+            timing = judge.compare_baseline_with_itself(problem)
+            inside = timing.low <= 1.0 <= timing.high
+            figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
+            rows.append({"repeat": repeat + 1, "baseline": timing.baseline, **figures, "inside": inside})
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    """Rows with the same keys as aligned columns."""
+    cells = [list(rows[0])] + [
+        [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in cells)

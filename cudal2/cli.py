@@ -1,0 +1,187 @@
+"""The `cudal2` command: one thin verb a stage. Exit code 0 done, 1 doctor found a gap, 2 error, 130 interrupted.
+
+What a verb needs is imported when it runs, so that `--help` and a mistyped word answer at once.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cudal2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb. Mistakes of the user and faults of the harness are one line on stderr."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # argparse leaves what follows an option, overrides too, to the caller
+        arguments.overrides += rest
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from cudal2.records import HarnessFault
+
+    try:
+        return arguments.verb(arguments) or 0
+    except (ValueError, HarnessFault, OSError) as error:
+        if arguments.traceback:
+            raise
+        print(f"cudal2: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cudal2: interrupted", file=sys.stderr)
+        return 130
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    config = training_config(arguments.overrides)
+    _stay_offline(config.policy.path)
+    from cudal2.train import grpo
+
+    grpo.run(config)
+
+
+def training_config(overrides: list[str]) -> Any:
+    """The TrainConfig of `cudal2 train OVERRIDES`; `run=FOLDER` alone is the run that is in that folder."""
+    import msgspec
+
+    from cudal2.config import TrainConfig, load
+
+    if len(overrides) == 1 and overrides[0].startswith("run="):
+        saved = Path(overrides[0].removeprefix("run=")) / "config.json"
+        if saved.exists():
+            try:
+                return msgspec.json.decode(saved.read_bytes(), type=TrainConfig)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"{saved} is not the configuration of a run: {error}") from error
+    return load("train", overrides, TrainConfig)
+
+
+def _sft(arguments: argparse.Namespace) -> None:
+    from cudal2.config import SftConfig, load
+
+    config = load("sft", arguments.overrides, SftConfig)
+    _stay_offline("")
+    from cudal2.train import sft
+
+    sft.run(config)
+
+
+def _stay_offline(policy: str) -> None:
+    """Nothing is asked of a hub unless the policy is named there."""
+    if not policy or Path(policy).expanduser().exists():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def _bench_kernel(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    result = bench.kernel(Path(arguments.file), _problem(arguments), _bench_config(arguments))
+    print(json.dumps(result) if arguments.json else bench.describe_kernel(result))
+
+
+def _bench_baseline(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    rows = bench.baseline(_problem(arguments), _bench_config(arguments))
+    print(json.dumps(rows) if arguments.json else bench.table(rows))
+
+
+def _bench_worker(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    result = bench.worker(_problem(arguments), _bench_config(arguments), arguments.count, arguments.seed)
+    print(json.dumps(result) if arguments.json else bench.table([result]))
+
+
+def _bench_aa(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    rows = bench.aa(_problem(arguments), _bench_config(arguments), arguments.repeats)
+    print(json.dumps(rows) if arguments.json else bench.table(rows))
+
+
+def _bench_config(arguments: argparse.Namespace) -> Any:
+    from cudal2.config import BenchConfig, load
+
+    return load("bench", [f"target={arguments.target}", *arguments.overrides], BenchConfig)
+
+
+def _problem(arguments: argparse.Namespace) -> Any:
+    from cudal2.problem import parse
+
+    return parse(arguments.problem, arguments.layout, arguments.accumulate)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from cudal2 import doctor
+
+    checks = doctor.run(arguments.cache)
+    print(doctor.to_json(checks) if arguments.json else doctor.describe(checks))
+    return 0 if doctor.healthy(checks) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cudal2",
+        description="A language model learns by reinforcement to write matrix-multiplication kernels.",
+    )
+    parser.add_argument("--version", action="version", version=f"cudal2 {cudal2.__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    verb = _verb(verbs, "train", _train, "GRPO: sample kernels, judge them, update the policy; continues a run")
+    _overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
+    verb = _verb(verbs, "sft", _sft, "train the kernel LM from scratch on the corpus")
+    _overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
+
+    bench = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
+    what = bench.add_subparsers(required=True, metavar="WHAT")
+    verb = _verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")
+    verb.add_argument("file", help="C++ source of the kernel")
+    _measured(verb, problem_option=True)
+    verb = _verb(what, "baseline", _bench_baseline, "time the baselines on one problem")
+    _measured(verb)
+    verb = _verb(what, "worker", _bench_worker, "verdicts a minute on kernels of the corpus, and where time goes")
+    verb.add_argument("--count", type=int, default=16, help="kernels to judge (default 16)")
+    verb.add_argument("--seed", type=int, default=0, help="which kernels (default 0)")
+    _measured(verb, problem_option=True)
+    verb = _verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
+    verb.add_argument("--repeats", type=int, default=20, help="measurements (default 20)")
+    _measured(verb, problem_option=True)
+
+    verb = _verb(verbs, "doctor", _doctor, "what this machine can do, and what to install for more")
+    verb.add_argument("--cache", default="~/.cache/cudal2", help="the cache folder whose disk is looked at")
+    verb.add_argument("--json", action="store_true")
+    return parser
+
+
+def _verb(group: Any, name: str, function: Any, text: str) -> argparse.ArgumentParser:
+    verb = group.add_parser(name, help=text, description=text)
+    verb.set_defaults(verb=function)
+    return verb
+
+
+def _overrides(verb: argparse.ArgumentParser, text: str) -> None:
+    verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=text)
+
+
+def _measured(verb: argparse.ArgumentParser, problem_option: bool = False) -> None:
+    text = "M_N_K or the name of an LLM layer"
+    if problem_option:
+        verb.add_argument("--problem", default="256_256_256", help=f"{text} (default 256_256_256)")
+    else:
+        verb.add_argument("problem", help=text)
+    verb.add_argument("--target", default="cpu")
+    verb.add_argument("--layout", default="tn", choices=("nn", "tn"))
+    verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
+    verb.add_argument("--json", action="store_true", help="print one JSON value")
+    _overrides(verb, "overrides of the worker's configuration, e.g. worker.threads=1")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

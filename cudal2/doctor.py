@@ -1,0 +1,161 @@
+"""What this machine can do: one check a line, each with the remedy where something is missing."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from cudal2.records import HarnessFault
+
+FREE_GIB = 2.0
+"""Disk space that builds, checkpoints and the archive of a small run fit in."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing looked at. `needed` marks what the CPU loop cannot run without."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    needed: bool = False
+
+
+def run(cache: str = "~/.cache/cudal2") -> list[Check]:
+    """Every check, what is needed first. Changes nothing but the cache of jail probes."""
+    return [
+        _python(),
+        _module("torch", "pip install torch", needed=True),
+        _module("trl", 'pip install "cudal2"', needed=True),
+        _compiler(),
+        *_jails(),
+        _module("pyseccomp", "apt-get install libseccomp2, then pip install pyseccomp", needed=True),
+        _disk(Path(cache).expanduser()),
+        _policy(),
+        _processor(),
+        _gpu(),
+        _nvcc(),
+        _cutlass(),
+        *(_module(name, f'pip install "cudal2[{name}]"') for name in ("vllm", "deepspeed", "ray", "wandb")),
+    ]
+
+
+def healthy(checks: list[Check]) -> bool:
+    """Whether the whole loop runs on this machine's processor."""
+    return all(check.ok for check in checks if check.needed)
+
+
+def describe(checks: list[Check]) -> str:
+    """One aligned line a check."""
+    lines = []
+    for check in checks:
+        mark = "ok     " if check.ok else "MISSING" if check.needed else "missing"
+        remedy = "" if check.ok else f"  →  {check.remedy}"
+        lines.append(f"{mark}  {check.name:<20} {check.detail}{remedy}")
+    verdict = "the CPU loop can run" if healthy(checks) else "the CPU loop cannot run: see MISSING above"
+    return "\n".join([*lines, verdict])
+
+
+def to_json(checks: list[Check]) -> str:
+    """One JSON object: `healthy` and the checks."""
+    return msgspec.json.encode({"healthy": healthy(checks), "checks": checks}).decode()
+
+
+def _python() -> Check:
+    return Check("python", sys.version_info >= (3, 11), platform.python_version(), "install Python 3.11", needed=True)
+
+
+def _module(name: str, remedy: str, needed: bool = False) -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    if find_spec(name) is None:
+        return Check(name, False, "not installed", remedy, needed)
+    try:
+        return Check(name, True, version(name), needed=needed)
+    except PackageNotFoundError:
+        return Check(name, True, "version unknown", needed=needed)
+
+
+def _compiler() -> Check:
+    from cudal2.worker import build
+
+    try:
+        return Check("g++", True, build.compiler_name(), needed=True)
+    except HarnessFault as fault:
+        return Check("g++", False, fault.problem, fault.remedy, needed=True)
+
+
+def _jails() -> list[Check]:
+    """Each kind of jail, and whether at least one of them works."""
+    from cudal2.worker import jail
+
+    kinds: tuple[jail.Kind, ...] = ("bubblewrap", "landlock")
+    found = [Check(f"jail: {kind}", jail.works(kind), "", jail.remedy(kind)) for kind in kinds]
+    best = next((check.name for check in found if check.ok), "")
+    remedy = "one of the two below must work; worker.jail=off runs untrusted code without one"
+    return [Check("jail", bool(best), best.removeprefix("jail: "), remedy, needed=True), *found]
+
+
+def _disk(cache: Path) -> Check:
+    place = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(place).free / 2**30
+    writable = os.access(place, os.W_OK)
+    detail = f"{free:.1f} GiB free in {place}" + ("" if writable else ", which is read-only")
+    remedy = f"free {FREE_GIB:g} GiB, or point worker.cache at another disk"
+    return Check("cache", writable and free >= FREE_GIB, detail, remedy, needed=True)
+
+
+def _policy() -> Check:
+    from cudal2.assets import asset
+
+    try:
+        weights = asset("data", "policy", "model.safetensors")
+    except FileNotFoundError:
+        remedy = "make it with `cudal2 sft`, or name a policy.path"
+        return Check("shipped policy", False, "no weights in data/policy", remedy, needed=True)
+    return Check("shipped policy", True, f"{weights.stat().st_size / 2**20:.1f} MiB", needed=True)
+
+
+def _processor() -> Check:
+    known = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    wanted = ("avx2", "f16c", "avx512f", "avx512_fp16", "amx_tile")
+    flags = next((line.split() for line in known.splitlines() if line.startswith("flags")), [])
+    found = [name for name in wanted if name in flags]
+    detail = f"{len(os.sched_getaffinity(0))} cores, {' '.join(found) or platform.machine()}"
+    return Check("processor", True, detail)
+
+
+def _gpu() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        return Check("GPU", True, torch.cuda.get_device_name())
+    return Check("GPU", False, "none that torch can use", "none is needed for target=cpu")
+
+
+def _nvcc() -> Check:
+    remedy = 'pip install "cudal2[toolchain]"'
+    places: list[Callable[[], str | None]] = [
+        lambda: shutil.which("nvcc"),
+        lambda: shutil.which("nvcc", path="/usr/local/cuda/bin"),
+        lambda: shutil.which("nvcc", path=str(_site() / "nvidia" / "cu13" / "bin")),
+    ]
+    path = next((found for place in places if (found := place())), None)
+    return Check("nvcc", path is not None, path or "not found", remedy)
+
+
+def _cutlass() -> Check:
+    headers = _site() / "cutlass_library" / "source" / "include"
+    found = (headers / "cute" / "tensor.hpp").exists()
+    return Check("CUTLASS headers", found, str(headers) if found else "not found", 'pip install "cudal2[toolchain]"')
+
+
+def _site() -> Path:
+    import sysconfig
+
+    return Path(sysconfig.get_paths()["purelib"])
