@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cudal2
+from cudal2.assets import asset
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,6 +78,33 @@ def _stay_offline(policy: str) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def _eval(arguments: argparse.Namespace) -> None:
+    from cudal2 import evaluate
+    from cudal2.archive import Archive
+    from cudal2.config import EvalConfig, load
+    from cudal2.worker.pool import Pool
+
+    overrides = [f"run={arguments.run}", *_shapes(arguments), *arguments.overrides]
+    config = load("eval", overrides, EvalConfig)
+    folder, problems = Path(config.run), config.shapes.problems()
+    with (
+        Archive(folder / "archive.sqlite", create=False) as archive,
+        Pool(config.worker) as select,
+        Pool(evaluate.strict(config.worker)) as judge,
+    ):
+        options = {"target": config.target, "neighbours": config.neighbours, "limit": arguments.limit}
+        evaluate.show(evaluate.run(folder, problems, judge, select, archive, **options))
+
+
+def _shapes(arguments: argparse.Namespace) -> list[str]:
+    """`--shapes` as overrides: the name of a list in conf/shapes, or problems with commas between."""
+    if arguments.shapes is None:
+        return []
+    if asset("conf", "shapes").joinpath(f"{arguments.shapes}.yaml").exists():
+        return [f"shapes={arguments.shapes}"]
+    return [f"shapes.names=[{arguments.shapes}]"]
+
+
 def _bench_kernel(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
@@ -138,6 +166,12 @@ def _parser() -> argparse.ArgumentParser:
     _overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
     verb = _verb(verbs, "sft", _sft, "train the kernel LM from scratch on the corpus")
     _overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
+
+    verb = _verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
+    verb.add_argument("run", help="folder of the run")
+    verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
+    verb.add_argument("--limit", type=int, help="only the first so many shapes")
+    _overrides(verb, "e.g. worker.threads=1 shapes.layout=nn")
 
     bench = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
     what = bench.add_subparsers(required=True, metavar="WHAT")

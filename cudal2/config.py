@@ -164,6 +164,16 @@ class SftConfig(_Config, frozen=True):
     tracker: TrackerConfig = TrackerConfig()
 
 
+class EvalConfig(_Config, frozen=True):
+    """Which shapes the archive of `run` is evaluated on; `neighbours` other shapes lend their best kernels."""
+
+    run: str
+    target: str = "cpu"
+    shapes: ShapesConfig = ShapesConfig()
+    neighbours: int = 2
+    worker: WorkerConfig = WorkerConfig()
+
+
 class BenchConfig(_Config, frozen=True):
     """What `cudal2 bench` measures with."""
 
