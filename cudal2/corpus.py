@@ -134,7 +134,7 @@ def _keep_comments(text: str, style: str) -> str:
     lines = []
     for line in text.splitlines():
         code = line.lstrip()
-        if style == "terse" and code.startswith("//") or style == "plain" and code.startswith("///"):
+        if code.startswith({"terse": "//", "plain": "///"}.get(style, "\0")):
             continue
         lines.append(line.replace("///", "//", 1) if code.startswith("///") else line.rstrip())
     return "\n".join(lines).strip() + "\n"
