@@ -1,7 +1,6 @@
 """`Worker.evaluate`: one candidate in, one verdict out, and never the same work twice."""
 
 import os
-import platform
 import time
 from functools import cache as memoise
 from pathlib import Path
@@ -10,8 +9,10 @@ import msgspec
 import torch
 
 import cudal2
+from cudal2 import processor
 from cudal2.config import WorkerConfig
-from cudal2.records import Candidate, Environment, Status, Verdict, digest, to_json, verdict_from_json
+from cudal2.problem import Problem
+from cudal2.records import Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
 from cudal2.target import find
 from cudal2.worker import build, jail
@@ -108,25 +109,28 @@ class Worker:
             self.cache.write("verdicts", verdict.key, to_json(verdict).encode())
             return verdict
 
+    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
+        """Median seconds a call of each baseline of the vendor, by name."""
+        with device(exclusive=True):
+            return self.bench.baseline_seconds(problem)
+
+    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
+        """A/A: the fastest baseline timed as a candidate would be; an honest harness finds 1.00."""
+        with device(exclusive=True):
+            return self.bench.compare_baseline_with_itself(problem)
+
 
 @memoise
 def environment(target: str, threads: int) -> Environment:
     """This machine as far as it bears on a CPU timing. Raises HarnessFault where the compiler is missing."""
     return Environment(
-        device=f"{_processor()} ({platform.machine()})",
+        device=processor.name(),
         threads=threads,
         compiler=build.compiler_name(),
         flags=" ".join((*build.FLAGS, *find(target).flags)),
         libraries=f"torch {torch.__version__}",
         harness=f"{cudal2.__version__}+{_harness()}",
     )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
 
 
 def _harness() -> str:

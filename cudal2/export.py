@@ -1,0 +1,104 @@
+"""The best kernel of each evaluated shape as files that a program can use without the run they came from.
+
+    RUN/export/manifest.json        what is there, and how fast it was measured to be
+    RUN/export/sources/HASH.cpp     as the policy wrote it
+    RUN/export/libraries/HASH.so    built by the worker with the target's flags
+
+Only what an evaluation measured is exported: the archive's own figures selected the kernels and therefore
+flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from cudal2 import processor
+from cudal2.archive import Archive
+from cudal2.records import Candidate, Environment, HarnessFault
+from cudal2.results import load
+from cudal2.runtime.manifest import FILE, Kernel, Manifest
+from cudal2.target import find
+
+Builder = Callable[[Candidate], bytes]
+"""The shared object's bytes; `worker.Worker(config).build(candidate).library` is one."""
+
+
+def run(folder: Path, archive: Archive, build: Builder, environment: Environment, *, target: str = "cpu") -> Manifest:
+    """Export what was evaluated in `environment` (this machine's) to `folder/export`, in place of what was there.
+
+    Raises ValueError where nothing correct was evaluated in that environment, HarnessFault where a library
+    cannot be built or the folder cannot be written; the former export then stays.
+    """
+    rows = [row for row in load(folder).rows if row.timing and row.fingerprint == environment.fingerprint]
+    if not rows:
+        raise ValueError(f"{folder} holds no evaluated kernel for this machine; run `cudal2 eval` on it first")
+    suffix = find(target).suffix
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".export.") as scratch:
+            new = Path(scratch) / "export"
+            for name in ("sources", "libraries"):
+                (new / name).mkdir(parents=True)
+            digests: dict[str, str] = {}
+            kernels = []
+            for row in sorted(rows, key=lambda row: row.problem):
+                source, library = f"sources/{row.kernel}{suffix}", f"libraries/{row.kernel}.so"
+                if row.kernel not in digests:
+                    text = archive.source(row.kernel)
+                    built = _built(build, Candidate(text, row.problem, target))
+                    digests[row.kernel] = hashlib.sha256(built).hexdigest()
+                    (new / source).write_text(text)
+                    (new / library).write_bytes(built)
+                assert row.timing is not None
+                kernels.append(
+                    Kernel(
+                        problem=row.problem,
+                        source=source,
+                        library=library,
+                        sha256=digests[row.kernel],
+                        timing=row.timing,
+                        dispatch=row.timing.low > 1,
+                    )
+                )
+            manifest = Manifest(
+                target=target,
+                environment=environment,
+                instructions=tuple(sorted(processor.instructions())),
+                kernels=tuple(kernels),
+            )
+            (new / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+            _install(new, folder / "export", Path(scratch) / "former")
+    except OSError as error:
+        remedy = "Make room or the folder writable and export again: the former export stays"
+        raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
+    return manifest
+
+
+def _built(build: Builder, candidate: Candidate) -> bytes:
+    library = build(candidate)
+    if not library:
+        raise HarnessFault(
+            f"a kernel verified for {candidate.problem.name} no longer compiles",
+            "Has the compiler changed? Evaluate again, then export",
+        )
+    return library
+
+
+def _install(new: Path, final: Path, former: Path) -> None:
+    """Put `new` in the place of `final`; programs that hold the former libraries open keep them."""
+    if final.exists():
+        if not final.is_dir():
+            raise NotADirectoryError(f"{final} is in the way")
+        final.rename(former)
+    try:
+        new.rename(final)
+    except OSError:
+        if former.exists():
+            former.rename(final)
+        raise
+    if former.exists():
+        shutil.rmtree(former)

@@ -1,0 +1,52 @@
+"""`export/manifest.json`: which kernels a folder holds, for which problems, and how they were measured.
+
+Paths are relative to the folder, so that it may be copied anywhere.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from cudal2.problem import Problem
+from cudal2.records import Environment, HarnessFault, Timing
+
+VERSION = 1
+FILE = "manifest.json"
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One problem's kernel. `timing` is against the fastest baseline; `dispatch` says whether the whole of its
+    interval lies above 1, without which the dispatcher leaves the problem to torch. `source` and `library`
+    are files; `sha256` is the library's digest in hex."""
+
+    problem: Problem
+    source: str
+    library: str
+    sha256: str
+    timing: Timing
+    dispatch: bool
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything in an exported folder. `environment` is where all of it was measured; `instructions` are the
+    instruction set extensions of that machine, any of which the libraries may use."""
+
+    version: int = VERSION
+    target: str
+    environment: Environment
+    instructions: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest in `folder`. Raises ValueError where there is none, HarnessFault where it is damaged."""
+    path = folder / FILE
+    if not path.exists():
+        raise ValueError(f"{folder} holds no exported kernels; write them with `cudal2 export`")
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
+    if manifest.version != VERSION:
+        raise HarnessFault(f"{path} has format {manifest.version}, not {VERSION}", "Export again")
+    return manifest

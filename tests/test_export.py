@@ -1,0 +1,103 @@
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from exported import NN
+from rich.console import Console
+from specimens import ELSEWHERE, HERE, candidate, verdict
+
+from cudal2 import evaluate, export, processor
+from cudal2.archive import Archive
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, HarnessFault
+from cudal2.runtime import load, manifest
+from cudal2.worker import Worker
+
+FAST, SLOW = Problem(24, 40, 32, "nn"), Problem(64, 40, 32, "nn")
+OPENMP = NN.replace(
+    "    float* row", "    int n = 0;\n#pragma omp parallel reduction(+ : n)\n    n += 1;\n    float* row"
+)
+
+
+@pytest.fixture
+def archive(tmp_path):
+    with Archive(tmp_path / "run" / "archive.sqlite") as archive:
+        yield archive
+
+
+def assess(tmp_path, archive, speedups, environment=HERE):
+    """Archive and evaluate one kernel for each problem, as a worker that finds these speedups would."""
+
+    class Pool:
+        def environment(self):
+            return environment
+
+        def evaluate(self, candidates):
+            return [verdict(c, speedups[c.problem][1], environment) for c in candidates]
+
+    for problem, (source, speedup) in speedups.items():
+        entry = Candidate(source, problem)
+        archive.add(verdict(entry, speedup, environment), entry, None)
+    quiet = Console(file=io.StringIO())
+    evaluate.run(tmp_path / "run", list(speedups), Pool(), Pool(), archive, neighbours=0, console=quiet)
+
+
+def built(candidate):
+    return b"ELF of " + candidate.source.encode()
+
+
+def test_writes_sources_libraries_and_a_manifest_that_agree(tmp_path, archive):
+    sources = {FAST: (candidate("a").source, 1.5), SLOW: (candidate("a").source, 0.5)}
+    assess(tmp_path, archive, sources)
+    written = export.run(tmp_path / "run", archive, built, HERE)
+    folder = tmp_path / "run" / "export"
+    assert manifest.read(folder) == written
+    assert [kernel.dispatch for kernel in written.kernels] == [True, False]
+    assert len(list((folder / "libraries").iterdir())) == 1  # one kernel, two problems
+    for kernel in written.kernels:
+        source = (folder / kernel.source).read_text()
+        assert source == sources[kernel.problem][0]
+        assert (folder / kernel.library).read_bytes() == built(Candidate(source, kernel.problem))
+    assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.name[0] == ".") == []
+
+
+def test_what_was_not_evaluated_here_is_not_exported(tmp_path, archive):
+    with pytest.raises(ValueError, match="cudal2 eval"):
+        export.run(tmp_path / "run", archive, built, HERE)
+    assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)}, ELSEWHERE)
+    with pytest.raises(ValueError, match="this machine"):
+        export.run(tmp_path / "run", archive, built, HERE)
+
+
+def test_a_failed_export_leaves_the_former_one(tmp_path, archive):
+    assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)})
+    former = export.run(tmp_path / "run", archive, built, HERE)
+    assess(tmp_path, archive, {SLOW: (candidate("b").source, 1.5)})
+    with pytest.raises(HarnessFault, match=r"64_40_32.*compile"):
+        export.run(tmp_path / "run", archive, lambda c: b"" if c.problem == SLOW else built(c), HERE)
+    assert manifest.read(tmp_path / "run" / "export") == former
+
+
+def test_a_place_that_cannot_be_written_is_a_fault(tmp_path, archive):
+    assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)})
+    (tmp_path / "run" / "export").write_text("in the way")
+    with pytest.raises(HarnessFault, match="cannot export"):
+        export.run(tmp_path / "run", archive, built, HERE)
+    assert (tmp_path / "run" / "export").read_text() == "in the way"
+
+
+def test_kernels_built_by_the_worker_run_and_share_torchs_threads(tmp_path, archive):
+    """The whole way: evaluated, built in the jail, copied, loaded, called."""
+    here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
+    assess(tmp_path, archive, {FAST: (OPENMP, 1.5)}, here)
+    with Worker(WorkerConfig(cache=str(tmp_path / "cache"))) as worker:
+        export.run(tmp_path / "run", archive, lambda c: worker.build(c).library, here)
+    lib = load((tmp_path / "run" / "export").rename(tmp_path / "copy"))
+    a, b = torch.randn(24, 32).half(), torch.randn(32, 40).half()
+    assert torch.allclose(lib.matmul(a, b).double(), a.double() @ b.double(), 2e-3, 2e-2)
+    assert lib.calls == {"kernel": 1}
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert len({line.split()[-1] for line in maps if "libgomp" in line}) == 1
