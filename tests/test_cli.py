@@ -1,0 +1,151 @@
+"""Each verb hands the right things to the right stage; mistakes end in one line and exit code 2."""
+
+import json
+import subprocess
+import sys
+
+import fakes
+import pytest
+
+from cudal2 import bench, cli
+from cudal2.config import TrainConfig, load
+from cudal2.problem import Problem
+from cudal2.records import Candidate, HarnessFault
+from cudal2.train import grpo
+
+
+class FakeWorker:
+    """Judges by counting words, and remembers its configuration and candidates."""
+
+    asked: tuple = ()
+
+    def __init__(self, config):
+        FakeWorker.asked = (config,)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def evaluate(self, candidate: Candidate):
+        FakeWorker.asked += (candidate,)
+        if "fault" in candidate.source:
+            raise HarnessFault("the disk is full", "make room")
+        return fakes.verdict(candidate)
+
+    def baseline_seconds(self, problem: Problem):
+        return {"slow": 2e-3, "quick": 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def worker(monkeypatch):
+    monkeypatch.setattr(bench, "Worker", FakeWorker)
+    monkeypatch.setattr(bench, "Pool", fakes.FakePool)
+
+
+@pytest.fixture
+def source(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "kernel.cpp"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported():
+    code = "import sys, cudal2.cli; cudal2.cli._parser(); print([m for m in ('torch', 'hydra') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("text", ["void hgemm( fast", "bug", ""])
+def test_bench_kernel_prints_one_object_and_exits_0_for_any_verdict(source, capsys, text):
+    words = "--target cpu --problem 256_384_512 --layout nn --accumulate f16 --json worker.threads=3"
+    assert cli.main(["bench", "kernel", source(text), *words.split()]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    config, candidate = FakeWorker.asked
+    assert config.threads == 3
+    assert candidate == Candidate(text, Problem(256, 384, 512, "nn", "f16"), "cpu")
+    assert printed["problem"] == "256_384_512_nn_f16"
+    if "fast" in text:
+        assert (printed["status"], printed["baseline"]) == ("ok", "base")
+        assert printed["speedup"]["low"] < printed["speedup"]["median"] == 2.0 < printed["speedup"]["high"]
+    else:
+        assert printed["status"] != "ok" and printed["speedup"] is None
+
+
+def test_bench_kernel_for_people_names_status_and_figures(source, capsys):
+    assert cli.main(["bench", "kernel", source("void hgemm( fast")]) == 0
+    printed = capsys.readouterr().out
+    assert "256_256_256_tn_f32" in printed and "ok" in printed and "2.000" in printed
+
+
+def test_bench_baseline_ranks_by_speed(capsys):
+    assert cli.main(["bench", "baseline", "64_64_64", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["baseline"] for row in rows] == ["quick", "slow"]
+    assert rows[0]["gflops"] == pytest.approx(2 * 64**3 / 1e-3 / 1e9)
+
+
+def test_bench_worker_counts_verdicts(capsys):
+    assert cli.main(["bench", "worker", "--count", "3", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["verdicts"] == 3 and printed["per_minute"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "kernel", "/no/such/file.cpp"], "/no/such/file.cpp"),
+        (["bench", "kernel", __file__, "--problem", "1_2"], "M_N_K"),
+        (["bench", "kernel", __file__, "--target", "sm_00"], "cpu"),
+        (["bench", "kernel", __file__, "worker.thread=1"], "worker.thread"),
+        (["train", "nonsense=1"], "nonsense"),
+        (["train", "policy.path=no/such/folder/here"], "no/such/folder/here"),
+        (["eval", "/no/such/run"], "/no/such/run"),
+        (["eval", "/no/such/run", "--shapes", "nonsense"], "nonsense"),
+    ],
+)
+def test_mistakes_end_in_one_line(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
+    assert cli.main(words) == 2
+    printed = capsys.readouterr().err
+    assert said in printed and printed.startswith("cudal2: ") and "Traceback" not in printed
+
+
+@pytest.mark.parametrize("words", [["trian"], ["bench", "kernel", "f", "--jsn"], ["doctor", "x"], []])
+def test_unknown_words_exit_2(words):
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(words)
+    assert leaving.value.code == 2
+
+
+def test_harness_faults_exit_2_with_the_remedy(source, capsys):
+    assert cli.main(["bench", "kernel", source("fault")]) == 2
+    assert "make room" in capsys.readouterr().err
+
+
+def test_traceback_is_shown_on_demand(source):
+    with pytest.raises(HarnessFault):
+        cli.main(["--traceback", "bench", "kernel", source("fault")])
+
+
+def test_interrupt_exits_130(monkeypatch):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grpo, "run", interrupted)
+    assert cli.main(["train"]) == 130
+
+
+def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
+    policy = fakes.save_policy(tmp_path / "policy")
+    overrides = [*fakes.tiny(tmp_path / "run", policy), "trainer.steps=1", "reward=paper"]
+    assert cli.main(["train", *overrides]) == 0
+    assert cli.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
+    assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 0
+    (tmp_path / "run/config.json").write_text("{")
+    assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 2

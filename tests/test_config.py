@@ -1,0 +1,87 @@
+"""Every shipped configuration composes, fits the schema and trains; every mistake is named."""
+
+from pathlib import Path
+
+import fakes
+import pytest
+
+from cudal2.assets import asset
+from cudal2.config import BenchConfig, EvalConfig, SftConfig, TrainConfig, load
+from cudal2.train import grpo
+from cudal2.train.callbacks import read_metrics
+
+CONF = asset("conf")
+SCHEMAS = {"train": TrainConfig, "sft": SftConfig, "eval": EvalConfig, "bench": BenchConfig}
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return fakes.save_policy(tmp_path_factory.mktemp("policy"))
+
+
+def test_every_entry_has_a_schema_and_composes():
+    assert {path.stem for path in CONF.glob("*.yaml")} == set(SCHEMAS)
+    for name, schema in SCHEMAS.items():
+        load(name, ["run=x"] if "run" in schema.__struct_fields__ else [], schema)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [f"{group.name}={name}" for group in CONF.iterdir() if group.is_dir() for name in names(group.name)],
+)
+def test_every_choice_of_every_group_composes(override):
+    config = load("train", [override], TrainConfig)
+    assert config.shapes.problems()
+
+
+@pytest.mark.parametrize(
+    "override", [f"experiment={name}" for name in names("experiment")] + [f"debug={n}" for n in names("debug")]
+)
+def test_every_experiment_trains(override, tmp_path, policy, monkeypatch):
+    monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
+    config = load("train", [override, *fakes.tiny(tmp_path / "run", policy), "trainer.steps=2"], TrainConfig)
+    grpo.run(config)
+    assert [row["step"] for row in read_metrics(tmp_path / "run/metrics.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize("group", ["experiment", "debug"])
+def test_experiments_state_their_command_and_fit_a_screen(group):
+    for name in names(group):
+        lines = (CONF / group / f"{name}.yaml").read_text().splitlines()
+        assert lines[0] == "# @package _global_"  # Hydra reads this line, and only if it is the first
+        assert lines[1].endswith(f"train {group}={name}") and len(lines) <= 40
+        assert load("train", [f"{group}={name}"], TrainConfig).run.startswith("runs/")
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("trainer.stepz=1", "trainer.stepz"),
+        ("nonsense=1", "nonsense"),
+        ("experiment=none", "demo"),
+        ("target=sm_00", "cpu"),
+        ("policy=none", "kernel_lm"),
+        ("trainer.steps=many", "steps"),
+        ("reward.name=best", "reward"),
+        ("+trainer.extra=1", "extra"),
+        ("shapes.names=[", "["),
+        ("worker.jail=maybe", "jail"),
+    ],
+)
+def test_mistakes_are_named(override, named):
+    with pytest.raises(ValueError, match="configuration train") as error:
+        load("train", [override], TrainConfig)
+    assert named in str(error.value) and str(Path.cwd()) not in str(error.value)
+
+
+def test_shapes_can_be_written_bare():
+    config = load("train", ["shapes.names=[64_128_256,8_8_8_nn_f16,'16_16_16',llama-3-8b.up]"], TrainConfig)
+    found = [problem.name for problem in config.shapes.problems()]
+    assert found == ["64_128_256_tn_f32", "8_8_8_nn_f16", "16_16_16_tn_f32", "2048_14336_4096_tn_f32"]
+    assert load("train", ["shapes.names=[8_8_8]"], TrainConfig).shapes.names == ("8_8_8",)
+    with pytest.raises(ValueError, match="llama"):
+        load("train", ["shapes.names=[gpt-5.up]"], TrainConfig).shapes.problems()

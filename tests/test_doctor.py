@@ -1,0 +1,44 @@
+"""The doctor says what is missing and how to get it, and fails only for what the CPU loop needs."""
+
+import json
+from collections import namedtuple
+
+from cudal2 import cli, doctor
+from cudal2.worker import build, jail
+
+CHECKS = [
+    doctor.Check("compiler", True, "g++ 12", needed=True),
+    doctor.Check("GPU", False, "none", "buy one"),
+]
+
+
+def test_only_what_is_needed_makes_it_unhealthy():
+    assert doctor.healthy(CHECKS)
+    assert not doctor.healthy([*CHECKS, doctor.Check("jail", False, "", "install one", needed=True)])
+    text = doctor.describe(CHECKS)
+    assert "buy one" in text and "can run" in text
+
+
+def test_every_missing_thing_comes_with_a_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(jail, "works", lambda kind: False)
+    monkeypatch.setattr(build.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 20))
+    build.compiler.cache_clear()
+    build.compiler_name.cache_clear()
+    checks = {check.name: check for check in doctor.run(str(tmp_path / "not" / "yet"))}
+    assert not doctor.healthy(list(checks.values()))
+    for name in ("g++", "jail", "torch", "pyseccomp", "cache", "vllm", "wandb", "nvcc"):
+        assert not checks[name].ok and checks[name].remedy, name
+    build.compiler.cache_clear()
+    build.compiler_name.cache_clear()
+
+
+def test_command_prints_json_and_exits_by_health(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "run", lambda cache: CHECKS)
+    assert cli.main(["doctor", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["healthy"] and [check["name"] for check in printed["checks"]] == ["compiler", "GPU"]
+    monkeypatch.setattr(doctor, "run", lambda cache: [doctor.Check("jail", False, "", "fix it", needed=True)])
+    assert cli.main(["doctor"]) == 1
+    assert "fix it" in capsys.readouterr().out
