@@ -81,11 +81,9 @@ def _stay_offline(policy: str) -> None:
 def _eval(arguments: argparse.Namespace) -> None:
     from cudal2 import evaluate
     from cudal2.archive import Archive
-    from cudal2.config import EvalConfig, load
     from cudal2.worker.pool import Pool
 
-    overrides = [f"run={arguments.run}", *_shapes(arguments), *arguments.overrides]
-    config = load("eval", overrides, EvalConfig)
+    config = _eval_config(arguments, *_shapes(arguments))
     folder, problems = Path(config.run), config.shapes.problems()
     with (
         Archive(folder / "archive.sqlite", create=False) as archive,
@@ -94,6 +92,27 @@ def _eval(arguments: argparse.Namespace) -> None:
     ):
         options = {"target": config.target, "neighbours": config.neighbours, "limit": arguments.limit}
         evaluate.show(evaluate.run(folder, problems, judge, select, archive, **options))
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from cudal2 import export
+    from cudal2.archive import Archive
+    from cudal2.worker import Worker
+
+    config = _eval_config(arguments)
+    folder = Path(config.run)
+    with Archive(folder / "archive.sqlite", create=False) as archive, Worker(config.worker) as worker:
+        manifest = export.run(
+            folder, archive, lambda kernel: worker.build(kernel).library, worker.environment, target=config.target
+        )
+    faster = sum(kernel.dispatch for kernel in manifest.kernels)
+    print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them surely faster")
+
+
+def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
+    from cudal2.config import EvalConfig, load
+
+    return load("eval", [f"run={arguments.run}", *overrides, *arguments.overrides], EvalConfig)
 
 
 def _shapes(arguments: argparse.Namespace) -> list[str]:
@@ -168,10 +187,11 @@ def _parser() -> argparse.ArgumentParser:
     _overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
 
     verb = _verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
-    verb.add_argument("run", help="folder of the run")
+    _of_a_run(verb)
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
     verb.add_argument("--limit", type=int, help="only the first so many shapes")
-    _overrides(verb, "e.g. worker.threads=1 shapes.layout=nn")
+    verb = _verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
+    _of_a_run(verb)
 
     bench = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
     what = bench.add_subparsers(required=True, metavar="WHAT")
@@ -198,6 +218,11 @@ def _verb(group: Any, name: str, function: Any, text: str) -> argparse.ArgumentP
     verb = group.add_parser(name, help=text, description=text)
     verb.set_defaults(verb=function)
     return verb
+
+
+def _of_a_run(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", help="folder of the run")
+    _overrides(verb, "e.g. worker.threads=1 shapes.layout=nn")
 
 
 def _overrides(verb: argparse.ArgumentParser, text: str) -> None:

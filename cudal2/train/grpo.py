@@ -45,6 +45,7 @@ def run(config: TrainConfig) -> None:
     Raises ValueError where the configuration cannot work or the folder holds a run with another one,
     HarnessFault where nothing can be judged, KeyboardInterrupt after a signal (everything is saved then).
     """
+    _quiet()
     find(config.target)
     problems = config.shapes.problems()
     arguments = _arguments(config)
@@ -61,7 +62,6 @@ def run(config: TrainConfig) -> None:
         if done >= steps:
             print(f"{folder} has its {done} steps; a greater trainer.steps goes on from there")
             return
-        _quiet()
         archive = stack.enter_context(Archive(folder / "archive.sqlite"))
         stop = stack.enter_context(stop_on_signal())
         callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations)]
