@@ -172,6 +172,8 @@ def _bubblewrap(command, readable, writable, limits, environment, seccomp, infor
         "--clearenv",
         *variables,
         *mounts,
+        "--remount-ro",
+        "/",
         "--chdir",
         str(writable[0]) if writable else "/",
         "--info-fd",

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import jail
@@ -15,7 +14,8 @@ from cudal2.worker.cpu.session import Side, pipes
 NAMES = ("torch.fp32", "torch.fp16")
 """torch.matmul through fp32, and on fp16 tensors; the keys of BASELINES in `baseline_host.py`."""
 
-START_SECONDS = 120.0
+SECONDS = 600.0
+"""For importing torch, and for a batch of calls."""
 
 
 class Baselines:
@@ -36,10 +36,8 @@ class Baselines:
             os.close(fd)
         theirs.close()
         self._arena: Arena | None = None
-        self.side = Side(command_write, reply_read, jail.Jailed(process, process.pid), _fault)
-        self.side.deadline = time.perf_counter() + START_SECONDS
+        self.side = Side(command_write, reply_read, jail.Jailed(process, process.pid), SECONDS, _fault)
         self.side.receive()
-        self.side.deadline = float("inf")
         self.side.freeze()
 
     def use(self, arena: Arena, name: str) -> Side:

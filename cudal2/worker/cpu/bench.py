@@ -120,7 +120,7 @@ class CpuBench:
 
     def _time(self, side: Side, arena: Arena, workspace: int) -> tuple[Timing, ...]:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
-        known = self.baseline_seconds(arena)
+        known = self.baseline_seconds(arena.problem)
         best = min(known, key=known.__getitem__)
         vendor = self._vendor(arena, best)
         paired = self.pair(side, vendor, arena, best, known[best])
@@ -209,12 +209,23 @@ class CpuBench:
             self._baselines = Baselines(self.threads)
         return self._baselines.use(arena, name)
 
-    def baseline_seconds(self, arena: Arena) -> dict[str, float]:
+    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
+        """A/A: the fastest baseline, in a second process like the first, timed as if it were a candidate."""
+        arena = self._arena(problem)
+        known = self.baseline_seconds(arena.problem)
+        best = min(known, key=known.__getitem__)
+        twin = Baselines(self.threads)
+        try:
+            return self.pair(twin.use(arena, best), self._vendor(arena, best), arena, best, known[best])
+        finally:
+            twin.close()
+
+    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
         """Median seconds a call of every baseline on this problem, measured once.
 
         A baseline that a small relative of the problem shows to be hopeless is projected from it.
         """
-        problem = arena.problem
+        arena = self._arena(problem)
         if problem not in self._known:
             found: dict[str, float] = {}
             for name in NAMES:

@@ -21,6 +21,7 @@ from cudal2.worker.cpu.arena import SCRATCH_LIMIT, Arena
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
 DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN = range(7)
+CPU_SECONDS = 3600  # a stop for what slips past every other limit
 REGIONS = ("", "an input", "the output", "the workspace")
 
 
@@ -33,7 +34,7 @@ class CandidateFailed(Exception):
 
 
 class Side:
-    """One process behind two pipes. `deadline` is a time.perf_counter() value after which a call is a timeout.
+    """One process behind two pipes, which has `seconds` to reply to each command.
 
     What goes wrong on the other side is raised as `failed(status, reason)`: a candidate's failure is data, that
     of our own baseline host is a fault.
@@ -44,18 +45,18 @@ class Side:
         command_fd: int,
         reply_fd: int,
         process: jail.Jailed,
+        seconds: float,
         failed: Callable[[Status, str], Exception] = CandidateFailed,
     ) -> None:
-        self._command, self._reply, self._process, self.failed = command_fd, reply_fd, process, failed
+        self._command, self._reply, self._process = command_fd, reply_fd, process
+        self.seconds, self.failed = seconds, failed
         self._closed = False
-        self.deadline = float("inf")
 
     def receive(self) -> tuple[int, int, int]:
         """The next reply: kind, code, detail."""
-        data = b""
+        data, deadline = b"", time.perf_counter() + self.seconds
         while len(data) < REPLY.size:
-            wait = min(max(0.0, self.deadline - time.perf_counter()), 1e6)
-            if not select.select([self._reply], [], [], wait)[0]:
+            if not select.select([self._reply], [], [], max(0.0, deadline - time.perf_counter()))[0]:
                 raise self.failed(Status.TIMEOUT, "did not finish in time")
             part = os.read(self._reply, REPLY.size - len(data))
             if not part:
@@ -137,7 +138,7 @@ def pipes() -> tuple[int, int, int, int]:
 def start_candidate(
     library: bytes, arena: Arena, kind: jail.Kind, runner: Path, *, threads: int, memory: int, seconds: float
 ) -> tuple[Side, int]:
-    """Load a shared object into a jailed `runner` on `arena`, to be done with it within `seconds`.
+    """Load a shared object into a jailed `runner` on `arena`, with `seconds` for every command.
 
     Returns its Side, stopped, and the bytes of workspace it wants. Raises CandidateFailed where it cannot be loaded
     or wants too much; HarnessFault where the jail does not start.
@@ -155,12 +156,12 @@ def start_candidate(
             kind,
             [*map(str, arguments), *map(str, (problem.m, problem.n, problem.k))],
             readable=[tools, folder],
-            limits=jail.Limits(address_space=memory + arena.bytes, cpu_seconds=int(seconds * threads) + 1),
+            limits=jail.Limits(address_space=memory + arena.bytes, cpu_seconds=int(CPU_SECONDS * threads)),
             environment={"OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"},
             pass_fds=inherited,
         )
-        side = Side(command_write, reply_read, process)
-        workspace = _greeting(side, seconds)
+        side = Side(command_write, reply_read, process, seconds)
+        workspace = _greeting(side)
         started = True
         return side, workspace
     except OSError as error:
@@ -176,8 +177,7 @@ def start_candidate(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _greeting(side: Side, seconds: float) -> int:
-    side.deadline = time.perf_counter() + seconds
+def _greeting(side: Side) -> int:
     kind, code, detail = side.receive()
     if kind != READY:
         raise CandidateFailed(*failure(kind, code, detail))

@@ -1,0 +1,25 @@
+"""A worker in a hurry, for tests that look at verdicts and not at figures."""
+
+import pytest
+
+from cudal2.config import WorkerConfig
+
+NAIVE = """
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void*) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) {
+            float sum = 0;
+            for (int k = 0; k < K; ++k) sum += (float)A[i * K + k] * (float)B[j * K + k];
+            C[i * N + j] = (_Float16)sum;
+        }
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def hasty(tmp_path) -> WorkerConfig:
+    """Few, short measurements, and a cache of its own."""
+    return WorkerConfig(
+        cache=str(tmp_path / "cache"), compile_seconds=20, run_seconds=10, timing_seconds=0.1, batch_ms=2, min_pairs=3
+    )

@@ -1,0 +1,80 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from cudal2.problem import Problem
+from cudal2.worker import inputs
+from cudal2.worker.cpu import arena as arenas
+from cudal2.worker.cpu.arena import ALIGN, GUARDED, PAGE, Arena
+
+SHAPES = [(8, 8, 8), (64, 64, 64), (72, 40, 136), (128, 256, 64)]
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def arena(request):
+    arena = Arena(Problem(*request.param))
+    yield arena
+    arena.close()
+
+
+def test_no_two_matrices_share_a_byte_and_all_are_aligned(arena: Arena) -> None:
+    problem = arena.problem
+    sizes = (2 * problem.m * problem.k, 2 * problem.k * problem.n, 2 * problem.m * problem.n)
+    assert (arena.calls % ALIGN == 0).all()
+    for columns in ((0, 1), (2,)):
+        spans = sorted((int(arena.calls[s, c]), sizes[c]) for s in range(arena.count) for c in columns)
+        assert all(start + size <= following for (start, size), (following, _) in pairwise(spans))
+
+
+def test_guarded_slots_touch_their_guards(arena: Arena) -> None:
+    guards = {(file, offset) for file, offset, _ in arena._guards}
+    ends = {(file, offset + length) for file, offset, length in arena._guards}
+    for matrix, (file, view) in enumerate(((0, arena.a), (0, arena.b), (1, arena.c))):
+        last = int(arena.calls[0, matrix]) + arenas.round_up(view(0).nbytes, ALIGN)
+        assert (file, last) in guards  # slot 0: a page nobody may touch follows
+        assert (file, int(arena.calls[1, matrix])) in ends  # slot 1: one comes before
+    assert all(offset % PAGE == 0 for _, offset, _ in arena._guards)
+
+
+def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
+    first = arena.first_timed
+    stacked = arena.outputs(first, 2)[0]
+    stacked[1] = 7
+    assert (arena.c(first + 1) == 7).all() and arena.canaries_intact()
+    position = int(arena.calls[first, 2]) + arena.c(first).nbytes
+    arena._bytes[arenas.OUTPUTS][position] ^= 1
+    assert not arena.canaries_intact()
+    arena.restore_canaries()
+    assert arena.canaries_intact()
+
+
+def test_filling_changes_every_input_and_nothing_else(arena: Arena) -> None:
+    rng = inputs.generator()
+    pool = inputs.normals(rng, 1 << 18)
+    header = arena._bytes[arenas.INPUTS][: 16 + arena.calls.nbytes].copy()
+    for first, count in ((0, GUARDED), (GUARDED, arena.count - GUARDED)):
+        arena.fill_inputs(first, count, pool, rng)
+        for slot in range(first, min(first + count, first + 5)):
+            for matrix in (arena.a(slot), arena.b(slot)):
+                assert np.isfinite(matrix).all() and matrix.astype(np.float32).std() > 0.5
+    assert (arena._bytes[arenas.INPUTS][: len(header)] == header).all()
+
+
+def test_slots_outgrow_the_caches() -> None:
+    arena = Arena(Problem(256, 256, 256))
+    assert (arena.count - GUARDED) * arena.problem.bytes >= 0.9 * arenas.ROTATION_BYTES
+    arena.close()
+
+
+def test_candidate_cannot_make_its_inputs_writable() -> None:
+    import mmap
+    import os
+
+    arena = Arena(Problem(8, 8, 8))
+    files = arena.files_for_candidate()
+    with pytest.raises(PermissionError):
+        mmap.mmap(files[0], 0, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    for fd in files:
+        os.close(fd)
+    arena.close()

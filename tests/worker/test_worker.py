@@ -1,0 +1,155 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cudal2.problem import Problem, parse
+from cudal2.records import Candidate, HarnessFault, Status
+from cudal2.worker import Worker, build
+from cudal2.worker.pool import Pool
+from tests.worker.conftest import NAIVE
+
+PROBLEM = parse("64_72_80")
+
+
+def test_verdict_is_complete_and_recalled(hasty) -> None:
+    with Worker(hasty) as worker:
+        first = worker.evaluate(Candidate(NAIVE, PROBLEM))
+        assert first.ok and not first.cached and first.rho == pytest.approx(1, abs=0.05)
+        assert first.repeatable
+        assert {timing.baseline for timing in first.timings} == {"torch.fp32", "torch.fp16"}
+        assert first.timings[0].paired and not first.timings[1].paired
+        assert first.timings[0].speedup <= first.timings[1].speedup
+        assert all(timing.low <= timing.speedup <= timing.high for timing in first.timings)
+        again = worker.evaluate(Candidate(NAIVE, PROBLEM))
+    assert again.cached and msgspec.structs.replace(again, cached=False, seconds=first.seconds) == first
+    with Worker(hasty) as later:
+        assert later.evaluate(Candidate(NAIVE, PROBLEM)).cached
+
+
+def test_key_depends_on_all_that_matters(hasty) -> None:
+    with Worker(hasty) as worker:
+        base = worker.key(Candidate(NAIVE, PROBLEM))
+        assert worker.key(Candidate(NAIVE + "\n", PROBLEM)) != base
+        assert worker.key(Candidate(NAIVE, Problem(64, 72, 80, "nn"))) != base
+        moved = Worker(msgspec.structs.replace(hasty, cache=hasty.cache + "2", build_jobs=1))
+        assert moved.key(Candidate(NAIVE, PROBLEM)) == base
+        assert Worker(msgspec.structs.replace(hasty, threads=1)).key(Candidate(NAIVE, PROBLEM)) != base
+
+
+def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:
+    with Worker(hasty) as worker:
+        first = worker.evaluate(Candidate("int hgemm(;", PROBLEM))
+        assert first.status is Status.COMPILE_ERROR and first.log
+        monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("built again"))
+        other = worker.evaluate(Candidate("int hgemm(;", parse("64_64_64")))  # same source, new problem
+        assert other.status is Status.COMPILE_ERROR and not other.cached
+
+
+def test_damaged_cache_entries_are_made_again(hasty) -> None:
+    with Worker(hasty) as worker:
+        assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
+        for path in Path(hasty.cache).rglob("*"):
+            if path.is_file() and path.suffix != ".lock":
+                path.write_bytes(path.read_bytes()[:-7])
+        verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
+        assert verdict.ok and not verdict.cached
+
+
+def test_missing_compiler_is_a_fault_with_a_remedy(hasty, monkeypatch) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda *_, **__: None)
+    build.compiler.cache_clear()
+    try:
+        with pytest.raises(HarnessFault) as raised:
+            build.compiler()
+        assert "g++" in raised.value.remedy
+    finally:
+        build.compiler.cache_clear()
+
+
+def test_death_of_the_baseline_process_is_a_fault_and_the_next_verdict_is_right(hasty) -> None:
+    with Worker(hasty) as worker:
+        assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
+        os.kill(worker.bench._baselines.side._process.inside, signal.SIGKILL)
+        with pytest.raises(HarnessFault):
+            worker.evaluate(Candidate(NAIVE + "//", PROBLEM))
+        assert worker.evaluate(Candidate(NAIVE + "//", PROBLEM)).ok
+
+
+def test_large_problem_uses_its_guarded_slots(hasty, monkeypatch) -> None:
+    monkeypatch.setattr("cudal2.worker.cpu.arena.PACKED_LIMIT", 0)
+    with Worker(hasty) as worker:
+        verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
+        assert verdict.ok and verdict.timing.calls <= 2
+
+
+def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:
+    wrong = Candidate(NAIVE.replace("sum +=", "sum -="), PROBLEM)
+    seen = []
+    with Pool(hasty) as pool:
+        verdicts = pool.evaluate([Candidate("", PROBLEM), wrong, Candidate(NAIVE, PROBLEM), wrong], seen.append)
+        assert [verdict.status for verdict in verdicts] == ["no_source", "wrong", "ok", "wrong"]
+        assert len(seen) == 3
+        assert pool.environment() == verdicts[0].environment
+
+
+def test_pool_outlives_its_process(hasty) -> None:
+    with Pool(hasty) as pool:
+        assert pool.evaluate([Candidate(NAIVE, PROBLEM)])[0].ok
+        for process in pool._executor._processes.values():
+            process.kill()
+        verdict = pool.evaluate([Candidate(NAIVE + "//", PROBLEM)])[0]
+        assert verdict is not None and verdict.ok
+
+
+def test_pool_masks_what_keeps_failing(hasty, monkeypatch) -> None:
+    with Pool(hasty) as pool:
+        monkeypatch.setattr(pool, "_submit", _always_faulty)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        assert pool.evaluate([Candidate(NAIVE, PROBLEM)]) == [None]
+        assert pool.fault is not None and pool.fault.remedy == "Do this"
+
+
+def _always_faulty(*_):
+    raise HarnessFault("broken", "Do this")
+
+
+def test_nothing_outlives_a_killed_parent(hasty, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys
+        from cudal2.config import WorkerConfig
+        from cudal2.problem import parse
+        from cudal2.records import Candidate
+        from cudal2.worker.pool import Pool
+        if __name__ == "__main__":
+            pool = Pool(WorkerConfig(cache={hasty.cache!r}, timing_seconds=0.1, batch_ms=2, min_pairs=3))
+            print(pool.evaluate([Candidate({NAIVE!r}, parse("64_64_64"))])[0].status, flush=True)
+            sys.stdin.read()
+        """)
+    )
+    parent = subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout.readline() == "ok\n"
+    below = _descendants(parent.pid)
+    assert len(below) >= 2  # the pool's process and the baselines'
+    parent.kill()
+    parent.wait()
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in below):
+            break
+        time.sleep(0.1)
+    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [pid for child in children for pid in _descendants(child)]
