@@ -43,9 +43,9 @@ def sample(
 
 
 def _generate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], config: PolicyConfig
+    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], config: PolicyConfig
 ) -> list[str]:
-    inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
+    inputs: Any = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
     choice: dict[str, Any] = {"do_sample": False}
     if config.temperature > 0:
         choice = {

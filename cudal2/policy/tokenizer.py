@@ -28,7 +28,7 @@ PROMPT_TOKENS = (
     *(f"<|{target}|>" for target in TARGETS),
     *("<|nn|>", "<|tn|>", "<|f32|>", "<|f16|>"),
     *(f"<|{name}={size}|>" for name in "mnk" for size in SIZES),
-    *(f"<|+{size}|>" for size in SIZES[:-1]),
+    *(f"<|+{size}|>" for size in SIZES[:-2]),
 )
 """What a problem is written in; see `prompts.size` for how a size becomes tokens."""
 

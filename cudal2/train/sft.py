@@ -5,7 +5,6 @@ kernel is fast for which shape is left for reinforcement learning to find out.
 """
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from cudal2.worker.pool import Pool
 
 TOKENIZER_SOURCES = 6000
 """Sources the tokenizer is made from; more do not change which lines stand together."""
-LOG_STEPS = 20
+LOG_STEPS = 10
 
 Example = tuple[str, str]
 """A prompt and the source that completes it."""
@@ -65,7 +64,7 @@ def run(config: SftConfig) -> None:
     )
     model = create(config, words)
     fit(model, words, rows, config)
-    model.to(torch.bfloat16).save_pretrained(folder / "policy")  # type: ignore[arg-type]
+    model.bfloat16().save_pretrained(folder / "policy")
     words.save_pretrained(folder / "policy")
     if config.verify:
         report = verify(config, set(sources))
@@ -91,7 +90,7 @@ def _problem(rng: random.Random, layout: Layout) -> Problem:
     if rng.random() < 0.75:
         problem = corpus.draw_problem(rng, layout)
     else:
-        m, n, k = (8 * int(2 ** rng.uniform(0, 14)) for _ in range(3))
+        m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
         problem = Problem(m, n, k, layout)
     # A kernel that accumulates in f32 also serves a problem that would be content with f16.
     problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
@@ -123,8 +122,6 @@ def fit(
 ) -> None:
     """Train every weight with AdamW and a cosine learning rate; a line of metrics every few steps."""
     folder, cuda = Path(config.run), torch.cuda.is_available()
-    if not cuda:
-        torch.set_num_threads(os.cpu_count() or 1)
     arguments = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
         seed=config.seed,
@@ -147,7 +144,7 @@ def fit(
     trainer = Trainer(
         model,
         arguments,
-        train_dataset=rows,  # type: ignore[arg-type]  # a list is all the trainer needs
+        train_dataset=rows,
         data_collator=DataCollatorForSeq2Seq(words),
     )
     trainer.remove_callback(PrinterCallback)

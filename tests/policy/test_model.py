@@ -1,0 +1,107 @@
+"""A policy loads by folder or name, wears adapters, samples repeatably, and errors name the remedy."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from cudal2.config import LoraConfig, PolicyConfig, SftConfig
+from cudal2.policy import load, sampling, tokenizer
+from cudal2.policy.model import create
+
+SOURCES = [f"int a{i} = {i};\nint b;\nreturn a{i};\n" for i in range(8)] * 4
+PROMPTS = ["<|bos|><|cpu|>", "<|bos|><|cpu|><|tn|><|m=64|><|+8|>"] * 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("policy")
+    words = tokenizer.train(SOURCES, 1024)
+    torch.manual_seed(0)
+    create(SftConfig(run="", hidden=32, layers=1, heads=2), words).save_pretrained(path)
+    words.save_pretrained(path)
+    return path
+
+
+def test_sampling_is_decided_by_the_seed_alone(folder):
+    config = PolicyConfig(path=str(folder), max_new_tokens=12)
+    model, words = load(config)
+    model.train()
+    state = torch.get_rng_state()
+    first = sampling.sample(model, words, PROMPTS, config, seed=1)
+    assert torch.equal(torch.get_rng_state(), state) and model.training
+    torch.rand(5)
+    assert sampling.sample(model, words, PROMPTS, config, seed=1) == first
+    assert sampling.sample(model, words, PROMPTS, config, seed=2) != first
+    assert len(set(first)) > 60, "the whole distribution is sampled"
+
+
+def test_temperature_zero_is_greedy_and_padding_changes_nothing(folder):
+    config = PolicyConfig(path=str(folder), max_new_tokens=8, temperature=0.0)
+    model, words = load(config)
+    short, long = PROMPTS[:2]
+    together = sampling.sample(model, words, [long, short], config, seed=0)
+    alone = [sampling.sample(model, words, [prompt], config, seed=9)[0] for prompt in (long, short)]
+    assert together == alone
+
+
+def test_adapters_are_all_that_trains(folder):
+    model, _ = load(PolicyConfig(path=str(folder), lora=LoraConfig(rank=4)))
+    trainable = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    assert trainable and all("lora_" in name for name in trainable)
+
+
+def test_dtype_is_as_configured(folder):
+    model, _ = load(PolicyConfig(path=str(folder), dtype="bfloat16"))
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "./none", "nonsense", "a/b/c", "~/no-such-model"])
+def test_a_path_to_nothing_is_refused_before_any_hub_is_asked(path):
+    with pytest.raises(ValueError, match=r"is no folder; name the folder"):
+        load(PolicyConfig(path=path))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path, folder):
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
+        load(PolicyConfig(path=str(tmp_path)))
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(ValueError, match=r"it needs config\.json, model\.safetensors"):
+        load(PolicyConfig(path=str(tmp_path)))
+
+
+def test_a_hub_name_that_cannot_be_had_says_so():
+    with pytest.raises(ValueError, match="check the name and the network"):
+        load(PolicyConfig(path="no-such-owner/no-such-model"))
+
+
+def test_chat_needs_a_chat_template(folder):
+    config = PolicyConfig(path=str(folder), chat=True)
+    with pytest.raises(ValueError, match=r"set policy\.chat=false"):
+        sampling.sample(*load(config), [[{"role": "user", "content": "hi"}]], config, seed=0)
+
+
+def test_vllm_is_given_the_weights_in_memory_and_a_seed_a_request(folder, monkeypatch):
+    model, words = load(PolicyConfig(path=str(folder)))
+    with torch.no_grad():
+        model.get_input_embeddings().weight.fill_(0.5)
+
+    class Engine:
+        def __init__(self, path, **_):
+            loaded, _ = load(PolicyConfig(path=path))
+            assert torch.equal(loaded.get_input_embeddings().weight, model.get_input_embeddings().weight)
+
+        def generate(self, prompts, requests):
+            texts = [f"{words.decode(p['prompt_token_ids'])} {r.seed}" for p, r in zip(prompts, requests)]
+            return [SimpleNamespace(outputs=[SimpleNamespace(text=text)]) for text in texts]
+
+    fake = ModuleType("vllm")
+    fake.LLM, fake.SamplingParams = Engine, SimpleNamespace
+    monkeypatch.setitem(sys.modules, "vllm", fake)
+    config = PolicyConfig(path=str(folder), sampler="vllm")
+    assert sampling.sample(model, words, PROMPTS[:2], config, 5) == [f"{PROMPTS[0]} 5", f"{PROMPTS[1]} 6"]
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ValueError, match=r"cudal2\[vllm\]"):
+        sampling.sample(model, words, PROMPTS[:1], config, 5)

@@ -1,0 +1,81 @@
+"""The tokenizer loses nothing, whatever it is given, and is short on what it was made for."""
+
+import random
+
+import pytest
+from transformers import AutoTokenizer
+
+from cudal2 import corpus
+from cudal2.policy import tokenizer
+from cudal2.target import CPU
+
+
+def sources(count: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [corpus.draw(CPU, rng.choice(("nn", "tn")), rng).source for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def words():
+    return tokenizer.train(sources(600, seed=0), 4096)
+
+
+def back(words, ids: list[int]) -> str:
+    return words.decode(ids, skip_special_tokens=True)
+
+
+def test_any_text_comes_back_unchanged(words):
+    rng = random.Random(1)
+    atoms = [
+        *map(chr, range(256)),
+        *("\r\n", "\n\n", "\u2028", "\u0085", "é", "漢", "😀", "e\u0301", "\ufeff", "\U000f0001", "Ġ", "Ċ", "▁"),
+        *("<|eos|>", "<|bos|>", "<|pad|>", "<|m=8|>", "<0x0A>", "</s>", "<unk>", "    ", "\t\t"),
+        *tokenizer._lines(sources(1, seed=2)[0]),
+    ]
+    texts = ["".join(rng.choices(atoms, k=rng.randrange(60))) for _ in range(2000)]
+    for text, ids in zip(texts, tokenizer.encode_source(words, texts)):
+        assert back(words, ids) == text
+
+
+def test_random_characters_of_all_planes_come_back_unchanged(words):
+    rng = random.Random(3)
+    points = [*range(0xD800), *range(0xE000, 0x110000)]
+    texts = ["".join(map(chr, rng.choices(points, k=40))) for _ in range(500)]
+    assert [back(words, ids) for ids in tokenizer.encode_source(words, texts)] == texts
+
+
+def test_unseen_kernels_are_short_and_come_back_unchanged(words):
+    unseen = sources(300, seed=4)
+    encoded = tokenizer.encode_source(words, unseen)
+    assert [back(words, ids) for ids in encoded] == unseen
+    lengths = sorted(map(len, encoded))
+    assert lengths[len(lengths) // 2] <= 90
+    assert lengths[-1] <= 300  # a rare line is spelled out
+
+
+def test_an_edited_kernel_costs_only_its_edit(words):
+    text = sources(1, seed=5)[0]
+    edited = text.replace("\n", "\n// a remark no family makes: 31.4159\n", 1)
+    before, after = tokenizer.encode_source(words, [text, edited])
+    assert back(words, after) == edited
+    assert len(after) - len(before) < 40
+
+
+def test_saved_and_loaded_it_is_the_same(words, tmp_path):
+    words.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    texts = sources(20, seed=6)
+    assert tokenizer.encode_source(loaded, texts) == tokenizer.encode_source(words, texts)
+    assert (loaded.bos_token, loaded.eos_token, loaded.pad_token) == ("<|bos|>", "<|eos|>", "<|pad|>")
+    assert loaded.padding_side == "left"
+    assert len(loaded) <= 4096
+
+
+def test_training_is_deterministic():
+    texts = sources(100, seed=7)
+    assert tokenizer.train(texts, 2048).get_vocab() == tokenizer.train(texts, 2048).get_vocab()
+
+
+def test_a_vocabulary_without_room_for_lines_is_refused():
+    with pytest.raises(ValueError, match="vocabulary=500 is too small; use at least"):
+        tokenizer.train(["x\n"], 500)

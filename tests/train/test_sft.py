@@ -1,0 +1,71 @@
+"""Supervised training end to end on a tiny model, and what it may never do: show a held-out shape."""
+
+import json
+import re
+
+import pytest
+from fakes import FakePool
+
+from cudal2 import corpus
+from cudal2.archive import Archive
+from cudal2.config import SftConfig, load
+from cudal2.policy import tokenizer
+from cudal2.problem import Problem
+from cudal2.target import CPU
+from cudal2.train import sft
+from cudal2.train.callbacks import read_metrics
+
+TINY = ["samples=300", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
+
+
+def config(folder, *overrides: str) -> SftConfig:
+    return load("sft", [f"run={folder}", *TINY, *overrides], SftConfig)
+
+
+def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
+    monkeypatch.setattr(sft, "Pool", FakePool)
+    few = tuple(family for family in corpus.families(CPU) if family.name == "loops")
+    monkeypatch.setattr(corpus, "families", lambda target: few)  # all of them take a minute to render
+    sft.run(config(tmp_path, "learning_rate=1e-2"))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    report = json.loads((tmp_path / "verify.json").read_text())
+    assert report["samples"] == report["judged"] == 6 == sum(report["statuses"].values())
+    assert 0 <= report["in_training_set"] <= report["in_families"] <= 1
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        samples = list(archive.samples())
+    assert len(samples) == 6 and all(corpus.held_out(sample.problem) for sample in samples)
+    assert (tmp_path / "policy/model.safetensors").stat().st_size < 1 << 20
+
+
+def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(tmp_path):
+    examples = sft.draw(config(tmp_path, "samples=3000"))
+    seen = set()
+    for prompt, _ in examples:
+        seen.update(re.findall(r"<\|.*?\|>", prompt))
+        sizes: list[int] = []
+        for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
+            sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
+        assert not corpus.held_out(Problem(*sizes))
+    assert set(tokenizer.PROMPT_TOKENS) <= seen
+
+
+def test_knobs_do_not_depend_on_the_shape(tmp_path):
+    """The same draws of sources, whatever the shapes: mutual information would show as different mixes."""
+    examples = sft.draw(config(tmp_path, "samples=4000"))
+    small = [source for prompt, source in examples if "<|m=64|>" in prompt]
+    large = [source for prompt, source in examples if "<|m=1024|>" in prompt]
+    shares = [sum("omp parallel" in source for source in group) / len(group) for group in (small, large)]
+    assert abs(shares[0] - shares[1]) < 0.1
+
+
+def test_only_the_source_is_learnt(tmp_path):
+    examples = sft.draw(config(tmp_path))
+    words = tokenizer.train([source for _, source in examples], 2048)
+    for row, (prompt, source) in zip(sft.encode(words, examples, 512), examples):
+        learnt = [label for label in row["labels"] if label != -100]
+        assert learnt[-1] == words.eos_token_id
+        assert words.decode(learnt[:-1]) == source
+        assert words.decode(row["input_ids"]) == prompt + source + words.eos_token
+    with pytest.raises(ValueError, match="use context="):
+        sft.encode(words, examples, 20)
