@@ -1,0 +1,229 @@
+"""One self-contained HTML page on a run, and the learning curves of several runs in one picture.
+
+What a model wrote reaches the page only through Jinja's autoescape, and the page forbids itself every script
+and every request (its Content-Security-Policy), so that a hostile source stays text.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from cudal2 import figures, results
+from cudal2.archive import Archive, Sample
+from cudal2.figures import Step, mean, thirds
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status
+
+KERNELS = 40
+"""At most this many kernels are shown with their source; a page should open on a phone."""
+
+
+def run(folder: Path, out: Path | None = None, *, fingerprint: str = "", target: str = "cpu") -> Path:
+    """Write the report on `folder` to `out` (default `folder/report.html`) and return its path.
+
+    Speeds of different environments are never mixed: the page is about one, the latest unless `fingerprint`
+    names another, and says what it leaves out. Raises ValueError where there is nothing to report,
+    HarnessFault where the archive or the page cannot be read or written.
+    """
+    out = out or folder / "report.html"
+    with Archive(folder / "archive.sqlite", create=False) as archive:
+        environments = archive.environments()
+        if not environments:
+            raise ValueError(f"the archive in {folder} is empty; train first")
+        fingerprint = fingerprint or list(environments)[-1]
+        if fingerprint not in environments:
+            raise ValueError(f"no environment {fingerprint!r} here; choose one of {', '.join(environments)}")
+        samples = _training(archive, folder)
+        steps = _steps(sample for sample in samples if sample.fingerprint == fingerprint)
+        kernels = _kernels(archive, target, fingerprint)
+        rows = [row for row in results.load(folder).rows if row.fingerprint == fingerprint]
+        page = _template().render(
+            name=folder.resolve().name,
+            environment=msgspec.structs.asdict(environments[fingerprint]),
+            fingerprint=fingerprint,
+            elsewhere=sum(sample.fingerprint != fingerprint for sample in samples),
+            steps=steps,
+            facts=_facts(steps, kernels, rows),
+            charts=_charts(steps),
+            maps=_heat_maps(rows, kernels),
+            evaluated=bool(rows),
+            kernels=kernels[:KERNELS],
+            hidden=max(len(kernels) - KERNELS, 0),
+            rows=rows,
+            overall=results.summarise(rows),
+            decades=results.by_decade(rows),
+            config=_config(folder),
+        )
+    try:
+        results.replace(out, page.encode())
+    except OSError as error:
+        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
+    return out
+
+
+def compare(folders: Sequence[Path], out: Path) -> Path:
+    """Save the mean speedup by step of several runs as one picture, PNG, SVG or PDF by the suffix of `out`."""
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"{out.name}: choose a name that ends with .png, .svg or .pdf")
+    figure = figures.comparison(curves(folders))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figures.save(figure, out)
+    except OSError as error:
+        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
+    return out
+
+
+def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
+    """The training steps of each run by its name. Raises ValueError for a run that has none, and where the
+    runs were measured in environments that do not compare."""
+    found: dict[str, list[Step]] = {}
+    fingerprints: set[str] = set()
+    for folder in folders:
+        with Archive(folder / "archive.sqlite", create=False) as archive:
+            samples = _training(archive, folder)
+        fingerprints |= {sample.fingerprint for sample in samples}
+        found[folder.resolve().name] = _steps(samples)
+        if not samples:
+            raise ValueError(f"{folder} holds no training samples yet; train first")
+    if len(fingerprints) > 1:
+        raise ValueError("these runs were measured in different environments and do not compare")
+    return found
+
+
+def rise(steps: Sequence[Step]) -> tuple[float, float]:
+    """Mean speedup over all samples in the first and in the last third of the steps."""
+    first, last = ([value for step in part for value in step.speedups] for part in thirds(steps))
+    return mean(first), mean(last)
+
+
+def _training(archive: Archive, folder: Path) -> list[Sample]:
+    """The samples of the run's own steps: of the run named like the folder, or else of the last one."""
+    runs = defaultdict(list)
+    for sample in archive.samples():
+        if not sample.origin.run.startswith("eval "):
+            runs[sample.origin.run].append(sample)
+    return runs.get(folder.resolve().name) or (list(runs.values())[-1] if runs else [])
+
+
+def _steps(samples: Any) -> list[Step]:
+    steps = defaultdict(list)
+    for sample in samples:
+        steps[sample.origin.step].append(sample)
+    return [
+        Step(
+            step,
+            tuple(s.origin.reward for s in steps[step] if s.origin.reward is not None),
+            tuple(s.speedup or 0.0 for s in steps[step]),
+            Counter(s.status for s in steps[step]),
+        )
+        for step in sorted(steps)
+    ]
+
+
+def _kernels(archive: Archive, target: str, fingerprint: str) -> list[dict[str, Any]]:
+    """The best archived kernel of each problem, greatest speedup first."""
+    found = []
+    for problem in archive.problems(target, fingerprint):
+        entry = archive.best(problem, target, fingerprint)
+        if entry and entry.verdict.timing:
+            timing = entry.verdict.timing
+            gflops = problem.flop / timing.candidate_us / 1e3
+            found.append({"entry": entry, "problem": problem, "timing": timing, "gflops": gflops})
+    return sorted(found, key=lambda kernel: -kernel["timing"].low)
+
+
+def _facts(steps: list[Step], kernels: list[dict[str, Any]], rows: Sequence[results.Row]) -> dict[str, str]:
+    """The few figures that the page opens with, and what each means."""
+    facts = {}
+    if steps:
+        total = sum((step.statuses for step in steps), Counter())
+        before, after = rise(steps)
+        facts["kernels judged"] = f"{total.total():,}"
+        facts["of them correct"] = f"{total[Status.OK] / total.total():.0%}"
+        facts["mean speedup, first third → last third of the steps"] = f"{before:.2f} → {after:.2f}"
+    if kernels:
+        wins = sum(kernel["timing"].low > 1 for kernel in kernels)
+        facts["shapes with a faster kernel in the archive"] = f"{wins} of {len(kernels)}"
+    if overall := results.summarise(rows):
+        facts[f"geometric mean speedup over {overall.shapes} evaluated shapes"] = f"{overall.geomean:.2f}"
+    return facts
+
+
+def _charts(steps: list[Step]) -> list[tuple[str, str, Markup]]:
+    """Title, description and picture of every chart over the training steps."""
+    if not steps:
+        return []
+    before, after = rise(steps)
+    rewards = [mean(step.rewards) for part in thirds(steps) for step in part]
+    ok = [step.statuses[Status.OK] / step.statuses.total() for step in (steps[0], steps[-1])]
+    described: list[tuple[str, str, Figure]] = [
+        (
+            "Speedup",
+            "Speedup over the fastest baseline by step. Dashed: the baseline itself. Failures count as 0 in the mean "
+            f"of all samples, which went from {before:.2f} in the first third to {after:.2f} in the last.",
+            figures.speedups(steps),
+        ),
+        (
+            "Reward",
+            f"Reward by step, from {rewards[0]:.2f} at first to {rewards[-1]:.2f} at last, with the spread between "
+            "samples.",
+            figures.rewards(steps),
+        ),
+        (
+            "What became of the samples",
+            f"Verdicts by step. The share of correct kernels was {ok[0]:.0%} at first and {ok[1]:.0%} at last.",
+            figures.statuses(steps),
+        ),
+        (
+            "Distribution of speedups",
+            "Correct kernels by their speedup, in the first and the last third of the steps, as shares of all samples.",
+            figures.distribution(steps),
+        ),
+    ]
+    return [
+        (title, text, Markup(figures.svg(figure, f"chart{i}"))) for i, (title, text, figure) in enumerate(described)
+    ]
+
+
+def _heat_maps(rows: Sequence[results.Row], kernels: list[dict[str, Any]]) -> list[tuple[str, str, Markup]]:
+    """Speedup over M×N for each K, layout and accumulator: as evaluated, else as archived."""
+    cells: list[tuple[Problem, float]] = [(row.problem, row.timing.speedup) for row in rows if row.timing]
+    cells = cells or [(kernel["problem"], kernel["timing"].speedup) for kernel in kernels]
+    facets: dict[tuple, dict[tuple[int, int], float]] = defaultdict(dict)
+    for p, speedup in cells:
+        facets[p.layout, p.accumulate, p.k][p.m, p.n] = speedup
+    maps = []
+    for number, (layout, accumulate, k) in enumerate(sorted(facets)):
+        facet = facets[layout, accumulate, k]
+        worst, best = min(facet.values()), max(facet.values())
+        text = f"Speedups over M and N at K = {k}: {len(facet)} shapes, from {worst:.2f} to {best:.2f}."
+        picture = Markup(figures.svg(figures.heat_map(facet), f"map{number}"))
+        maps.append((f"K = {k}, {layout}, {accumulate}", text, picture))
+    return maps
+
+
+def _config(folder: Path) -> str:
+    path = folder / "config.json"
+    try:
+        return json.dumps(json.loads(path.read_bytes()), indent=2) if path.exists() else ""
+    except ValueError as error:
+        raise HarnessFault(f"{path} cannot be read: {error}", "Move it aside") from error
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
