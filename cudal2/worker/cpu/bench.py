@@ -10,12 +10,12 @@ import numpy as np
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Status, Timing
-from cudal2.worker import inputs, jail, timing, verify
+from cudal2.worker import inputs, jail, verify
 from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, Baselines
+from cudal2.worker.cpu.pairing import NAN, Stage, median_seconds, pair, raise_finding
 from cudal2.worker.cpu.session import CandidateFailed, Side, start_candidate
 
-NAN = np.float16(np.nan)
 POOL = 4 << 20
 """Normals that timed inputs are cut from, at places drawn anew for every batch."""
 SCRATCH_BAND = 1 << 16
@@ -91,16 +91,16 @@ class CpuBench:
         exact = verify.reference(*normal, problem)
         first = self._run_on(side, arena, 0, normal, workspace)
         found, rho, error = verify.check_normal(first, exact, problem)
-        _raise(found)
+        raise_finding(found)
         for slot, make, name in (
             (1, inputs.exact_integers, "small integers"),
             (0, inputs.wide_integers, "11-bit integers"),
         ):
             data = make(self._rng, problem)
             result = self._run_on(side, arena, slot, data, workspace)
-            _raise(verify.check_exact(result, verify.reference(*data, problem), name))
+            raise_finding(verify.check_exact(result, verify.reference(*data, problem), name))
         again = self._run_on(side, arena, 1, normal, workspace)
-        _raise(verify.check_normal(again, exact, problem)[0])
+        raise_finding(verify.check_normal(again, exact, problem)[0])
         return {"rho": rho, "max_error": error, "repeatable": bool((first == again).all())}
 
     def _run_on(self, side: Side, arena: Arena, slot: int, data, workspace: int) -> np.ndarray:
@@ -108,7 +108,7 @@ class CpuBench:
         arena.a(slot)[...], arena.b(slot)[...] = data
         arena.c(slot)[...] = NAN
         arena.scratch(workspace + SCRATCH_BAND)[:] = CANARY
-        side.once(slot)
+        side.run(slot, 1, None)
         self._check_bands(arena, workspace)
         return arena.c(slot).copy()
 
@@ -123,7 +123,7 @@ class CpuBench:
         known = self.baseline_seconds(arena.problem)
         best = min(known, key=known.__getitem__)
         vendor = self._vendor(arena, best)
-        paired = self.pair(side, vendor, arena, best, known[best])
+        paired = pair(side, vendor, self._stage(arena), best, known[best])
         self._check_bands(arena, workspace)
         floor = max(arena.problem.flop / (FLOOR_FLOPS * self.threads), arena.problem.bytes / FLOOR_BYTES)
         if paired.candidate_us < floor * 1e6:
@@ -132,77 +132,6 @@ class CpuBench:
             paired,
             *(_derived(paired, name, known[name] / known[best]) for name in known if name != best),
         )
-
-    def pair(self, side: Side, vendor: Side, arena: Arena, name: str, vendor_seconds: float) -> Timing:
-        """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call) on the arena.
-
-        Every batch has inputs of its own, a poisoned C, and slots moved on by one batch; every output of a timed
-        call is compared with the vendor's result on the same inputs. Raises CandidateFailed.
-        """
-        config, most = self.config, arena.count - arena.first_timed
-        started, batch = time.perf_counter(), config.batch_ms / 1e3
-        self._fresh(arena, arena.first_timed, 1)
-        mine = timing.calls_for(side.run(arena.first_timed, 1), batch, most)
-        theirs = timing.calls_for(vendor_seconds, batch, most)
-        candidate: list[float] = []
-        baseline: list[float] = []
-        first = arena.first_timed
-        while True:
-            count = max(mine, theirs)
-            if first + count > arena.count:
-                first = arena.first_timed
-            self._fresh(arena, first, count)
-            if self._rng.integers(2):
-                seconds = side.run(first, mine)
-                results = [part.copy() for part in arena.outputs(first, mine)]
-                baseline.append(self._vendor_run(vendor, arena, first, theirs, mine))
-                references = arena.outputs(first, mine)
-            else:
-                baseline.append(self._vendor_run(vendor, arena, first, theirs, mine))
-                references = [part.copy() for part in arena.outputs(first, mine)]
-                for part in arena.outputs(first, mine):
-                    part[...] = NAN
-                seconds = side.run(first, mine)
-                results = arena.outputs(first, mine)
-            candidate.append(seconds / mine)
-            for result, reference in zip(results, references):
-                _raise(verify.check_timed(result, reference, arena.problem))
-            first += count
-            # The first guess was one cold call; from now on the batches are as long as asked for.
-            mine = timing.calls_for(candidate[-1], batch, most)
-            theirs = timing.calls_for(baseline[-1], batch, most)
-            figure = timing.speedup(candidate, baseline)
-            spent = time.perf_counter() - started
-            enough = len(candidate) >= config.min_pairs
-            if enough and (
-                figure.half_width <= config.precision
-                or len(candidate) >= config.max_pairs
-                or spent > config.timing_seconds
-            ):
-                break
-        return Timing(
-            baseline=name,
-            protocol="device",
-            candidate_us=float(np.median(candidate)) * 1e6,
-            baseline_us=float(np.median(baseline)) * 1e6,
-            speedup=figure.median,
-            low=figure.low,
-            high=figure.high,
-            pairs=len(candidate),
-            calls=mine,
-        )
-
-    def _fresh(self, arena: Arena, first: int, count: int) -> None:
-        arena.fill_inputs(first, count, self._pool, self._rng)
-        for part in arena.outputs(first, count):
-            part[...] = NAN
-
-    def _vendor_run(self, vendor: Side, arena: Arena, first: int, timed: int, needed: int) -> float:
-        """Seconds a call over `timed` calls; then, untimed, the calls up to `needed` that lack a reference."""
-        seconds = vendor.run(first, timed)
-        if needed > timed:
-            vendor.run(first + timed, needed - timed)
-        return seconds / timed
 
     def _vendor(self, arena: Arena, name: str) -> Side:
         if self._baselines is None:
@@ -216,7 +145,7 @@ class CpuBench:
         best = min(known, key=known.__getitem__)
         twin = Baselines(self.threads)
         try:
-            return self.pair(twin.use(arena, best), self._vendor(arena, best), arena, best, known[best])
+            return pair(twin.use(arena, best), self._vendor(arena, best), self._stage(arena), best, known[best])
         finally:
             twin.close()
 
@@ -248,11 +177,10 @@ class CpuBench:
             arena.close()
 
     def _baseline_median(self, arena: Arena, name: str) -> float:
-        vendor, first, rounds = self._vendor(arena, name), arena.first_timed, 5
-        most = arena.count - first
-        self._fresh(arena, first, most)
-        calls = timing.calls_for(vendor.run(first, 1), self.config.batch_ms / 1e3, most)
-        return float(np.median([vendor.run(first, calls) / calls for _ in range(rounds)]))
+        return median_seconds(self._vendor(arena, name), self._stage(arena))
+
+    def _stage(self, arena: Arena) -> Stage:
+        return Stage(arena, self._pool, self._rng, self.config)
 
     def _arena(self, problem: Problem) -> Arena:
         if problem not in self._arenas:
@@ -275,11 +203,6 @@ class _Clock:
         now = time.perf_counter()
         self.laps[name] = now - self._last
         self._last = now
-
-
-def _raise(found: verify.Finding | None) -> None:
-    if found:
-        raise CandidateFailed(*found)
 
 
 def _derived(paired: Timing, name: str, ratio: float) -> Timing:

@@ -64,30 +64,24 @@ class Side:
             data += part
         return REPLY.unpack(data)
 
-    def run(self, first: int, count: int) -> float:
+    def run(self, first: int, count: int, warm: int | None) -> float:
         """Seconds that calls `first` to `first + count - 1` took; the side is stopped again before this returns.
 
-        A short call beforehand wakes the process and its threads outside the measurement.
+        A call of slot `warm` beforehand wakes the process and its threads outside the measurement; it must lie
+        outside the batch, lest its result be handed in for one that is timed.
         """
         self._process.signal(signal.SIGCONT)
-        self._call(first, 1)
+        if warm is not None:
+            self._call(warm, 1)
         started = time.perf_counter()
         self._call(first, count)
         elapsed = time.perf_counter() - started
         self.freeze()
         return elapsed
 
-    def once(self, slot: int) -> None:
-        """Run one call, untimed."""
-        self._process.signal(signal.SIGCONT)
-        self._call(slot, 1)
-        self.freeze()
-
     def order(self) -> None:
         """An empty call: tells our own baseline host to read its socket."""
-        self._process.signal(signal.SIGCONT)
-        self._call(0, 0)
-        self.freeze()
+        self.run(0, 0, None)
 
     def freeze(self) -> None:
         """Stop the process until the next run."""

@@ -1,0 +1,120 @@
+"""Two sides timed in pairs on the same buffers, and every output of a timed call compared."""
+
+import time
+
+import msgspec
+import numpy as np
+
+from cudal2.config import WorkerConfig
+from cudal2.records import Timing
+from cudal2.worker import timing, verify
+from cudal2.worker.cpu.arena import GUARDED, Arena
+from cudal2.worker.cpu.session import CandidateFailed, Side
+
+NAN = np.float16(np.nan)
+SLOW_CALL = 0.1
+"""Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
+BASELINE_BATCHES = 5
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """Where sides are timed: the buffers, the normals their inputs are cut from, and for how long."""
+
+    arena: Arena
+    pool: np.ndarray
+    rng: np.random.Generator
+    config: WorkerConfig
+
+    @property
+    def most(self) -> int:
+        """Calls in the largest batch: every packed slot, or one of the guarded ones."""
+        return self.arena.count - GUARDED if self.arena.first_timed else 1
+
+    def next_window(self, first: int, count: int) -> int:
+        """The first slot of the next batch of `count`, moving on through the slots and round again."""
+        return first if first + count <= self.arena.count else self.arena.first_timed
+
+    def fill(self, first: int, count: int) -> None:
+        """Fresh inputs."""
+        self.arena.fill_inputs(first, count, self.pool, self.rng)
+
+    def poison(self, first: int, count: int) -> None:
+        """NaN in every output: what is not written shows."""
+        for part in self.arena.outputs(first, count):
+            part[...] = NAN
+
+    def run(self, side: Side, first: int, calls: int, expected: float) -> float:
+        """Seconds of the batch. A call on a slot outside it wakes the side up first, unless calls are slow."""
+        warm = (0 if self.arena.first_timed else 1 - first) if expected < SLOW_CALL else None
+        return side.run(first, calls, warm)
+
+
+def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: float) -> Timing:
+    """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call).
+
+    Every batch has inputs of its own, a poisoned C, and slots moved on by one batch; every output of a timed call is
+    compared with the vendor's result on the same inputs. Raises CandidateFailed.
+    """
+    arena, config = stage.arena, stage.config
+    started, batch, first = time.perf_counter(), config.batch_ms / 1e3, arena.first_timed
+    stage.fill(first, 1)
+    candidate, baseline = [side.run(first, 1, None)], [vendor_seconds]  # guesses, dropped below
+    warm_up = True
+    while True:
+        # A disturbed batch looks slow: go by the fastest seen.
+        mine = timing.calls_for(min(candidate), batch, stage.most)
+        theirs = timing.calls_for(min(baseline), batch, stage.most)
+        expected = min(candidate), min(baseline)
+        if warm_up:
+            candidate, baseline, warm_up = [], [], False
+        count = max(mine, theirs)
+        first = stage.next_window(first, count)
+        stage.fill(first, count)
+        results: list[np.ndarray] = []
+        references: list[np.ndarray] = []
+        sides = [
+            (side, mine, expected[0], candidate, results),
+            (vendor, theirs, expected[1], baseline, references),
+        ]
+        for who, calls, guess, seconds, outputs in sides if stage.rng.integers(2) else reversed(sides):
+            stage.poison(first, count)
+            seconds.append(stage.run(who, first, calls, guess) / calls)
+            if calls < mine:  # the vendor, whose result is wanted for each of the candidate's calls
+                who.run(first + calls, mine - calls, None)
+            outputs += [part.copy() for part in arena.outputs(first, mine)]
+        for result, reference in zip(results, references):
+            raise_finding(verify.check_timed(result, reference, arena.problem))
+        first += count
+        figure = timing.speedup(candidate, baseline)
+        if len(candidate) >= config.min_pairs and (
+            figure.half_width <= config.precision
+            or len(candidate) >= config.max_pairs
+            or time.perf_counter() - started > config.timing_seconds
+        ):
+            break
+    return Timing(
+        baseline=name,
+        protocol="device",
+        candidate_us=float(np.median(candidate)) * 1e6,
+        baseline_us=float(np.median(baseline)) * 1e6,
+        speedup=figure.median,
+        low=figure.low,
+        high=figure.high,
+        pairs=len(candidate),
+        calls=mine,
+    )
+
+
+def median_seconds(side: Side, stage: Stage) -> float:
+    """Median seconds a call of one side alone, over BASELINE_BATCHES batches."""
+    first = stage.arena.first_timed
+    stage.fill(first, stage.most)
+    guess = side.run(first, 1, None)
+    calls = timing.calls_for(guess, stage.config.batch_ms / 1e3, stage.most)
+    return float(np.median([stage.run(side, first, calls, guess) / calls for _ in range(BASELINE_BATCHES)]))
+
+
+def raise_finding(found: verify.Finding | None) -> None:
+    """Turn what verification found into the candidate's failure."""
+    if found:
+        raise CandidateFailed(*found)
