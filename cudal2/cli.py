@@ -109,6 +109,14 @@ def _export(arguments: argparse.Namespace) -> None:
     print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them surely faster")
 
 
+def _report(arguments: argparse.Namespace) -> None:
+    from cudal2 import report
+
+    folders = [Path(run) for run in arguments.run]
+    out = Path(arguments.out) if arguments.out else None
+    print(report.run(folders[0], out) if len(folders) == 1 else report.compare(folders, out or Path("comparison.png")))
+
+
 def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
     from cudal2.config import EvalConfig, load
 
@@ -192,6 +200,12 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--limit", type=int, help="only the first so many shapes")
     verb = _verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
     _of_a_run(verb)
+
+    verb = _verb(verbs, "report", _report, "one HTML page about a run, or one picture that compares several")
+    verb.add_argument("run", nargs="+", help="folders of runs")
+    verb.add_argument(
+        "--out", help="the page (default RUN/report.html), or of several runs the picture (default comparison.png)"
+    )
 
     bench = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
     what = bench.add_subparsers(required=True, metavar="WHAT")

@@ -36,7 +36,7 @@ class FakePool:
     def environment(self) -> Environment:
         return ENVIRONMENT
 
-    def evaluate(self, candidates: Sequence[Candidate]) -> list[Verdict | None]:
+    def evaluate(self, candidates: Sequence[Candidate], progress: object = None) -> list[Verdict | None]:
         return [self._one(candidate) for candidate in candidates]
 
     def _one(self, candidate: Candidate) -> Verdict:

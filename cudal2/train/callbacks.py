@@ -78,16 +78,14 @@ def _start_wandb(run: Path, tracker: TrackerConfig, config: dict[str, Any]) -> M
 
 
 class Terminal:
-    """A line a step; on a terminal a bar below them that says how long it will take."""
+    """A line a step; on a terminal a bar below them that also counts the kernels of the step being judged."""
 
     def __init__(self, steps: int, done: int) -> None:
-        self._steps = steps
+        self._steps, self._judged = steps, 0
         console = Console(file=sys.stdout, highlight=False)
-        self._bar = Progress(
-            "[bold]train", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=console, disable=not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._bar.add_task("train", total=steps, completed=done)
+        columns = ("[bold]train", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "{task.fields[judged]}")
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task("train", total=steps, completed=done, judged="")
 
     def __enter__(self) -> "Terminal":
         self._bar.start()
@@ -96,11 +94,19 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def judged(self, _: object) -> None:
+        """One more kernel of this step has its verdict."""
+        self._judged += 1
+        self._bar.update(self._task, judged=f"judged {self._judged}")
+
     def show(self, row: dict[str, Any]) -> None:
-        self._bar.update(self._task, completed=row["step"])
+        """The step that `row` describes is complete."""
+        self._judged = 0
+        self._bar.update(self._task, completed=row["step"], judged="")
         self.say(describe(row, self._steps))
 
     def say(self, text: str) -> None:
+        """A line of its own, above the bar."""
         if self._bar.disable:
             print(text, flush=True)
         else:

@@ -71,6 +71,7 @@ def run(config: TrainConfig) -> None:
             terminal = stack.enter_context(Terminal(steps, done))
             terminal.say(f"{folder}: {steps} steps over {len(problems)} problems, from step {done}")
             judge = Judge(config, stack.enter_context(Pool(config.worker)), archive)
+            judge.progress = terminal.judged
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:
             judge = Judge(config, None, archive)

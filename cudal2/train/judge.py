@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -34,6 +34,7 @@ class Judge:
     def __init__(self, config: TrainConfig, pool: Pool | None, archive: Archive) -> None:
         self.config, self.pool, self.archive = config, pool, archive
         self.row: dict[str, Any] = {}
+        self.progress: Callable[[Verdict | None], None] = lambda _: None
         self.started = self.finished = time.perf_counter()
         box = [pool.environment() if pool else None]
         self.environment: Environment = broadcast_object_list(box)[0]
@@ -77,7 +78,7 @@ class Judge:
     def _judge(self, pool: Pool, step: int, samples: list[tuple[Candidate, str]]) -> list[float | None]:
         """Rewards, None where the harness failed for that sample; HarnessFault where it did for every one."""
         candidates = [candidate for candidate, _ in samples]
-        verdicts = pool.evaluate(candidates)
+        verdicts = pool.evaluate(candidates, self.progress)
         if all(verdict is None for verdict in verdicts):
             remedy = "Run `cudal2 doctor`, then start again to continue"
             raise pool.fault or HarnessFault(f"no kernel of step {step} could be judged", remedy)

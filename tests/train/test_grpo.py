@@ -89,11 +89,11 @@ def test_signal_saves_and_the_run_goes_on_later(tmp_path, policy, monkeypatch):
     class Interrupted(FakePool):
         asked = 0
 
-        def evaluate(self, candidates):
+        def evaluate(self, candidates, progress):
             Interrupted.asked += 1
             if Interrupted.asked == 2:
                 os.kill(os.getpid(), signal.SIGINT)
-            return super().evaluate(candidates)
+            return super().evaluate(candidates, progress)
 
     monkeypatch.setattr(grpo, "Pool", Interrupted)
     setup = config(tmp_path / "run", policy, "trainer.steps=4", "trainer.save_steps=100")
@@ -129,8 +129,8 @@ def test_only_one_trainer_in_a_folder(tmp_path, policy):
 
 def test_infrastructure_faults_are_masked_never_rewarded(tmp_path, policy, monkeypatch):
     class Flaky(FakePool):
-        def evaluate(self, candidates):
-            return [None if i % 4 == 0 else verdict for i, verdict in enumerate(super().evaluate(candidates))]
+        def evaluate(self, candidates, progress):
+            return [None if i % 4 == 0 else verdict for i, verdict in enumerate(super().evaluate(candidates, progress))]
 
     monkeypatch.setattr(grpo, "Pool", Flaky)
     grpo.run(config(tmp_path / "run", policy, "trainer.steps=2"))
@@ -143,7 +143,7 @@ def test_infrastructure_faults_are_masked_never_rewarded(tmp_path, policy, monke
 @pytest.mark.parametrize("broken", ["masks", "raises"])
 def test_training_stops_when_nothing_can_be_judged(tmp_path, policy, monkeypatch, broken):
     class Broken(FakePool):
-        def evaluate(self, candidates):
+        def evaluate(self, candidates, progress):
             if broken == "raises":
                 raise HarnessFault("the compiler is gone", "install it")
             return [None] * len(candidates)
