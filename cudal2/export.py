@@ -18,10 +18,13 @@ import msgspec
 
 from cudal2 import processor
 from cudal2.archive import Archive
-from cudal2.records import Candidate, Environment, HarnessFault
-from cudal2.results import load
+from cudal2.records import Candidate, Environment, HarnessFault, Timing
+from cudal2.results import load, surely_faster
 from cudal2.runtime.manifest import FILE, Kernel, Manifest
 from cudal2.target import find
+
+DISPATCH_US = 6.0
+"""What `cudal2.runtime` spends on a call beside the kernel, in microseconds."""
 
 Builder = Callable[[Candidate], bytes]
 """The shared object's bytes; `worker.Worker(config).build(candidate).library` is one."""
@@ -61,7 +64,7 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
                         library=library,
                         sha256=digests[row.kernel],
                         timing=row.timing,
-                        dispatch=row.timing.low > 1,
+                        dispatch=_worthwhile(row.timing),
                     )
                 )
             manifest = Manifest(
@@ -76,6 +79,11 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
     return manifest
+
+
+def _worthwhile(timing: Timing) -> bool:
+    """Whether a user gains by the kernel, the dispatcher's own time included."""
+    return surely_faster(timing) and timing.candidate_us + DISPATCH_US < timing.baseline_us
 
 
 def _built(build: Builder, candidate: Candidate) -> bytes:

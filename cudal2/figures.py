@@ -19,7 +19,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from cudal2.records import Status
+from cudal2.records import Status, Timing
 
 INK, FAINT, BLUE, ORANGE, GREEN = "#1f2933", "#c3ccd5", "#0b62a4", "#c2540a", "#1b7f5c"
 SIZE = (5.8, 3.3)
@@ -191,6 +191,23 @@ def heat_map(cells: Mapping[tuple[int, int], float]) -> Figure:
         axes.spines[:].set_visible(False)
         axes.set(xlabel="N", ylabel="M")
         axes.grid(False)
+    return figure
+
+
+def intervals(timings: Mapping[str, Timing]) -> Figure:
+    """Speedup and 95% interval of a few named problems, the first on top."""
+    with _axes((SIZE[0], 0.8 + 0.25 * len(timings))) as (figure, axes):
+        axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        for place, timing in enumerate(timings.values()):
+            color = "#5e3c99" if timing.speedup > 1 else ORANGE
+            axes.plot((timing.low, timing.high), (place, place), color=color, linewidth=4, alpha=0.35)
+            axes.plot(timing.speedup, place, "o", color=color, markersize=5)
+        axes.set_yticks(range(len(timings)), list(timings))
+        axes.tick_params("y", length=0)
+        axes.invert_yaxis()
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set(xlabel="speedup over the fastest baseline")
     return figure
 
 

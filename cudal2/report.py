@@ -18,11 +18,12 @@ from matplotlib.figure import Figure
 from cudal2 import figures, results
 from cudal2.archive import Archive, Sample
 from cudal2.figures import Step, mean, thirds
-from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 
 KERNELS = 40
 """At most this many kernels are shown with their source; a page should open on a phone."""
+LISTED, MAPPED = 30, 4
+"""Up to so many shapes are drawn one by one; from so many on, those of one K are drawn as a map."""
 
 
 def run(folder: Path, out: Path | None = None, *, fingerprint: str = "", target: str = "cpu") -> Path:
@@ -52,7 +53,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "", target:
             steps=steps,
             facts=_facts(steps, kernels, rows),
             charts=_charts(steps),
-            maps=_heat_maps(rows, kernels),
+            maps=_by_shape(rows, kernels),
             evaluated=bool(rows),
             kernels=kernels[:KERNELS],
             hidden=max(len(kernels) - KERNELS, 0),
@@ -193,21 +194,28 @@ def _charts(steps: list[Step]) -> list[tuple[str, str, Markup]]:
     ]
 
 
-def _heat_maps(rows: Sequence[results.Row], kernels: list[dict[str, Any]]) -> list[tuple[str, str, Markup]]:
-    """Speedup over M×N for each K, layout and accumulator: as evaluated, else as archived."""
-    cells: list[tuple[Problem, float]] = [(row.problem, row.timing.speedup) for row in rows if row.timing]
-    cells = cells or [(kernel["problem"], kernel["timing"].speedup) for kernel in kernels]
+def _by_shape(rows: Sequence[results.Row], kernels: list[dict[str, Any]]) -> list[tuple[str, str, Markup]]:
+    """Speedups over shapes as evaluated, else as archived: the intervals of a few shapes, and a map over M×N
+    for each K, layout and accumulator that has enough shapes for one."""
+    timings = {row.problem: row.timing for row in rows if row.timing}
+    timings = timings or {kernel["problem"]: kernel["timing"] for kernel in kernels}
+    pictures = []
+    if 0 < len(timings) <= LISTED:
+        few = {p.name: timings[p] for p in sorted(timings, key=lambda p: p.flop)}
+        text = f"{len(few)} shapes, least work on top. Bars are 95% intervals; dashed, the fastest baseline."
+        pictures.append(("Shape by shape", text, figures.intervals(few)))
     facets: dict[tuple, dict[tuple[int, int], float]] = defaultdict(dict)
-    for p, speedup in cells:
-        facets[p.layout, p.accumulate, p.k][p.m, p.n] = speedup
-    maps = []
-    for number, (layout, accumulate, k) in enumerate(sorted(facets)):
-        facet = facets[layout, accumulate, k]
-        worst, best = min(facet.values()), max(facet.values())
-        text = f"Speedups over M and N at K = {k}: {len(facet)} shapes, from {worst:.2f} to {best:.2f}."
-        picture = Markup(figures.svg(figures.heat_map(facet), f"map{number}"))
-        maps.append((f"K = {k}, {layout}, {accumulate}", text, picture))
-    return maps
+    for p, timing in timings.items():
+        facets[p.layout, p.accumulate, p.k][p.m, p.n] = timing.speedup
+    for (layout, accumulate, k), facet in sorted(facets.items()):
+        if len(facet) >= MAPPED:
+            worst, best = min(facet.values()), max(facet.values())
+            text = f"Speedups over M and N at K = {k}: {len(facet)} shapes, from {worst:.2f} to {best:.2f}."
+            pictures.append((f"K = {k}, {layout}, {accumulate}", text, figures.heat_map(facet)))
+    return [
+        (title, text, Markup(figures.svg(figure, f"shapes{number}")))
+        for number, (title, text, figure) in enumerate(pictures)
+    ]
 
 
 def _config(folder: Path) -> str:

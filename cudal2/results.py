@@ -14,6 +14,8 @@ from cudal2.problem import Problem
 from cudal2.records import Environment, HarnessFault, Timing
 
 NOTHING_ARCHIVED = "no kernel"
+WIDEST = 0.2
+"""A 95% interval wider than this share of its median is no ground to prefer a kernel on."""
 
 _TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", "speedup", "low", "high", "pairs", "paired")
 
@@ -49,9 +51,8 @@ class Results(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """Of a set of correct rows: speedups over the fastest baseline.
 
-    `dispatched` is the geometric mean a user of the exported library sees, where a kernel runs only if its
-    interval lies above 1. `wins` and `sure_wins` are the shares of rows whose median, and whose interval,
-    lies above 1.
+    `wins` is the share of rows whose median lies above 1, `sure_wins` of those that are `surely_faster`.
+    `dispatched` is the geometric mean where torch serves all the others, as it does in an exported library.
     """
 
     shapes: int
@@ -103,6 +104,12 @@ def replace(path: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
+def surely_faster(timing: Timing) -> bool:
+    """Whether the interval lies above 1 and is narrow. A wide one says that the machine was busy with
+    something else, and then its lower bound says little too."""
+    return timing.low > 1 and timing.high - timing.low <= WIDEST * timing.speedup
+
+
 def summarise(rows: Sequence[Row]) -> Summary | None:
     """Over the correct ones of `rows`; None where there is none."""
     timings = [row.timing for row in rows if row.timing]
@@ -112,9 +119,9 @@ def summarise(rows: Sequence[Row]) -> Summary | None:
     return Summary(
         shapes=count,
         geomean=math.exp(sum(math.log(t.speedup) for t in timings) / count),
-        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if t.low > 1) / count),
+        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if surely_faster(t)) / count),
         wins=sum(t.speedup > 1 for t in timings) / count,
-        sure_wins=sum(t.low > 1 for t in timings) / count,
+        sure_wins=sum(map(surely_faster, timings)) / count,
     )
 
 

@@ -1,6 +1,7 @@
 import io
 import re
 from html.parser import HTMLParser
+from itertools import product
 
 import msgspec
 import pytest
@@ -108,8 +109,18 @@ def test_ids_are_unique_and_references_resolve(text):
 def test_every_picture_says_what_it_shows(text):
     page = Page(text)
     pictures = [attributes for tag, attributes in page.tags if attributes.get("role") == "img"]
-    assert len(pictures) == sum(tag == "svg" for tag, _ in page.tags) == 4 + 2  # two values of K
+    assert len(pictures) == sum(tag == "svg" for tag, _ in page.tags) == 4 + 1
     assert all(len(attributes["aria-label"]) > 20 for attributes in pictures)
+
+
+def test_many_shapes_are_drawn_as_maps_by_k(tmp_path):
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        for m, n, k in product((8, 16, 32), (8, 16), (64, 128, 256, 512, 1024, 2048)):
+            entry = candidate(problem=Problem(m, n, k))
+            archive.add(verdict(entry, 0.5 + m / n), entry, None)
+    text = report.run(tmp_path).read_text()
+    assert len(re.findall(r"<h3>K = \d+, tn, f32</h3>", text)) == 6
+    assert "6 shapes, from 1.00 to 4.50" in text and "Bars are" not in text
 
 
 def test_states_the_figures_of_the_run(text):
