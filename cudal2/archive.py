@@ -272,10 +272,13 @@ class Archive:
             yield Sample(origin=Origin(**fields), problem=parse(problem), **dict(zip(names, values)))
 
     def source(self, source_hash: str) -> str:
-        """The source with that hash; KeyError where it was never added."""
+        """The source with that hash; HarnessFault where it was never added."""
         for (text,) in self._rows("SELECT text FROM sources WHERE hash = ?", (source_hash,)):
             return text
-        raise KeyError(source_hash)
+        raise HarnessFault(
+            f"archive {self.path} holds no source {source_hash[:12]}",
+            "The results that name it belong to another archive: evaluate this one",
+        )
 
     def _entries(self, condition: str, **values: Any) -> list[Entry]:
         rows = self._rows(f"SELECT text, body FROM latest WHERE {condition}", values)

@@ -38,6 +38,8 @@ def test_returns_the_verdict_and_source_it_was_given(archive):
     assert found.source == given.source
     assert found.verdict == verdict(given, 1.5)
     assert archive.source(found.hash) == given.source
+    with pytest.raises(HarnessFault, match="no source 123"):
+        archive.source("123")
 
 
 def test_best_is_the_greatest_lower_bound_among_correct_kernels(archive):
