@@ -2,7 +2,7 @@
 
 A kernel runs in this process: load only folders you trust, as with any shared library. It is chosen by the exact
 problem (M, N, K, layout, accumulator), and only where the device is the one it was measured on, torch uses as
-many threads as the measurement did, and the measured interval of its speedup lies above 1. Everything else
+many threads as the measurement did, and it was surely faster then. Everything else
 (other shapes, types, strides, alignments, gradients) goes to torch, unchanged.
 """
 
@@ -121,7 +121,7 @@ class Library:
         if b.ndim != 2 or a.ndim < 2 or a.shape[-1] != b.shape[0]:
             return "not a matrix times a matrix"
         k, n = b.shape
-        layout = "nn" if b.is_contiguous() else "tn" if b.t().is_contiguous() else ""
+        layout = {(n, 1): "nn", (1, k): "tn"}.get((b.stride(0), b.stride(1)))
         if not layout or not a.is_contiguous():
             return "not contiguous"
         kernel = self._kernels.get((a.numel() // k if k else 0, n, k, layout))

@@ -15,8 +15,8 @@ FILE = "manifest.json"
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem's kernel. `timing` is against the fastest baseline; `dispatch` says whether the whole of its
-    interval lies above 1, without which the dispatcher leaves the problem to torch. `source` and `library`
+    """One problem's kernel. `timing` is against the fastest baseline; `dispatch` says whether it was
+    surely faster than that, without which the problem is left to torch. `source` and `library`
     are files; `sha256` is the library's digest in hex."""
 
     problem: Problem
