@@ -85,13 +85,25 @@ def _eval(arguments: argparse.Namespace) -> None:
 
     config = _eval_config(arguments, *_shapes(arguments))
     folder, problems = Path(config.run), config.shapes.problems()
+    _stay_offline(config.policy.path)
     with (
         Archive(folder / "archive.sqlite", create=False) as archive,
         Pool(config.worker) as select,
         Pool(evaluate.strict(config.worker)) as judge,
     ):
-        options = {"target": config.target, "neighbours": config.neighbours, "limit": arguments.limit}
-        evaluate.show(evaluate.run(folder, problems, judge, select, archive, **options))
+        rows = evaluate.run(
+            folder,
+            problems,
+            judge,
+            select,
+            archive,
+            target=config.target,
+            neighbours=config.neighbours,
+            anywhere=config.anywhere,
+            sampler=evaluate.sampler(config) if config.samples else None,
+            limit=arguments.limit,
+        )
+        evaluate.show(rows)
 
 
 def _export(arguments: argparse.Namespace) -> None:

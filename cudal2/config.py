@@ -165,12 +165,21 @@ class SftConfig(_Config, frozen=True):
 
 
 class EvalConfig(_Config, frozen=True):
-    """Which shapes the archive of `run` is evaluated on; `neighbours` other shapes lend their best kernels."""
+    """Which shapes the archive of `run` is evaluated on; `neighbours` other shapes lend their best kernels.
+
+    Where nothing is archived for a shape or near it, `policy` writes `samples` new kernels. `anywhere` also
+    tries kernels that were judged in another environment; they are measured in this one.
+    """
 
     run: str
     target: str = "cpu"
     shapes: ShapesConfig = ShapesConfig()
     neighbours: int = 2
+    anywhere: bool = False
+    samples: int = 0
+    seed: int = 0
+    policy: PolicyConfig = PolicyConfig()
+    prompt: PromptConfig = PromptConfig()
     worker: WorkerConfig = WorkerConfig()
 
 

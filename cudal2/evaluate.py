@@ -8,7 +8,7 @@ each file replaced atomically; a killed evaluation continues where it stopped.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,14 +16,16 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from cudal2.archive import Archive, Origin
-from cudal2.config import WorkerConfig
+from cudal2.archive import ANY, Archive, Origin
+from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.results import NOTHING_ARCHIVED, Results, Row, by_decade, load, save, summarise
+from cudal2.source import extract
+from cudal2.target import find
 
-Sampler = Callable[[Problem, int], Sequence[str]]
-"""Given a problem and a count, that many new sources from a policy ("" where a completion holds none)."""
+Sampler = Callable[[Problem], Sequence[str]]
+"""New sources for a problem from a policy ("" where a completion holds none)."""
 
 
 class Judge(Protocol):
@@ -54,8 +56,8 @@ def run(
     *,
     target: str = "cpu",
     neighbours: int = 2,
+    anywhere: bool = False,
     sampler: Sampler | None = None,
-    samples_per_shape: int = 8,
     limit: int | None = None,
     console: Console | None = None,
 ) -> list[Row]:
@@ -63,13 +65,19 @@ def run(
 
     The archive's best kernel of each problem competes with the best of its `neighbours` nearest other
     problems, timed by `select`; `judge` (a pool made from `strict(config)`) measures the winner. Where nothing
-    is archived near it, `sampler`, if given, writes `samples_per_shape` new kernels, which join the archive.
+    is archived near it, `sampler`, if given, writes new kernels, which join the archive.
     A problem whose row is there already, for this environment and the same kernels, is skipped; one
     whose measurement the harness could not complete gets no row and is tried again by the next evaluation.
-    Raises HarnessFault where the results cannot be read or written.
+
+    Kernels judged in another environment than this are tried only where `anywhere` says so. Raises ValueError
+    where the archive holds no others, HarnessFault where the results cannot be read or written.
     """
     console = console or Console()
     environment = judge.environment()
+    known = archive.environments()
+    if not anywhere and known and environment.fingerprint not in known:
+        raise ValueError(_elsewhere(list(known.values())[-1], environment))
+    source_of = ANY if anywhere else environment.fingerprint
     results = load(folder)
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
     environments = results.environments | {environment.fingerprint: environment}
@@ -77,10 +85,10 @@ def run(
     chosen = list(dict.fromkeys(problems))[:limit]
     for number, problem in enumerate(chosen, 1):
         place = (problem, environment.fingerprint)
-        candidates = _candidates(problem, archive, target, environment.fingerprint, neighbours)
+        candidates = _candidates(problem, archive, target, source_of, neighbours)
         if sampler and not candidates:
-            _sample(problem, sampler, samples_per_shape, select, archive, target)
-            candidates = _candidates(problem, archive, target, environment.fingerprint, neighbours)
+            _sample(problem, sampler, select, archive, target)
+            candidates = _candidates(problem, archive, target, source_of, neighbours)
         row = rows.get(place)
         if row is None or row.considered != _hashes(candidates):
             row = _measure(problem, candidates, target, environment, judge, select)
@@ -94,6 +102,32 @@ def run(
         )
     save(folder, Results(environments, tuple(rows.values())))
     return found
+
+
+def _elsewhere(there: Environment, here: Environment) -> str:
+    fields = there.__struct_fields__
+    pairs = ((name, getattr(there, name), getattr(here, name)) for name in fields)
+    differs = "; ".join(f"{name}: {theirs}, here {ours}" for name, theirs, ours in pairs if theirs != ours)
+    return (
+        f"every kernel in the archive was judged in another environment ({differs}); set the worker up as it "
+        "was, or measure those kernels here with anywhere=true"
+    )
+
+
+def sampler(config: EvalConfig) -> Sampler:
+    """`config.samples` kernels a problem from `config.policy`, which is loaded when first asked."""
+    from cudal2 import policy
+    from cudal2.policy import prompts, sampling
+
+    target = find(config.target)
+    loaded = cache(partial(policy.load, config.policy))
+
+    def sample(problem: Problem) -> list[str]:
+        prompt = prompts.render(config.prompt, config.policy.chat, problem, target)
+        completions = sampling.sample(*loaded(), [prompt] * config.samples, config.policy, config.seed)
+        return [extract(completion, target) or "" for completion in completions]
+
+    return sample
 
 
 def _candidates(
@@ -112,11 +146,11 @@ def _hashes(candidates: dict[str, Problem]) -> tuple[str, ...]:
     return tuple(sorted(digest(source) for source in candidates))
 
 
-def _sample(problem: Problem, sampler: Sampler, count: int, select: Judge, archive: Archive, target: str) -> None:
+def _sample(problem: Problem, sampler: Sampler, select: Judge, archive: Archive, target: str) -> None:
     run = f"eval {problem.name}"
     if any(archive.samples(run)):
         return  # a killed evaluation asked already
-    new = [Candidate(source, problem, target) for source in sampler(problem, count)]
+    new = [Candidate(source, problem, target) for source in sampler(problem)]
     for index, (candidate, verdict) in enumerate(zip(new, select.evaluate(new))):
         if verdict is not None:
             archive.add(verdict, candidate, Origin(run=run, step=0, index=index))

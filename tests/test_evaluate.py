@@ -4,12 +4,13 @@ import json
 import math
 
 import pytest
+from fakes import save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
 
 from cudal2 import evaluate, results
 from cudal2.archive import Archive
-from cudal2.config import WorkerConfig
+from cudal2.config import EvalConfig, PolicyConfig, WorkerConfig
 from cudal2.problem import Problem, grid
 from cudal2.records import HarnessFault
 from cudal2.results import Row
@@ -123,11 +124,14 @@ def test_a_new_kernel_or_another_machine_is_measured_anew(run, archive, tmp_path
     put(archive, "b", 2.5)
     (row,) = run([PROBLEM], FakePool(1.75))
     assert row.timing.speedup == 1.75
-    run([PROBLEM], FakePool(environment=ELSEWHERE), FakePool(environment=ELSEWHERE))
+    there = FakePool(0.5, environment=ELSEWHERE)
+    with pytest.raises(ValueError, match="another CPU"):
+        run([PROBLEM], there, there)
+    run([PROBLEM], there, there, anywhere=True)
     found = results.load(tmp_path).rows
     assert {row.fingerprint for row in found} == {HERE.fingerprint, ELSEWHERE.fingerprint}
     assert row in found
-    assert found[-1].status == results.NOTHING_ARCHIVED  # another machine's speeds do not count here
+    assert found[-1].timing.speedup == 0.5
 
 
 def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
@@ -140,13 +144,13 @@ def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
 def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     asked = []
 
-    def sampler(problem, count):
+    def sampler(problem):
         asked.append(problem)
-        return [candidate(f"new {i}").source for i in range(count)]
+        return [candidate(f"new {i}").source for i in range(3)]
 
     put(archive, "near", 1.0, NEAR)
     nn = Problem(64, 128, 256, "nn")
-    rows = run([NEAR, nn], sampler=sampler, samples_per_shape=3)
+    rows = run([NEAR, nn], sampler=sampler)
     assert asked == [nn]
     assert [row.status for row in rows] == ["ok", "ok"]
     assert len(archive.ranked(nn, "cpu", HERE.fingerprint)) == 3
@@ -155,6 +159,15 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
         (row,) = run([bad], select=FakePool(0), sampler=sampler)
         assert row.status == results.NOTHING_ARCHIVED
     assert asked == [nn, bad]
+
+
+def test_a_policy_writes_kernels_for_a_problem(tmp_path):
+    path = save_policy(tmp_path / "policy")
+    config = EvalConfig(run="", samples=12, policy=PolicyConfig(path=str(path), max_new_tokens=8))
+    sources = evaluate.sampler(config)(PROBLEM)
+    assert len(sources) == 12
+    assert any("hgemm(" in source for source in sources) and "" in sources
+    assert evaluate.sampler(config)(PROBLEM) == sources
 
 
 def test_a_limit_takes_the_first_distinct_problems(run):
