@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from cudal2.archive import ANY, Archive, Origin
@@ -26,6 +27,9 @@ from cudal2.target import find
 
 Sampler = Callable[[Problem], Sequence[str]]
 """New sources for a problem from a policy ("" where a completion holds none)."""
+
+
+_PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 class Judge(Protocol):
@@ -61,7 +65,7 @@ def run(
     limit: int | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Evaluate the first `limit` of `problems` and return their rows, in order.
+    """Evaluate the first `limit` of `problems` and return their rows, in order; says how far it is on `console`.
 
     The archive's best kernel of each problem competes with the best of its `neighbours` nearest other
     problems, timed by `select`; `judge` (a pool made from `strict(config)`) measures the winner. Where nothing
@@ -83,7 +87,8 @@ def run(
     environments = results.environments | {environment.fingerprint: environment}
     found: list[Row] = []
     chosen = list(dict.fromkeys(problems))[:limit]
-    for number, problem in enumerate(chosen, 1):
+    bar = track(chosen, "eval", console=console, disable=not console.is_terminal)
+    for number, problem in enumerate(bar, 1):
         place = (problem, environment.fingerprint)
         candidates = _candidates(problem, archive, target, source_of, neighbours)
         if sampler and not candidates:
@@ -97,9 +102,8 @@ def run(
                 save(folder, Results(environments, tuple(rows.values())))
         if row is not None:
             found.append(row)
-        console.print(
-            f"eval {number}/{len(chosen)}  {describe(problem, row)}", highlight=False, markup=False, soft_wrap=True
-        )
+        if not console.is_terminal:
+            console.print(f"eval {number}/{len(chosen)}  {describe(problem, row)}", **_PLAIN)
     save(folder, Results(environments, tuple(rows.values())))
     return found
 
