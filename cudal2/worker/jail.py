@@ -59,6 +59,8 @@ class Jailed(msgspec.Struct, frozen=True):
     def kill(self) -> None:
         """End every process of the jail and wait for it."""
         self.signal(signal.SIGKILL)  # of a pid namespace this is the init: the kernel ends the rest
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1)  # bubblewrap reaps its child and follows it
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
