@@ -30,7 +30,7 @@ PROMPT_TOKENS = (
     *(f"<|{name}={size}|>" for name in "mnk" for size in SIZES),
     *(f"<|+{size}|>" for size in SIZES[:-2]),
 )
-"""What a problem is written in; see `prompts.size` for how a size becomes tokens."""
+"""What a problem is written in; see `prompts.powers` for sizes."""
 
 PIECES = 768
 """Vocabulary kept for bytes and pieces of lines."""
@@ -82,11 +82,10 @@ def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
     Single lines that only stand inside runs fill what room is left, as if seen once, so that a policy
     that leaves the corpus can still write them whole.
     """
-    least = max(2, len(split) // 500)
     counts = Counter(run for runs in _join(split) for run in runs)
-    runs = {run: n for run, n in counts.most_common(room) if n >= least}
+    runs = {run: n for run, n in counts.most_common(room) if n > 1}
     for line, n in Counter(line for lines in split for line in lines).most_common():
-        if len(runs) < room and n >= least:
+        if len(runs) < room and n > 1:
             runs.setdefault(line, 1)
     return runs
 

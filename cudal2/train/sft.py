@@ -5,16 +5,18 @@ kernel is fast for which shape is left for reinforcement learning to find out.
 """
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
-    DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     PrinterCallback,
@@ -138,6 +140,7 @@ def fit(
         dataloader_pin_memory=cuda,
         save_strategy="no",
         logging_steps=LOG_STEPS,
+        logging_nan_inf_filter=False,  # a loss that is lost must show
         report_to=[],
         disable_tqdm=True,
     )
@@ -145,15 +148,28 @@ def fit(
         model,
         arguments,
         train_dataset=rows,
-        data_collator=DataCollatorForSeq2Seq(words),
+        data_collator=partial(_batch, pad=words.pad_token_id),
     )
     trainer.remove_callback(PrinterCallback)
     metrics = Metrics(folder, config.tracker, 0, msgspec.to_builtins(config))
     try:
         trainer.add_callback(_Report(metrics))
         trainer.train()
+        model.config.use_cache = True  # the trainer turned off what makes sampling fast
     finally:
         metrics.close()
+
+
+def _batch(rows: list[dict[str, list[int]]], pad: int) -> dict[str, torch.Tensor]:
+    """Rows padded on the right, where causal attention never looks, so that no mask is needed.
+
+    (Padding on the left leaves rows of attention with nothing to attend to: on a GPU their gradient is NaN.)
+    """
+    fill = {"input_ids": pad, "labels": -100}
+    return {
+        name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=value)
+        for name, value in fill.items()
+    }
 
 
 class _Report(TrainerCallback):
@@ -163,6 +179,8 @@ class _Report(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if logs and "loss" in logs:
             row = {key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm")}
+            if not math.isfinite(row["loss"]):
+                raise ValueError(f"the loss is {row['loss']} at step {state.global_step}; lower learning_rate")
             self.metrics.log({"step": state.global_step, **row})
             print(f"step {state.global_step:>5}/{state.max_steps}  loss {row['loss']:.4f}", flush=True)
 
