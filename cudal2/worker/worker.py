@@ -110,7 +110,7 @@ class Worker:
             return verdict
 
     def baseline_seconds(self, problem: Problem) -> dict[str, float]:
-        """Median seconds a call of each baseline of the vendor, by name."""
+        """Seconds a call of each baseline of the vendor at its best, by name."""
         with device(exclusive=True):
             return self.bench.baseline_seconds(problem)
 

@@ -153,3 +153,10 @@ def test_nothing_outlives_a_killed_parent(hasty, tmp_path: Path) -> None:
 def _descendants(pid: int) -> list[int]:
     children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return children + [pid for child in children for pid in _descendants(child)]
+
+
+def test_a_disturbed_measurement_is_a_fault_and_never_a_speedup(hasty, monkeypatch) -> None:
+    with Worker(hasty) as worker:
+        monkeypatch.setitem(worker.bench._known, PROBLEM, {"torch.fp32": 1e-9})  # as if it had once been so fast
+        with pytest.raises(HarnessFault):
+            worker.evaluate(Candidate(NAIVE, PROBLEM))
