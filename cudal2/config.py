@@ -148,8 +148,8 @@ class SftConfig(_Config, frozen=True):
     run: str
     seed: int = 0
     target: str = "cpu"
-    samples: int = 20_000
-    epochs: float = 4.0
+    samples: int = 60_000
+    epochs: float = 2.0
     batch_size: int = 16
     learning_rate: float = 3e-3
     vocabulary: int = 4096

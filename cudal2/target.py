@@ -23,8 +23,7 @@ CPU = Target(
     language="cpp",
     suffix=".cpp",
     signature=(
-        'extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, '
-        "int M, int N, int K, void* workspace)"
+        'extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace)'
     ),
     # No -ffast-math: it would let the compiler change what a source says about rounding and NaN.
     flags=("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast"),

@@ -49,29 +49,42 @@ def run(config: SftConfig) -> None:
     """Draw the corpus, train, save to `RUN/policy` (bfloat16), and judge samples on held-out shapes.
 
     `RUN` then also holds config.json, metrics.jsonl, archive.sqlite with every judged sample, and
-    verify.json (see `verify`). Raises ValueError where the configuration cannot work.
+    verify.json (see `verify`). A folder that holds the trained policy already is only verified. Raises ValueError where the configuration cannot work.
     """
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
+    trained = _already_trained(folder, config)
     (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
     set_seed(config.seed)
     examples = draw(config)
     sources = [text for _, text in examples]
-    words = tokenizer.train(sources[:TOKENIZER_SOURCES], config.vocabulary)
-    rows = encode(words, examples, config.context)
-    print(
-        f"{len(rows)} samples, {len(set(sources))} distinct, "
-        f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; {len(words)} words",
-        flush=True,
-    )
-    model = create(config, words)
-    fit(model, words, rows, config)
-    model.bfloat16().save_pretrained(folder / "policy")
-    words.save_pretrained(folder / "policy")
+    if trained:
+        print(f"{folder}/policy is trained already", flush=True)
+    else:
+        words = tokenizer.train(sources[:TOKENIZER_SOURCES], config.vocabulary)
+        rows = encode(words, examples, config.context)
+        print(
+            f"{len(rows)} samples, {len(set(sources))} distinct, "
+            f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; {len(words)} words",
+            flush=True,
+        )
+        model = create(config, words)
+        fit(model, words, rows, config)
+        words.save_pretrained(folder / "policy")
+        model.bfloat16().save_pretrained(folder / "policy")  # last: its presence says that training is done
     if config.verify:
         report = verify(config, set(sources))
         (folder / "verify.json").write_text(json.dumps(report, indent=2) + "\n")
         print(json.dumps(report), flush=True)
+
+
+def _already_trained(folder: Path, config: SftConfig) -> bool:
+    """Whether the folder holds the policy that this configuration makes; only the verification may differ."""
+    if not (folder / "policy" / "model.safetensors").is_file():
+        return False
+    before = msgspec.json.decode((folder / "config.json").read_bytes(), type=SftConfig)
+    same = {"run": "", "verify": 0, "worker": config.worker, "tracker": config.tracker}
+    return msgspec.structs.replace(before, **same) == msgspec.structs.replace(config, **same)
 
 
 def draw(config: SftConfig) -> list[Example]:
