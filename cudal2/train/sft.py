@@ -49,7 +49,8 @@ def run(config: SftConfig) -> None:
     """Draw the corpus, train, save to `RUN/policy` (bfloat16), and judge samples on held-out shapes.
 
     `RUN` then also holds config.json, metrics.jsonl, archive.sqlite with every judged sample, and
-    verify.json (see `verify`). A folder that holds the trained policy already is only verified. Raises ValueError where the configuration cannot work.
+    verify.json (see `verify`). A folder that holds the trained policy already is only verified.
+    Raises ValueError where the configuration cannot work.
     """
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
