@@ -21,7 +21,7 @@ POOL = 4 << 20
 SCRATCH_BAND = 1 << 16
 FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
-ARENAS = 4
+ARENAS = 8
 DISTURBED = 2.0
 """A baseline this many times slower than at its best was disturbed, and so was the candidate beside it."""
 TRIES = 3
