@@ -211,24 +211,27 @@ def intervals(timings: Mapping[str, Timing]) -> Figure:
     return figure
 
 
+SMOOTH = 6
+"""Steps over which a comparison's lines are averaged, since each step meets only some of the shapes."""
+
+
 def comparison(runs: Mapping[str, Sequence[Step]]) -> Figure:
-    """Mean speedup over all samples by step: a line for each run, and their mean where there are several."""
+    """Mean speedup over all samples by step: a dot for each step, a line for each run, a trailing mean over SMOOTH."""
     with _axes((7.2, 3.8)) as (figure, axes):
         axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
-            "fastest baseline", (1, 1), (-4, 3), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", fontsize=8,
+            "fastest baseline", (0, 1), (4, 4), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="left", fontsize=8,
         )  # fmt: skip
-        means = {name: {s.step: mean(s.speedups) for s in steps} for name, steps in runs.items()}
-        for color, (name, line) in zip((BLUE, ORANGE, GREEN, "#6b4c9a", "#a63a50") * 9, means.items()):
-            axes.plot(list(line), list(line.values()), color=color, linewidth=1.2, alpha=0.75, label=name)
-        common = sorted(set.intersection(*(set(line) for line in means.values())))
-        if len(means) > 1 and common:
-            average = [mean([line[step] for line in means.values()]) for step in common]
-            axes.plot(common, average, color=INK, linewidth=2.4, label="mean")
+        for color, (name, steps) in zip((BLUE, ORANGE, GREEN, "#6b4c9a", "#a63a50") * 9, runs.items()):
+            numbers = [step.step for step in steps]
+            means = [mean(step.speedups) for step in steps]
+            trailing = [mean(means[max(0, last - SMOOTH) : last]) for last in range(1, len(means) + 1)]
+            axes.plot(numbers, means, ".", color=color, markersize=4, alpha=0.45)
+            axes.plot(numbers, trailing, color=color, linewidth=2, label=name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="GRPO step", ylabel="mean speedup (failures count as 0)", ylim=(0, None))
-        axes.legend(loc="best", ncols=2)
+        axes.legend(loc="lower right", title=f"line: last {SMOOTH} steps")
     return figure
 
 
