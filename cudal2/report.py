@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import jinja2
@@ -24,7 +25,7 @@ from cudal2.records import HarnessFault, Status, Timing
 KERNELS = 40
 """At most this many kernels are shown with their source; a page should open on a phone."""
 LISTED, MAPPED = 30, 4
-"""Up to so many shapes are drawn one by one; from so many on, those of one K are drawn as a map."""
+"""Up to so many shapes are drawn one by one; from so many on, those of one K have a map of their own."""
 
 
 def run(folder: Path, out: Path | None = None, *, fingerprint: str = "", target: str = "cpu") -> Path:
@@ -201,8 +202,8 @@ def _charts(steps: list[Step]) -> list[tuple[str, str, Markup]]:
 
 
 def _by_shape(rows: Sequence[results.Row], kernels: list[dict[str, Any]]) -> list[tuple[str, str, Markup]]:
-    """Speedups over shapes as evaluated, else as archived: the intervals of a few shapes, and a map over M×N
-    for each K, layout and accumulator that has enough shapes for one."""
+    """Speedups over shapes as evaluated, else as archived: the intervals of a few shapes, and maps over M×N,
+    one for each K that has enough shapes for it or else one over all K."""
     timings = {row.problem: row.timing for row in rows if row.timing}
     timings = timings or {kernel["problem"]: kernel["timing"] for kernel in kernels}
     pictures = []
@@ -210,18 +211,28 @@ def _by_shape(rows: Sequence[results.Row], kernels: list[dict[str, Any]]) -> lis
         few = {p.name: timings[p] for p in sorted(timings, key=lambda p: p.flop)}
         text = f"{len(few)} shapes, least work on top. Bars are 95% intervals; dashed, the fastest baseline."
         pictures.append(("Shape by shape", text, figures.intervals(few)))
-    facets: dict[tuple, dict[tuple[int, int], float]] = defaultdict(dict)
+    facets: dict[tuple[str, str], dict[int, dict[tuple[int, int], float]]] = defaultdict(lambda: defaultdict(dict))
     for p, timing in timings.items():
-        facets[p.layout, p.accumulate, p.k][p.m, p.n] = timing.speedup
-    for (layout, accumulate, k), facet in sorted(facets.items()):
-        if len(facet) >= MAPPED:
-            worst, best = min(facet.values()), max(facet.values())
-            text = f"Speedups over M and N at K = {k}: {len(facet)} shapes, from {worst:.2f} to {best:.2f}."
-            pictures.append((f"K = {k}, {layout}, {accumulate}", text, figures.heat_map(facet)))
+        facets[p.layout, p.accumulate][p.k][p.m, p.n] = timing.speedup
+    for (layout, accumulate), by_k in sorted(facets.items()):
+        maps = {f"K = {k}": cells for k, cells in sorted(by_k.items()) if len(cells) >= MAPPED}
+        for name, cells in (maps or {"all K": _over_k(by_k)}).items():
+            worst, best = min(cells.values()), max(cells.values())
+            text = f"Speedups over M and N at {name}: {len(cells)} shapes, from {worst:.2f} to {best:.2f}."
+            pictures.append((f"{name}, {layout}, {accumulate}", text, figures.heat_map(cells)))
     return [
         (title, text, Markup(figures.svg(figure, f"shapes{number}")))
         for number, (title, text, figure) in enumerate(pictures)
     ]
+
+
+def _over_k(by_k: dict[int, dict[tuple[int, int], float]]) -> dict[tuple[int, int], float]:
+    """The geometric mean of each M×N over the K it was measured at."""
+    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for cells in by_k.values():
+        for place, value in cells.items():
+            found[place].append(value)
+    return {place: geometric_mean(values) for place, values in found.items()}
 
 
 def _config(folder: Path) -> str:
