@@ -18,10 +18,6 @@ SECONDS = 600.0
 """For importing torch, and for a batch of calls."""
 
 
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
-"""glibc then keeps what temporaries free. By default it learns to, so a host would be up to 6% slower at first."""
-
-
 class Baselines:
     """A running baseline host. `attach` an arena, `choose` a baseline, then use `side` like a candidate's."""
 
@@ -34,7 +30,7 @@ class Baselines:
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)} | KEEP_MEMORY,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         )
         for fd in (command_read, reply_write):
             os.close(fd)

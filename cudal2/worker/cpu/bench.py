@@ -22,7 +22,7 @@ SCRATCH_BAND = 1 << 16
 FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
 ARENAS = 8
-DISTURBED = 2.0
+DISTURBED = 1.6
 """A baseline this many times slower than at its best was disturbed, and so was the candidate beside it."""
 TRIES = 3
 
