@@ -34,6 +34,8 @@ class WorkerConfig(_Config, frozen=True):
     batch_ms: float = 10.0
     min_pairs: int = 5
     max_pairs: int = 25
+    disturbed: float = 1.6
+    """A baseline this many times slower than alone was disturbed, and so was the candidate beside it."""
     timing_seconds: float = 3.0
     """Timing stops here too, once there are `min_pairs`."""
     precision: float = 0.01

@@ -45,7 +45,7 @@ def random_problem(rng: random.Random, layout: Layout, most: int) -> Problem:
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """Verifies in full, hardly times. Two threads, so that sharing among threads is tried as well."""
     cache = str(tmp_path_factory.mktemp("cache"))
-    config = WorkerConfig(cache=cache, threads=2, batch_ms=0.1, min_pairs=2, max_pairs=2)
+    config = WorkerConfig(cache=cache, threads=2, batch_ms=0.1, min_pairs=2, max_pairs=2, disturbed=1e3)
     with Worker(config) as judge:
         yield judge
 

@@ -21,5 +21,11 @@ extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, i
 def hasty(tmp_path) -> WorkerConfig:
     """Few, short measurements, and a cache of its own."""
     return WorkerConfig(
-        cache=str(tmp_path / "cache"), compile_seconds=20, run_seconds=10, timing_seconds=0.1, batch_ms=2, min_pairs=3
+        cache=str(tmp_path / "cache"),
+        compile_seconds=20,
+        run_seconds=10,
+        timing_seconds=0.1,
+        batch_ms=2,
+        min_pairs=3,
+        disturbed=1e3,
     )

@@ -32,6 +32,7 @@ def worker(request, tmp_path_factory):
         timing_seconds=0.1,
         batch_ms=2,
         min_pairs=3,
+        disturbed=1e3,
     )
     with Worker(config) as worker:
         yield worker

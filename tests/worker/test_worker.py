@@ -130,7 +130,7 @@ def test_nothing_outlives_a_killed_parent(hasty, tmp_path: Path) -> None:
         from cudal2.records import Candidate
         from cudal2.worker.pool import Pool
         if __name__ == "__main__":
-            pool = Pool(WorkerConfig(cache={hasty.cache!r}, timing_seconds=0.1, batch_ms=2, min_pairs=3))
+            pool = Pool(WorkerConfig(cache={hasty.cache!r}, timing_seconds=0.1, batch_ms=2, min_pairs=3, disturbed=1e3))
             print(pool.evaluate([Candidate({NAIVE!r}, parse("64_64_64"))])[0].status, flush=True)
             sys.stdin.read()
         """)

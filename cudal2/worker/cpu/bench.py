@@ -22,8 +22,6 @@ SCRATCH_BAND = 1 << 16
 FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
 ARENAS = 8
-DISTURBED = 1.6
-"""A baseline this many times slower than at its best was disturbed, and so was the candidate beside it."""
 TRIES = 3
 
 
@@ -139,7 +137,7 @@ class CpuBench:
         for _ in range(TRIES):
             paired = pair(side, self._vendor(arena, name), self._stage(arena), name, vendor_seconds)
             slowdown = paired.baseline_us / vendor_seconds / 1e6
-            if slowdown <= DISTURBED:
+            if slowdown <= self.config.disturbed:
                 return paired
         raise HarnessFault(
             f"the machine is too busy to time: {name} takes {slowdown:.1f} times as long as it did alone",
