@@ -99,7 +99,7 @@ def test_kernels_built_by_the_worker_run_and_share_torchs_threads(tmp_path, arch
     """The whole way: evaluated, built in the jail, copied, loaded, called."""
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
     assess(tmp_path, archive, {FAST: (OPENMP, 2.5)}, here)
-    with Worker(WorkerConfig(cache=str(tmp_path / "cache"))) as worker:
+    with Worker(WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3)) as worker:
         export.run(tmp_path / "run", archive, lambda c: worker.build(c).library, here)
     lib = load((tmp_path / "run" / "export").rename(tmp_path / "copy"))
     a, b = torch.randn(24, 32).half(), torch.randn(32, 40).half()
