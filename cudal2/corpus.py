@@ -1,8 +1,9 @@
 """Kernel families: templates whose knobs render to correct, complete, different kernel sources.
 
-A family is two files in `data/families/TARGET/`: `NAME.toml` (what it is, its knobs, its rules) and
-`NAME.cpp.j2` (the whole source, in Jinja2). Knobs never see the shape, so that a policy trained on draws
-from here has learnt how kernels are written and nothing about which of them is fast where.
+A family is two files in `data/families/FOLDER/`: `NAME.toml` (what it is, its knobs, its rules) and
+`NAME.cpp.j2` or `NAME.cu.j2` (the whole source, in Jinja2). A target reads one folder or several: what runs on
+sm_80 also runs on everything newer. Knobs never see the shape, so that a policy trained on draws from here has
+learnt how kernels are written and nothing about which of them is fast where.
 
 Three styles write the same kernel as three people would. `styles.toml` holds their names for things; in a
 template a line that starts with `//` is a comment of "plain" and "tutor", one with `///` of "tutor" alone.
@@ -19,7 +20,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cudal2.assets import asset
-from cudal2.problem import Layout, Problem
+from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import digest
 from cudal2.target import Target
 
@@ -31,16 +32,27 @@ SIZES = tuple(sorted({*(2**p for p in range(6, 12)), *range(64, 512, 8), *range(
 HELD_OUT_SHARE = 0.1
 """Share of all shapes that training never sees."""
 
+SHARED_MEMORY = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90a": 227, "sm_100a": 227, "sm_120a": 99}
+"""KiB of shared memory one block may have (CUDA C++ Programming Guide, compute capabilities); rules see bytes."""
+
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for which the Jinja2 expression `refuse` over knobs and `layout` holds are not rendered."""
+    """Settings for which the Jinja2 expression `refuse` holds are not rendered.
+
+    It sees the knobs, `layout`, and `smem_limit`: the bytes of shared memory a block may have on the target
+    (0 where there is none).
+    """
 
     refuse: str
     because: str
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Kernels of one structure: `knobs` lists the values each knob may take, `source` the method's origin."""
+    """Kernels of one structure: `knobs` lists the values each knob may take, `source` the method's origin.
+
+    `folder` is where its files are, `target` what it is to be rendered for. A knob named `accumulate`
+    tells which problems a setting serves: one that sums in f16 does not serve an f32 problem.
+    """
 
     summary: str
     layouts: tuple[Layout, ...]
@@ -48,6 +60,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[Rule, ...] = ()
     source: str = ""
     name: str = ""
+    folder: str = ""
+    suffix: str = ""
     target: str = ""
 
 
@@ -61,8 +75,9 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def families(target: Target) -> tuple[Family, ...]:
-    """All families of that target, by name; FileNotFoundError where it has none."""
-    return _families(target.name)
+    """All families of that target, folder by folder, by name; FileNotFoundError where it has none."""
+    folders = getattr(target, "families", (target.name,))
+    return tuple(family for folder in folders for family in _families(folder, target.suffix, target.name))
 
 
 def render(family: Family, knobs: Knobs, layout: Layout) -> str:
@@ -79,8 +94,8 @@ def render(family: Family, knobs: Knobs, layout: Layout) -> str:
     if reason := refusal(family, knobs, layout):
         raise ValueError(f"family {family.name}: {reason}")
     style = str(knobs["style"])
-    names = _styles(family.target)[style]
-    template = _environment(family.target).get_template(f"{family.name}.cpp.j2")
+    names = _styles(family.folder)[style]
+    template = _environment(family.folder).get_template(f"{family.name}{family.suffix}.j2")
     return _keep_comments(template.render(names, **knobs, layout=layout), style)
 
 
@@ -88,8 +103,9 @@ def refusal(family: Family, knobs: Knobs, layout: Layout) -> str:
     """Why a setting is not rendered; empty where it is."""
     if layout not in family.layouts:
         return f"there is no {layout} kernel"
+    smem_limit = 1024 * SHARED_MEMORY.get(family.target, 0)
     for rule in family.rules:
-        if _expression(family.target, rule.refuse)(**knobs, layout=layout):
+        if _expression(family.folder, rule.refuse)(**knobs, layout=layout, smem_limit=smem_limit):
             return rule.because
     return ""
 
@@ -102,11 +118,16 @@ def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
             yield knobs
 
 
-def draw(target: Target, layout: Layout, rng: random.Random) -> Sample:
-    """A random source: a family uniformly, then its allowed settings uniformly. The shape plays no part."""
+def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumulate = "f32") -> Sample:
+    """A random source: a family uniformly, then its allowed settings uniformly. The shape plays no part.
+
+    For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also those.
+    """
     family = rng.choice([family for family in families(target) if layout in family.layouts])
     while True:
         knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
+        if accumulate == "f32" and knobs.get("accumulate") == "f16":
+            continue
         if not refusal(family, knobs, layout):
             return Sample(family.name, layout, knobs, render(family, knobs, layout))
 
@@ -141,24 +162,25 @@ def _keep_comments(text: str, style: str) -> str:
 
 
 @cache
-def _families(target: str) -> tuple[Family, ...]:
+def _families(folder: str, suffix: str, target: str) -> tuple[Family, ...]:
     found = []
-    for path in sorted(asset("data", "families", target).glob("*.cpp.j2")):
-        name = path.name.removesuffix(".cpp.j2")
+    for path in sorted(asset("data", "families", folder).glob(f"*{suffix}.j2")):
+        name = path.name.removesuffix(f"{suffix}.j2")
         record = tomllib.loads(path.with_name(f"{name}.toml").read_text())
-        found.append(msgspec.convert(record | {"name": name, "target": target}, Family))
+        place = {"name": name, "folder": folder, "suffix": suffix, "target": target}
+        found.append(msgspec.convert(record | place, Family))
     return tuple(found)
 
 
 @cache
-def _styles(target: str) -> dict[str, dict[str, str]]:
-    return tomllib.loads(asset("data", "families", target, "styles.toml").read_text())
+def _styles(folder: str) -> dict[str, dict[str, str]]:
+    return tomllib.loads(asset("data", "families", folder, "styles.toml").read_text())
 
 
 @cache
-def _environment(target: str) -> Environment:
+def _environment(folder: str) -> Environment:
     return Environment(
-        loader=FileSystemLoader(asset("data", "families", target)),
+        loader=FileSystemLoader(asset("data", "families", folder)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -167,5 +189,5 @@ def _environment(target: str) -> Environment:
 
 
 @cache
-def _expression(target: str, text: str) -> Any:
-    return _environment(target).compile_expression(text, undefined_to_none=False)
+def _expression(folder: str, text: str) -> Any:
+    return _environment(folder).compile_expression(text, undefined_to_none=False)
