@@ -1,0 +1,1 @@
+"""Judging CUDA kernels: toolchain, build, gate; the candidate's host code recorded in a jail; its kernels replayed."""

@@ -1,0 +1,258 @@
+"""Compile a CUDA candidate in the jail, once: a shared object for its host code, a cubin for its kernels.
+
+Both come out of one device compilation. The cubin is the file that ptxas wrote, not what the shared object
+carries: host code can put bytes of its own choice into the sections of a shared object.
+"""
+
+import hashlib
+import io
+import re
+import shutil
+import stat
+import subprocess
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from cudal2.records import HarnessFault, Status, digest
+from cudal2.target import Target
+from cudal2.worker import jail, seccomp
+from cudal2.worker.build import FREE_BYTES, LOG_BYTES
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda import toolchain
+from cudal2.worker.cuda.toolchain import Toolchain
+
+FLAGS = (
+    *("-shared", "-cudart", "static", "-no-compress", "--no-device-link", "-Xptxas", "-v", "--keep", "--keep-dir", "."),
+    *("-Xcompiler", "-fPIC,-fmax-errors=5,-fdiagnostics-color=never,-fno-diagnostics-show-caret"),
+    # Without the second the runtime's own symbols would hide which names the candidate defines.
+    *("-Xlinker", "--no-undefined", "-Xlinker", "--exclude-libs,ALL"),
+)
+CUBIN_BYTES = 16 << 20
+"""Largest cubin accepted; a CUTLASS kernel has 100 KB."""
+LIBRARY_BYTES = 64 << 20
+MEMORY = 8 << 30
+"""Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
+FILE_BYTES = 256 << 20
+MESSAGE_BYTES = 4 << 20
+"""How far the compiler's output is read in search of what ptxas says about each kernel."""
+
+_ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '([^']*)'", re.MULTILINE)
+_NUMBERS = {
+    "registers": r"Used (\d+) registers",
+    "shared": r"(\d+) bytes smem",
+    "stack": r"(\d+) bytes stack frame",
+    "spill_stores": r"(\d+) bytes spill stores",
+    "spill_loads": r"(\d+) bytes spill loads",
+    "constant": r"(\d+) bytes cmem\[0\]",
+}
+# What is said of every kernel; advice, which has a number such as (C7510), stays in the log.
+_ROUTINE = re.compile(
+    r"^(?:ptxas info\s*: (?:Compiling entry function|Function properties for|Used \d+|Compile time|\d+ bytes gmem).*"
+    r"|\s+\d+ bytes stack frame.*|\s*)\n?",
+    re.MULTILINE,
+)
+_NO_MEMORY = re.compile(r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail", re.IGNORECASE)
+_DIED = re.compile(r"died due to signal (?:6|9|11)\b|Killed|Segmentation fault")
+_ENTERED = re.compile(rb'^# \d+ "([^"\n]+)" 1\b', re.MULTILINE)
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What one kernel takes: registers a thread; bytes of static shared memory, stack, spills and constants."""
+
+    kernel: str
+    registers: int = 0
+    shared: int = 0
+    stack: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    constant: int = 0
+
+
+class CudaBuild(msgspec.Struct, frozen=True):
+    """What the compiler made of a source; `library` and `cubin` are empty unless `status` is ok.
+
+    `imports` are the names that the candidate's own host code leaves to other libraries, `headers` the files it
+    included, by path, with the SHA-256 of their contents.
+    """
+
+    status: Status
+    library: bytes = b""
+    cubin: bytes = b""
+    log: str = ""
+    resources: tuple[Resources, ...] = ()
+    imports: tuple[str, ...] = ()
+    seconds: float = 0.0
+    headers: dict[str, str] = {}
+
+
+def describe(resources: Resources) -> str:
+    """For a prompt: `128 registers, 98304 B shared, 0 B spilled`; only static shared memory is known here."""
+    spilled = resources.spill_stores + resources.spill_loads
+    return f"{resources.registers} registers, {resources.shared} B shared, {spilled} B spilled"
+
+
+def build(
+    source: str,
+    target: Target,
+    cache: Cache,
+    kind: jail.Kind,
+    seconds: float = 60.0,
+    includes: tuple[Path, ...] = (),
+    extra_flags: tuple[str, ...] = (),
+    memory: int = MEMORY,
+) -> CudaBuild:
+    """Compile `source` for `target` in a jail of that kind within `seconds` of wall time, or recall it.
+
+    `includes` are further folders of headers; `memory` is the address space, in bytes, of each compiler process.
+    A recalled build counts only while every header it included is unchanged. A source that fails to compile is a
+    CudaBuild with its status; HarnessFault is for a missing compiler, a jail that does not start or a full disk.
+    """
+    tools = toolchain.find()
+    folders = tuple(folder.resolve() for folder in includes)
+    flags = (*FLAGS, *target.flags, *extra_flags)
+    key = digest(
+        *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.arch),
+        *map(str, (*folders, *tools.cutlass)),
+    )
+    with cache.lock("builds", key):
+        stored = cache.read("builds", key)
+        if stored is not None:
+            known = msgspec.msgpack.decode(stored, type=CudaBuild)
+            if all(_digest(path) == content for path, content in known.headers.items()):
+                return known
+        made = _compile(source, target, tools, flags, folders, kind, seconds, memory)
+        cache.write("builds", key, msgspec.msgpack.encode(made))
+        return made
+
+
+def _compile(
+    source: str,
+    target: Target,
+    tools: Toolchain,
+    flags: tuple[str, ...],
+    includes: tuple[Path, ...],
+    kind: jail.Kind,
+    seconds: float,
+    memory: int,
+) -> CudaBuild:
+    started = time.perf_counter()
+    folder = jail.job_folder()
+    folders = (*includes, *tools.cutlass)
+    try:
+        (folder / f"kernel{target.suffix}").write_text(source)
+        with (folder / "log").open("w+b") as messages:
+            jailed = jail.start(
+                kind,
+                [
+                    *(str(tools.nvcc), "-ccbin", str(tools.host_compiler), *flags),
+                    *(word for place in folders for word in ("-isystem", str(place))),
+                    *(f"kernel{target.suffix}", "-o", "kernel.so"),
+                ],
+                readable=[*tools.readable, *includes],
+                writable=[folder],
+                limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=int(seconds) + 1),
+                environment={"TMPDIR": str(folder)},
+                filter_program=seccomp.toolchain(),
+                stderr=messages.fileno(),
+            )
+            try:
+                code = jailed.process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                jailed.kill()
+            messages.seek(0)
+            text = messages.read(MESSAGE_BYTES).decode(errors="replace")
+        made = CudaBuild(
+            Status.OK,
+            log=_readable(_ROUTINE.sub("", text), folder),
+            seconds=time.perf_counter() - started,
+            headers=_headers(folder, (tools.root, Path("/usr"), *folders)),
+        )
+        if code == 0:
+            return _finished(made, folder, text)
+        if shutil.disk_usage(folder).free < FREE_BYTES:
+            raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
+        if code is None:
+            return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
+        log = made.log or f"the compiler ended with {code}"
+        if _NO_MEMORY.search(text) or _DIED.search(text):
+            log = f"the compiler failed within its limit of {memory / 2**30:g} GiB of memory\n{log}"
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log)
+    except OSError as error:
+        raise HarnessFault(f"cannot build in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
+    try:
+        library = _output(folder / "kernel.so", LIBRARY_BYTES)
+        cubin = _output(folder / "kernel.cubin", CUBIN_BYTES)
+        imports = _imports(_output(folder / "kernel.o", LIBRARY_BYTES))
+    except ValueError as error:
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}")
+    return msgspec.structs.replace(made, library=library, cubin=cubin, resources=_resources(text), imports=imports)
+
+
+def _output(file: Path, most: int) -> bytes:
+    """A file the compiler wrote. ValueError where it is missing or too large."""
+    if not file.exists() or not stat.S_ISREG(file.lstat().st_mode):
+        raise ValueError(f"the compiler made no {file.name}")
+    if file.stat().st_size > most:
+        raise ValueError(f"{file.name} has {file.stat().st_size} bytes; at most {most} are accepted")
+    return file.read_bytes()
+
+
+def _imports(object_file: bytes) -> tuple[str, ...]:
+    """Names that an object file uses and does not define. ValueError where it is no ELF file."""
+    try:
+        symbols = ELFFile(io.BytesIO(object_file)).get_section_by_name(".symtab").iter_symbols()
+        return tuple(sorted({s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}))
+    except (ELFError, AttributeError) as error:
+        raise ValueError(f"the compiler's object file cannot be read: {error}") from error
+
+
+def _resources(text: str) -> tuple[Resources, ...]:
+    """What `ptxas -v` says about each kernel, in its order."""
+    _, *parts = _ENTRY.split(text)
+    found = []
+    for kernel, body in zip(parts[::2], parts[1::2]):
+        numbers = {name: re.search(pattern, body) for name, pattern in _NUMBERS.items()}
+        found.append(Resources(kernel, **{name: int(hit.group(1)) for name, hit in numbers.items() if hit}))
+    return tuple(found)
+
+
+def _headers(folder: Path, places: tuple[Path, ...]) -> dict[str, str]:
+    """Every file below `places` that the preprocessed sources entered, by path, with its digest.
+
+    The host's pass (`-MD`) does not see what device code alone includes, the line markers of both passes do.
+    https://gcc.gnu.org/onlinedocs/cpp/Preprocessor-Output.html
+    """
+    named = {name for file in folder.glob("*.ii") for name in _ENTERED.findall(_output(file, FILE_BYTES))}
+    files = {Path(name.decode(errors="replace")).resolve() for name in named}
+    return {str(file): _digest(str(file)) for file in sorted(files) if any(map(file.is_relative_to, places))}
+
+
+def _digest(path: str) -> str:
+    """SHA-256 of a file, empty where there is none; read again only when its time or size changed."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    return _digest_of(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else ""
+
+
+@lru_cache(maxsize=65536)
+def _digest_of(path: str, mtime_ns: int, size: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _readable(text: str, folder: Path) -> str:
+    """What of the compiler's words may be stored and shown: at most LOG_BYTES, no path of ours, plain ASCII."""
+    return re.sub(r"[^\x09\x0a\x20-\x7e]", "?", text.replace(f"{folder}/", "")[:LOG_BYTES])

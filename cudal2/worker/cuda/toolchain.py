@@ -1,0 +1,149 @@
+"""Where the CUDA compiler, its disassembler and the CUTLASS headers are, and whether they work together."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import cache as memoise
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from cudal2.records import HarnessFault, digest
+from cudal2.worker.build import artefact, compiler
+
+REMEDY = 'Install it: pip install "cudal2[toolchain]", or point CUDA_HOME at a CUDA toolkit from 12.8 on'
+
+
+class Toolchain(msgspec.Struct, frozen=True):
+    """What device code is built and read with.
+
+    `root` is the folder that holds nvcc's `bin`, `include` and `nvvm`; `version` and `host_version` decide, with
+    the flags, what a build is. `cutlass` holds CUTLASS's include folders, empty where it is not installed;
+    `nvdisasm` is None where there is none.
+    """
+
+    nvcc: Path
+    root: Path
+    version: str
+    host_compiler: Path
+    host_version: str
+    cutlass: tuple[Path, ...] = ()
+    nvdisasm: Path | None = None
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """The folders outside `/usr`, which every jail shows, that a jail must show to compile."""
+        return tuple(folder for folder in (self.root, *self.cutlass) if not folder.is_relative_to("/usr"))
+
+
+@memoise
+def find() -> Toolchain:
+    """The first CUDA toolkit of CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda and the Python packages.
+
+    Raises HarnessFault where there is none, or where it cannot compile an empty kernel with this host compiler.
+    """
+    nvcc = next(_programs("nvcc"), None)
+    if nvcc is None:
+        raise HarnessFault("nvcc, the CUDA compiler, is not installed", REMEDY)
+    root = _root(nvcc)
+    host = Path(compiler())
+    found = Toolchain(
+        nvcc=root / "bin" / "nvcc",
+        root=root,
+        version=_version(nvcc),
+        host_compiler=host,
+        host_version=_ask([host, "--version"]).splitlines()[0],
+        cutlass=cutlass(),
+        nvdisasm=nvdisasm(root),
+    )
+    _prove(found)
+    return found
+
+
+def cutlass() -> tuple[Path, ...]:
+    """CUTLASS's include folders, from the package `nvidia-cutlass`; empty where it is not installed."""
+    sources = [package / "source" for package in _packages("cutlass_library")]
+    folders = [source / name for source in sources[:1] for name in ("include", "tools/util/include")]
+    return tuple(_reachable(folder.resolve()) for folder in folders if folder.is_dir())
+
+
+def nvdisasm(root: Path | None = None) -> Path | None:
+    """The disassembler: the one in PATH, else the toolkit's at `root`, else the package `nvidia-cuda-nvdisasm`'s."""
+    toolkit = shutil.which("nvdisasm", path=str(root / "bin")) if root else None
+    path = shutil.which("nvdisasm") or toolkit or next(map(str, _programs("nvdisasm")), None)
+    return _reachable(Path(path).resolve()) if path else None
+
+
+def _programs(name: str) -> Iterator[Path]:
+    homes = [os.environ[variable] for variable in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(variable)]
+    packages = [package / "cu13" for package in _packages("nvidia")]
+    places = [f"{home}/bin" for home in homes] + [None, "/usr/local/cuda/bin"] + [f"{home}/bin" for home in packages]
+    for place in places:
+        if path := shutil.which(name, path=place):
+            yield Path(path)
+
+
+def _packages(name: str) -> list[Path]:
+    spec = find_spec(name)
+    return [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+
+
+def _version(nvcc: Path) -> str:
+    """`13.0.88`, from `Cuda compilation tools, release 13.0, V13.0.88`."""
+    text = _ask([nvcc, "--version"])
+    said = re.search(r"\bV(\d+(?:\.\d+)+)", text)
+    return said.group(1) if said else text.strip()
+
+
+def _root(nvcc: Path) -> Path:
+    """The toolkit that an nvcc belongs to: it may be a link, or a script in PATH that starts another."""
+    said = re.search(r"^#\$ _HERE_=(.+)$", _ask([nvcc, "--dryrun", "-c", "any.cu"]), re.MULTILINE)
+    if said is None:
+        raise HarnessFault(f"{nvcc} does not say where it lives", REMEDY)
+    return _reachable(Path(said.group(1)).resolve().parent)
+
+
+def _reachable(path: Path) -> Path:
+    """The path, or a copy of it where the jail's user could not get there (a virtual environment in root's home)."""
+    if os.geteuid() or all(parent.stat().st_mode & 0o001 for parent in path.parents):
+        return path
+    key = digest(str(path), str(path.stat().st_mtime_ns))[:16]
+
+    def make(folder: Path) -> None:
+        copy = folder / path.name
+        if path.is_dir():
+            shutil.copytree(path, copy, symlinks=True)
+        else:
+            shutil.copy(path, copy)
+
+    return artefact(f"copy-{key}", make) / path.name
+
+
+def _prove(found: Toolchain) -> None:
+    """Compile and link an empty kernel, once for each set of versions.
+
+    A toolkit whose parts do not fit each other, or the host compiler, would make every kernel look faulty.
+    """
+    key = digest(str(found.root), found.version, found.host_version, str(found.root.stat().st_mtime_ns))[:16]
+
+    def make(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            source = Path(place) / "empty.cu"
+            source.write_text("#include <cuda_fp16.h>\n__global__ void empty() {}\n")
+            _ask(
+                [found.nvcc, "-ccbin", found.host_compiler, "-shared", "-Xcompiler", "-fPIC", source, "-o", "empty.so"],
+                place,
+            )
+
+    artefact(f"nvcc-{key}", make)
+
+
+def _ask(command: list[str | Path], folder: str | None = None) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder)
+    if done.returncode:
+        raise HarnessFault(f"{command[0]} {command[1]} failed: {(done.stderr or done.stdout).strip()[-500:]}", REMEDY)
+    return done.stdout + done.stderr
