@@ -1,0 +1,55 @@
+"""Where a problem's buffers lie in the one range of device memory that referee and runner share. Pure arithmetic.
+
+Sets of A, B and C follow one another at a constant stride, each matrix between guard bands; the workspace comes last.
+There are enough sets that a pass over all of them leaves nothing of the first in the L2.
+"""
+
+import msgspec
+
+from cudal2.problem import Problem
+
+ALIGNMENT = 256
+GUARD = 1024
+"""Bytes of secret pattern on either side of a matrix."""
+ROTATED = 200 << 20
+"""Bytes of A, B and C that a pass over all sets touches at least: several times the L2 of the cards of today."""
+MAX_SETS = 4096
+WORKSPACE_LIMIT = 256 << 20
+WORKSPACE_GUARD = 64 << 10
+SEMAPHORES = 16 << 10
+"""Bytes at the head of the workspace that are zero on entry and must be on exit."""
+GRANULE = 2 << 20
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Offsets in bytes: `a`, `b`, `c` from the start of a set, `workspace` from the start of the range of `bytes`."""
+
+    problem: Problem
+    sets: int
+    stride: int
+    a: int
+    b: int
+    c: int
+    workspace: int
+    bytes: int
+
+
+def layout(problem: Problem, rotated: int = ROTATED) -> Layout:
+    """The range for `problem`: at least two sets, at most MAX_SETS, `rotated` bytes of matrices where that allows.
+
+    Raises ValueError where two sets do not fit the addresses that planner and runner reserve.
+    """
+    sets = max(2, min(MAX_SETS, -(-rotated // problem.bytes)))
+    a = GUARD
+    b = _up(a + 2 * problem.m * problem.k + GUARD)
+    c = _up(b + 2 * problem.k * problem.n + GUARD)
+    stride = _up(c + 2 * problem.m * problem.n)  # the next set's first guard follows
+    workspace = _up(sets * stride + GUARD, GRANULE)
+    total = workspace + WORKSPACE_LIMIT + GRANULE
+    if total > 64 << 30:
+        raise ValueError(f"{problem.name}: two sets of its matrices take {total >> 30} GiB, at most 64 are addressed")
+    return Layout(problem, sets, stride, a, b, c, workspace, total)
+
+
+def _up(number: int, multiple: int = ALIGNMENT) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,129 @@
+"""Launch plans: what a candidate's launcher would have launched, as data that a trusted process can replay.
+
+The planner writes a `Recording` as JSON: one plan for each set of buffers, each a list of kernel launches and memsets in
+order. The candidate shares the planner's process, so a recording may say anything: `decode` accepts only what a replay
+can do safely, and the runner asks the driver for the rest (does the kernel exist, do its parameters have these sizes).
+"""
+
+import struct
+
+import msgspec
+
+MAX_NODES = 64
+MAX_PARAMETERS = 1024
+MAX_BYTES = 64 << 20
+"""Longest recording read, in bytes of JSON."""
+
+Triple = tuple[int, int, int]
+
+
+class PlanError(ValueError):
+    """The launcher did something that a plan cannot hold; the message says what."""
+
+
+class Kernel(msgspec.Struct, frozen=True, tag="kernel", forbid_unknown_fields=True):
+    """One launch: entry point by its name in the cubin, dimensions in blocks and threads, dynamic shared memory in bytes.
+
+    `cluster` is zero where the launch asks for none; `carveout` is -1 by default; `parameters` holds the raw bytes of
+    each argument in hex, tensor maps included.
+    """
+
+    name: str
+    grid: Triple
+    block: Triple
+    cluster: Triple
+    shared: int
+    cooperative: bool
+    scheduling: int
+    carveout: int
+    parameters: tuple[str, ...]
+
+
+class Memset(msgspec.Struct, frozen=True, tag="memset", forbid_unknown_fields=True):
+    """`count` elements of `element` bytes, `offset` bytes into the workspace, set to `value`."""
+
+    offset: int
+    value: int
+    element: int
+    count: int
+
+
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The workspace asked for, in bytes, and a plan for each set of buffers; or why there is none."""
+
+    workspace: int = 0
+    plans: tuple[tuple[Kernel | Memset, ...], ...] = ()
+    error: str = ""
+
+
+def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
+    """The recording in a planner's output, checked. Raises PlanError."""
+    try:
+        found = msgspec.json.decode(text, type=Recording)
+    except msgspec.MsgspecError as error:
+        raise PlanError("the launcher's process ended without a plan") from error
+    if found.error:
+        raise PlanError(found.error)
+    if not 0 <= found.workspace <= workspace_limit:
+        raise PlanError(f"asks for {found.workspace} bytes of workspace, at most {workspace_limit}")
+    if len(found.plans) != sets:
+        raise PlanError(f"{len(found.plans)} plans for {sets} sets of buffers")
+    for plan in found.plans:
+        if not 0 < len(plan) <= MAX_NODES:
+            raise PlanError(f"a call launches {len(plan)} kernels, at most {MAX_NODES}")
+        if not any(isinstance(node, Kernel) for node in plan):
+            raise PlanError("a call launches no kernel")
+        for node in plan:
+            _check(node, found.workspace)
+    return found
+
+
+def _check(node: Kernel | Memset, workspace: int) -> None:
+    if isinstance(node, Memset):
+        inside = 0 <= node.offset and node.offset + node.element * node.count <= workspace
+        if node.element not in (1, 2, 4) or node.count <= 0 or not inside:
+            raise PlanError("a memset reaches outside the workspace")
+        if not 0 <= node.value < 1 << 32:
+            raise PlanError("a memset's value is no 32-bit number")
+        return
+    numbers = (*node.grid, *node.block, *node.cluster, node.shared, node.scheduling)
+    if not all(0 <= number < 1 << 31 for number in numbers) or not -1 <= node.carveout <= 100:
+        raise PlanError(f"the launch of {node.name[:80]} has impossible dimensions")
+    if len(node.parameters) > MAX_PARAMETERS:
+        raise PlanError(f"{node.name[:80]} has {len(node.parameters)} parameters")
+    for parameter in node.parameters:
+        try:
+            bytes.fromhex(parameter)
+        except ValueError as error:
+            raise PlanError(f"a parameter of {node.name[:80]} is not written in hex") from error
+
+
+def pack(recording: Recording, cubin: bytes, workspace: int) -> bytes:
+    """The file that the runner loads (see replay.h): little-endian numbers and raw bytes.
+
+    `workspace` is the workspace's offset in the buffers' range, in bytes.
+    """
+    names: dict[str, int] = {}
+    body = bytearray(struct.pack("<I", len(recording.plans)))
+    for plan in recording.plans:
+        body += struct.pack("<I", len(plan))
+        for node in plan:
+            body += _pack_node(node, names)
+    head = bytearray(struct.pack("<QQ", workspace, len(cubin)) + cubin + struct.pack("<I", len(names)))
+    for name in names:
+        data = name.encode()
+        head += struct.pack("<I", len(data)) + data
+    return bytes(head + body)
+
+
+def _pack_node(node: Kernel | Memset, names: dict[str, int]) -> bytes:
+    if isinstance(node, Memset):
+        return struct.pack("<IQQII", 0, node.offset, node.count, node.value, node.element)
+    number = names.setdefault(node.name, len(names))
+    out = bytearray(struct.pack("<II9I", 1, number, *node.grid, *node.block, *node.cluster))
+    out += struct.pack("<IIIi", node.shared, node.cooperative, node.scheduling, node.carveout)
+    out += struct.pack("<I", len(node.parameters))
+    for parameter in node.parameters:
+        data = bytes.fromhex(parameter)
+        out += struct.pack("<I", len(data)) + data
+    return bytes(out)

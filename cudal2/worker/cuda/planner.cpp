@@ -1,0 +1,203 @@
+// Runs a candidate's launcher under stream capture, in jail, and writes down what it would have launched.
+//
+//   planner KERNEL.so FD SETS STRIDE A B C WORKSPACE LIMIT M N K STREAM
+//
+// Buffers lie at BASE + set * STRIDE + A (B, C); the workspace at BASE + WORKSPACE, at most LIMIT bytes. STREAM is "own" or
+// "per-thread". Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON
+// object, `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever
+// reads it must treat it as data.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "driver.h"
+
+struct Refused : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+using Launcher = int (*)(const void*, const void*, void*, int, int, int, void*, CUstream);
+using Sizer = size_t (*)(int, int, int);
+
+// Small pieces of memory behind the whole range: a launcher may ask what its pointers are, but none of it is data.
+static void back_range(CUdevice device, size_t bytes) {
+    const size_t piece = (size_t)64 << 20;
+    CUmemAllocationProp properties = {};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device;
+    CUmemGenericAllocationHandle memory;
+    CHECK(cuMemCreate(&memory, piece, &properties, 0));
+    bytes = (bytes + piece - 1) / piece * piece;
+    for (size_t offset = 0; offset < bytes; offset += piece) CHECK(cuMemMap(BASE + offset, piece, 0, memory, 0));
+    allow_access(device, bytes);
+}
+
+static std::string quoted(const std::string& text) {
+    std::string out = "\"";
+    for (unsigned char c : text) {
+        if (c == '"' || c == '\\') out += '\\';
+        out += c < 32 || c > 126 ? '?' : (char)c;
+    }
+    return out + "\"";
+}
+
+static std::string hex(const void* data, size_t size) {
+    static const char digits[] = "0123456789abcdef";
+    std::string out;
+    for (size_t i = 0; i < size; ++i) {
+        const unsigned char byte = ((const unsigned char*)data)[i];
+        out += {digits[byte >> 4], digits[byte & 15]};
+    }
+    return out;
+}
+
+static std::string triple(unsigned x, unsigned y, unsigned z) {
+    return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
+}
+
+static CUkernelNodeAttrValue attribute(CUgraphNode node, CUkernelNodeAttrID which) {
+    CUkernelNodeAttrValue value = {};
+    if (cuGraphKernelNodeGetAttribute(node, which, &value) != CUDA_SUCCESS) value = {};  // not known to this device
+    return value;
+}
+
+static std::string kernel_node(CUgraphNode node) {
+    CUDA_KERNEL_NODE_PARAMS p = {};
+    CHECK(cuGraphKernelNodeGetParams(node, &p));
+    if (attribute(node, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW).accessPolicyWindow.num_bytes)
+        throw Refused("a launch asks for L2 persistence");
+    if (attribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY).priority) throw Refused("a launch asks for a priority");
+    if (!p.func) CHECK(cuKernelGetFunction(&p.func, p.kern));
+    const char* name = nullptr;
+    CHECK(cuFuncGetName(&name, p.func));
+    int carveout = -1;
+    CHECK(cuFuncGetAttribute(&carveout, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, p.func));
+    const auto cluster = attribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim;
+    const int scheduling =
+        attribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE).clusterSchedulingPolicyPreference;
+    const int cooperative = attribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative;
+    std::string parameters;
+    size_t offset = 0, size = 0;
+    for (size_t i = 0; cuFuncGetParamInfo(p.func, i, &offset, &size) == CUDA_SUCCESS; ++i) {
+        if (!p.kernelParams) throw Refused("a launch packs its own parameters");
+        parameters += (i ? ",\"" : "\"") + hex(p.kernelParams[i], size) + "\"";
+    }
+    return "{\"type\":\"kernel\",\"name\":" + quoted(name) + ",\"grid\":" + triple(p.gridDimX, p.gridDimY, p.gridDimZ) +
+           ",\"block\":" + triple(p.blockDimX, p.blockDimY, p.blockDimZ) +
+           ",\"cluster\":" + triple(cluster.x, cluster.y, cluster.z) + ",\"shared\":" + std::to_string(p.sharedMemBytes) +
+           ",\"cooperative\":" + (cooperative ? "true" : "false") + ",\"scheduling\":" + std::to_string(scheduling) +
+           ",\"carveout\":" + std::to_string(carveout) + ",\"parameters\":[" + parameters + "]}";
+}
+
+static std::string memset_node(CUgraphNode node, CUdeviceptr workspace) {
+    CUDA_MEMSET_NODE_PARAMS p = {};
+    CHECK(cuGraphMemsetNodeGetParams(node, &p));
+    if (p.height != 1) throw Refused("a memset has more than one row");
+    const long long offset = (long long)(p.dst - workspace);
+    return "{\"type\":\"memset\",\"offset\":" + std::to_string(offset) + ",\"value\":" + std::to_string(p.value) +
+           ",\"element\":" + std::to_string(p.elementSize) + ",\"count\":" + std::to_string(p.width) + "}";
+}
+
+static std::vector<CUgraphNode> in_order(CUgraph graph) {
+    size_t count = 0, edges = 0;
+    CHECK(cuGraphGetNodes(graph, nullptr, &count));
+    std::vector<CUgraphNode> nodes(count);
+    if (count == 0) throw Refused("nothing was launched on the stream given");
+    CHECK(cuGraphGetNodes(graph, nodes.data(), &count));
+    CHECK(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+    std::vector<CUgraphNode> from(edges), to(edges);
+    std::vector<CUgraphEdgeData> data(edges);
+    if (edges) CHECK(cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges));
+    std::map<CUgraphNode, CUgraphNode> next;
+    for (size_t i = 0; i < edges; ++i) {
+        if (data[i].type != CU_GRAPH_DEPENDENCY_TYPE_DEFAULT) throw Refused("a launch overlaps the one before it");
+        if (!next.emplace(from[i], to[i]).second) throw Refused("work was forked to another stream");
+    }
+    if (edges != count - 1) throw Refused("work was forked to another stream");
+    CUgraphNode first = nodes[0];
+    for (CUgraphNode node : nodes)
+        if (std::find(to.begin(), to.end(), node) == to.end()) first = node;
+    std::vector<CUgraphNode> ordered{first};
+    while (next.count(ordered.back()) && ordered.size() <= count) ordered.push_back(next[ordered.back()]);
+    if (ordered.size() != count) throw Refused("work was forked to another stream");
+    return ordered;
+}
+
+static std::string plan(CUgraph graph, CUdeviceptr workspace) {
+    std::string out;
+    for (CUgraphNode node : in_order(graph)) {
+        CUgraphNodeType type;
+        CHECK(cuGraphNodeGetType(node, &type));
+        if (!out.empty()) out += ",";
+        if (type == CU_GRAPH_NODE_TYPE_KERNEL) out += kernel_node(node);
+        else if (type == CU_GRAPH_NODE_TYPE_MEMSET) out += memset_node(node, workspace);
+        else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) throw Refused("the launcher copies memory");
+        else if (type == CU_GRAPH_NODE_TYPE_HOST) throw Refused("the launcher enqueues a host callback");
+        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+            throw Refused("the launcher allocates memory");
+        else throw Refused("the launcher enqueues something other than kernels (node type " + std::to_string(type) + ")");
+    }
+    return "[" + out + "]";
+}
+
+static bool cannot_be_captured(int code) { return code >= 900 && code <= 908; }  // cudaErrorStreamCapture…
+
+static void send(int fd, const std::string& text) {
+    for (size_t done = 0; done < text.size();) {
+        const ssize_t part = write(fd, text.data() + done, text.size() - done);
+        if (part <= 0) _exit(1);
+        done += part;
+    }
+}
+
+static std::string record(char** argument) {
+    const size_t sets = strtoull(argument[3], nullptr, 0), stride = strtoull(argument[4], nullptr, 0);
+    const size_t a = strtoull(argument[5], nullptr, 0), b = strtoull(argument[6], nullptr, 0);
+    const size_t c = strtoull(argument[7], nullptr, 0), offset = strtoull(argument[8], nullptr, 0);
+    const size_t limit = strtoull(argument[9], nullptr, 0);
+    const int m = atoi(argument[10]), n = atoi(argument[11]), k = atoi(argument[12]);
+    back_range(open_device(), offset + limit);
+    CUstream stream = CU_STREAM_PER_THREAD;
+    if (std::string(argument[13]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    send(atoi(argument[2]), "+");
+    void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw Refused("the shared object could not be loaded");
+    const auto launch = (Launcher)dlsym(library, "hgemm");
+    const auto size = (Sizer)dlsym(library, "hgemm_workspace");
+    if (!launch) throw Refused("no extern \"C\" function hgemm is defined");
+    const size_t workspace = size ? size(m, n, k) : 0;
+    if (workspace > limit) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
+    std::string plans;
+    for (size_t set = 0; set < sets; ++set) {
+        const CUdeviceptr base = BASE + set * stride;
+        CUgraph graph = nullptr;
+        CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        const int code = launch((void*)(base + a), (void*)(base + b), (void*)(base + c), m, n, k, (void*)(BASE + offset), stream);
+        const CUresult ended = cuStreamEndCapture(stream, &graph);
+        if (cannot_be_captured(code) || cannot_be_captured(ended))
+            throw Refused("the launcher synchronises, allocates or uses another stream: " +
+                          error_name((CUresult)(cannot_be_captured(code) ? code : (int)ended)));
+        if (code) throw Refused("hgemm returned " + error_name((CUresult)code));
+        check(ended, "the capture ended with");
+        plans += (set ? ",\n" : "") + plan(graph, BASE + offset);
+        cuGraphDestroy(graph);
+    }
+    return "{\"workspace\":" + std::to_string(workspace) + ",\"plans\":[" + plans + "]}";
+}
+
+int main(int count, char** argument) {
+    if (count != 14) return 2;
+    std::string out;
+    try {
+        out = record(argument);
+    } catch (const std::exception& error) {
+        out = "{\"error\":" + quoted(error.what()) + "}";
+    }
+    send(atoi(argument[2]), out);
+    _exit(0);  // the candidate's destructors have nothing to say
+}

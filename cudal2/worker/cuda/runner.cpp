@@ -1,0 +1,192 @@
+// Replays launch plans on shared buffers and times them. Only our own host code runs here; a candidate is present as device
+// code alone. One process serves one candidate: whatever its kernels do to the context ends with it.
+//
+//   runner SOCKET
+//
+// Each command is one `Command`; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls.
+// LOAD brings two file descriptors with it: the buffers' memory, and a file with the cubin and the packed plans (plan.py).
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "replay.h"
+
+enum { LOAD = 1, RUN = 2, HOST = 3 };
+struct Command {
+    uint32_t what, first, count, calls;
+    uint64_t bytes, seed;
+    double gap;  // HOST: mean seconds between calls, 0 for none
+};
+struct Reply {
+    int32_t status;  // 0, or the driver's error
+    uint32_t length;
+    double device, host;  // RUN: seconds on the device's clock and on the host's
+};
+
+// Keeps the device busy while the host enqueues what is timed, so that the launch is not part of the time.
+static const char SPIN[] = R"(
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry spin(.param .u64 nanoseconds) {
+    .reg .u64 %start, %now, %length;
+    .reg .pred %more;
+    ld.param.u64 %length, [nanoseconds];
+    mov.u64 %start, %globaltimer;
+again:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %start;
+    setp.lt.u64 %more, %now, %length;
+    @%more bra again;
+    ret;
+})";
+static uint64_t spin_nanoseconds = 150000;
+
+static CUdevice device;
+static CUstream stream;
+static CUevent began, ended;
+static CUfunction spin;
+static std::vector<Plan> plans;
+static std::map<std::pair<unsigned, unsigned>, CUgraphExec> graphs;
+
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+static void map_buffers(int file, size_t bytes) {
+    CUmemGenericAllocationHandle memory;
+    CHECK(cuMemImportFromShareableHandle(&memory, (void*)(uintptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CHECK(cuMemMap(BASE, bytes, 0, memory, 0));
+    allow_access(device, bytes);
+}
+
+static void load(const Command& command, int memory, int file) {
+    map_buffers(memory, command.bytes);
+    struct stat status;
+    fstat(file, &status);
+    const char* data = (const char*)mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (data == MAP_FAILED) throw std::runtime_error("cannot map the plans");
+    plans = read_plans({data, data + status.st_size});
+}
+
+// The plans `first` to `first + count - 1`, one after the other.
+static CUgraphExec graph_of(unsigned first, unsigned count) {
+    CUgraphExec& executable = graphs[{first, count}];
+    if (executable) return executable;
+    CUgraph graph;
+    CHECK(cuGraphCreate(&graph, 0));
+    CUgraphNode last = nullptr;
+    for (unsigned set = first; set < first + count; ++set)
+        for (const auto& node : plans.at(set)) last = add(graph, node, last ? &last : nullptr);
+    CHECK(cuGraphInstantiate(&executable, graph, 0));
+    CHECK(cuGraphUpload(executable, stream));
+    CHECK(cuStreamSynchronize(stream));
+    cuGraphDestroy(graph);
+    return executable;
+}
+
+static void run(const Command& command, Reply& reply) {
+    const CUgraphExec graph = graph_of(command.first, command.count);
+    void* arguments[] = {&spin_nanoseconds};
+    const double start = now();
+    CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+    CHECK(cuEventRecord(began, stream));
+    CHECK(cuGraphLaunch(graph, stream));
+    CHECK(cuEventRecord(ended, stream));
+    CHECK(cuStreamSynchronize(stream));
+    reply.host = now() - start - 1e-9 * spin_nanoseconds;
+    float milliseconds = 0;
+    CHECK(cuEventElapsedTime(&milliseconds, began, ended));
+    reply.device = 1e-3 * milliseconds;
+}
+
+// Single calls on the host's clock: launch, wait, and between calls idle for an exponentially distributed while.
+static std::vector<double> host(const Command& command) {
+    std::mt19937_64 random(command.seed);
+    std::exponential_distribution<double> gap(command.gap > 0 ? 1 / command.gap : 1);
+    std::vector<double> seconds;
+    for (unsigned call = 0; call < command.calls; ++call) {
+        Plan& plan = plans.at(command.first + call % command.count);
+        if (command.gap > 0)
+            for (const double until = now() + gap(random); now() < until;) {
+                const double left = until - now() - 1e-4;  // sleep, then spin for the last of it
+                if (left > 0) usleep((useconds_t)(left * 1e6));
+            }
+        const double start = now();
+        for (auto& node : plan) launch(node, stream);
+        CHECK(cuStreamSynchronize(stream));
+        seconds.push_back(now() - start);
+    }
+    return seconds;
+}
+
+static bool receive(int socket, Command& command, int files[2]) {
+    char control[CMSG_SPACE(2 * sizeof(int))];
+    iovec part = {&command, sizeof command};
+    msghdr message = {};
+    message.msg_iov = &part, message.msg_iovlen = 1;
+    message.msg_control = control, message.msg_controllen = sizeof control;
+    if (recvmsg(socket, &message, MSG_WAITALL) != sizeof command) return false;
+    const cmsghdr* header = CMSG_FIRSTHDR(&message);
+    if (header && header->cmsg_type == SCM_RIGHTS) memcpy(files, CMSG_DATA(header), 2 * sizeof(int));
+    return true;
+}
+
+static void answer(int socket, Reply reply, const void* data, size_t length) {
+    reply.length = length;
+    if (send(socket, &reply, sizeof reply, MSG_NOSIGNAL) < 0) _exit(1);
+    for (size_t done = 0; done < length;) {
+        const ssize_t part = send(socket, (const char*)data + done, length - done, MSG_NOSIGNAL);
+        if (part <= 0) _exit(1);
+        done += part;
+    }
+}
+
+static void set_up_device() {
+    device = open_device();
+    CUmodule module;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuEventCreate(&began, CU_EVENT_DEFAULT));
+    CHECK(cuEventCreate(&ended, CU_EVENT_DEFAULT));
+    CHECK(cuModuleLoadData(&module, SPIN));
+    CHECK(cuModuleGetFunction(&spin, module, "spin"));
+}
+
+int main(int count, char** argument) {
+    if (count != 2) return 2;
+    const int socket = atoi(argument[1]);
+    Command command = {};
+    do {
+        Reply reply = {};
+        std::string text;
+        std::vector<double> seconds;
+        int files[2] = {-1, -1};
+        try {
+            if (!device && !stream) set_up_device();  // answered without a command: ready
+            else if (!receive(socket, command, files)) break;
+            else if (command.what == LOAD) load(command, files[0], files[1]);
+            else if (command.what == RUN) run(command, reply);
+            else seconds = host(command);
+        } catch (const DriverError& error) {
+            reply.status = error.code;
+            text = error.what();
+        } catch (const std::exception& error) {
+            reply.status = CUDA_ERROR_UNKNOWN;
+            text = error.what();
+        }
+        if (reply.status) answer(socket, reply, text.data(), text.size());
+        else answer(socket, reply, seconds.data(), seconds.size() * sizeof(double));
+        if (reply.status) break;  // the context may be spoilt; the parent starts another process
+    } while (true);
+    _exit(0);
+}

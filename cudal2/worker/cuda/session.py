@@ -1,0 +1,241 @@
+"""Processes that a candidate's code touches, and how the referee talks to them.
+
+The planner lives in jail and runs the candidate's host code once. A runner is ours, is jailed all the same because it
+hands an untrusted cubin to the driver, and serves one candidate: it has its context ready before, and is killed after.
+"""
+
+import array
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from cudal2.records import HarnessFault, Status
+from cudal2.worker import jail, seccomp
+from cudal2.worker.build import artefact, trusted
+from cudal2.worker.cuda import device, toolchain
+from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout
+from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
+from cudal2.records import digest
+
+LOAD, RUN, HOST = 1, 2, 3
+COMMAND, REPLY = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd")
+NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
+READY_SECONDS = 30.0
+HOST_MEMORY = 8 << 30
+
+
+class CandidateFailed(Exception):
+    """What a candidate did wrong, as the status and reason of its verdict."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@cache
+def programs() -> Path:
+    """The folder with `planner` and `runner`, compiled on first use against this machine's driver."""
+    here = Path(__file__).parent
+    sources = {path.name: path.read_text() for path in sorted(here.glob("*.cpp")) + sorted(here.glob("*.h"))}
+    include = toolchain.find().root / "include"
+    library = device.find().driver_library
+
+    def make(folder: Path) -> None:
+        for name in ("planner", "runner"):
+            source = str(here / f"{name}.cpp")
+            trusted(["g++", "-std=c++17", "-O2", f"-I{include}", source, library, "-ldl", "-o", str(folder / name)])
+
+    return artefact(f"cuda-{digest(*sources.values(), library)[:16]}", make)
+
+
+def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -> jail.Jailed:
+    """A process with the GPU, in a jail, that inherits `fd`."""
+    return jail.start(
+        kind,
+        command,
+        readable=[programs(), *device.readable(), *readable],
+        devices=device.nodes(),
+        system=True,
+        limits=jail.Limits(address_space=None, data=HOST_MEMORY, cpu_seconds=600),
+        environment=device.environment(),
+        filter_program=seccomp.gpu(),
+        pass_fds=(fd,),
+    )
+
+
+def record(library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stream: str = "own") -> bytes:
+    """What the planner wrote about a candidate's shared object, within `seconds`.
+
+    Raises PlanError where the candidate did not let it, CandidateFailed where it took too long.
+    """
+    folder = jail.job_folder()
+    read, write = os.pipe()
+    p = layout.problem
+    numbers = (write, layout.sets, layout.stride, layout.a, layout.b, layout.c, layout.workspace, WORKSPACE_LIMIT)
+    try:
+        kernel = folder / "kernel.so"
+        kernel.write_bytes(library)
+        command = [programs() / "planner", kernel, *numbers, p.m, p.n, p.k, stream]
+        process = _start(kind, [str(word) for word in command], [folder], write)
+        os.close(write)
+        write = -1
+        try:
+            return _read_recording(read, seconds)
+        finally:
+            process.kill()
+    finally:
+        for fd in (read, write):
+            with suppress(OSError):
+                os.close(fd)
+        _remove(folder)
+
+
+def _read_recording(fd: int, seconds: float) -> bytes:
+    """Everything up to the end of the pipe; the first byte says that the planner itself works."""
+    text, deadline = bytearray(), time.monotonic() + READY_SECONDS
+    while True:
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not text:
+                raise HarnessFault("the planner did not start in time", "Look at the GPU with nvidia-smi")
+            raise CandidateFailed(Status.TIMEOUT, "the launcher did not return in time")
+        part = os.read(fd, 1 << 20)
+        if not part:
+            break
+        if not text:
+            deadline = time.monotonic() + seconds
+        text += part
+        if len(text) > MAX_BYTES:
+            raise PlanError(f"the plan is longer than {MAX_BYTES} bytes")
+    if text[:1] != b"+":
+        raise HarnessFault(f"the planner could not open the GPU: {text[:500].decode(errors='replace')}", "See doctor")
+    return bytes(text[1:])
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Runner:
+    """One runner process. Every command has `seconds` to be answered; the first error ends the process."""
+
+    def __init__(self, kind: jail.Kind) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            command = [str(programs() / "runner"), str(theirs.fileno())]
+            self._process = _start(kind, command, [], theirs.fileno())
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        self._ready = False
+        self.seconds = READY_SECONDS
+
+    def wait_ready(self) -> None:
+        """Wait for the context that the process makes on its own. Raises HarnessFault."""
+        if self._ready:
+            return
+        try:
+            self._receive()
+        except CandidateFailed as failed:  # no candidate is here yet
+            self.close()
+            raise HarnessFault(f"the runner could not open the GPU: {failed.reason}", "See cudal2 doctor") from failed
+        self._ready = True
+
+    def load(self, packed: bytes, memory: int, nbytes: int) -> None:
+        """Map the buffers behind the file descriptor `memory` and load the packed plans. Raises CandidateFailed."""
+        self.wait_ready()
+        file = os.memfd_create("plans")
+        try:
+            with os.fdopen(os.dup(file), "wb") as out:
+                out.write(packed)
+            command = COMMAND.pack(LOAD, 0, 0, 0, nbytes, 0, 0.0)
+            rights = array.array("i", [memory, file])
+            self._socket.sendmsg([command], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except BrokenPipeError as error:
+            raise HarnessFault("the runner ended before it was used", "Try again") from error
+        finally:
+            os.close(file)
+        self._receive()
+
+    def run(self, first: int, count: int) -> tuple[float, float]:
+        """Replay the plans of these sets once; seconds on the device's clock and on the host's."""
+        self._send(COMMAND.pack(RUN, first, count, 0, 0, 0, 0.0))
+        device_seconds, host_seconds, _ = self._receive()
+        return device_seconds, host_seconds
+
+    def host(self, sets: int, calls: int, gap: float, seed: int) -> list[float]:
+        """Seconds of single calls on the host's clock over the first `sets` sets, `gap` seconds apart in the mean."""
+        self._send(COMMAND.pack(HOST, 0, sets, calls, 0, seed, gap))
+        return list(array.array("d", self._receive()[2]))
+
+    def _send(self, command: bytes) -> None:
+        try:
+            self._socket.sendall(command)
+        except BrokenPipeError as error:
+            raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended between calls") from error
+
+    def _receive(self) -> tuple[float, float, bytes]:
+        deadline = time.monotonic() + self.seconds
+        status, length, device_seconds, host_seconds = REPLY.unpack(self._exactly(REPLY.size, deadline))
+        data = self._exactly(length, deadline)
+        if status:
+            raise CandidateFailed(*_meaning(status, data.decode(errors="replace")))
+        return device_seconds, host_seconds, data
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise CandidateFailed(Status.TIMEOUT, "did not finish in time")
+            part = self._socket.recv(size - len(data))
+            if not part:
+                raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended without a reply")
+            data += part
+        return bytes(data)
+
+    def close(self) -> None:
+        """End the process, whatever its kernels are doing; harmless when done before."""
+        if self._socket.fileno() >= 0:
+            self._process.signal(signal.SIGKILL)
+            self._process.kill()
+            self._socket.close()
+
+
+def _meaning(status: int, text: str) -> tuple[Status, str]:
+    """A driver's error while a candidate was loaded or replayed, as a verdict's status and reason."""
+    if status == NOT_FOUND:
+        return Status.PLAN_ERROR, text
+    if status == ILLEGAL_ADDRESS:
+        return Status.OUT_OF_BOUNDS, "a kernel touched memory outside its buffers"
+    return Status.LAUNCH_ERROR, text
+
+
+class Runners:
+    """Keeps one runner waiting with its context open, so that a verdict does not wait for it."""
+
+    def __init__(self, kind: jail.Kind) -> None:
+        self._kind = kind
+        self._spare: Runner | None = None
+
+    def take(self) -> Runner:
+        """A runner that has seen no candidate; another starts in its place."""
+        runner = self._spare or Runner(self._kind)
+        self._spare = None
+        runner.wait_ready()
+        self._spare = Runner(self._kind)
+        return runner
+
+    def close(self) -> None:
+        """End the runner that waits."""
+        if self._spare:
+            self._spare.close()
+            self._spare = None
