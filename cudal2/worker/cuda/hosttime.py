@@ -1,0 +1,127 @@
+"""The host-timed protocols' loop, `hosttime.cpp`: compiled on first use, called with addresses.
+
+`offline` is one call and a synchronise on the host's clock; `server` sleeps an exponential time before each call, as
+independent requests arrive (the two protocols of CUDA-L2, arXiv:2512.02551).
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from functools import cache as memoise
+from pathlib import Path
+from typing import ClassVar
+
+from cudal2.records import HarnessFault, digest
+from cudal2.worker.build import artefact, compiler, compiler_name, trusted
+
+CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64)
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+
+
+class Loop(ctypes.Structure):
+    """Mirrors `Loop` of hosttime.cpp; `loop` makes one."""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("a", "b", "c")),
+        *((name, c_int64) for name in ("sets", "first", "calls")),
+        ("mean_gap", c_double),
+        ("seed", c_uint64),
+        *((name, c_void_p) for name in ("synchronise", "stream")),
+    ]
+
+
+class Lt(ctypes.Structure):
+    """Mirrors `Lt` of hosttime.cpp: one cublasLtMatmul but for its matrices."""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("matmul", "handle", "operation", "a_layout", "b_layout", "c_layout")),
+        *((name, c_void_p) for name in ("alpha", "beta", "algorithm", "workspace")),
+        ("workspace_bytes", c_size_t),
+    ]
+
+
+class GemmEx(ctypes.Structure):
+    """Mirrors `GemmEx` of hosttime.cpp: one cublasGemmEx but for its matrices."""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("gemm", "handle", "alpha", "beta")),
+        *((name, c_int) for name in ("transa", "transb", "m", "n", "k", "lda", "ldb", "ldc")),
+        *((name, c_int) for name in ("type", "compute", "algorithm")),
+    ]
+
+
+@memoise
+def library() -> ctypes.CDLL:
+    """hosttime.cpp, compiled and loaded. Raises HarnessFault where it cannot be."""
+    source = Path(__file__).with_name("hosttime.cpp")
+    key = digest(compiler_name(), *FLAGS, source.read_text())[:16]
+
+    def make(folder: Path) -> None:
+        trusted([compiler(), *FLAGS, str(source), "-o", str(folder / "hosttime.so")])
+
+    return ctypes.CDLL(str(artefact(f"hosttime-{key}", make) / "hosttime.so"))
+
+
+def seconds(
+    call: Lt | GemmEx | Callable[[int], None],
+    sets: Sequence[tuple[int, int, int]],
+    calls: int,
+    *,
+    synchronise: int,
+    stream: int = 0,
+    gap_seconds: float = 0.0,
+    first: int = 0,
+    seed: int = 0,
+) -> list[float]:
+    """Seconds on the host's clock of each of `calls` calls, each with its synchronise.
+
+    `sets` are the addresses of (A, B, C), used in turn from number `first` on; `synchronise` is the address of an
+    `int (*)(void* stream)` such as cuStreamSynchronize; `gap_seconds` the mean of the exponential sleep before a
+    call, not counted. A Python callable gets the set's number and must enqueue by itself; its overhead is counted.
+
+    Raises ValueError where nothing is asked for, HarnessFault where a call fails, and what the callable raises.
+    """
+    if not sets or calls < 1 or gap_seconds < 0:
+        raise ValueError(f"{len(sets)} sets, {calls} calls, a gap of {gap_seconds} s: nothing to time")
+    columns = [(c_void_p * len(sets))(*column) for column in zip(*sets)]
+    loop = Loop(
+        *(ctypes.addressof(column) for column in columns),
+        *(len(sets), first, calls),
+        *(gap_seconds * 1e9, seed, synchronise, stream),
+    )
+    out = (c_double * calls)()
+    raised: list[BaseException] = []
+    if isinstance(call, Lt):
+        status = library().time_lt(ctypes.byref(call), ctypes.byref(loop), out)
+    elif isinstance(call, GemmEx):
+        status = library().time_gemm_ex(ctypes.byref(call), ctypes.byref(loop), out)
+    else:
+
+        @CALLBACK
+        def guarded(number: int) -> int:
+            try:
+                call(number)
+            except BaseException as error:  # noqa: BLE001  # raised again below: it cannot pass through C
+                raised.append(error)
+                return 1
+            return 0
+
+        status = library().time_callback(guarded, ctypes.byref(loop), out)
+    if raised:
+        raise raised[0]
+    if status:
+        what = f"the library returned {status}" if status > 0 else f"the synchronise returned {-status}"
+        raise HarnessFault(f"a host-timed baseline failed: {what}", "Look at `nvidia-smi` and `dmesg` for GPU errors")
+    return list(out)
+
+
+@memoise
+def stream_synchronise() -> int:
+    """Address of cuStreamSynchronize. Raises HarnessFault where there is no driver."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuStreamSynchronize
+    except OSError as error:
+        raise HarnessFault(f"no CUDA driver: {error}", "Install the NVIDIA driver; check nvidia-smi") from error
+    address = ctypes.cast(function, c_void_p).value
+    assert address is not None
+    return address
