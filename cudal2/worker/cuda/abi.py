@@ -1,0 +1,184 @@
+"""Judge a kernel published as a torch extension without changing its text.
+
+CUDA-L2 (https://github.com/deepreinforce-ai/CUDA-L2) publishes one `.cu` file per shape with a function
+`void f(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c)` that launches on the default
+stream. The headers in `shim/` stand in for torch's, so that such a file compiles as it is, in seconds, and a wrapper
+appended to it puts the function behind the kernel contract. What the shim makes of the CUDA runtime calls that a
+recorded call must not make is written in `shim/cudal2/recording.h`.
+"""
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from cudal2.problem import Layout, Problem
+
+SHIM = Path(__file__).parent / "shim"
+"""Folder that holds the stand-ins for torch's headers."""
+
+FLAGS = (
+    # Ahead of the source's own includes, so that CUTLASS's allocations and waits meet the shim too.
+    *("-include", "cudal2/torch.h"),
+    # Launches that name no stream then go to one that can be captured.
+    *("-default-stream", "per-thread"),
+    # The flags the kernels were published with (their tools/utils.py).
+    *("--use_fast_math", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-diag-suppress=177"),
+)
+
+_TENSOR = r"(?:const\s+)?(?:torch|at)\s*::\s*Tensor\s*(?:const\s*)?&{0,2}\s*(\w+)\s*"
+_ENTRY = re.compile(rf"\b(\w+)\s*\(\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR}\)\s*\{{")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\r?\n|[^\n])*)", re.MULTILINE)
+_NOISE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
+_TILE = re.compile(r"\b(BM|BN|BK)\s*=\s*Int<(\d+)>")
+
+
+class Adapted(msgspec.Struct, frozen=True):
+    """A published source behind the kernel contract, and what its build and its recording need.
+
+    `source` starts with the published text, byte for byte. `flags` follow the worker's own; `includes` are folders of
+    headers. `stream` is the stream the planner must capture (`cudaStreamPerThread`). `notes` say, for the record, where
+    the recorded call differs from the published one.
+    """
+
+    source: str
+    flags: tuple[str, ...]
+    includes: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+    stream: Literal["per-thread"] = "per-thread"
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    name: str
+    b: str
+    b_col_major: str
+    body: str
+
+
+def adapt(source: str, problem: Problem) -> Adapted:
+    """The published source with a wrapper `hgemm` for that problem appended.
+
+    Only the B of the problem's layout exists: `b` for nn, `b_col_major` for tn; the other is a null pointer, so that a
+    kernel which reads it fails (`layout_of` says beforehand which one a source reads). ValueError where the source
+    has no function of four tensors, or several.
+    """
+    entry = _entry(source)
+    allocates = re.search(r"\bcudaMalloc(?:Async)?\s*\(|\bdevice_memory\b|\bDeviceAllocation\b", source) is not None
+    return Adapted(
+        source=source + _wrapper(entry.name, problem.layout, allocates),
+        flags=FLAGS,
+        includes=(SHIM,),
+        notes=tuple(_notes(source, problem, allocates)),
+    )
+
+
+def layout_of(source: str) -> Layout:
+    """Which B the published function reads: "nn" its `b` (K×N), "tn" its `b_col_major` (stored N×K).
+
+    Read off the text: whose `data_ptr` is taken and used, or which tensor is passed on whole. ValueError where that is
+    both or neither, or where there is no such function.
+    """
+    entry = _entry(source)
+    reads = _reads(entry.body, entry.b), _reads(entry.body, entry.b_col_major)
+    if reads == (True, False):
+        return "nn"
+    if reads == (False, True):
+        return "tn"
+    what = f"both {entry.b} and {entry.b_col_major}" if all(reads) else f"neither {entry.b} nor {entry.b_col_major}"
+    raise ValueError(f"{entry.name} reads {what}; a kernel is judged with one stored form of B")
+
+
+def headers() -> frozenset[str]:
+    """The header names the shim provides, as a source includes them."""
+    return frozenset(str(path.relative_to(SHIM)) for path in SHIM.rglob("*.h") if path.parent.name != "cudal2")
+
+
+def _wrapper(name: str, layout: Layout, allocates: bool) -> str:
+    # Prefixed names: the published text above may define M, N, K, BM or stream as macros.
+    size = (
+        '\nextern "C" size_t hgemm_workspace(int cudal2_m, int cudal2_n, int) {\n'
+        "  return cudal2::workspace_bytes(cudal2_m, cudal2_n);\n"
+        "}\n"
+    )
+    return f"""
+
+// Appended by cudal2: the function above behind the kernel contract.
+extern "C" cudaError_t hgemm(const __half* cudal2_a, const __half* cudal2_b, __half* cudal2_c, int cudal2_m,
+                             int cudal2_n, int cudal2_k, void* cudal2_scratch, cudaStream_t) {{
+  return cudal2::call(
+      [](at::Tensor cudal2_ta, at::Tensor cudal2_tb, at::Tensor cudal2_tt, at::Tensor cudal2_tc) {{
+        {name}(cudal2_ta, cudal2_tb, cudal2_tt, cudal2_tc);
+      }},
+      cudal2_a, cudal2_b, cudal2_c, cudal2_m, cudal2_n, cudal2_k, {"true" if layout == "tn" else "false"},
+      cudal2_scratch);
+}}
+{size if allocates else ""}"""
+
+
+def _notes(source: str, problem: Problem, allocates: bool):
+    tiles = {name: int(size) for name, size in _TILE.findall(source)}
+    if len(tiles) == 3:  # their benchmark pads the matrices exactly then
+        for name, axis, size in (("BM", "M", problem.m), ("BN", "N", problem.n), ("BK", "K", problem.k)):
+            if tiles[name] and size % tiles[name]:
+                yield f"published for {axis} padded to a multiple of {tiles[name]}; here {axis}={size} is not padded"
+    if allocates:
+        yield "its cudaMalloc is served from the workspace"
+    if re.search(r"\bcuda(?:Device|Stream)Synchronize\s*\(", source):
+        yield "its synchronisation is left out while it is recorded"
+    if "cudaEventElapsedTime" in source:
+        yield "it chooses among kernels by timing them on its first call, which cannot be recorded"
+
+
+def _entry(source: str) -> _Entry:
+    text = _NOISE.sub(lambda match: " " * len(match.group()), source)  # comments and strings out, offsets kept
+    found = {match.group(1): match for match in _ENTRY.finditer(text)}
+    preferred = {name: match for name, match in found.items() if name.startswith("cuda_l2")}
+    choice = preferred or found
+    if not choice:
+        raise ValueError("no function of four torch::Tensor parameters (a, b, b_col_major, c) in the source")
+    if len(choice) > 1:
+        raise ValueError(f"several functions take four tensors: {', '.join(choice)}")
+    ((name, match),) = choice.items()
+    body = _block(text, match.end() - 1)
+    macros = [rest for macro, rest in _MACRO.findall(text) if re.search(rf"\b{macro}\b", body)]
+    flat = ";\n".join([body, *(rest.replace("\\\n", " ") for rest in macros)])
+    return _Entry(name, match.group(3), match.group(4), flat)
+
+
+def _block(text: str, start: int) -> str:
+    """The text from the brace at `start` to the one that closes it (to the end where none does)."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return text[start : start + brace.end()]
+    return text[start:]
+
+
+def _reads(body: str, tensor: str) -> bool:
+    """Whether the function's text uses the tensor's memory, not only its description."""
+    for match in re.finditer(rf"(?<![\w.>:]){tensor}\b\s*(?:\.\s*(\w+))?", body):
+        member = match.group(1)
+        before = re.split(r"[;{}]", body[: match.start()])[-1]
+        if member is None:
+            # Passed on whole, unless to a check: those are macros and look at the description only.
+            calls = _calls_around(before)
+            if calls and not any(name.isupper() for name in calls):
+                return True
+        elif member.endswith("data_ptr"):
+            variable = re.search(r"(\w+)\s*=(?!=)", before)
+            if variable is None or len(re.findall(rf"\b{variable.group(1)}\b", body)) > 1:
+                return True
+    return False
+
+
+def _calls_around(before: str) -> list[str]:
+    """Names of the calls still open at the end of the text, outermost first."""
+    names: list[str] = []
+    for mark in re.finditer(r"(\w*)\s*\(|\)", before):
+        if mark.group() != ")":
+            names.append(mark.group(1))
+        elif names:
+            names.pop()
+    return names

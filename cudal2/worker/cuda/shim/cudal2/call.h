@@ -1,0 +1,31 @@
+// From the kernel contract's pointers to four tensors and back to a status.
+#pragma once
+#include <cstdio>
+#include <exception>
+
+#include "cudal2/tensor.h"
+
+namespace cudal2 {
+
+// `b` holds the matrix as the problem's layout stores it. The published convention passes it twice, both times
+// described as K×N: row-major, and column-major in the same shape. The one that does not exist is a null pointer.
+template <class Entry>
+cudaError_t call(Entry entry, const void* a, const void* b, void* c, int m, int n, int k, bool transposed, void* scratch) {
+  const auto base = reinterpret_cast<std::uintptr_t>(scratch);
+  workspace = {base, base ? base + workspace_bytes(m, n) : 0};
+  try {
+    entry(at::Tensor(a, m, k), at::Tensor(transposed ? nullptr : b, k, n), at::Tensor(transposed ? b : nullptr, k, n),
+          at::Tensor(c, m, n));
+    return cudaGetLastError();
+  } catch (const Refused& reason) {
+    std::fprintf(stderr, "cannot be recorded: the kernel %s\n", reason.what());
+    return cudaErrorNotSupported;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "the kernel threw: %s\n", error.what());
+  } catch (...) {
+    std::fprintf(stderr, "the kernel threw something that is no std::exception\n");
+  }
+  return cudaErrorUnknown;
+}
+
+}  // namespace cudal2
