@@ -68,8 +68,8 @@ def check_sets(problem: Problem, layout: Layout, sets: Sequence[lt.Set]) -> None
         for letter, tensor, shape in zip("ABC", tensors, expected):
             if tensor.dtype != torch.float16 or tuple(tensor.shape) != shape or not tensor.is_contiguous():
                 raise ValueError(f"{letter} is {tuple(tensor.shape)} {tensor.dtype}: want contiguous fp16 {shape}")
-            if tensor.data_ptr() % lt.ALIGNMENT:
-                raise ValueError(f"{letter} at {tensor.data_ptr():#x} is not aligned to {lt.ALIGNMENT} bytes")
+            if tensor.data_ptr() % lt.alignment(*shape):
+                raise ValueError(f"{letter} at {tensor.data_ptr():#x} is not aligned to {lt.alignment(*shape)} bytes")
 
 
 @contextmanager
@@ -209,9 +209,10 @@ class Vendor:
                 prepared = self._tune(problem, layout, buffers)
                 self._prepared[problem.mnk, problem.accumulate, layout] = prepared
                 algorithms[layout] = prepared.tuned.data
-                for name in NAMES:
-                    if split(name)[1] == layout:
-                        seconds[name] = self._measure(name, problem, buffers)
+                for library in LIBRARIES:
+                    seconds[f"{library}-{layout}"] = self._measure(f"{library}-{layout}", problem, buffers)
+                if prepared.tuned.data == prepared.first.data:  # one and the same call
+                    seconds[f"cublaslt-auto-{layout}"] = seconds[f"cublaslt-{layout}"]
             self._cache.write(KIND, key, msgspec.msgpack.encode(Tuning(algorithms, seconds)))
         return {name: seconds[name] for name in NAMES}
 
@@ -247,13 +248,12 @@ class Vendor:
         return statistics.median(clock.steady(graph, calls, replays) for _ in range(REPLAYS))
 
     def host_seconds(
-        self, name: str, problem: Problem, sets: Sequence[lt.Set], calls: int, gap_seconds: float = 0.0, first: int = 0
+        self, name: str, problem: Problem, sets: Sequence[lt.Set], calls: int, gap_seconds: float = 0.0
     ) -> list[float]:
         """Seconds on the host's clock of each of `calls` calls with their synchronise, on torch's current stream.
 
-        The sets are used in turn from number `first` on, so that a caller who measures in short turns moves on through
-        all of them. `gap_seconds` is the mean of an exponential sleep before each call (`server`), 0 for `offline`.
-        The libraries are called from C; torch.matmul from Python, whose overhead of some microseconds is in
+        The sets are used in turn. `gap_seconds` is the mean of an exponential sleep before each call (`server`), 0 for
+        `offline`. The libraries are called from C; torch.matmul from Python, whose overhead of some microseconds is in
         its figure: it compares with what is called the same way.
 
         Raises ValueError for unfit sets or an unprepared problem, HarnessFault where a call fails.
@@ -289,6 +289,5 @@ class Vendor:
             synchronise=hosttime.stream_synchronise(),
             stream=stream,
             gap_seconds=gap_seconds,
-            first=first,
             seed=secrets.randbits(63),
         )

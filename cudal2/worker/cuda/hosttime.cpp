@@ -16,7 +16,7 @@ struct Loop {
     const void* const* a;  // device addresses of every set
     const void* const* b;
     void* const* c;
-    int64_t sets, first, calls;
+    int64_t sets, calls;
     double mean_gap;  // nanoseconds, 0 for none
     uint64_t seed;
     int (*synchronise)(void* stream);
@@ -69,7 +69,7 @@ int timed(const Loop& loop, double* seconds, const Call& call) {
             const double uniform = static_cast<double>(random() >> 11) * 0x1p-53;  // in [0, 1)
             wait_until(now() - static_cast<int64_t>(loop.mean_gap * std::log1p(-uniform)));
         }
-        const int64_t set = (loop.first + i) % loop.sets, started = now();
+        const int64_t set = i % loop.sets, started = now();
         if (const int status = call(set)) return status;
         if (const int status = loop.synchronise(loop.stream)) return -status;
         seconds[i] = static_cast<double>(now() - started) * 1e-9;

@@ -23,7 +23,7 @@ class Loop(ctypes.Structure):
 
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("a", "b", "c")),
-        *((name, c_int64) for name in ("sets", "first", "calls")),
+        *((name, c_int64) for name in ("sets", "calls")),
         ("mean_gap", c_double),
         ("seed", c_uint64),
         *((name, c_void_p) for name in ("synchronise", "stream")),
@@ -70,12 +70,11 @@ def seconds(
     synchronise: int,
     stream: int = 0,
     gap_seconds: float = 0.0,
-    first: int = 0,
     seed: int = 0,
 ) -> list[float]:
     """Seconds on the host's clock of each of `calls` calls, each with its synchronise.
 
-    `sets` are the addresses of (A, B, C), used in turn from number `first` on; `synchronise` is the address of an
+    `sets` are the addresses of (A, B, C), used in turn; `synchronise` is the address of an
     `int (*)(void* stream)` such as cuStreamSynchronize; `gap_seconds` the mean of the exponential sleep before a
     call, not counted. A Python callable gets the set's number and must enqueue by itself; its overhead is counted.
 
@@ -86,7 +85,7 @@ def seconds(
     columns = [(c_void_p * len(sets))(*column) for column in zip(*sets)]
     loop = Loop(
         *(ctypes.addressof(column) for column in columns),
-        *(len(sets), first, calls),
+        *(len(sets), calls),
         *(gap_seconds * 1e9, seed, synchronise, stream),
     )
     out = (c_double * calls)()

@@ -33,9 +33,6 @@ WORKSPACE = 32 << 20
 """Bytes. What NVIDIA recommends and cuBLAS and torch take by themselves on Hopper, so that no baseline is held back and
 none is favoured: https://docs.nvidia.com/cuda/cublas/#cublassetworkspace"""
 
-ALIGNMENT = 256
-"""Bytes every matrix must be aligned to: what the heuristic assumes unless told otherwise."""
-
 R_32F, R_16F = 0, 2  # cudaDataType in library_types.h
 COMPUTE: dict[Accumulate, tuple[int, int]] = {
     "f32": (cublas.ComputeType.COMPUTE_32F, R_32F),
@@ -92,6 +89,15 @@ def column_major(problem: Problem, layout: Layout) -> Gemm:
     return Gemm(int(transa), int(cublas.Operation.N), m=n, n=m, k=k, lda=lda, ldb=k, ldc=n)
 
 
+def alignment(rows: int, columns: int) -> int:
+    """Bytes that fp16 matrices of this size are aligned to, packed one behind another: 256, or less for odd sizes.
+
+    256 is the most that cuBLASLt asks about, and what it assumes unless told.
+    """
+    size = 2 * rows * columns
+    return min(256, size & -size)
+
+
 class Algorithm(msgspec.Struct, frozen=True):
     """A cublasLtMatmulAlgo_t: 64 opaque bytes, valid for the library version and device that made them."""
 
@@ -131,14 +137,18 @@ class Plan:
         self.c: int = cublasLt.matrix_layout_create(R_16F, gemm.m, gemm.n, gemm.ldc)
         self._matrices = (self.operation, self.a, self.b, self.c, self.c)
         self._preference: int = cublasLt.matmul_preference_create()
-        for attribute, limit in (
-            (cublasLt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES, np.array([WORKSPACE], np.uint64)),
-            (
-                cublasLt.MatmulPreferenceAttribute.REDUCTION_SCHEME_MASK,
-                np.array([SPLIT_K[problem.accumulate]], np.uint32),
-            ),
-        ):
-            cublasLt.matmul_preference_set_attribute(self._preference, attribute, limit.ctypes.data, limit.nbytes)
+        limits = cublasLt.MatmulPreferenceAttribute
+        words = {
+            limits.MIN_ALIGNMENT_A_BYTES: alignment(*stored),
+            limits.MIN_ALIGNMENT_B_BYTES: alignment(gemm.k, gemm.n),
+            limits.MIN_ALIGNMENT_C_BYTES: alignment(gemm.m, gemm.n),
+            limits.MIN_ALIGNMENT_D_BYTES: alignment(gemm.m, gemm.n),
+            limits.REDUCTION_SCHEME_MASK: SPLIT_K[problem.accumulate],
+        }
+        values = {attribute: np.array([value], np.uint32) for attribute, value in words.items()}
+        values[limits.MAX_WORKSPACE_BYTES] = np.array([WORKSPACE], np.uint64)
+        for attribute, array in values.items():
+            cublasLt.matmul_preference_set_attribute(self._preference, attribute, array.ctypes.data, array.nbytes)
 
     def heuristics(self, count: int) -> list[Algorithm]:
         """Up to `count` algorithms, the one the library thinks fastest first; at least one.
