@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import Symbol, SymbolTableSection
 
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
@@ -194,9 +195,10 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
     try:
         library = _output(folder / "kernel.so", LIBRARY_BYTES)
         cubin = _output(folder / "kernel.cubin", CUBIN_BYTES)
-        imports = _imports(_output(folder / "kernel.o", LIBRARY_BYTES))
+        objects = symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
     except ValueError as error:
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}")
+    imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
     return msgspec.structs.replace(made, library=library, cubin=cubin, resources=_resources(text), imports=imports)
 
 
@@ -209,13 +211,15 @@ def _output(file: Path, most: int) -> bytes:
     return file.read_bytes()
 
 
-def _imports(object_file: bytes) -> tuple[str, ...]:
-    """Names that an object file uses and does not define. ValueError where it is no ELF file."""
+def symbols(file: bytes, section: str) -> list[Symbol]:
+    """The named symbols of an ELF file. ValueError where it is none."""
     try:
-        symbols = ELFFile(io.BytesIO(object_file)).get_section_by_name(".symtab").iter_symbols()
-        return tuple(sorted({s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}))
-    except (ELFError, AttributeError) as error:
-        raise ValueError(f"the compiler's object file cannot be read: {error}") from error
+        table = ELFFile(io.BytesIO(file)).get_section_by_name(section)
+    except ELFError as error:
+        raise ValueError(f"not an ELF file: {error}") from error
+    if not isinstance(table, SymbolTableSection):
+        raise ValueError(f"an ELF file without {section}")
+    return [symbol for symbol in table.iter_symbols() if symbol.name]
 
 
 def _resources(text: str) -> tuple[Resources, ...]:

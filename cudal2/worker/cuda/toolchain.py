@@ -58,7 +58,7 @@ def find() -> Toolchain:
         host_compiler=host,
         host_version=_ask([host, "--version"]).splitlines()[0],
         cutlass=cutlass(),
-        nvdisasm=nvdisasm(root),
+        nvdisasm=nvdisasm(),
     )
     _prove(found)
     return found
@@ -71,11 +71,11 @@ def cutlass() -> tuple[Path, ...]:
     return tuple(_reachable(folder.resolve()) for folder in folders if folder.is_dir())
 
 
-def nvdisasm(root: Path | None = None) -> Path | None:
-    """The disassembler: the one in PATH, else the toolkit's at `root`, else the package `nvidia-cuda-nvdisasm`'s."""
-    toolkit = shutil.which("nvdisasm", path=str(root / "bin")) if root else None
-    path = shutil.which("nvdisasm") or toolkit or next(map(str, _programs("nvdisasm")), None)
-    return _reachable(Path(path).resolve()) if path else None
+@memoise
+def nvdisasm() -> Path | None:
+    """The disassembler, looked for where `find` looks for nvcc; the package is `nvidia-cuda-nvdisasm`."""
+    path = next(_programs("nvdisasm"), None)
+    return _reachable(path.resolve()) if path else None
 
 
 def _programs(name: str) -> Iterator[Path]:
