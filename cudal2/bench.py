@@ -28,8 +28,7 @@ def kernel(file: Path, problem: Problem, config: BenchConfig) -> Row:
         source = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read a source from {file}: {error}") from error
-    find(config.target)
-    with Worker(config.worker) as judge:
+    with Worker(config.worker, config.target) as judge:
         return flatten(judge.evaluate(Candidate(source, problem, config.target)))
 
 
@@ -58,7 +57,7 @@ def describe_kernel(row: Row) -> str:
 
 def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
     """Microseconds a call and GFLOP/s of every baseline of the target, fastest first."""
-    with Worker(config.worker) as judge:
+    with Worker(config.worker, config.target) as judge:
         seconds = judge.baseline_seconds(problem)
     return [
         {"baseline": name, "us": 1e6 * value, "gflops": problem.flop / value / 1e9}
@@ -76,7 +75,7 @@ def worker(problem: Problem, config: BenchConfig, count: int, seed: int) -> Row:
     candidates = [
         Candidate(corpus.draw(target, problem.layout, rng).source, problem, target.name) for _ in range(count)
     ]
-    with Pool(config.worker) as pool:
+    with Pool(config.worker, config.target) as pool:
         pool.environment()
         started = time.perf_counter()
         verdicts = [verdict for verdict in pool.evaluate(candidates) if verdict is not None]
@@ -101,7 +100,7 @@ def worker(problem: Problem, config: BenchConfig, count: int, seed: int) -> Row:
 def aa(problem: Problem, config: BenchConfig, repeats: int) -> list[Row]:
     """The best baseline timed as a candidate against itself; `inside` says whether 1 is in the interval."""
     rows = []
-    with Worker(config.worker) as judge:
+    with Worker(config.worker, config.target) as judge:
         for repeat in range(repeats):
             timing = judge.compare_baseline_with_itself(problem)
             inside = timing.low <= 1.0 <= timing.high

@@ -88,8 +88,8 @@ def _eval(arguments: argparse.Namespace) -> None:
     _stay_offline(config.policy.path)
     with (
         Archive(folder / "archive.sqlite", create=False) as archive,
-        Pool(config.worker) as select,
-        Pool(evaluate.strict(config.worker)) as judge,
+        Pool(config.worker, config.target) as select,
+        Pool(evaluate.strict(config.worker), config.target) as judge,
     ):
         rows = evaluate.run(
             folder,
@@ -113,7 +113,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
     config = _eval_config(arguments)
     folder = Path(config.run)
-    with Archive(folder / "archive.sqlite", create=False) as archive, Worker(config.worker) as worker:
+    with Archive(folder / "archive.sqlite", create=False) as archive, Worker(config.worker, config.target) as worker:
         manifest = export.run(
             folder, archive, lambda kernel: worker.build(kernel).library, worker.environment, target=config.target
         )

@@ -36,6 +36,14 @@ class WorkerConfig(_Config, frozen=True):
     max_pairs: int = 25
     disturbed: float = 1.6
     """A baseline this many times slower than alone was disturbed, and so was the candidate beside it."""
+    devices: tuple[int, ...] = (0,)
+    """GPUs that candidates are spread over, one owner each; a processor is used whole."""
+    protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
+    """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps."""
+    host_calls: int = 50
+    """Calls in a block of `offline` or `server`."""
+    server_qps: float = 1000.0
+    """Calls a second of `server`, in the mean."""
     timing_seconds: float = 3.0
     """Timing stops here too, once there are `min_pairs`."""
     precision: float = 0.01

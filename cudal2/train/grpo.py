@@ -70,7 +70,7 @@ def run(config: TrainConfig) -> None:
             stack.callback(metrics.close)
             terminal = stack.enter_context(Terminal(steps, done))
             terminal.say(f"{folder}: {steps} steps over {len(problems)} problems, from step {done}")
-            judge = Judge(config, stack.enter_context(Pool(config.worker)), archive)
+            judge = Judge(config, stack.enter_context(Pool(config.worker, config.target)), archive)
             judge.progress = terminal.judged
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:

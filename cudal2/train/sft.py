@@ -216,7 +216,7 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
         Candidate(source.extract(text, target) or "", problem, target.name)
         for text, problem in zip(completions, problems)
     ]
-    with Pool(config.worker) as pool, Archive(folder / "archive.sqlite") as archive:
+    with Pool(config.worker, config.target) as pool, Archive(folder / "archive.sqlite") as archive:
         verdicts = pool.evaluate(candidates)
         for index, (verdict, candidate, prompt) in enumerate(zip(verdicts, candidates, asked)):
             if verdict is not None:

@@ -8,8 +8,8 @@ from cudal2.worker import jail
 
 
 @contextmanager
-def device(exclusive: bool) -> Iterator[None]:
-    """Hold the machine: alone (to time), or together with others who do not time (to build)."""
-    with (jail.scratch() / "device.lock").open("a") as file:
+def device(exclusive: bool, name: str = "device") -> Iterator[None]:
+    """Hold the machine, or the GPU, of that name: alone to time, or together with others who do not time."""
+    with (jail.scratch() / f"{name}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield

@@ -1,4 +1,4 @@
-"""A Worker in a process of its own: many candidates at once, builds side by side, timing one at a time.
+"""Workers in processes of their own, one for each device: many candidates at once, timing one at a time on each.
 
 The trainer's process keeps its threads and its memory to itself, and the death of the worker's process (or of
 anything below it) costs a retry, not a run.
@@ -16,6 +16,8 @@ from multiprocessing import get_context
 
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
+from cudal2.target import find
+from cudal2.worker import jail
 from cudal2.worker.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -26,11 +28,19 @@ TRIES = 3
 _worker: Worker | None = None  # lives in the pool's process only
 
 
-def _start(config: WorkerConfig, parent: int) -> None:
+def _start(config: WorkerConfig, target: str, device: int | None, parent: int) -> None:
     global _worker
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-    _worker = Worker(config)
+    _worker = Worker(config, target)
+
+
+def _visible(device: int) -> str:
+    """The name of the device-th GPU among those that this process may see."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return names.split(",")[device] if names else str(device)
 
 
 def _leave_with(parent: int) -> None:
@@ -50,12 +60,7 @@ def _environment() -> Environment:
 
 
 def _build(candidates: list[Candidate]) -> None:
-    """Compile what has no verdict yet, on as many cores as allowed; the results are in the cache."""
-    worker = _started()
-    new = [candidate for candidate in candidates if worker.recall(candidate) is None]
-    jobs = worker.config.build_jobs or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(jobs) as threads:
-        list(threads.map(worker.build, new))
+    _started().build_ahead(candidates)
 
 
 def _judge(candidate: Candidate) -> Verdict:
@@ -63,15 +68,17 @@ def _judge(candidate: Candidate) -> Verdict:
 
 
 class Pool:
-    """Evaluates candidates in a worker process that is started on first use and again when it dies.
+    """Evaluates candidates for one target in worker processes, started on first use and again when they die.
 
-    Use as a context manager. `fault` is the last HarnessFault that cost a candidate its verdict, or None.
+    A processor has one; GPUs have one each (`worker.devices`), and candidates are dealt out to them. Use as a context
+    manager. `fault` is the last HarnessFault that cost a candidate its verdict, or None.
     """
 
-    def __init__(self, config: WorkerConfig) -> None:
-        self.config = config
+    def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
+        self.config, self.target = config, target
         self.fault: HarnessFault | None = None
-        self._executor: ProcessPoolExecutor | None = None
+        self.devices: tuple[int | None, ...] = config.devices if find(target).kind == "cuda" else (None,)
+        self._executors: dict[int | None, ProcessPoolExecutor] = {}
 
     def __enter__(self) -> "Pool":
         return self
@@ -80,14 +87,18 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """End the worker process."""
-        if self._executor:
-            self._executor.shutdown(cancel_futures=True)
-            self._executor = None
+        """End the worker processes."""
+        for device in list(self._executors):
+            self._drop(device)
+
+    def _drop(self, device: int | None) -> None:
+        executor = self._executors.pop(device, None)
+        if executor:
+            executor.shutdown(cancel_futures=True)
 
     def environment(self) -> Environment:
         """Where verdicts are reached. Raises HarnessFault where the worker cannot start at all."""
-        return self._insist(_environment)
+        return self._insist(self.devices[0], _environment)
 
     def evaluate(
         self, candidates: Sequence[Candidate], progress: Callable[[Verdict | None], None] = lambda _: None
@@ -98,41 +109,67 @@ class Pool:
         `progress` is called with each as it becomes known.
         """
         distinct = list(dict.fromkeys(candidates))
-        try:
-            self._insist(_build, distinct)
-        except HarnessFault as fault:  # each candidate meets it again below, and alone
-            log.warning("%s", fault)
         found: dict[Candidate, Verdict | None] = {}
-        for candidate in distinct:
+        one_at_a_time = threading.Lock()
+
+        def judge(device: int | None, share: list[Candidate]) -> None:
             try:
-                found[candidate] = self._insist(_judge, candidate)
-            except HarnessFault as fault:
-                log.error("no verdict: %s", fault)
-                self.fault, found[candidate] = fault, None
-            progress(found[candidate])
+                self._insist(device, _build, share)
+            except HarnessFault as fault:  # each candidate meets it again below, and alone
+                log.warning("%s", fault)
+            for candidate in share:
+                try:
+                    verdict = self._insist(device, _judge, candidate)
+                except HarnessFault as fault:
+                    log.error("no verdict: %s", fault)
+                    self.fault, verdict = fault, None
+                with one_at_a_time:
+                    found[candidate] = verdict
+                    progress(verdict)
+
+        with ThreadPoolExecutor(len(self.devices)) as threads:
+            shares = [distinct[start :: len(self.devices)] for start in range(len(self.devices))]
+            list(threads.map(judge, self.devices, shares))
         return [found[candidate] for candidate in candidates]
 
-    def _insist(self, function: Callable, *arguments):
-        """The function's result from the worker process, over a few tries; then the fault is raised."""
+    def _insist(self, device: int | None, function: Callable, *arguments):
+        """The function's result from a device's worker process, over a few tries; then the fault is raised."""
         for attempt in range(1, TRIES + 1):
             try:
-                return self._submit(function, *arguments).result()
+                return self._submit(device, function, *arguments).result()
             except BrokenProcessPool as error:
-                self.close()
+                self._drop(device)
                 fault = HarnessFault("the worker process died", "Look at the messages above; is there enough memory?")
                 fault.__cause__ = error
             except HarnessFault as error:
                 fault = error
+                if device is not None:  # its context may be spoilt
+                    self._drop(device)
             if attempt < TRIES:
                 log.warning("%s; trying again (%d of %d)", fault, attempt, TRIES)
                 time.sleep(0.2 * attempt)
         raise fault
 
-    def _submit(self, function: Callable, *arguments) -> Future:
-        if self._executor is None:
+    def _submit(self, device: int | None, function: Callable, *arguments) -> Future:
+        if device not in self._executors:
             # A broken configuration (no jail, no compiler) is reported here, not as a dead process.
-            Worker(self.config).close()
-            self._executor = ProcessPoolExecutor(
-                1, mp_context=get_context("spawn"), initializer=_start, initargs=(self.config, os.getpid())
+            check(self.config, self.target)
+            self._executors[device] = ProcessPoolExecutor(
+                1,
+                mp_context=get_context("spawn"),
+                initializer=_start,
+                initargs=(self.config, self.target, device, os.getpid()),
             )
-        return self._executor.submit(function, *arguments)
+        return self._executors[device].submit(function, *arguments)
+
+
+def check(config: WorkerConfig, target: str) -> None:
+    """Raises HarnessFault where a worker could not start here; makes no GPU context in this process."""
+    jail.choose(config.jail)
+    if find(target).kind == "cuda":
+        from cudal2.worker.cuda import device, toolchain
+
+        toolchain.find()
+        device.find()
+    else:
+        Worker(config, target).close()

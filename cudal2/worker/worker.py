@@ -2,39 +2,37 @@
 
 import os
 import time
-from functools import cache as memoise
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-import torch
 
-import cudal2
-from cudal2 import processor
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
 from cudal2.target import find
-from cudal2.worker import build, jail
+from cudal2.worker import backend, jail
+from cudal2.worker.backend import Backend, Prepared
 from cudal2.worker.cache import Cache
-from cudal2.worker.cpu.bench import CpuBench, Outcome
 from cudal2.worker.exclusive import device
+from cudal2.worker.outcome import Outcome
 
 
 class Worker:
-    """Judges candidates on this machine's processor.
+    """Judges candidates for one target: this machine's processor, or its first visible GPU.
 
     Raises HarnessFault, from any method, where the harness fails; what is wrong with a candidate is its verdict.
     Use it as a context manager: leaving it ends the processes it keeps.
     """
 
-    def __init__(self, config: WorkerConfig) -> None:
-        self.config = config
-        self.threads = config.threads or len(os.sched_getaffinity(0))
-        self.kind = jail.choose(config.jail)
+    def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
+        self.config, self.target = config, find(target)
         self.cache = Cache(Path(config.cache).expanduser())
-        self.environment = environment("cpu", self.threads)
-        self._bench: CpuBench | None = None
+        self.backend: Backend = backend.make(self.target, config, jail.choose(config.jail), self.cache)
+        self._ahead: dict[Candidate, Future[Prepared]] = {}
+        self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> "Worker":
         return self
@@ -43,20 +41,21 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        if self._bench:
-            self._bench.close()
-            self._bench = None
+        """End every process and thread; the worker may be used again."""
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        self._ahead.clear()
+        self.backend.close()
 
     @property
-    def bench(self) -> CpuBench:
-        """What measures; made on first use, kept for the next candidate."""
-        if self._bench is None:
-            self._bench = CpuBench(self.config, self.kind, self.threads, build.runner())
-        return self._bench
+    def environment(self) -> Environment:
+        """Where verdicts are reached."""
+        return self.backend.environment
 
     def key(self, candidate: Candidate) -> str:
         """Under which a verdict is cached: candidate, environment and how hard we look."""
-        settings = msgspec.structs.replace(self.config, cache="", build_jobs=0)
+        settings = msgspec.structs.replace(self.config, cache="", build_jobs=0, devices=())
         return digest(candidate.key, self.environment.fingerprint, to_json(settings))
 
     def recall(self, candidate: Candidate) -> Verdict | None:
@@ -66,17 +65,34 @@ class Worker:
             return None
         return msgspec.structs.replace(verdict_from_json(stored), cached=True, seconds={})
 
-    def build(self, candidate: Candidate) -> build.Build:
-        """Check the source and compile it, or recall what came of it; a refusal is a Build with its status."""
-        target = find(candidate.target)
+    def build(self, candidate: Candidate) -> Prepared:
+        """Check the source and prepare it for its bench; a refusal is a Prepared with its status."""
+        if candidate.target != self.target.name:
+            raise ValueError(f"a candidate for {candidate.target} was given to a worker for {self.target.name}")
         if not candidate.source.strip():
-            return build.Build(Status.NO_SOURCE, log="the completion holds no source that defines hgemm")
+            return Prepared(Status.NO_SOURCE, "the completion holds no source that defines hgemm")
         try:
-            check(candidate.source, target)
+            check(candidate.source, self.target)
         except SourceRejected as rejected:
-            return build.Build(Status.REJECTED, log=str(rejected))
+            return Prepared(Status.REJECTED, str(rejected), log=str(rejected))
+        if not self.backend.exclusive_builds:
+            return self.backend.prepare(candidate)
         with device(exclusive=False):
-            return build.build(candidate.source, target, self.cache, self.kind, self.config.compile_seconds)
+            return self.backend.prepare(candidate)
+
+    def build_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Start to build what has no verdict yet, on as many cores as allowed.
+
+        Returns at once where building disturbs no measurement, else when all is built.
+        """
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.config.build_jobs or len(os.sched_getaffinity(0)))
+        for candidate in candidates:
+            if candidate not in self._ahead and self.recall(candidate) is None:
+                self._ahead[candidate] = self._threads.submit(self.build, candidate)
+        if self.backend.exclusive_builds:
+            for future in self._ahead.values():
+                future.exception()  # raised again where its candidate is judged
 
     def evaluate(self, candidate: Candidate) -> Verdict:
         """Build, verify and time a candidate, or recall the verdict."""
@@ -85,24 +101,25 @@ class Worker:
             if known:
                 return known
             started = time.perf_counter()
-            built = self.build(candidate)
-            outcome = Outcome(built.status, built.log.strip().splitlines()[0] if built.log else "")
-            seconds = {"build": time.perf_counter() - started}
-            if built.status is Status.OK:
+            ahead = self._ahead.pop(candidate, None)
+            prepared = ahead.result() if ahead else self.build(candidate)
+            seconds = {"build": time.perf_counter() - started} | prepared.seconds
+            outcome = Outcome(prepared.status, prepared.reason)
+            if prepared.status is Status.OK:
                 waited = time.perf_counter()
-                with device(exclusive=True):
+                with device(exclusive=True, name=self.backend.lock):
                     seconds["wait"] = time.perf_counter() - waited
                     try:
-                        outcome = self.bench.judge(built.library, candidate.problem)
+                        outcome = self.backend.judge(prepared, candidate.problem)
                     except BaseException:
-                        self.close()  # the next candidate gets fresh processes
+                        self.backend.close()  # the next candidate gets fresh processes
                         raise
             verdict = Verdict(
                 key=self.key(candidate),
                 problem=candidate.problem,
                 target=candidate.target,
                 environment=self.environment,
-                log=built.log,
+                log=prepared.log,
                 **{name: getattr(outcome, name) for name in outcome.__struct_fields__ if name != "seconds"},
                 seconds=seconds | outcome.seconds,
             )
@@ -111,30 +128,10 @@ class Worker:
 
     def baseline_seconds(self, problem: Problem) -> dict[str, float]:
         """Seconds a call of each baseline of the vendor at its best, by name."""
-        with device(exclusive=True):
-            return self.bench.baseline_seconds(problem)
+        with device(exclusive=True, name=self.backend.lock):
+            return self.backend.baseline_seconds(problem)
 
     def compare_baseline_with_itself(self, problem: Problem) -> Timing:
         """A/A: the fastest baseline timed as a candidate would be; an honest harness finds 1.00."""
-        with device(exclusive=True):
-            return self.bench.compare_baseline_with_itself(problem)
-
-
-@memoise
-def environment(target: str, threads: int) -> Environment:
-    """This machine as far as it bears on a CPU timing. Raises HarnessFault where the compiler is missing."""
-    return Environment(
-        device=processor.name(),
-        threads=threads,
-        compiler=build.compiler_name(),
-        flags=" ".join((*build.FLAGS, *find(target).flags)),
-        libraries=f"torch {torch.__version__}",
-        harness=f"{cudal2.__version__}+{_harness()}",
-    )
-
-
-def _harness() -> str:
-    """Digest of the worker's own sources: a verdict of an older harness is not recalled."""
-    root = Path(__file__).parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".cpp"))
-    return digest(*(path.read_text() for path in files))[:8]
+        with device(exclusive=True, name=self.backend.lock):
+            return self.backend.compare_baseline_with_itself(problem)

@@ -76,7 +76,7 @@ def test_missing_compiler_is_a_fault_with_a_remedy(hasty, monkeypatch) -> None:
 def test_death_of_the_baseline_process_is_a_fault_and_the_next_verdict_is_right(hasty) -> None:
     with Worker(hasty) as worker:
         assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
-        os.kill(worker.bench._baselines.side._process.inside, signal.SIGKILL)
+        os.kill(worker.backend.bench._baselines.side._process.inside, signal.SIGKILL)
         with pytest.raises(HarnessFault):
             worker.evaluate(Candidate(NAIVE + "//", PROBLEM))
         assert worker.evaluate(Candidate(NAIVE + "//", PROBLEM)).ok
@@ -157,6 +157,6 @@ def _descendants(pid: int) -> list[int]:
 
 def test_a_disturbed_measurement_is_a_fault_and_never_a_speedup(hasty, monkeypatch) -> None:
     with Worker(hasty) as worker:
-        monkeypatch.setitem(worker.bench._known, PROBLEM, {"torch.fp32": 1e-9})  # as if it had once been so fast
+        monkeypatch.setitem(worker.backend.bench._known, PROBLEM, {"torch.fp32": 1e-9})  # as if it had once been so fast
         with pytest.raises(HarnessFault):
             worker.evaluate(Candidate(NAIVE, PROBLEM))

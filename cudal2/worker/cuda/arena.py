@@ -1,8 +1,8 @@
 """The referee's side of the buffers: memory that runner processes map too, and private copies that they cannot reach.
 
-Allocated through CUDA's virtual memory management, so that a file descriptor hands the same memory to another process
-at another process's addresses. Everything that a verdict rests on (inputs, guard bands, the vendor's result) is compared
-with tensors that only this process maps: the GPU's MMU keeps candidates away from them.
+Allocated through CUDA's virtual memory management, so that a file descriptor hands the same memory to another
+process. Everything that a verdict rests on (inputs, guard bands, the vendor's result) is compared with tensors that
+only this process maps: the GPU's MMU keeps candidates away from them.
 """
 
 import os
@@ -14,20 +14,19 @@ from cudal2.records import HarnessFault
 from cudal2.worker import inputs
 from cudal2.worker.cuda.layout import GUARD, SEMAPHORES, WORKSPACE_GUARD, Layout
 
-Window = slice
-"""Sets `first` to `first + count - 1`."""
+SHARED = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 
 def ask(result: tuple):
     """The value of a driver call that returned (code, value…). Raises HarnessFault."""
     code, *values = result
     if code != driver.CUresult.CUDA_SUCCESS:
-        raise HarnessFault(f"the GPU driver failed: {code.name}", "Is another process using the GPU's memory? Try again")
+        raise HarnessFault(f"the GPU driver failed: {code.name}", "Is the GPU's memory taken? Try again")
     return values[0] if values else None
 
 
 class _Range:
-    """A range of device memory that torch can look at."""
+    """A range of device memory, as other libraries are told of one."""
 
     def __init__(self, pointer: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -36,6 +35,40 @@ class _Range:
             "data": (pointer, False),
             "version": 3,
         }
+
+
+def look_at(pointer: int, nbytes: int) -> torch.Tensor:
+    """Device memory that torch does not own, as int16 elements."""
+    return torch.as_tensor(_Range(pointer, nbytes), device="cuda")
+
+
+def mapped(handle, nbytes: int) -> int:
+    """Where this process now sees the memory behind `handle`, readable and writable. Raises HarnessFault."""
+    access = driver.CUmemAccessDesc()
+    access.location = _here()
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    pointer = ask(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
+    ask(driver.cuMemMap(pointer, nbytes, 0, handle, 0))
+    ask(driver.cuMemSetAccess(pointer, nbytes, [access], 1))
+    return int(pointer)
+
+
+def _here() -> driver.CUmemLocation:
+    location = driver.CUmemLocation()
+    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    location.id = torch.cuda.current_device()
+    return location
+
+
+def matrices(memory: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A [sets,M,K], B [sets,*b_shape] and C [sets,M,N] as float16 views of memory laid out so."""
+    p, step = layout.problem, layout.stride // 2
+
+    def view(offset: int, shape: tuple[int, int]) -> torch.Tensor:
+        size, strides = (layout.sets, *shape), (step, shape[1], 1)
+        return memory.view(torch.float16).as_strided(size, strides, offset // 2)
+
+    return view(layout.a, (p.m, p.k)), view(layout.b, p.b_shape), view(layout.c, (p.m, p.n))
 
 
 class Arena:
@@ -49,11 +82,8 @@ class Arena:
         self.layout, self.problem, self._rng = layout, layout.problem, rng
         self._handle, self._pointer, self.fd = None, 0, -1
         self._reserve()
-        memory = torch.as_tensor(_Range(self._pointer, layout.bytes), device="cuda")
-        p = self.problem
-        self.a = self._matrices(memory, layout.a, (p.m, p.k))
-        self.b = self._matrices(memory, layout.b, p.b_shape)
-        self.c = self._matrices(memory, layout.c, (p.m, p.n))
+        memory = look_at(self._pointer, layout.bytes)
+        self.a, self.b, self.c = matrices(memory, layout)
         self.inputs = (torch.empty_like(self.a), torch.empty_like(self.b))
         self._workspace = memory[layout.workspace // 2 : layout.bytes // 2]
         self._guards = self._guard_views(memory)
@@ -73,35 +103,24 @@ class Arena:
         self._handle = None
 
     def _reserve(self) -> None:
-        size, kind = self.layout.bytes, driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         properties = driver.CUmemAllocationProp()
         properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        properties.location.id = torch.cuda.current_device()
-        properties.requestedHandleTypes = kind
-        access = driver.CUmemAccessDesc()
-        access.location = properties.location
-        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        self._handle = ask(driver.cuMemCreate(size, properties, 0))
-        self._pointer = int(ask(driver.cuMemAddressReserve(size, 0, 0, 0)))
-        ask(driver.cuMemMap(self._pointer, size, 0, self._handle, 0))
-        ask(driver.cuMemSetAccess(self._pointer, size, [access], 1))
-        self.fd = int(ask(driver.cuMemExportToShareableHandle(self._handle, kind, 0)))
-
-    def _matrices(self, memory: torch.Tensor, offset: int, shape: tuple[int, int]) -> torch.Tensor:
-        size = (self.layout.sets, *shape)
-        return memory.view(torch.float16).as_strided(size, (self.layout.stride // 2, shape[1], 1), offset // 2)
+        properties.location = _here()
+        properties.requestedHandleTypes = SHARED
+        self._handle = ask(driver.cuMemCreate(self.layout.bytes, properties, 0))
+        self._pointer = mapped(self._handle, self.layout.bytes)
+        self.fd = int(ask(driver.cuMemExportToShareableHandle(self._handle, SHARED, 0)))
 
     def _guard_views(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """[sets, width] views of the bands before A, B and C and after C; the last set's successor has one more."""
         at, p, stride = self.layout, self.problem, self.layout.stride // 2
-        ends = [(0, GUARD), (at.a + 2 * p.m * p.k, at.b), (at.b + 2 * p.k * p.n, at.c), (at.c + 2 * p.m * p.n, at.stride)]
-        views = [
+        after = at.a + 2 * p.m * p.k, at.b + 2 * p.k * p.n, at.c + 2 * p.m * p.n
+        ends = zip((0, *after), (GUARD, at.b, at.c, at.stride))
+        return [
             memory.as_strided((at.sets + (start == 0), (end - start) // 2), (stride, 1), start // 2)
             for start, end in ends
             if end > start
         ]
-        return views
 
     def fill(self, first: int, count: int) -> None:
         """Fresh normals in the inputs of these sets, and in their private originals."""

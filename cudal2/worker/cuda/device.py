@@ -19,6 +19,7 @@ class Device(msgspec.Struct, frozen=True):
     """The first visible GPU. `flops` and `bandwidth` (bytes/s) are ceilings that no kernel exceeds."""
 
     name: str
+    uuid: str
     capability: tuple[int, int]
     multiprocessors: int
     l2_bytes: int
@@ -77,6 +78,7 @@ def find() -> Device:
     version = ask(driver.cuDriverGetVersion)
     return Device(
         name=ask(driver.cuDeviceGetName, 128, number).decode().strip("\0 "),
+        uuid=bytes(ask(driver.cuDeviceGetUuid, number).bytes).hex(),
         capability=capability,
         multiprocessors=processors,
         l2_bytes=attribute("L2_CACHE_SIZE"),

@@ -1,8 +1,9 @@
 """Launch plans: what a candidate's launcher would have launched, as data that a trusted process can replay.
 
-The planner writes a `Recording` as JSON: one plan for each set of buffers, each a list of kernel launches and memsets in
-order. The candidate shares the planner's process, so a recording may say anything: `decode` accepts only what a replay
-can do safely, and the runner asks the driver for the rest (does the kernel exist, do its parameters have these sizes).
+The planner writes a `Recording` as JSON: one plan for each set of buffers, each a list of kernel launches and memsets
+in order. The candidate shares the planner's process, so a recording may say anything: `decode` accepts only what a
+replay can do safely, and the runner asks the driver for the rest (does the kernel exist, have its parameters these
+sizes).
 """
 
 import struct
@@ -22,7 +23,7 @@ class PlanError(ValueError):
 
 
 class Kernel(msgspec.Struct, frozen=True, tag="kernel", forbid_unknown_fields=True):
-    """One launch: entry point by its name in the cubin, dimensions in blocks and threads, dynamic shared memory in bytes.
+    """One launch: entry point by its name in the cubin, blocks, threads, bytes of dynamic shared memory.
 
     `cluster` is zero where the launch asks for none; `carveout` is -1 by default; `parameters` holds the raw bytes of
     each argument in hex, tensor maps included.
@@ -80,7 +81,7 @@ def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
 
 def _check(node: Kernel | Memset, workspace: int) -> None:
     if isinstance(node, Memset):
-        inside = 0 <= node.offset and node.offset + node.element * node.count <= workspace
+        inside = node.offset >= 0 and node.offset + node.element * node.count <= workspace
         if node.element not in (1, 2, 4) or node.count <= 0 or not inside:
             raise PlanError("a memset reaches outside the workspace")
         if not 0 <= node.value < 1 << 32:

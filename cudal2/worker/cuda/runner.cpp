@@ -21,12 +21,12 @@
 
 enum { LOAD = 1, RUN = 2, HOST = 3 };
 struct Command {
-    uint32_t what, first, count, calls;
-    uint64_t bytes, seed;
+    uint32_t what, first, count, unused;
+    uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
 };
 struct Reply {
-    int32_t status;  // 0, or the driver's error
+    int32_t status;  // 0, the driver's error, or -1 where the runner itself failed
     uint32_t length;
     double device, host;  // RUN: seconds on the device's clock and on the host's
 };
@@ -63,11 +63,13 @@ static double now() {
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-static void map_buffers(int file, size_t bytes) {
+static void map_buffers(int file, size_t bytes) try {
     CUmemGenericAllocationHandle memory;
     CHECK(cuMemImportFromShareableHandle(&memory, (void*)(uintptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     CHECK(cuMemMap(BASE, bytes, 0, memory, 0));
     allow_access(device, bytes);
+} catch (const DriverError& error) {
+    throw std::runtime_error(error.what());  // no fault of the candidate's
 }
 
 static void load(const Command& command, int memory, int file) {
@@ -115,15 +117,14 @@ static std::vector<double> host(const Command& command) {
     std::mt19937_64 random(command.seed);
     std::exponential_distribution<double> gap(command.gap > 0 ? 1 / command.gap : 1);
     std::vector<double> seconds;
-    for (unsigned call = 0; call < command.calls; ++call) {
-        Plan& plan = plans.at(command.first + call % command.count);
+    for (unsigned set = command.first; set < command.first + command.count; ++set) {
         if (command.gap > 0)
             for (const double until = now() + gap(random); now() < until;) {
                 const double left = until - now() - 1e-4;  // sleep, then spin for the last of it
                 if (left > 0) usleep((useconds_t)(left * 1e6));
             }
         const double start = now();
-        for (auto& node : plan) launch(node, stream);
+        for (auto& node : plans.at(set)) launch(node, stream);
         CHECK(cuStreamSynchronize(stream));
         seconds.push_back(now() - start);
     }
@@ -181,7 +182,7 @@ int main(int count, char** argument) {
             reply.status = error.code;
             text = error.what();
         } catch (const std::exception& error) {
-            reply.status = CUDA_ERROR_UNKNOWN;
+            reply.status = -1;
             text = error.what();
         }
         if (reply.status) answer(socket, reply, text.data(), text.size());

@@ -15,27 +15,19 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from cudal2.records import HarnessFault, Status
+from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker import jail, seccomp
 from cudal2.worker.build import artefact, trusted
 from cudal2.worker.cuda import device, toolchain
 from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
-from cudal2.records import digest
+from cudal2.worker.outcome import CandidateFailed
 
 LOAD, RUN, HOST = 1, 2, 3
-COMMAND, REPLY = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd")
+COMMAND, REPLY = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
 HOST_MEMORY = 8 << 30
-
-
-class CandidateFailed(Exception):
-    """What a candidate did wrong, as the status and reason of its verdict."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
 
 
 @cache
@@ -157,7 +149,7 @@ class Runner:
         try:
             with os.fdopen(os.dup(file), "wb") as out:
                 out.write(packed)
-            command = COMMAND.pack(LOAD, 0, 0, 0, nbytes, 0, 0.0)
+            command = COMMAND.pack(LOAD, 0, 0, nbytes, 0, 0.0)
             rights = array.array("i", [memory, file])
             self._socket.sendmsg([command], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except BrokenPipeError as error:
@@ -168,13 +160,13 @@ class Runner:
 
     def run(self, first: int, count: int) -> tuple[float, float]:
         """Replay the plans of these sets once; seconds on the device's clock and on the host's."""
-        self._send(COMMAND.pack(RUN, first, count, 0, 0, 0, 0.0))
+        self._send(COMMAND.pack(RUN, first, count, 0, 0, 0.0))
         device_seconds, host_seconds, _ = self._receive()
         return device_seconds, host_seconds
 
-    def host(self, sets: int, calls: int, gap: float, seed: int) -> list[float]:
-        """Seconds of single calls on the host's clock over the first `sets` sets, `gap` seconds apart in the mean."""
-        self._send(COMMAND.pack(HOST, 0, sets, calls, 0, seed, gap))
+    def host(self, first: int, count: int, gap: float, seed: int) -> list[float]:
+        """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean."""
+        self._send(COMMAND.pack(HOST, first, count, 0, seed, gap))
         return list(array.array("d", self._receive()[2]))
 
     def _send(self, command: bytes) -> None:
@@ -187,6 +179,8 @@ class Runner:
         deadline = time.monotonic() + self.seconds
         status, length, device_seconds, host_seconds = REPLY.unpack(self._exactly(REPLY.size, deadline))
         data = self._exactly(length, deadline)
+        if status < 0:
+            raise HarnessFault(f"the runner failed: {data.decode(errors='replace')}", "Try again; see cudal2 doctor")
         if status:
             raise CandidateFailed(*_meaning(status, data.decode(errors="replace")))
         return device_seconds, host_seconds, data

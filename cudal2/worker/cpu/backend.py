@@ -1,0 +1,63 @@
+"""The CPU target's half of the worker."""
+
+import os
+
+import torch
+
+from cudal2 import processor
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, Environment, Status, Timing
+from cudal2.target import Target
+from cudal2.worker import build, jail
+from cudal2.worker.backend import Prepared
+from cudal2.worker.cache import Cache
+from cudal2.worker.cpu.bench import CpuBench
+from cudal2.worker.harness import harness
+from cudal2.worker.outcome import Outcome
+
+
+class CpuBackend:
+    """g++ in jail, the candidate in a jailed runner, torch.matmul in a process of its own."""
+
+    exclusive_builds = True
+    lock = "device"
+
+    def __init__(self, target: Target, config: WorkerConfig, kind: jail.Kind, cache: Cache) -> None:
+        self.target, self.config, self.kind, self.cache = target, config, kind, cache
+        self.threads = config.threads or len(os.sched_getaffinity(0))
+        self.environment = Environment(
+            device=processor.name(),
+            threads=self.threads,
+            compiler=build.compiler_name(),
+            flags=" ".join((*build.FLAGS, *target.flags)),
+            libraries=f"torch {torch.__version__}",
+            harness=harness(),
+        )
+        self._bench: CpuBench | None = None
+
+    @property
+    def bench(self) -> CpuBench:
+        """What measures; made on first use, kept for the next candidate."""
+        if self._bench is None:
+            self._bench = CpuBench(self.config, self.kind, self.threads, build.runner())
+        return self._bench
+
+    def prepare(self, candidate: Candidate) -> Prepared:
+        built = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)
+        reason = "" if built.status is Status.OK else next(iter(built.log.strip().splitlines()), "")
+        return Prepared(built.status, reason, built.library, built.log)
+
+    def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
+        return self.bench.judge(prepared.library, problem)
+
+    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
+        return self.bench.baseline_seconds(problem)
+
+    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
+        return self.bench.compare_baseline_with_itself(problem)
+
+    def close(self) -> None:
+        if self._bench:
+            self._bench.close()
+            self._bench = None

@@ -1,0 +1,102 @@
+"""The CUDA targets' half of the worker: build, gate and plan beside everything else; one GPU owner checks and times."""
+
+import threading
+import time
+
+import torch
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, Environment, HarnessFault, Status, Timing
+from cudal2.target import Target
+from cudal2.worker import jail
+from cudal2.worker.backend import Prepared
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda import build, device, gate, plan, session, toolchain
+from cudal2.worker.cuda.bench import CudaBench
+from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
+from cudal2.worker.harness import harness
+from cudal2.worker.outcome import CandidateFailed, Outcome
+
+PLANNERS = 2
+"""Planners at a time: each makes a CUDA context."""
+
+
+class CudaBackend:
+    """nvcc in jail, the launcher recorded in jail, its kernels replayed by a runner of our own.
+
+    Raises HarnessFault where there is no GPU, or another one than `target` compiles for.
+    """
+
+    exclusive_builds = False
+
+    def __init__(self, target: Target, config: WorkerConfig, kind: jail.Kind, cache: Cache) -> None:
+        self.target, self.config, self.kind, self.cache = target, config, kind, cache
+        self.device = device.find()
+        if self.device.target != target:
+            here = f"{self.device.name} is {self.device.target.name}"
+            raise HarnessFault(f"{here}, not {target.name}", f"Choose target={self.device.target.name}")
+        self.lock = f"gpu-{self.device.uuid}"
+        self._bench: CudaBench | None = None
+        self._planners = threading.BoundedSemaphore(PLANNERS)
+        tools = toolchain.find()
+        self.environment = Environment(
+            device=f"{self.device.name}, {self.device.multiprocessors} multiprocessors",
+            threads=0,
+            compiler=f"nvcc {tools.version}, {tools.host_version}",
+            flags=" ".join((*build.FLAGS, *target.flags)),
+            libraries=self.bench.vendor.versions(),
+            harness=harness(),
+        )
+
+    @property
+    def bench(self) -> CudaBench:
+        """What measures; made on first use, kept for the next candidate."""
+        if self._bench is None:
+            torch.cuda.set_device(0)
+            self._bench = CudaBench(self.config, self.kind, self.cache)
+        return self._bench
+
+    def prepare(self, candidate: Candidate) -> Prepared:
+        clock = time.perf_counter()
+        made = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)
+        seconds = {"build": time.perf_counter() - clock}
+        if made.status is not Status.OK:
+            return Prepared(made.status, next(iter(made.log.strip().splitlines()), ""), log=made.log, seconds=seconds)
+        log = "\n".join([*map(str, map(build.describe, made.resources)), made.log]).strip()
+        findings = gate.inspect(made, candidate.problem, self.cache, self.kind)
+        seconds["gate"] = time.perf_counter() - clock - seconds["build"]
+        log = "\n".join([*(f"{finding.name}: {finding.detail}" for finding in findings), log])
+        fatal = next((finding for finding in findings if finding.fatal), None)
+        if fatal:
+            return Prepared(fatal.status, f"{fatal.name}: {fatal.detail}", log=log, seconds=seconds)
+        try:
+            with self._planners:
+                clock = time.perf_counter()
+                recording = self._record(made.library, candidate.problem)
+            seconds["plan"] = time.perf_counter() - clock
+        except plan.PlanError as error:
+            return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
+        except CandidateFailed as failed:
+            return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
+        return Prepared(Status.OK, library=made.library, log=log, replay=(recording, made.cubin), seconds=seconds)
+
+    def _record(self, library: bytes, problem: Problem) -> plan.Recording:
+        place = layout(problem)
+        text = session.record(library, place, self.kind, self.config.run_seconds)
+        return plan.decode(text, place.sets, WORKSPACE_LIMIT)
+
+    def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
+        recording, cubin = prepared.replay
+        return self.bench.judge(recording, cubin, problem)
+
+    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
+        return self.bench.baseline_seconds(problem)
+
+    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
+        return self.bench.compare_baseline_with_itself(problem)
+
+    def close(self) -> None:
+        if self._bench:
+            self._bench.close()
+            self._bench = None

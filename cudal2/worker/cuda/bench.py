@@ -1,0 +1,202 @@
+"""Is a recorded CUDA kernel right, and how fast is it next to the vendor's libraries? The referee's side of both."""
+
+from collections import OrderedDict
+
+import msgspec
+import numpy as np
+import torch
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status, Timing
+from cudal2.worker import inputs, jail, verify
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda import device, plan
+from cudal2.worker.cuda.arena import Arena
+from cudal2.worker.cuda.baselines import Vendor
+from cudal2.worker.cuda.layout import layout
+from cudal2.worker.cuda.mirror import Mirror
+from cudal2.worker.cuda.pairing import Run, Stage, VendorSide, layout_of, pair, pair_on_host
+from cudal2.worker.cuda.session import Runner, Runners
+from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
+
+ARENAS = 4
+SUSPECT = (Status.TIMEOUT, Status.LAUNCH_ERROR, Status.OUT_OF_BOUNDS)
+"""After these the GPU is asked whether it still computes."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One problem's buffers, the vendor's side of them, and seconds a call of each baseline."""
+
+    arena: Arena
+    vendor: VendorSide
+    seconds: dict[str, float]
+
+    @property
+    def best(self) -> str:
+        return min(self.seconds, key=self.seconds.__getitem__)
+
+
+class CudaBench:
+    """Owns the GPU's buffers, the vendor's handles and the spare runner; judges one kernel at a time.
+
+    No code of a candidate runs in this process, on the host or on the device.
+    """
+
+    def __init__(self, config: WorkerConfig, kind: jail.Kind, cache: Cache) -> None:
+        self.config, self.device = config, device.find()
+        self.vendor = Vendor(0, cache)
+        self.runners = Runners(kind)
+        self._cache = cache
+        self._tables: OrderedDict[Problem, Table] = OrderedDict()
+        self._order = np.random.default_rng()
+
+    def close(self) -> None:
+        self.runners.close()
+        while self._tables:
+            self._tables.popitem()[1].arena.close()
+
+    def judge(self, recording: plan.Recording, cubin: bytes, problem: Problem) -> Outcome:
+        """Check a recorded launcher on fresh inputs, then time it. HarnessFault only where the harness fails."""
+        clock = Clock()
+        table = self.table(problem)
+        clock.lap("baselines")
+        checks: dict = {}
+        runner = self.runners.take()
+        clock.lap("start")
+        runner.seconds = self.config.run_seconds
+        workspace = -(-recording.workspace // 2) * 2
+        try:
+            packed = plan.pack(recording, cubin, table.arena.layout.workspace)
+            runner.load(packed, table.arena.fd, table.arena.layout.bytes)
+            clock.lap("load")
+            checks, guess = self._verify(runner.run, table, workspace)
+            clock.lap("verify")
+            timings = self._time(runner, guess, table, workspace)
+            clock.lap("time")
+            return Outcome(Status.OK, timings=timings, seconds=clock.laps, **checks)
+        except CandidateFailed as failed:
+            runner.close()
+            if failed.status in SUSPECT:
+                self.probe()
+            clock.lap("failed")
+            return Outcome(failed.status, failed.reason, seconds=clock.laps, **checks)
+        except torch.AcceleratorError as error:
+            raise HarnessFault(f"the GPU failed: {error}", "Restart; look at it with nvidia-smi") from error
+        finally:
+            runner.close()
+
+    def probe(self) -> None:
+        """Whether the GPU still computes, after a candidate that may have harmed it. Raises HarnessFault."""
+        try:
+            a = torch.randint(-8, 9, (256, 256), device="cuda").half()
+            exact = (a.double() @ a.double()).half()
+            healthy = torch.equal(a @ a, exact)
+        except RuntimeError as error:
+            raise HarnessFault(f"the GPU does not answer any more: {error}", "Look at it with nvidia-smi") from error
+        if not healthy:
+            raise HarnessFault("the GPU computes wrong results", "Look at it with nvidia-smi")
+
+    def _verify(self, run: Run, table: Table, workspace: int) -> tuple[dict, float]:
+        """Normals, integers, wide integers, and the normals again; also seconds of the fastest call.
+
+        The first of them is the candidate's first launch. Raises CandidateFailed.
+        """
+        arena, rng, problem = table.arena, inputs.generator("cuda"), table.arena.problem
+        rounding = self.device.target.rounding
+        data = inputs.normal(rng, problem)
+        exact = verify.reference(*data, problem)
+        first, seconds = self._call(run, arena, 0, data, workspace)
+        found, rho, error = verify.check_normal(first, exact, problem, rounding)
+        raise_finding(found)
+        times = [seconds]
+        for set_, make, name in (
+            (1, inputs.exact_integers, "small integers"),
+            (0, inputs.wide_integers, "11-bit integers"),
+        ):
+            integers = make(rng, problem)
+            result, seconds = self._call(run, arena, set_, integers, workspace)
+            raise_finding(verify.check_exact(result, verify.reference(*integers, problem), name))
+            times.append(seconds)
+        again, seconds = self._call(run, arena, 1, data, workspace)
+        raise_finding(verify.check_normal(again, exact, problem, rounding)[0])
+        same = torch.equal(first.view(torch.int16), again.view(torch.int16))
+        return {"rho": rho, "max_error": error, "repeatable": same}, min(*times, seconds)
+
+    def _call(self, run: Run, arena: Arena, set_: int, data: tuple, workspace: int) -> tuple[torch.Tensor, float]:
+        """One call on poisoned C and workspace; a copy of C, and its seconds. Raises CandidateFailed."""
+        arena.put(set_, *data)
+        arena.poison(set_, 1, workspace)
+        torch.cuda.synchronize()
+        seconds, _ = run(set_, 1)
+        if not arena.guards_intact():
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside a matrix")
+        if said := arena.workspace_finding(workspace):
+            status = Status.OUT_OF_BOUNDS if "beyond" in said else Status.WRONG
+            raise CandidateFailed(status, said)
+        if not arena.inputs_intact(set_, 1):
+            raise CandidateFailed(Status.WRONG, "changed an input")
+        return arena.c[set_].clone(), seconds
+
+    def _time(self, runner: Runner, guess: float, table: Table, workspace: int) -> tuple[Timing, ...]:
+        """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
+        problem, best = table.arena.problem, table.best
+        stage = self._stage(table)
+        paired = pair(runner.run, guess, workspace, stage, best, table.seconds[best])
+        floor = self.device.floor(problem.flop, problem.bytes)
+        if paired.candidate_us < floor * 1e6:
+            raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
+        others = sorted((seconds, name) for name, seconds in table.seconds.items() if name != best)
+        timings = [paired, *(derived(paired, name, seconds / table.seconds[best]) for seconds, name in others)]
+
+        def host(first: int, count: int, gap: float) -> list[float]:
+            return runner.host(first, count, gap, int(self._order.integers(1 << 62)))
+
+        for protocol in self.config.protocols:
+            if protocol != "device":
+                timings += [pair_on_host(host, workspace, stage, name, protocol) for name in self._on_host(table)]
+        return tuple(timings)
+
+    def _on_host(self, table: Table) -> list[str]:
+        """The faster layout of each library that is called from C; torch.matmul's Python call has no like here."""
+        libraries = {name.rsplit("-", 1)[0] for name in table.seconds} - {"torch"}
+        sides = [[name for name in table.seconds if name.rsplit("-", 1)[0] == library] for library in libraries]
+        return sorted((min(names, key=table.seconds.__getitem__) for names in sides), key=table.seconds.__getitem__)
+
+    def _stage(self, table: Table) -> Stage:
+        return Stage(table.arena, table.vendor, self.config, self._order, self.device.target.rounding)
+
+    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
+        """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be."""
+        table = self.table(problem)
+        guess = table.seconds[table.best]
+        with Mirror(table.best, table.arena, self._cache) as mirror:
+            return pair(mirror.run, guess, 0, self._stage(table), table.best, guess)
+
+    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
+        """Seconds a call of every baseline on the device's clock, by name."""
+        return self.table(problem).seconds
+
+    def host_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
+        """Median seconds a call of every baseline on the host's clock: `offline`, or `server` with idle gaps."""
+        table = self.table(problem)
+        gap = 1 / self.config.server_qps if protocol == "server" else 0.0
+        found = {}
+        for name in table.seconds:
+            sets = table.vendor.sets(layout_of(name))
+            calls = max(self.config.host_calls, 20)
+            found[name] = float(np.median(self.vendor.host_seconds(name, problem, sets, calls, gap)))
+        return found
+
+    def table(self, problem: Problem) -> Table:
+        """The problem's buffers and baselines, made on first use; the longest unused give way."""
+        if problem not in self._tables:
+            while len(self._tables) >= ARENAS:
+                self._tables.popitem(last=False)[1].arena.close()
+            torch.cuda.empty_cache()
+            arena = Arena(layout(problem), inputs.generator("cuda"))
+            arena.fill(0, arena.layout.sets)
+            side = VendorSide(self.vendor, problem, *arena.inputs, torch.empty_like(arena.c))
+            self._tables[problem] = Table(arena, side, self.vendor.prepare(problem, side.sets))
+        self._tables.move_to_end(problem)
+        return self._tables[problem]

@@ -1,0 +1,83 @@
+"""The vendor's library in a process of its own, on the shared buffers: the A side of an A/A measurement.
+
+It takes the candidate's place: another process, another context, other memory than the referee's vendor side. What is
+then left between the two is the harness.
+"""
+
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+from cuda.bindings import driver
+
+from cudal2.records import HarnessFault
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.arena import SHARED, Arena, ask, look_at, mapped, matrices
+from cudal2.worker.cuda.baselines import Vendor
+from cudal2.worker.cuda.layout import Layout
+from cudal2.worker.cuda.pairing import VendorSide, layout_of
+
+COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=dd")
+READY = b"+"
+
+
+class Mirror:
+    """Baseline `name` in another process on `arena`; a context manager. HarnessFault where the process fails."""
+
+    def __init__(self, name: str, arena: Arena, cache: Cache) -> None:
+        self._socket, theirs = socket.socketpair()
+        words = (theirs.fileno(), arena.fd, name, cache.root, msgspec.json.encode(arena.layout).decode())
+        command = [sys.executable, "-m", "cudal2.worker.cuda.mirror", *map(str, words)]
+        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), arena.fd))
+        theirs.close()
+
+    def __enter__(self) -> "Mirror":
+        try:
+            self._exactly(len(READY))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def run(self, first: int, count: int) -> tuple[float, float]:
+        """One pass over these sets; seconds on the device's clock and on the host's."""
+        self._socket.sendall(COMMAND.pack(first, count))
+        device, host = REPLY.unpack(self._exactly(REPLY.size))
+        return device, host
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._socket.recv(size, socket.MSG_WAITALL)
+        if len(data) < size:
+            raise HarnessFault("the mirror of the vendor's library ended", "Look at the messages above")
+        return data
+
+
+def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout) -> None:
+    """Answer commands until the other side is gone."""
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    handle = ask(driver.cuMemImportFromShareableHandle(memory_fd, SHARED))
+    memory = look_at(mapped(handle, layout.bytes), layout.bytes)
+    vendor = Vendor(0, Cache(cache))
+    side = VendorSide(vendor, layout.problem, *matrices(memory, layout))
+    vendor.prepare(layout.problem, side.sets)
+    with socket.socket(fileno=socket_fd) as commands:
+        commands.sendall(READY)
+        while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
+            first, count = COMMAND.unpack(data)
+            side.refresh(layout_of(name), first, count)
+            commands.sendall(REPLY.pack(*side.run(name, first, count)))
+
+
+if __name__ == "__main__":
+    _name, _cache, _layout = sys.argv[3:]
+    main(int(sys.argv[1]), int(sys.argv[2]), _name, Path(_cache), msgspec.json.decode(_layout, type=Layout))

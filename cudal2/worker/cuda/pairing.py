@@ -1,0 +1,192 @@
+"""A candidate's replay and a vendor's library timed in pairs, and every output of a timed launch compared.
+
+Both sides run graphs over the same sets in a window, behind a short spin on the device, so that neither pays for its
+launch. They sit in two processes: the candidate's replay sees the shared buffers, the vendor's calls see private copies
+of the same inputs, and their results are the reference for the candidate's.
+"""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status, Timing
+from cudal2.worker import timing, verify
+from cudal2.worker.cuda.arena import Arena
+from cudal2.worker.cuda.baselines import Vendor
+from cudal2.worker.outcome import CandidateFailed, raise_finding
+
+SPIN_CYCLES = 300_000
+"""About 150 µs at 2 GHz, as the runner spins."""
+CLOCKS_DIFFER = 0.5e-3
+"""Seconds of a replay that the host's clock may see beyond the device's."""
+
+Run = Callable[[int, int], tuple[float, float]]
+"""Replay the sets first … first + count - 1; seconds on the device's clock and on the host's."""
+
+
+class VendorSide:
+    """The vendor's calls on sets of matrices a [sets,M,K], b [sets,*b_shape], c [sets,M,N], captured in graphs."""
+
+    def __init__(self, vendor: Vendor, problem: Problem, a: Tensor, b: Tensor, c: Tensor) -> None:
+        self.vendor, self.problem, self.a, self.c = vendor, problem, a, c
+        self._b: dict[str, Tensor] = {problem.layout: b}
+        self._graphs: dict[tuple[str, int, int], torch.cuda.CUDAGraph] = {}
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def b(self, layout: str) -> Tensor:
+        """B of every set, stored in `layout`; up to date after `refresh`."""
+        if layout not in self._b:
+            self._b[layout] = self._b[self.problem.layout].transpose(1, 2).contiguous()
+        return self._b[layout]
+
+    def refresh(self, layout: str, first: int, count: int) -> None:
+        """Bring B of these sets into `layout`, where that is not how it was filled."""
+        if layout != self.problem.layout:
+            part = slice(first, first + count)
+            self.b(layout)[part] = self._b[self.problem.layout][part].transpose(1, 2)
+
+    def sets(self, layout: str) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """(a, b, c) of every set."""
+        return list(zip(self.a, self.b(layout), self.c))
+
+    def run(self, name: str, first: int, count: int) -> tuple[float, float]:
+        """One pass over these sets with baseline `name`."""
+        graph = self._graph(name, first, count)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        torch.cuda._sleep(SPIN_CYCLES)
+        self._events[0].record()
+        graph.replay()
+        self._events[1].record()
+        torch.cuda.synchronize()
+        return self._events[0].elapsed_time(self._events[1]) / 1e3, time.perf_counter() - started
+
+    def _graph(self, name: str, first: int, count: int) -> torch.cuda.CUDAGraph:
+        key = (name, first, count)
+        if key not in self._graphs:
+            graph, sets = torch.cuda.CUDAGraph(), self.sets(layout_of(name))[first : first + count]
+            with torch.cuda.graph(graph):
+                for a, b, c in sets:
+                    self.vendor.enqueue(name, self.problem, a, b, c)
+            graph.replay()  # uploads it
+            self._graphs[key] = graph
+        return self._graphs[key]
+
+
+def layout_of(name: str) -> str:
+    """How the baseline `name` wants B stored: "cublaslt-auto-tn" → "tn"."""
+    return name.rsplit("-", 1)[1]
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """Where the two sides meet: the buffers, the vendor, how long to measure, how f16 accumulators round."""
+
+    arena: Arena
+    vendor: VendorSide
+    config: WorkerConfig
+    rng: np.random.Generator
+    rounding: int
+
+    def check(self, first: int, count: int, workspace: int) -> None:
+        """Everything about a timed window but its time. Raises CandidateFailed."""
+        part = slice(first, first + count)
+        if not self.arena.inputs_intact(first, count):
+            raise CandidateFailed(Status.WRONG, "in timed calls an input was changed")
+        if said := self.arena.workspace_finding(workspace):
+            raise CandidateFailed(Status.WRONG, f"a timed call {said}")
+        found = verify.check_timed(self.arena.c[part], self.vendor.c[part], self.arena.problem, self.rounding)
+        raise_finding(found)
+
+
+def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, vendor_guess: float) -> Timing:
+    """Time `candidate` (about `guess` seconds a call, `workspace` bytes) against baseline `name` on the device's clock.
+
+    Every window gets fresh inputs and a poisoned C and workspace. Raises CandidateFailed.
+    """
+    arena, vendor, config = stage.arena, stage.vendor, stage.config
+    ours: list[float] = []
+    theirs: list[float] = []
+    unseen: list[float] = []
+    count = timing.calls_for(max(guess, vendor_guess), config.batch_ms / 1e3, arena.layout.sets)
+    started, first, warm_up = time.perf_counter(), 0, True
+    while True:
+        arena.fill(first, count)
+        vendor.refresh(layout_of(name), first, count)
+        arena.poison(first, count, workspace)
+        seconds = {}
+        for side in ("candidate", "vendor") if stage.rng.integers(2) else ("vendor", "candidate"):
+            torch.cuda.synchronize()
+            seconds[side] = candidate(first, count) if side == "candidate" else vendor.run(name, first, count)
+        stage.check(first, count, workspace)
+        if not warm_up:
+            ours.append(seconds["candidate"][0] / count)
+            theirs.append(seconds["vendor"][0] / count)
+            unseen.append(seconds["candidate"][1] - seconds["candidate"][0])
+        warm_up = False
+        first = first + count if first + 2 * count <= arena.layout.sets else 0
+        if ours and _enough(ours, theirs, config, started):
+            break
+    if not arena.guards_intact():
+        raise CandidateFailed(Status.OUT_OF_BOUNDS, "in timed calls wrote beside a matrix")
+    if float(np.median(unseen)) > max(CLOCKS_DIFFER, 0.25 * count * float(np.median(ours))):
+        raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
+    return summary(ours, theirs, name, "device", count)
+
+
+def _enough(ours: list[float], theirs: list[float], config: WorkerConfig, started: float) -> bool:
+    if len(ours) < config.min_pairs:
+        return False
+    figure = timing.speedup(ours, theirs)
+    late = time.perf_counter() - started > config.timing_seconds
+    return figure.half_width <= config.precision or len(ours) >= config.max_pairs or late
+
+
+def pair_on_host(host: Callable, workspace: int, stage: Stage, name: str, protocol: str) -> Timing:
+    """Time single calls on the host's clock, in blocks of either side: `offline`, or `server` with idle gaps.
+
+    `host(first, count, gap_seconds)` gives the seconds of one call on each of these sets. Raises CandidateFailed.
+    """
+    arena, vendor, config = stage.arena, stage.vendor, stage.config
+    gap = 1 / config.server_qps if protocol == "server" else 0.0
+    count, layout = min(config.host_calls, arena.layout.sets), layout_of(name)
+    ours: list[float] = []
+    theirs: list[float] = []
+    started, first = time.perf_counter(), 0
+    while not ours or not _enough(ours, theirs, config, started):
+        arena.fill(first, count)
+        vendor.refresh(layout, first, count)
+        arena.poison(first, count, workspace)
+        for side in ("candidate", "vendor") if stage.rng.integers(2) else ("vendor", "candidate"):
+            torch.cuda.synchronize()
+            if side == "candidate":
+                ours.append(float(np.median(host(first, count, gap))))
+            else:
+                sets = vendor.sets(layout)[first : first + count]
+                theirs.append(float(np.median(vendor.vendor.host_seconds(name, arena.problem, sets, count, gap))))
+        stage.check(first, count, workspace)
+        first = first + count if first + 2 * count <= arena.layout.sets else 0
+    return summary(ours, theirs, name, protocol, count)
+
+
+def summary(ours: list[float], theirs: list[float], name: str, protocol: str, calls: int) -> Timing:
+    """Paired seconds a call as the record of a verdict. Raises HarnessFault where the clock stood still."""
+    if min(*ours, *theirs) <= 0:
+        raise HarnessFault("the GPU's clock measured no time", "Look at the GPU with nvidia-smi; try again")
+    figure = timing.speedup(ours, theirs)
+    return Timing(
+        baseline=name,
+        protocol=protocol,
+        candidate_us=float(np.median(ours)) * 1e6,
+        baseline_us=float(np.median(theirs)) * 1e6,
+        speedup=figure.median,
+        low=figure.low,
+        high=figure.high,
+        pairs=len(ours),
+        calls=calls,
+    )

@@ -1,0 +1,60 @@
+"""What a bench says about a candidate, on any target, and how a failing candidate leaves it."""
+
+import time
+
+import msgspec
+
+from cudal2.records import Status, Timing
+from cudal2.worker import verify
+
+
+class CandidateFailed(Exception):
+    """The candidate's code failed, or what it computed did: the status and reason of its verdict."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a bench found; the fields are those of `Verdict`."""
+
+    status: Status
+    reason: str = ""
+    rho: float | None = None
+    max_error: float | None = None
+    repeatable: bool | None = None
+    timings: tuple[Timing, ...] = ()
+    seconds: dict[str, float] = {}
+
+
+class Clock:
+    """Splits wall time into named laps, in seconds."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
+
+
+def raise_finding(found: verify.Finding | None) -> None:
+    """Turn what verification found into the candidate's failure."""
+    if found:
+        raise CandidateFailed(*found)
+
+
+def derived(paired: Timing, name: str, ratio: float) -> Timing:
+    """The same candidate against a baseline that is `ratio` times slower than the paired one."""
+    return msgspec.structs.replace(
+        paired,
+        baseline=name,
+        baseline_us=paired.baseline_us * ratio,
+        speedup=paired.speedup * ratio,
+        low=paired.low * ratio,
+        high=paired.high * ratio,
+        paired=False,
+    )
