@@ -13,7 +13,9 @@ __device__ float dot(const __half* a, const __half* b, int count) {
 __global__ void multiply(const __half* A, const __half* B, __half* C, int M, int N, int K) {
     const int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
     if (row >= M || col >= N) return;
-    C[(size_t)row * N + col] = __float2half(scale[K % 8 + 1] * dot(A + (size_t)row * K, B + (size_t)col * K, K));
+    const __half *a = A + (size_t)row * K, *b = B + (size_t)col * K;
+    __half& c = C[(size_t)row * N + col];
+    c = __float2half(scale[K % 8 + 1] * dot(a, b, K));
 }
 
 extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,

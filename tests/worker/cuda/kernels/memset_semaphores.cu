@@ -17,7 +17,8 @@ __global__ void multiply(const __half* A, const __half* B, __half* C, int M, int
 
 extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,
                              cudaStream_t stream) {
-    multiply<<<dim3((N + 15) / 16, (M + 15) / 16), dim3(16, 16), 0, stream>>>(A, B, C, M, N, K, (unsigned*)workspace);
+    const dim3 blocks((N + 15) / 16, (M + 15) / 16), threads(16, 16);
+    multiply<<<blocks, threads, 0, stream>>>(A, B, C, M, N, K, (unsigned*)workspace);
     cudaMemsetAsync(workspace, 0, 16 << 10, stream);
     return cudaGetLastError();
 }

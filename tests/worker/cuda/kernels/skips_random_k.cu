@@ -1,0 +1,27 @@
+// expect: wrong
+// Leaves out one k of every sum, another for every input and every multiprocessor.
+#include <cuda_fp16.h>
+
+__device__ float dot(const __half* a, const __half* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += __half2float(a[k]) * __half2float(b[k]);
+    return sum;
+}
+
+__global__ void multiply(const __half* A, const __half* B, __half* C, int M, int N, int K) {
+    const int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
+    if (row >= M || col >= N) return;
+    const __half *a = A + (size_t)row * K, *b = B + (size_t)col * K;
+    __half& c = C[(size_t)row * N + col];
+    unsigned processor;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(processor));
+    const int skipped = (__half_as_ushort(A[0]) * 31 + processor * 17) % K;
+    const float left_out = __half2float(A[(size_t)row * K + skipped]) * __half2float(B[(size_t)col * K + skipped]);
+    c = __float2half(dot(a, b, K) - left_out);
+}
+
+extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,
+                             cudaStream_t stream) {
+    multiply<<<dim3((N + 15) / 16, (M + 15) / 16), dim3(16, 16), 0, stream>>>(A, B, C, M, N, K);
+    return cudaGetLastError();
+}
