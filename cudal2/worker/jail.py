@@ -2,13 +2,21 @@
 
 Covers: no network; a read-only view of the system's own programs and libraries, of nothing in anyone's home;
 writing only to the folders named; an unprivileged user (uid 65534 if started by root); a cleared environment;
-limits on address space, file size, processes and CPU seconds; a seccomp filter; and one kill that reaches the
+limits on memory, file size, processes and CPU seconds; a seccomp filter; and one kill that reaches the
 whole process tree, because the caller holds the pid of the jail's init.
 
 Does not cover: side channels (timing, caches, power), faults of the kernel or CPU, and the readable parts of
 `/usr`. Where bubblewrap is absent, Landlock + seccomp + setuid + limits take its place: then a compiler's
 processes are not in a pid namespace of their own and the total size of what they write has no bound but
 RLIMIT_FSIZE for each file. Where neither works the worker refuses, unless `worker.jail=off` is said.
+
+A job that uses a GPU is given its device nodes (`devices`) and the system's description of itself (`system`), and
+that widens what it reaches: the ioctl interface of the NVIDIA kernel driver, whose faults are the kernel's; `/sys` to
+read; of `/proc` what describes the machine, and under Landlock also which other processes run and their command lines
+(never their memory or environment). The address space has to stay unlimited, since a CUDA context reserves terabytes;
+`Limits.data` bounds the host memory instead, all but what is mapped shared. The GPU's MMU and the driver keep other
+processes' GPU memory apart; nothing limits how much GPU memory or GPU time a job takes but the caller's clock and the
+kill, which the driver answers by destroying the context.
 """
 
 import json
@@ -37,9 +45,13 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "HOME": "/
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bytes of address space and of the largest file written, number of processes, CPU seconds in all."""
+    """Bytes of address space, of private memory and of the largest file written; processes; CPU seconds in all.
 
-    address_space: int = 4 << 30
+    None is no limit. Each process has its own; `data` counts what it may write to and shares with nobody.
+    """
+
+    address_space: int | None = 4 << 30
+    data: int | None = None
     file_size: int = 64 << 20
     processes: int = 256
     cpu_seconds: int = 600
@@ -75,6 +87,8 @@ def start(
     *,
     readable: list[Path] = [],  # noqa: B006 (never changed)
     writable: list[Path] = [],  # noqa: B006
+    devices: list[Path] = [],  # noqa: B006
+    system: bool = False,
     limits: Limits,
     environment: dict[str, str] | None = None,
     filter_program: bytes = b"",
@@ -83,7 +97,9 @@ def start(
 ) -> Jailed:
     """Start `command` (absolute path first) in a jail of that kind, its input and output being /dev/null.
 
-    Raises HarnessFault where the jail itself cannot be set up.
+    `devices` are device nodes to read, write and control; `system` adds `/proc` (under bubblewrap one of its own)
+    and `/sys`, both to read. A library folder outside `/usr` is named in `readable`, and in `environment` for the
+    loader. Raises HarnessFault where the jail itself cannot be set up.
     """
     environment = ENVIRONMENT | (environment or {})
     read, write = os.pipe()
@@ -91,9 +107,9 @@ def start(
     fds = (*pass_fds, write, *((seccomp,) if seccomp is not None else ()))
     try:
         if kind == "bubblewrap":
-            command = _bubblewrap(command, readable, writable, limits, environment, seccomp, write)
+            command = _bubblewrap(command, readable, writable, devices, system, limits, environment, seccomp, write)
         elif kind == "landlock":
-            command = _landlock(command, readable, writable, limits, seccomp)
+            command = _landlock(command, readable, writable, devices, system, limits, seccomp)
         else:
             command = [*_prlimit(limits), *command]
         process = subprocess.Popen(
@@ -134,19 +150,25 @@ def _memory_file(data: bytes) -> int:
     return fd
 
 
+def _rlimits(limits: Limits) -> dict[str, int]:
+    """What each RLIMIT_… is set to."""
+    values = {
+        "AS": limits.address_space,
+        "DATA": limits.data,
+        "FSIZE": limits.file_size,
+        "NPROC": limits.processes if os.geteuid() == 0 else 4096,  # counted with all that the user runs already
+        "CPU": limits.cpu_seconds,
+        "CORE": 0,
+        "NOFILE": 256,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _prlimit(limits: Limits) -> list[str]:
-    return [
-        _tool("prlimit"),
-        f"--as={limits.address_space}",
-        f"--fsize={limits.file_size}",
-        f"--nproc={limits.processes if os.geteuid() == 0 else 4096}",
-        f"--cpu={limits.cpu_seconds}",
-        "--core=0",
-        "--nofile=256",
-    ]
+    return [_tool("prlimit"), *(f"--{name.lower()}={value}" for name, value in _rlimits(limits).items())]
 
 
-def _bubblewrap(command, readable, writable, limits, environment, seccomp, information) -> list[str]:
+def _bubblewrap(command, readable, writable, devices, system, limits, environment, seccomp, information) -> list[str]:
     drop = [_tool("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
     mounts: list[str] = []
     for path in SYSTEM:
@@ -157,11 +179,15 @@ def _bubblewrap(command, readable, writable, limits, environment, seccomp, infor
     for path in SYSTEM_FILES:
         mounts += ["--ro-bind", path, path]
     mounts += ["--dev", "/dev", "--size", str(limits.file_size), "--tmpfs", "/tmp"]
+    if system:
+        mounts += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
     # Below /tmp, so bound after it; the job's folders are what readable and writable name.
     for path in map(str, readable):
         mounts += ["--ro-bind", path, path]
     for path in map(str, writable):
         mounts += ["--bind", path, path]
+    for path in map(str, devices):
+        mounts += ["--dev-bind", path, path]
     variables = [word for name, value in environment.items() for word in ("--setenv", name, value)]
     return [
         *drop,
@@ -185,21 +211,15 @@ def _bubblewrap(command, readable, writable, limits, environment, seccomp, infor
     ]
 
 
-def _landlock(command, readable, writable, limits, seccomp) -> list[str]:
-    values = {
-        "AS": limits.address_space,
-        "FSIZE": limits.file_size,
-        "NPROC": limits.processes if os.geteuid() == 0 else 4096,
-        "CPU": limits.cpu_seconds,
-        "CORE": 0,
-        "NOFILE": 256,
-    }
+def _landlock(command, readable, writable, devices, system, limits, seccomp) -> list[str]:
     reads = [*SYSTEM, *SYSTEM_FILES, "/dev/null", "/dev/zero", "/dev/urandom", *map(str, readable)]
+    if system:
+        reads += ["/proc", "/sys"]
     return [
         *(sys.executable, "-I", "-S", landlock.__file__),
         *(f"--read={path}" for path in reads),
-        *(f"--write={path}" for path in [*map(str, writable), "/dev/null"]),
-        *(f"--limit={name}={value}" for name, value in values.items()),
+        *(f"--write={path}" for path in [*map(str, writable), *map(str, devices), "/dev/null"]),
+        *(f"--limit={name}={value}" for name, value in _rlimits(limits).items()),
         *([f"--user={NOBODY}"] if os.geteuid() == 0 else []),
         *([f"--seccomp={seccomp}"] if seccomp is not None else []),
         "--",
@@ -226,21 +246,24 @@ def remedy(kind: Kind) -> str:
 
 
 @cache
-def works(kind: Kind) -> bool:
-    """Whether a trivial program runs to its end in a jail of that kind, here and now."""
+def works(kind: Kind, system: bool = False) -> bool:
+    """Whether a trivial program runs to its end in a jail of that kind, here and now.
+
+    With `system` as for `start`: inside a container that hides parts of `/proc`, bubblewrap may not make a new one.
+    """
     if kind == "landlock" and landlock.abi() == 0:
         return False
     from cudal2.worker import seccomp
 
     try:
-        jailed = start(kind, [_tool("true")], limits=Limits(), filter_program=seccomp.toolchain())
+        jailed = start(kind, [_tool("true")], system=system, limits=Limits(), filter_program=seccomp.toolchain())
     except HarnessFault:
         return False
     return jailed.process.wait() == 0
 
 
-def choose(wanted: str) -> Kind:
-    """The jail to use for a configured `worker.jail`: "auto" takes the strongest that works.
+def choose(wanted: str, system: bool = False) -> Kind:
+    """The jail to use for a configured `worker.jail`: "auto" takes the strongest that works (with `system`, if asked).
 
     Raises HarnessFault where the wanted one does not work: untrusted code never runs unjailed by accident.
     """
@@ -248,7 +271,7 @@ def choose(wanted: str) -> Kind:
         return "off"
     kinds: tuple[Kind, ...] = ("bubblewrap", "landlock") if wanted == "auto" else (wanted,)  # type: ignore[assignment]
     for kind in kinds:
-        if works(kind):
+        if works(kind, system):
             return kind
     raise HarnessFault(
         f"no jail works here (tried {', '.join(kinds)})",

@@ -1,11 +1,13 @@
 """System-call filters as BPF programs, assembled by libseccomp.
 
-Three of them. `toolchain` keeps a compiler from the kernel's riskier corners (it must still fork and exec).
+Four of them. `toolchain` keeps a compiler from the kernel's riskier corners (it must still fork and exec). `gpu`
+is the same for a process with a CUDA context, whose driver listens on a Unix socket that nobody can reach.
 `loading` is what the runner lives under while it loads a candidate's shared object, constructors included.
 `running` is added once the object is loaded: threads, memory and the reply pipe, nothing else.
 """
 
 import errno
+import socket
 import tempfile
 from functools import cache
 
@@ -16,15 +18,17 @@ CLONE_THREAD = 0x00010000
 PROT_EXEC = 0x4
 WRITE_FLAGS = 0o3 | 0o100 | 0o1000 | 0o2000  # access mode, O_CREAT, O_TRUNC, O_APPEND
 
-_TOOLCHAIN_DENIED = """
+_DENIED = """
     acct add_key bpf clock_adjtime clock_settime create_module delete_module finit_module fsconfig
     fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp
     kexec_file_load kexec_load keyctl lookup_dcookie mount mount_setattr move_mount name_to_handle_at
     open_by_handle_at open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise
     process_vm_readv process_vm_writev ptrace quotactl reboot request_key setdomainname sethostname
-    setns settimeofday socket socketpair swapoff swapon syslog umount umount2 unshare userfaultfd
+    setns settimeofday swapoff swapon syslog umount umount2 unshare userfaultfd
     vhangup
 """.split()
+
+_SOCKETS = ["socket", "socketpair"]
 
 _MEMORY_AND_THREADS = """
     brk clock_getres clock_gettime clock_nanosleep close exit exit_group futex futex_waitv
@@ -76,15 +80,34 @@ def _threads_and_memory(lib):
     return rules
 
 
-@cache
-def toolchain() -> bytes:
-    """For compilers: everything but administration, tracing, sockets and new namespaces."""
-    lib = _library()
+def _without(lib, names: list[str]):
+    """EPERM for these calls, anything else allowed."""
     rules = lib.SyscallFilter(lib.ALLOW)
-    for name in _TOOLCHAIN_DENIED:
+    for name in names:
         # A name that this libseccomp does not know is a call that this kernel hardly has.
         if lib.resolve_syscall(lib.Arch.NATIVE, name) != -1:
             rules.add_rule(lib.ERRNO(errno.EPERM), name)
+    return rules
+
+
+@cache
+def toolchain() -> bytes:
+    """For compilers: everything but administration, tracing, sockets and new namespaces."""
+    return _export(_without(_library(), [*_DENIED, *_SOCKETS]))
+
+
+@cache
+def gpu() -> bytes:
+    """For a process with a CUDA context: as `toolchain`, but Unix sockets may be made and listened on.
+
+    None can reach a socket outside: Landlock does not rule on those that are files, so connecting and sending to an
+    address are refused here, as if no daemon (MPS, say) were there.
+    """
+    lib = _library()
+    rules = _without(lib, [*_DENIED, "sendmsg", "sendmmsg"])
+    rules.add_rule(lib.ERRNO(errno.EPERM), "socket", lib.Arg(0, lib.NE, socket.AF_UNIX))
+    rules.add_rule(lib.ERRNO(errno.EPERM), "sendto", lib.Arg(4, lib.NE, 0))
+    rules.add_rule(lib.ERRNO(errno.ECONNREFUSED), "connect")
     return _export(rules)
 
 

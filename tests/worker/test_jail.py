@@ -1,7 +1,9 @@
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -78,6 +80,82 @@ def test_file_size_is_limited(kind: str, folder: Path) -> None:
     assert (folder / "big").stat().st_size <= 1 << 20
 
 
+@pytest.mark.parametrize("limits", [jail.Limits(address_space=None, data=64 << 20), jail.Limits(64 << 20)])
+def test_memory_is_limited(kind: str, folder: Path, limits: jail.Limits) -> None:
+    hoard = "head -c 200000000 /dev/zero | tail -n 1 | wc -c > size"  # tail keeps the line it has not seen the end of
+    assert shell(kind, f"{hoard}; grep -qx 200000000 size", folder, limits=jail.Limits(address_space=None)) == 0
+    assert shell(kind, f"{hoard}; grep -qx 200000000 size", folder, limits=limits) != 0
+
+
+def test_every_limit_holds_alike(kind: str, folder: Path) -> None:
+    limits = jail.Limits(address_space=3 << 30, data=2 << 30, file_size=1 << 20, cpu_seconds=17)
+    script = "for flag in v d f t n c; do ulimit -$flag; done > limits"
+    assert shell(kind, script, folder, limits=limits) == 0
+    assert (folder / "limits").read_text().split() == [str(3 << 20), str(2 << 20), "2048", "17", "256", "0"]
+
+
+def test_sees_the_devices_it_is_given(kind: str, folder: Path) -> None:
+    elsewhere = jail.job_folder()
+    try:
+        node = elsewhere / "node"
+        try:
+            os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 5))  # /dev/zero by another name
+            node.chmod(0o666)
+        except PermissionError:
+            pytest.skip("making a device node needs privileges")
+        script = f"test $(head -c 100 {node} | wc -c) = 100 && echo > {node}"
+        assert shell(kind, script, folder) != 0
+        assert shell(kind, script, folder, devices=[node]) == 0
+    finally:
+        shutil.rmtree(elsewhere)
+
+
+def test_sees_the_system_if_asked(kind: str, folder: Path) -> None:
+    if not jail.works(kind, True):
+        pytest.skip(f"{kind} cannot show /proc and /sys on this machine")
+    script = "grep -q processor /proc/cpuinfo && ls /sys/devices/system/cpu > /dev/null"
+    assert shell(kind, script, folder) != 0
+    assert shell(kind, script, folder, system=True) == 0
+    for place in (f"/proc/{os.getpid()}/environ", f"/proc/{os.getpid()}/root/", "/proc/1/mem"):
+        assert shell(kind, f"ls {place}* > /dev/null && head -c 1 {place}*", folder, system=True) != 0, place
+    for place in ("/proc/sys/kernel/core_pattern", "/sys/kernel/mm/transparent_hugepage/enabled"):
+        assert shell(kind, f"echo x > {place}", folder, system=True) != 0, place
+    if kind == "bubblewrap":
+        assert shell(kind, "ls -d /proc/[0-9]* > all", folder, system=True) == 0
+        assert len((folder / "all").read_text().split()) <= 3
+
+
+def test_gpu_filter_lets_a_driver_listen_but_reaches_nobody() -> None:
+    script = """
+    import errno, os, socket
+    from cudal2.worker import landlock, seccomp
+
+    open_before = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    assert landlock._libc.prctl(landlock.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    landlock.load_filter(seccomp.gpu())
+
+    def refusal(call, *arguments):
+        try:
+            call(*arguments)
+        except OSError as error:
+            return error.errno
+
+    one, other = socket.socketpair()
+    one.sendall(b"x")
+    assert other.recv(1) == b"x"
+    listener, name = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), f"\\0cudal2-{os.getpid()}"
+    listener.bind(name)
+    listener.listen(1)
+    assert refusal(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect, name) == errno.ECONNREFUSED
+    assert refusal(open_before.sendto, b"x", name) == errno.EPERM
+    assert refusal(open_before.sendmsg, [b"x"], [], 0, name) == errno.EPERM
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET):
+        assert refusal(socket.socket, family, socket.SOCK_RAW) == errno.EPERM
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_kill_reaches_the_children(kind: str, folder: Path) -> None:
     jailed = jail.start(
         kind,
@@ -95,7 +173,7 @@ def test_kill_reaches_the_children(kind: str, folder: Path) -> None:
 
 
 def test_unknown_jail_and_no_jail_are_faults_with_remedies(monkeypatch) -> None:
-    monkeypatch.setattr(jail, "works", lambda kind: False)
+    monkeypatch.setattr(jail, "works", lambda kind, system: False)
     for wanted in ("auto", "bubblewrap", "landlock"):
         with pytest.raises(HarnessFault) as raised:
             jail.choose(wanted)
