@@ -2,38 +2,54 @@
 
 Zero-mean normals make the error statistic ρ exact about precision (all-positive data hide faults). Integers small
 enough that every partial sum is exact must come out bit for bit. Wide odd integers against a sparse ±1 matrix
-lose their low bits in any format narrower than fp16.
+lose their low bits in any format narrower than fp16. All are float16 tensors on the generator's device.
 """
 
 import math
 import os
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from cudal2.problem import Problem
 
 EXACT_SUM = {"f32": 1 << 24, "f16": 1 << 11}
 """Largest integer up to which every partial sum is exact in the accumulator."""
 FP16_MAX = 65504.0
+DRAWN = 1 << 24
+"""Normals drawn at once: bounds the fp32 copy of them."""
 
 
-def generator() -> np.random.Generator:
-    """Seeded from the operating system's entropy: nobody can foretell what it yields."""
-    return np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(32))))
+def generator(device: str | torch.device = "cpu") -> torch.Generator:
+    """Seeded with 64 bits of the operating system's entropy.
+
+    On a processor PyTorch keeps 32 of them (https://github.com/pytorch/pytorch, `MT19937RNGEngine.h`): what one
+    generator has yielded may tell what it will yield, so take a new one for every candidate.
+    """
+    return torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8)))
 
 
-def normals(rng: np.random.Generator, count: int) -> np.ndarray:
-    """`count` draws from N(0,1), as float16."""
-    return rng.standard_normal(count, dtype=np.float32).astype(np.float16)
+def fill_normal(rng: torch.Generator, tensor: Tensor) -> None:
+    """Overwrite a float16 tensor, strided or not, with N(0,1); drawn in fp32, whose tails reach beyond fp16's."""
+    for part in tensor.split(max(1, DRAWN * len(tensor) // tensor.numel())):
+        part.copy_(torch.randn(part.shape, generator=rng, device=rng.device))
 
 
-def normal(rng: np.random.Generator, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def poison(tensor: Tensor) -> None:
+    """Fill an output with NaN: what a kernel then leaves unwritten shows."""
+    tensor.fill_(math.nan)
+
+
+def normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
     """A [M,K] and B as stored, both N(0,1)."""
-    a = normals(rng, problem.m * problem.k).reshape(problem.m, problem.k)
-    return a, normals(rng, problem.k * problem.n).reshape(problem.b_shape)
+    shapes = ((problem.m, problem.k), problem.b_shape)
+    a, b = (torch.empty(shape, dtype=torch.float16, device=rng.device) for shape in shapes)
+    fill_normal(rng, a)
+    fill_normal(rng, b)
+    return a, b
 
 
-def exact_integers(rng: np.random.Generator, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def exact_integers(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
     """Uniform integers whose Σ|a||b| stays below EXACT_SUM and whose sums fit fp16 with six sigma to spare.
 
     Where K is so long that even ±1 would exceed the accumulator's exact range, B keeps only as many nonzero
@@ -43,30 +59,32 @@ def exact_integers(rng: np.random.Generator, problem: Problem) -> tuple[np.ndarr
     nonzero = min(k, limit // 4)
     largest = min(math.sqrt(limit / nonzero), math.sqrt(FP16_MAX * 3 / (6 * math.sqrt(nonzero))), 2047)
     high = max(1, int(largest))
-    a = rng.integers(-high, high, (problem.m, k), endpoint=True)
-    b = rng.integers(-high, high, (k, problem.n), endpoint=True) * sparse(rng, problem, nonzero)
-    return a.astype(np.float16), stored(problem, b.astype(np.float16))
+    a = _integers(rng, -high, high, problem.m, k)
+    return a, stored(problem, sparse(rng, _integers(rng, -high, high, k, problem.n), nonzero))
 
 
-def wide_integers(rng: np.random.Generator, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def wide_integers(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
     """Odd 11-bit integers in A; in every column of B a few ±1 (one where the accumulator is fp16), else 0."""
     nonzero = 1 if problem.accumulate == "f16" else min(16, problem.k)
-    odd = rng.integers(512, 1024, (problem.m, problem.k)) * 2 + 1
-    signs = rng.integers(0, 2, (problem.m, problem.k)) * 2 - 1
-    ones = (rng.integers(0, 2, (problem.k, problem.n)) * 2 - 1) * sparse(rng, problem, nonzero)
-    return (odd * signs).astype(np.float16), stored(problem, ones.astype(np.float16))
+    odd = _integers(rng, -512, 511, problem.m, problem.k).mul_(2).add_(1)
+    ones = _integers(rng, 0, 1, problem.k, problem.n).mul_(2).sub_(1)
+    return odd.add_(odd.sign(), alpha=1024), stored(problem, sparse(rng, ones, nonzero))
 
 
-def sparse(rng: np.random.Generator, problem: Problem, nonzero: int) -> np.ndarray:
-    """A K×N mask with at most `nonzero` ones in each column, at random rows."""
-    if nonzero >= problem.k:
-        return np.ones((problem.k, problem.n), dtype=np.int8)
-    mask = np.zeros((problem.k, problem.n), dtype=np.int8)
-    rows = rng.integers(0, problem.k, (nonzero, problem.n))
-    mask[rows, np.arange(problem.n)] = 1
-    return mask
+def sparse(rng: torch.Generator, matrix: Tensor, nonzero: int) -> Tensor:
+    """Of each column of a K×N matrix at most `nonzero` entries, at random rows; 0 elsewhere."""
+    k, n = matrix.shape
+    if nonzero >= k:
+        return matrix
+    rows = torch.randint(k, (nonzero, n), generator=rng, device=rng.device)
+    return torch.zeros_like(matrix).scatter_(0, rows, matrix.gather(0, rows))
 
 
-def stored(problem: Problem, b: np.ndarray) -> np.ndarray:
+def stored(problem: Problem, b: Tensor) -> Tensor:
     """B [K,N] in the order the problem's layout stores it."""
-    return np.ascontiguousarray(b.T) if problem.layout == "tn" else b
+    return b.T.contiguous() if problem.layout == "tn" else b
+
+
+def _integers(rng: torch.Generator, low: int, high: int, *shape: int) -> Tensor:
+    """Uniform from `low` to `high` inclusive, which float16 holds exactly (at most 2048 in size)."""
+    return torch.randint(low, high + 1, shape, generator=rng, dtype=torch.float16, device=rng.device)

@@ -1,109 +1,177 @@
-"""Is a result right? Pure functions over arrays, after the statistic ρ of design and its bounds.
+"""Is a result right? Pure functions over tensors of any device, after the statistic ρ of design and its bounds.
 
 ρ = RMS(Ĉ − C) / RMS(fp16(C) − C), with C from a more precise reference: the error in units of what rounding the
 perfect answer to fp16 costs. On zero-mean inputs fp32 accumulation gives 1.00–1.01 at any K. Rounding the running sum
-to fp16 after every c products gives √(K/(2c) + ½), because the errors add up like a random walk: c is 16 inside a
-tensor core's fp16 accumulator and 1 on a processor (measured: 9.1 at K = 160, c = 1).
+to fp16 after every `chunk` products gives √(K/(2·chunk) + ½), because the errors add up like a random walk: `chunk` is
+16 inside a tensor core's fp16 accumulator and 1 on a processor (measured: 9.1 at K = 160, chunk 1).
+
+Every check makes one pass over its matrices in blocks and waits for the device once or twice; a failure costs more.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from cudal2.problem import Problem
 from cudal2.records import Status
 
-REFERENCE_FLOP = 2e10
+FP64_FLOP, FP64_FLOP_STRONG = 2e10, 1e13
 """Up to this much work the reference is accumulated in fp64; beyond it in fp32, which costs ρ nothing visible."""
+STRONG_FP64 = {(8, 0), (9, 0), (10, 0)}
+"""Compute capabilities whose fp64 rate is a good part of their fp32 rate; elsewhere it is 1/32 or 1/64 of it
+(CUDA C++ Programming Guide, arithmetic instructions)."""
 TIMED_LIMIT = 0.8
 """Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ."""
+BLOCK = 1 << 22
+"""Elements looked at together, which bounds the temporaries."""
 
 Finding = tuple[Status, str]
 
 
-def reference(a: np.ndarray, b: np.ndarray, problem: Problem) -> np.ndarray:
-    """C [M,N] before rounding, float64 or (above REFERENCE_FLOP) float32, from stored A and B."""
-    kind = torch.float64 if problem.flop <= REFERENCE_FLOP else torch.float32
-    right = torch.from_numpy(b).to(kind)
-    return (torch.from_numpy(a).to(kind) @ (right.T if problem.layout == "tn" else right)).numpy()
+def reference(a: Tensor, b: Tensor, problem: Problem) -> Tensor:
+    """C [M,N] before rounding, float64 or (above FP64_FLOP) float32, from stored A and B."""
+    strong = a.is_cuda and torch.cuda.get_device_capability(a.device) in STRONG_FP64
+    kind = torch.float64 if problem.flop <= (FP64_FLOP_STRONG if strong else FP64_FLOP) else torch.float32
+    right = b.to(kind)
+    with _full_fp32():
+        return a.to(kind) @ (right.T if problem.layout == "tn" else right)
 
 
-def rho(result: np.ndarray, exact: np.ndarray) -> float:
-    """The error of `result` (fp16) in units of the rounding error of the perfect fp16 answer."""
-    error = result.astype(np.float64) - exact
-    rounding = exact.astype(np.float16).astype(np.float64) - exact
-    return float(np.sqrt(np.square(error).mean() / max(np.square(rounding).mean(), 1e-30)))
+@contextmanager
+def _full_fp32() -> Iterator[None]:
+    """No TF32 and no bf16 inside an fp32 product, whatever the process chose for itself."""
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        yield
+    finally:
+        for backend, precision in zip(backends, before):
+            backend.fp32_precision = precision
 
 
-def rho_limit(accumulate: str, k: int) -> float:
-    """Largest ρ that passes: 1.05 for an fp32 accumulator, 1.15 √(K/2 + ½) for an fp16 one (c = 1)."""
-    return 1.05 if accumulate == "f32" else 1.15 * math.sqrt(k / 2 + 0.5)
+def rho(result: Tensor, exact: Tensor) -> float:
+    """The error of `result` (fp16) in units of the rounding error of the perfect fp16 answer; NaN if that is."""
+    squares, rounding, _, _ = _errors(result, exact, math.inf)
+    return math.sqrt(squares / max(rounding, 1e-30))
 
 
-def element_bound(exact: np.ndarray, problem: Problem) -> np.ndarray:
-    """Largest |ĉ − c| an honest kernel shows on N(0,1) inputs: one fp16 step and what summing K products loses.
+def rho_limit(accumulate: str, k: int, chunk: int) -> float:
+    """Largest ρ that passes: 1.05 for an fp32 accumulator, 1.15 √(K/(2·chunk) + ½) for an fp16 one.
 
-    ulp₁₆(c) + K · ε · 4√K / 2, with ε = 2⁻²⁴ or, for an fp16 accumulator, 2⁻¹¹.
+    A sum no longer than a chunk is rounded once, as an fp32 one is.
     """
-    epsilon = 2.0**-24 if problem.accumulate == "f32" else 2.0**-11
-    step = np.spacing(np.abs(exact).astype(np.float16)).astype(np.float64)
-    return step + problem.k * epsilon * 4 * math.sqrt(problem.k) / 2
+    return 1.05 if accumulate == "f32" else 1.15 * math.sqrt(max(k, chunk) / (2 * chunk) + 0.5)
 
 
-def check_values(result: np.ndarray) -> Finding | None:
-    """NaN stands for "not written" too: the parent fills C with it beforehand."""
-    bad = (result.view(np.uint16) & 0x7C00) == 0x7C00  # NumPy's isfinite is slow on float16
-    if not bad.any():
+def ulp16(values: Tensor) -> Tensor:
+    """Distance from each |value| (float16) to the next larger float16, as float32."""
+    power = (values.float().view(torch.int32) & 0x7F800000).view(torch.float32)  # the exponent alone: 2^⌊log₂|v|⌋
+    return power.mul_(2.0**-10).clamp_min_(2.0**-24)
+
+
+def loss_bound(problem: Problem, chunk: int) -> float:
+    """How much summing K products of N(0,1) loses at most, final rounding apart: roundings · ε · 4√K / 2.
+
+    ε is 2⁻²⁴ for each of the K roundings, or for an fp16 accumulator 2⁻¹¹ for each chunk.
+    """
+    roundings, epsilon = (problem.k, 2.0**-24) if problem.accumulate == "f32" else (-(-problem.k // chunk), 2.0**-11)
+    return roundings * epsilon * 4 * math.sqrt(problem.k) / 2
+
+
+def check_values(result: Tensor) -> Finding | None:
+    """NaN stands for "not written" too: outputs are poisoned with it beforehand."""
+    bad = (result.view(torch.int16) & 0x7C00) == 0x7C00
+    count = int(bad.sum())
+    if not count:
         return None
-    where = tuple(int(index) for index in np.argwhere(bad)[0])
-    return Status.WRONG, f"{int(bad.sum())} of {result.size} elements unwritten, NaN or Inf, first at {where}"
+    first = bad.flatten().view(torch.uint8).argmax()
+    where = tuple(int(index) for index in torch.unravel_index(first, result.shape))
+    return Status.WRONG, f"{count} of {result.numel()} elements unwritten, NaN or Inf, first at {where}"
 
 
-def check_normal(result: np.ndarray, exact: np.ndarray, problem: Problem) -> tuple[Finding | None, float, float]:
-    """ρ and the element bound; returns what is wrong (or None), ρ, and the largest absolute error."""
-    found = check_values(result)
-    if found:
-        return found, math.inf, math.inf
-    value, error = rho(result, exact), np.abs(result.astype(np.float64) - exact)
-    largest = float(error.max())
-    outside = int((error > element_bound(exact, problem)).sum())
-    limit = rho_limit(problem.accumulate, problem.k)
-    if value > 2 * rho_limit("f16", problem.k):  # more than any honest precision explains
-        found = Status.WRONG, f"{outside} of {result.size} elements are wrong (ρ = {value:.3g})"
+def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) -> tuple[Finding | None, float, float]:
+    """ρ, and |ĉ − c| ≤ ulp₁₆(c) + loss_bound for each element of a product of N(0,1) inputs.
+
+    Returns what is wrong (or None), ρ, and the largest absolute error.
+    """
+    squares, rounding, largest, outside = _errors(result, exact, loss_bound(problem, chunk))
+    if not math.isfinite(squares):
+        return check_values(result), math.inf, math.inf
+    value, limit = math.sqrt(squares / max(rounding, 1e-30)), rho_limit(problem.accumulate, problem.k, chunk)
+    found: Finding | None = None
+    if value > 2 * rho_limit("f16", problem.k, chunk):  # more than any honest precision explains
+        found = Status.WRONG, f"{outside:.0f} of {result.numel()} elements are wrong (ρ = {value:.3g})"
     elif value > limit:
         found = Status.IMPRECISE, f"ρ = {value:.3g}, at most {limit:.3g} for {problem.accumulate}"
     elif outside:
-        found = Status.WRONG, f"{outside} of {result.size} elements are out of bound"
+        found = Status.WRONG, f"{outside:.0f} of {result.numel()} elements are out of bound"
     return found, value, largest
 
 
-def check_exact(result: np.ndarray, exact: np.ndarray, what: str) -> Finding | None:
+def check_exact(result: Tensor, exact: Tensor, what: str) -> Finding | None:
     """Integer inputs: the result must be the correctly rounded integer, bit for bit (±0 are one)."""
-    found = check_values(result)
-    if found:
-        return found
-    wrong = int((result != exact.astype(np.float16)).sum())
-    return (Status.WRONG, f"{wrong} of {result.size} elements differ on {what}") if wrong else None
-
-
-def check_timed(result: np.ndarray, baseline: np.ndarray, problem: Problem) -> Finding | None:
-    """The outputs of timed calls against a trusted fp16 result of the same inputs; arrays [calls, M, N]."""
-    differs = result.view(np.uint16) != baseline.view(np.uint16)
-    if not differs.any():
+    counts = [(r.float() != e.half().float()).sum() for r, e in _blocks(result, exact)]
+    wrong = int(torch.stack(counts).sum())
+    if not wrong:
         return None
-    found = check_values(result)
-    if found:
-        return found[0], f"in timed calls {found[1]}"
-    theirs, ours = result[differs], baseline[differs]
-    error = np.abs(theirs.astype(np.float32) - ours.astype(np.float32))
-    outside = int((error > element_bound(ours, problem) + np.spacing(np.abs(ours))).sum())
+    return check_values(result) or (Status.WRONG, f"{wrong} of {result.numel()} elements differ on {what}")
+
+
+def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) -> Finding | None:
+    """The outputs of timed calls against a trusted fp16 result of the same N(0,1) inputs; tensors [calls, M, N].
+
+    Both may be off by what one honest result may be: twice the element bound, and in RMS √2 times as much. Strides are
+    multiples of four elements.
+    """
+    theirs, ours = result.view(torch.int64), baseline.view(torch.int64)  # four elements at once
+    differs = (theirs != ours).flatten().nonzero().squeeze(1)
+    if not len(differs):
+        return None
+    # The rounding error of a value is uniform within its fp16 step: step / √12 in RMS. A sample will do.
+    stride = max(1, math.isqrt(baseline.numel() >> 16))
+    unit = ulp16(baseline[:, ::stride, ::stride]).square_().mean().div_(12).sqrt_()
+    theirs, ours = (words.flatten()[differs].view(torch.float16) for words in (theirs, ours))
+    squares, _, _, outside = _errors(theirs, ours, loss_bound(problem, chunk), sides=2)
+    if not math.isfinite(squares):
+        return Status.WRONG, f"in timed calls {(check_values(result) or ('', 'the baseline is not finite'))[1]}"
     if outside:
-        return Status.WRONG, f"in timed calls {outside} of {result.size} elements are wrong"
-    if problem.accumulate == "f32":
-        # The rounding error of a value is uniform within its fp16 step: step / √12 in RMS. A sample will do.
-        step = np.spacing(np.abs(baseline.reshape(-1)[:: max(1, baseline.size >> 16)])).astype(np.float64)
-        value = math.sqrt(float(np.square(error, dtype=np.float64).sum()) / result.size / (np.square(step).mean() / 12))
-        if value > TIMED_LIMIT:
-            return Status.IMPRECISE, f"in timed calls the error is {value:.3g}, at most {TIMED_LIMIT} for f32"
+        return Status.WRONG, f"in timed calls {outside:.0f} of {result.numel()} elements are wrong"
+    limit = TIMED_LIMIT if problem.accumulate == "f32" else math.sqrt(2) * rho_limit("f16", problem.k, chunk)
+    value = math.sqrt(squares / result.numel()) / float(unit)
+    if value > limit:
+        return Status.IMPRECISE, f"in timed calls ρ is {value:.3g}, at most {limit:.3g} for {problem.accumulate}"
     return None
+
+
+def _errors(result: Tensor, exact: Tensor, loss: float, sides: int = 1) -> list[float]:
+    """Σ(r − e)², Σ(fp16(e) − e)², max |r − e|, and the number of |r − e| > sides · (ulp₁₆(e) + loss).
+
+    Reads the device once. Non-finite values make the first NaN or infinite.
+    """
+    rows = []
+    for r, e in _blocks(result, exact):
+        wide = e.float() if e.dtype is torch.float16 else e
+        rounded = e.half()
+        rounding = rounded.to(wide.dtype).sub_(wide)
+        error = r.to(wide.dtype).sub_(wide).abs_()
+        outside = error > ulp16(rounded).add_(loss).mul_(sides)
+        squares = [torch.linalg.vector_norm(part, dtype=torch.float64).square() for part in (error, rounding)]
+        rows.append(torch.stack([*squares, error.max().double(), outside.sum().double()]))
+    columns = list(zip(*torch.stack(rows).tolist()))
+    return [sum(columns[0]), sum(columns[1]), max(columns[2]), sum(columns[3])]
+
+
+def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Matching views of equally shaped tensors, of at most BLOCK elements each."""
+    like = tensors[0]
+    if like.numel() <= BLOCK:
+        yield tensors
+        return
+    step = BLOCK // like[0].numel()
+    for parts in zip(*(tensor.split(max(1, step)) for tensor in tensors)):
+        yield from _blocks(*(part[0] for part in parts)) if not step else (parts,)

@@ -9,9 +9,12 @@ C, and there are enough of them that going round them leaves no cache warm.
 
 import mmap
 import os
+import secrets
 from contextlib import suppress
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -33,21 +36,21 @@ def round_up(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def _fill(target: np.ndarray, pool: np.ndarray, rng: np.random.Generator) -> None:
-    """Copy windows of `pool` over all of `target` (bytes), each from a random multiple of 16 bytes."""
+def _fill(target: np.ndarray, pool: np.ndarray) -> None:
+    """Copy windows of `pool` over all of `target` (bytes), each from a secret multiple of 16 bytes."""
     done, window = 0, len(pool) // 2
     while done < len(target):
         size = min(window, len(target) - done)
-        start = int(rng.integers(0, (len(pool) - size) // 16)) * 16
+        start = secrets.randbelow((len(pool) - size) // 16) * 16
         target[done : done + size] = pool[start : start + size]
         done += size
 
 
 class Arena:
-    """Slots of one problem, with numpy views of them for the parent.
+    """Slots of one problem, with views of them for the parent.
 
-    `a(i)`, `b(i)`, `c(i)` are the float16 matrices of slot i in their stored shapes. Raises HarnessFault where
-    the machine has not the memory.
+    `a(i)`, `b(i)`, `c(i)` are the float16 matrices of slot i in their stored shapes. Raises HarnessFault where the
+    machine has not the memory.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -118,31 +121,34 @@ class Arena:
         data = b"".join(part.tobytes() for part in (header, self.calls, guards))
         self._bytes[INPUTS][: len(data)] = np.frombuffer(data, dtype=np.uint8)
 
-    def _view(self, matrix: int, slot: int) -> np.ndarray:
+    def _span(self, matrix: int, slot: int) -> np.ndarray:
         offset, size = int(self.calls[slot, matrix]), self._sizes[matrix]
-        data = self._bytes[OUTPUTS if matrix == 2 else INPUTS][offset : offset + size]
-        return data.view(np.float16).reshape(self._shapes[matrix])
+        return self._bytes[OUTPUTS if matrix == 2 else INPUTS][offset : offset + size]
 
-    def a(self, slot: int) -> np.ndarray:
+    def _view(self, matrix: int, slot: int) -> Tensor:
+        return torch.from_numpy(self._span(matrix, slot).view(np.float16)).view(self._shapes[matrix])
+
+    def a(self, slot: int) -> Tensor:
         return self._view(0, slot)
 
-    def b(self, slot: int) -> np.ndarray:
+    def b(self, slot: int) -> Tensor:
         return self._view(1, slot)
 
-    def c(self, slot: int) -> np.ndarray:
+    def c(self, slot: int) -> Tensor:
         return self._view(2, slot)
 
-    def fill_inputs(self, first: int, count: int, pool: np.ndarray, rng: np.random.Generator) -> None:
-        """Overwrite A and B of packed or guarded slots with windows of `pool` (float16) at random places."""
+    def fill_inputs(self, first: int, count: int, pool: Tensor) -> None:
+        """Overwrite A and B of packed or guarded slots with windows of `pool` (float16) at secret places."""
+        normals = pool.numpy().view(np.uint8)
         if first >= GUARDED:  # packed slots touch, so one run of memory covers them
             start, end = int(self.calls[first, 0]), int(self.calls[first + count - 1, 1]) + self._sizes[1]
-            _fill(self._bytes[INPUTS][start:end], pool.view(np.uint8), rng)
+            _fill(self._bytes[INPUTS][start:end], normals)
             return
         for slot in range(first, first + count):
-            for matrix in (self.a(slot), self.b(slot)):
-                _fill(matrix.reshape(-1).view(np.uint8), pool.view(np.uint8), rng)
+            for matrix in (0, 1):
+                _fill(self._span(matrix, slot), normals)
 
-    def outputs(self, first: int, count: int) -> list[np.ndarray]:
+    def outputs(self, first: int, count: int) -> list[Tensor]:
         """Views that together hold the C matrices of these slots, each [slots, M, N]."""
         if first < GUARDED:
             return [self.c(slot)[None] for slot in range(first, first + count)]
@@ -151,7 +157,7 @@ class Arena:
         start = int(self.calls[first, 2])
         m, n = self._shapes[2]
         data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size].view(np.float16)
-        return [np.lib.stride_tricks.as_strided(data, (count, m, n), (stride, 2 * n, 2))]
+        return [torch.from_numpy(data).as_strided((count, m, n), (stride // 2, n, 1))]
 
     def scratch(self, size: int) -> np.ndarray:
         """The first `size` bytes of the workspace that a candidate gets."""

@@ -5,15 +5,17 @@ from collections import OrderedDict
 from pathlib import Path
 
 import msgspec
-import numpy as np
+import torch
+from torch import Tensor
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
+from cudal2.target import CPU
 from cudal2.worker import inputs, jail, verify
 from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, Baselines
-from cudal2.worker.cpu.pairing import NAN, Stage, fastest_seconds, pair, raise_finding
+from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, raise_finding
 from cudal2.worker.cpu.session import CandidateFailed, Side, start_candidate
 
 POOL = 4 << 20
@@ -38,13 +40,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class CpuBench:
-    """Owns the buffers, the baselines' process and the random numbers; judges one kernel at a time."""
+    """Owns the buffers, the baselines' process and a pool of normals; judges one kernel at a time."""
 
     def __init__(self, config: WorkerConfig, kind: jail.Kind, threads: int, runner: Path) -> None:
         self.config, self.kind, self.threads, self.runner = config, kind, threads, runner
         self._arenas: OrderedDict[Problem, Arena] = OrderedDict()
-        self._rng = inputs.generator()
-        self._pool = inputs.normals(self._rng, POOL)
+        self._pool = torch.empty(POOL, dtype=torch.float16)
+        inputs.fill_normal(inputs.generator(), self._pool)
         self._baselines: Baselines | None = None
         self._known: dict[Problem, dict[str, float]] = {}
 
@@ -87,31 +89,32 @@ class CpuBench:
 
     def _verify(self, side: Side, arena: Arena, workspace: int) -> dict:
         """Normals, integers, wide integers, and the normals again; raises CandidateFailed."""
-        problem = arena.problem
-        normal = inputs.normal(self._rng, problem)
+        problem, rng = arena.problem, inputs.generator()
+        normal = inputs.normal(rng, problem)
         exact = verify.reference(*normal, problem)
         first = self._run_on(side, arena, 0, normal, workspace)
-        found, rho, error = verify.check_normal(first, exact, problem)
+        found, rho, error = verify.check_normal(first, exact, problem, CPU.rounding)
         raise_finding(found)
         for slot, make, name in (
             (1, inputs.exact_integers, "small integers"),
             (0, inputs.wide_integers, "11-bit integers"),
         ):
-            data = make(self._rng, problem)
+            data = make(rng, problem)
             result = self._run_on(side, arena, slot, data, workspace)
             raise_finding(verify.check_exact(result, verify.reference(*data, problem), name))
         again = self._run_on(side, arena, 1, normal, workspace)
-        raise_finding(verify.check_normal(again, exact, problem)[0])
-        return {"rho": rho, "max_error": error, "repeatable": bool((first == again).all())}
+        raise_finding(verify.check_normal(again, exact, problem, CPU.rounding)[0])
+        return {"rho": rho, "max_error": error, "repeatable": torch.equal(first, again)}
 
-    def _run_on(self, side: Side, arena: Arena, slot: int, data, workspace: int) -> np.ndarray:
+    def _run_on(self, side: Side, arena: Arena, slot: int, data, workspace: int) -> Tensor:
         """One call in a guarded slot on poisoned C and workspace; returns a copy of C."""
-        arena.a(slot)[...], arena.b(slot)[...] = data
-        arena.c(slot)[...] = NAN
+        for matrix, values in zip((arena.a(slot), arena.b(slot)), data):
+            matrix.copy_(values)
+        inputs.poison(arena.c(slot))
         arena.scratch(workspace + SCRATCH_BAND)[:] = CANARY
         side.run(slot, 1, None)
         self._check_bands(arena, workspace)
-        return arena.c(slot).copy()
+        return arena.c(slot).clone()
 
     def _check_bands(self, arena: Arena, workspace: int) -> None:
         if not arena.canaries_intact():
@@ -191,7 +194,7 @@ class CpuBench:
         return fastest_seconds(self._vendor(arena, name), self._stage(arena))
 
     def _stage(self, arena: Arena) -> Stage:
-        return Stage(arena, self._pool, self._rng, self.config)
+        return Stage(arena, self._pool, self.config)
 
     def _arena(self, problem: Problem) -> Arena:
         if problem not in self._arenas:

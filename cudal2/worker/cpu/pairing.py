@@ -1,17 +1,22 @@
 """Two sides timed in pairs on the same buffers, and every output of a timed call compared."""
 
+import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
+import torch
+from torch import Tensor
 
 from cudal2.config import WorkerConfig
 from cudal2.records import Timing
-from cudal2.worker import timing, verify
+from cudal2.target import CPU
+from cudal2.worker import inputs, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.session import CandidateFailed, Side
 
-NAN = np.float16(np.nan)
 SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
 BASELINE_BATCHES = 7
@@ -21,8 +26,7 @@ class Stage(msgspec.Struct, frozen=True):
     """Where sides are timed: the buffers, the normals their inputs are cut from, and for how long."""
 
     arena: Arena
-    pool: np.ndarray
-    rng: np.random.Generator
+    pool: Tensor
     config: WorkerConfig
 
     @property
@@ -36,12 +40,12 @@ class Stage(msgspec.Struct, frozen=True):
 
     def fill(self, first: int, count: int) -> None:
         """Fresh inputs."""
-        self.arena.fill_inputs(first, count, self.pool, self.rng)
+        self.arena.fill_inputs(first, count, self.pool)
 
     def poison(self, first: int, count: int) -> None:
-        """NaN in every output: what is not written shows."""
+        """NaN in every output."""
         for part in self.arena.outputs(first, count):
-            part[...] = NAN
+            inputs.poison(part)
 
     def run(self, side: Side, first: int, calls: int, expected: float) -> float:
         """Seconds of the batch. A call on a slot outside it wakes the side up first, unless calls are slow."""
@@ -49,6 +53,18 @@ class Stage(msgspec.Struct, frozen=True):
         return side.run(first, calls, warm)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Our own tensor work on one thread: those of a pool spin on for a while, beside what is being timed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: float) -> Timing:
     """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call).
 
@@ -70,20 +86,20 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
         count = max(mine, theirs)
         first = stage.next_window(first, count)
         stage.fill(first, count)
-        results: list[np.ndarray] = []
-        references: list[np.ndarray] = []
+        results: list[Tensor] = []
+        references: list[Tensor] = []
         sides = [
             (side, mine, expected[0], candidate, results),
             (vendor, theirs, expected[1], baseline, references),
         ]
-        for who, calls, guess, seconds, outputs in sides if stage.rng.integers(2) else reversed(sides):
+        for who, calls, guess, seconds, outputs in sides if secrets.randbelow(2) else reversed(sides):
             stage.poison(first, count)
             seconds.append(stage.run(who, first, calls, guess) / calls)
             if calls < mine:  # the vendor, whose result is wanted for each of the candidate's calls
                 who.run(first + calls, mine - calls, None)
-            outputs += [part.copy() for part in arena.outputs(first, mine)]
+            outputs += [part.clone() for part in arena.outputs(first, mine)]
         for result, reference in zip(results, references):
-            raise_finding(verify.check_timed(result, reference, arena.problem))
+            raise_finding(verify.check_timed(result, reference, arena.problem, CPU.rounding))
         first += count
         figure = timing.speedup(candidate, baseline)
         if len(candidate) >= config.min_pairs and (
@@ -105,6 +121,7 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
     )
 
 
+@one_thread()
 def fastest_seconds(side: Side, stage: Stage) -> float:
     """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds."""
     first = stage.arena.first_timed
