@@ -12,11 +12,20 @@ MAX_BYTES = 64 * 1024
 """Longest source accepted, in bytes."""
 
 _FENCE = re.compile(r"```[ \t]*([\w+]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_INCLUDE = re.compile(r"^\s*(?:#|%:|\?\?=)\s*(?:include|include_next|import|embed)\b\s*(.*)$", re.MULTILINE)
+# What C++ reads before it looks for directives: literals, words, numbers (1'000), comments.
+_TOKEN = re.compile(
+    r"""(?P<raw>(?:u8|[uUL])?R")|[A-Za-z_$][\w$]*|\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+    r"""|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))""",
+    re.DOTALL,
+)
+_DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(\w+)\b(.*)$", re.MULTILINE)
+_INCLUDES = {"include", "include_next", "import", "embed"}
 _FORBIDDEN = {
-    "__has_include": r"__has_include",
-    ".incbin": r"\.incbin|\.include",
-    "#pragma GCC pch/system_header tricks": r"pragma\s+GCC\s+(?:pch_preprocess|system_header|dependency)",
+    "__has_include or __has_embed": r"__has_(?:include|include_next|embed)\b",
+    "an assembler directive that reads files or makes sections": r"\.(?:incbin|include|file|(?:push|sub)?section)\b",
+    "#pragma GCC pch/system_header tricks": (
+        r"""(?:#\s*pragma|%:\s*pragma|_Pragma\s*\(\s*")\s*GCC\s+(?:pch_preprocess|system_header|dependency)"""
+    ),
 }
 
 
@@ -49,12 +58,30 @@ def check(source: str, target: Target) -> None:
         raise SourceRejected(f"the source has {size} bytes; at most {MAX_BYTES} are accepted")
     if "\0" in source:
         raise SourceRejected("the source contains a NUL byte")
-    joined = re.sub(r"\\\s*\n", "", source)  # a directive may be continued over lines
-    for argument in _INCLUDE.findall(joined):
-        header = re.match(r"<([^>]+)>", argument) or re.match(r'"([^"]+)"', argument)
-        if header is None or header.group(1) not in target.includes:
-            allowed = ", ".join(sorted(target.includes))
-            raise SourceRejected(f"#include {argument.strip()[:80]} is not allowed; allowed: {allowed}")
+    joined = re.sub(r"\\[ \t\v\f\r]*\n", "", source)  # a directive may be continued over lines
+    code = _TOKEN.sub(_without_comment, joined)
     for name, pattern in _FORBIDDEN.items():
-        if re.search(pattern, joined):
+        if re.search(pattern, code):
             raise SourceRejected(f"{name} is not allowed in a kernel")
+    for directive, argument in _DIRECTIVE.findall(code):
+        if directive in _INCLUDES and not _allowed(argument.strip(), target):
+            known = ", ".join((*sorted(target.includes), *(f"{folder}*" for folder in target.include_folders)))
+            raise SourceRejected(f"#{directive} {argument.strip()[:80]} is not allowed; allowed: {known}")
+        if directive == "line" or directive.isdecimal():  # compilers quote the lines of the file it names
+            raise SourceRejected("#line is not allowed in a kernel")
+
+
+def _without_comment(token: re.Match[str]) -> str:
+    if token["raw"]:  # what follows could not be told from directives and comments
+        raise SourceRejected("a raw string literal is not allowed in a kernel")
+    return " " if token["comment"] else token[0]
+
+
+def _allowed(argument: str, target: Target) -> bool:
+    """Whether a directive names one of the target's headers, or one in a folder of its, and nothing else."""
+    match = re.fullmatch(r'<([\w./+-]+)>|"([\w./+-]+)"', argument)
+    if match is None:
+        return False
+    header = match[1] or match[2]
+    inside = header.startswith(target.include_folders) and ".." not in header.split("/")
+    return header in target.includes or inside

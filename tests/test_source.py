@@ -1,0 +1,101 @@
+"""What a source may name, and that no way of writing a directive gets round it."""
+
+from contextlib import suppress
+
+import pytest
+
+from cudal2.source import MAX_BYTES, SourceRejected, check, extract
+from cudal2.target import CPU, TARGETS, find, for_capability
+
+SM90 = find("sm_90a")
+KERNEL = 'extern "C" int hgemm(const void* a) { return 0; }\n'
+
+WELCOME = {
+    "a header": "#include <cuda_fp16.h>",
+    "quotes": '#include "cuda_runtime.h"',
+    "a folder": "#include <cute/tensor.hpp>",
+    "a folder's folder": '#  include "cutlass/gemm/device/gemm.h"  // the whole of it',
+    "the standard library for devices": "#include <cuda/std/utility>",
+    "cooperative groups": "#include <cooperative_groups/memcpy_async.h>",
+    "words in comments": '// does not #include anything\n/* see .section 3, R"(x)" and\n #include <vector.h> */',
+    "words in strings": 'const char* name = "#include <x> /*";',
+    "digit separators": "int many = 1'000'000; /* ' */ char c = '\"';",
+    "a string that ends in R": 'asm("mov.u32 R");',
+    "a pragma": "#pragma unroll\n#pragma nv_diag_suppress 177",
+    "inline PTX": 'asm volatile("cp.async.wait_group %0;" :: "n"(0));',
+}
+
+UNWELCOME = {
+    "a host file": '#include "/etc/passwd"',
+    "a vendor library": "#include <cublas_v2.h>",
+    "the other target's header": "#include <immintrin.h>",
+    "a way out of a folder": "#include <cute/../../../../etc/passwd>",
+    "an absolute path": "#include </usr/include/dlfcn.h>",
+    "a backslash": '#include "cute\\\\tensor.hpp"',
+    "a macro": "#define FILE <cuda_fp16.h>\n#include FILE",
+    "two at once": '#include <cuda_fp16.h> "/etc/passwd"',
+    "a comment inside": '#/**/include "/etc/passwd"',
+    "a comment before": '/* a\n b */ # /* c */ include/**/"/etc/passwd"',
+    "a comment opened in a string": 'auto s = "/*";\n#/**/include "/etc/passwd"\nauto t = "*/";',
+    "a comment opened in a character": 'int a = 1\'0; auto s = "\'/*";\n#/**/include "/etc/passwd"\n',
+    "a comment opened in a raw string": 'auto s = R"(")";/*";\n#/**/include "/etc/passwd"\n/**/',
+    "a spliced line": '#inc\\\nlude "/etc/passwd"',
+    "a spliced line with blanks": '#inc\\ \t\nlude "/etc/passwd"',
+    "a spliced comment": '// \\\n\n#include "/etc/passwd"',
+    "a digraph": '%:include "/etc/passwd"',
+    "include_next": '#include_next "/etc/passwd"',
+    "embed": 'const char s[] = {\n#embed "/etc/passwd"\n};',
+    "a probe": '#if __has_include("/etc/shadow")\n#endif',
+    "an assembler's file": 'asm(".incbin \\"/etc/passwd\\"");',
+    "an assembler's source": 'asm(".include \\"/etc/passwd\\"");',
+    "an assembler's section": 'asm(".pushsection .nv_fatbin");',
+    "a dependency": '#pragma GCC dependency "/etc/passwd"',
+    "a dependency by operator": '_Pragma("GCC dependency \\"/etc/passwd\\"")',
+    "a line marker": '# 1 "/etc/passwd" 1',
+    "a line directive": '#line 1 "/etc/passwd"',
+    "a NUL": "int\0a;",
+    "too much": "//" + "x" * MAX_BYTES,
+}
+
+
+@pytest.mark.parametrize("text", WELCOME.values(), ids=WELCOME)
+def test_honest_sources_pass(text):
+    check(f"{text}\n{KERNEL}", SM90)
+
+
+@pytest.mark.parametrize("text", UNWELCOME.values(), ids=UNWELCOME)
+def test_what_the_contract_forbids_is_refused(text):
+    for target in (SM90, CPU):
+        if target is SM90 or "immintrin" not in text:
+            with pytest.raises(SourceRejected):
+                check(f"{text}\n{KERNEL}", target)
+
+
+def test_folders_belong_to_their_target():
+    with pytest.raises(SourceRejected, match=r"immintrin\.h"):  # the reason says what would be right
+        check(f"#include <cute/tensor.hpp>\n{KERNEL}", CPU)
+
+
+@pytest.mark.parametrize("piece", ["/*", "\n", "'", '"', "#", "/**/#", "1'", "\\ ", "(", " \t"])
+def test_no_source_breaks_the_check(piece):
+    """Nor keeps it busy: quadratic work on 64 KiB would take minutes."""
+    with suppress(SourceRejected):
+        check((piece * MAX_BYTES)[: MAX_BYTES - 1], SM90)
+
+
+def test_a_completion_for_a_gpu_is_found_in_its_fence():
+    assert extract(f"Here:\n```cuda\n{KERNEL}```\nDone.", SM90) == KERNEL
+
+
+def test_every_target_is_what_its_capability_names():
+    for target in TARGETS.values():
+        if target.kind == "cuda":
+            assert for_capability(*target.capability) is target
+            assert target.arch in " ".join(target.flags)
+
+
+def test_a_later_minor_runs_an_earlier_kernel_but_not_an_exact_one():
+    assert for_capability(8, 7).name == "sm_86"
+    for capability in ((7, 5), (10, 3), (12, 1)):
+        with pytest.raises(ValueError, match="target=cpu"):
+            for_capability(*capability)
