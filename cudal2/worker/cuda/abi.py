@@ -23,8 +23,8 @@ FLAGS = (
     *("-include", "cudal2/torch.h"),
     # Launches that name no stream then go to one that can be captured.
     *("-default-stream", "per-thread"),
-    # The flags the kernels were published with (their tools/utils.py).
-    *("--use_fast_math", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-diag-suppress=177"),
+    # What the kernels were published with (their tools/utils.py) beyond the worker's own flags.
+    *("--use_fast_math", "--expt-extended-lambda", "-diag-suppress=177"),
 )
 
 _TENSOR = r"(?:const\s+)?(?:torch|at)\s*::\s*Tensor\s*(?:const\s*)?&{0,2}\s*(\w+)\s*"

@@ -13,19 +13,22 @@ template <class Entry>
 cudaError_t call(Entry entry, const void* a, const void* b, void* c, int m, int n, int k, bool transposed, void* scratch) {
   const auto base = reinterpret_cast<std::uintptr_t>(scratch);
   workspace = {base, base ? base + workspace_bytes(m, n) : 0};
+  reason.clear();
+  std::string thrown = "something that is no std::exception";
   try {
     entry(at::Tensor(a, m, k), at::Tensor(transposed ? nullptr : b, k, n), at::Tensor(transposed ? b : nullptr, k, n),
           at::Tensor(c, m, n));
     return cudaGetLastError();
-  } catch (const Refused& reason) {
-    std::fprintf(stderr, "cannot be recorded: the kernel %s\n", reason.what());
-    return cudaErrorNotSupported;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "the kernel threw: %s\n", error.what());
+    thrown = error.what();
   } catch (...) {
-    std::fprintf(stderr, "the kernel threw something that is no std::exception\n");
   }
-  return cudaErrorUnknown;
+  if (reason.empty()) {
+    std::fprintf(stderr, "the kernel threw: %s\n", thrown.c_str());
+    return cudaErrorUnknown;
+  }
+  std::fprintf(stderr, "cannot be recorded: the kernel %s\n", reason.c_str());
+  return cudaErrorNotSupported;
 }
 
 }  // namespace cudal2

@@ -22,7 +22,12 @@ struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-[[noreturn]] inline void refuse(const std::string& what) { throw Refused(what); }
+static std::string reason;  // of the call's first refusal, which a source may catch for itself
+
+[[noreturn]] static void refuse(const std::string& what) {
+  if (reason.empty()) reason = what;
+  throw Refused(what);
+}
 
 inline bool capturing() {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
