@@ -10,7 +10,8 @@ namespace cudal2 {
 // `b` holds the matrix as the problem's layout stores it. The published convention passes it twice, both times
 // described as K×N: row-major, and column-major in the same shape. The one that does not exist is a null pointer.
 template <class Entry>
-cudaError_t call(Entry entry, const void* a, const void* b, void* c, int m, int n, int k, bool transposed, void* scratch) {
+cudaError_t call(Entry entry, const void* a, const void* b, void* c, int m, int n, int k, bool transposed,
+                 void* scratch) {
   const auto base = reinterpret_cast<std::uintptr_t>(scratch);
   workspace = {base, base ? base + workspace_bytes(m, n) : 0};
   reason.clear();

@@ -38,7 +38,7 @@ inline void refuse_in_capture(const char* what) {
   if (capturing()) refuse(what);
 }
 
-constexpr size_t SEMAPHORES = 16 << 10;  // zeroed bytes at the head of the workspace that the contract wants back as zeros
+constexpr size_t SEMAPHORES = 16 << 10;  // bytes at the head of the workspace that the contract wants back as zeros
 constexpr size_t ALIGNMENT = 1024;
 
 // Bytes of workspace to ask for: the sizes wanted are known only to the kernel's host code. Eight fp32 copies of C
@@ -85,7 +85,9 @@ cudaError_t release(const void* pointer, Stream...) {
 }
 
 inline cudaError_t wait_device() { return capturing() ? cudaSuccess : cudaDeviceSynchronize(); }
-inline cudaError_t wait_stream(cudaStream_t stream) { return capturing() ? cudaSuccess : cudaStreamSynchronize(stream); }
+inline cudaError_t wait_stream(cudaStream_t stream) {
+  return capturing() ? cudaSuccess : cudaStreamSynchronize(stream);
+}
 
 inline cudaError_t wait_event(cudaEvent_t event) {
   refuse_in_capture("waits for an event");

@@ -72,7 +72,8 @@ using c10::TensorOptions;
 using IntArrayRef = std::vector<int64_t>;
 
 constexpr ScalarType kByte = ScalarType::Byte, kChar = ScalarType::Char, kShort = ScalarType::Short;
-constexpr ScalarType kInt = ScalarType::Int, kInt32 = ScalarType::Int, kLong = ScalarType::Long, kInt64 = ScalarType::Long;
+constexpr ScalarType kInt = ScalarType::Int, kInt32 = ScalarType::Int;
+constexpr ScalarType kLong = ScalarType::Long, kInt64 = ScalarType::Long;
 constexpr ScalarType kHalf = ScalarType::Half, kFloat16 = ScalarType::Half, kBFloat16 = ScalarType::BFloat16;
 constexpr ScalarType kFloat = ScalarType::Float, kFloat32 = ScalarType::Float, kUInt8 = ScalarType::Byte;
 constexpr ScalarType kDouble = ScalarType::Double, kFloat64 = ScalarType::Double, kBool = ScalarType::Bool;
@@ -134,7 +135,9 @@ class Tensor {
 };
 
 using Sizes = std::initializer_list<int64_t>;
-[[noreturn]] inline Tensor allocation(const char* name) { cudal2::refuse(std::string("allocates with torch::") + name); }
+[[noreturn]] inline Tensor allocation(const char* name) {
+  cudal2::refuse(std::string("allocates with torch::") + name);
+}
 inline Tensor empty(const IntArrayRef&, const TensorOptions& = {}) { return allocation("empty"); }
 inline Tensor zeros(const IntArrayRef&, const TensorOptions& = {}) { return allocation("zeros"); }
 inline Tensor ones(const IntArrayRef&, const TensorOptions& = {}) { return allocation("ones"); }
