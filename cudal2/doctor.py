@@ -2,9 +2,9 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def run(cache: str = "~/.cache/cudal2") -> list[Check]:
         _policy(),
         _processor(),
         _gpu(),
-        _nvcc(),
-        _cutlass(),
+        _driver(),
+        *_cuda(),
         *(_module(name, f'pip install "cudal2[{name}]"') for name in ("vllm", "deepspeed", "ray", "wandb")),
     ]
 
@@ -138,24 +138,28 @@ def _gpu() -> Check:
     return Check("GPU", False, "none that torch can use", "none is needed for target=cpu")
 
 
-def _nvcc() -> Check:
+def _driver() -> Check:
+    """The driver's version, as the kernel module tells it: CUDA itself need not be installed for this."""
+    place = Path("/proc/driver/nvidia/version")
+    said = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", place.read_text()) if place.exists() else None
+    detail = said.group(1) if said else "no NVIDIA driver"
+    return Check("GPU driver", said is not None, detail, "install NVIDIA's driver 580 or later to judge CUDA kernels")
+
+
+def _cuda() -> list[Check]:
+    """What CUDA kernels are built and read with; none of it is needed for target=cpu."""
+    from cudal2.worker.cuda import toolchain
+
     remedy = 'pip install "cudal2[toolchain]"'
-    places: list[Callable[[], str | None]] = [
-        lambda: shutil.which("nvcc"),
-        lambda: shutil.which("nvcc", path="/usr/local/cuda/bin"),
-        lambda: shutil.which("nvcc", path=str(_site() / "nvidia" / "cu13" / "bin")),
+    try:
+        tools = toolchain.find()
+        compiler = Check("nvcc", True, f"{tools.version}, {tools.nvcc}")
+    except HarnessFault as fault:
+        compiler = Check("nvcc", False, fault.problem, fault.remedy)
+    disassembler, headers = toolchain.nvdisasm(), toolchain.cutlass()
+    return [
+        compiler,
+        Check("nvdisasm", disassembler is not None, str(disassembler or "not found"), remedy),
+        Check("CUTLASS headers", bool(headers), str(headers[0]) if headers else "not found", remedy),
+        Check("pyelftools", find_spec("elftools") is not None, "", remedy),
     ]
-    path = next((found for place in places if (found := place())), None)
-    return Check("nvcc", path is not None, path or "not found", remedy)
-
-
-def _cutlass() -> Check:
-    headers = _site() / "cutlass_library" / "source" / "include"
-    found = (headers / "cute" / "tensor.hpp").exists()
-    return Check("CUTLASS headers", found, str(headers) if found else "not found", 'pip install "cudal2[toolchain]"')
-
-
-def _site() -> Path:
-    import sysconfig
-
-    return Path(sysconfig.get_paths()["purelib"])

@@ -5,7 +5,9 @@ from collections import namedtuple
 
 from cudal2 import cli, doctor
 from cudal2.worker import build, jail
+from cudal2.worker.cuda import toolchain
 
+CACHED = (build.compiler, build.compiler_name, toolchain.find, toolchain.nvdisasm)
 CHECKS = [
     doctor.Check("compiler", True, "g++ 12", needed=True),
     doctor.Check("GPU", False, "none", "buy one"),
@@ -22,16 +24,17 @@ def test_only_what_is_needed_makes_it_unhealthy():
 def test_every_missing_thing_comes_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(jail, "works", lambda kind: False)
     monkeypatch.setattr(build.shutil, "which", lambda *_, **__: None)
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    for module in (doctor, toolchain):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 20))
-    build.compiler.cache_clear()
-    build.compiler_name.cache_clear()
+    for cached in CACHED:
+        cached.cache_clear()
     checks = {check.name: check for check in doctor.run(str(tmp_path / "not" / "yet"))}
     assert not doctor.healthy(list(checks.values()))
-    for name in ("g++", "jail", "torch", "pyseccomp", "cache", "vllm", "wandb", "nvcc"):
+    for name in ("g++", "jail", "torch", "pyseccomp", "cache", "vllm", "wandb", "nvcc", "nvdisasm", "CUTLASS headers"):
         assert not checks[name].ok and checks[name].remedy, name
-    build.compiler.cache_clear()
-    build.compiler_name.cache_clear()
+    for cached in CACHED:
+        cached.cache_clear()
 
 
 def test_command_prints_json_and_exits_by_health(monkeypatch, capsys):
