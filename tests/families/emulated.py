@@ -1,0 +1,137 @@
+"""Runs a kernel of the mma.sync families without a GPU: its source for a CPU, each PTX instruction a function of `simt/`.
+
+Slow and small, but exact about what goes wrong in such kernels: which element lies where, barriers, the order of
+asynchronous copies, semaphores between blocks, memory beyond the matrices.
+"""
+
+import ctypes
+import mmap
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from cudal2.problem import Problem
+
+SIMT = Path(__file__).parent / "simt"
+HEAD = 16384
+INSTRUCTIONS = {
+    r"cp\.async\.cg": "copy",
+    r"cp\.async\.commit_group": "commit",
+    r"cp\.async\.wait_group": "wait",
+    r"ldmatrix\S*\.trans": "ldmatrix<true>",
+    r"ldmatrix": "ldmatrix<false>",
+    r"mma\.sync": "mma",
+    r"ld\.acquire": "load_acquire",
+    r"ld\.global\S*\.v4": "load_vector",
+}
+TAIL = """
+extern "C" void simt_set(int eager, int multiprocessors) {
+    simt::eager = eager;
+    simt_multiprocessors = multiprocessors;
+}
+extern "C" long simt_conflicts() { return simt::conflicts; }
+"""
+
+
+def translate(source: str) -> str:
+    """The source with launches, shared arrays and inline PTX turned into calls of `simt/cuda_runtime.h`."""
+    source = re.sub(
+        r"(\w+)<<<([^,]+), ([^,]+), ([^,]+), \w+>>>\(([^;]*)\);", r"simt::launch(\2, \3, \4, [=] { \1(\5); });", source
+    )
+    source = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)simt::shared;", source)
+    parts, last = [], 0
+    for found in re.finditer(r"\basm(?: volatile)?\(", source):
+        inside, end = _parenthesised(source, found.end())
+        parts += [source[last : found.start()], _call(inside)]
+        last = end
+    return "".join([*parts, source[last:], TAIL])
+
+
+def _call(asm: str) -> str:
+    text = re.match(r'(?:\s*"[^"]*")+', asm)
+    assert text is not None
+    opcode = text.group().replace('"', "").strip()
+    name = next(name for pattern, name in INSTRUCTIONS.items() if re.match(pattern, opcode))
+    rest = asm[text.end() :]
+    operands = [_parenthesised(rest, found.end())[0] for found in re.finditer(r'"[=+]?[a-z]+"\s*\(', rest)]
+    return f"simt::{name}({', '.join(operands)})"
+
+
+def _parenthesised(text: str, start: int) -> tuple[str, int]:
+    depth, end = 1, start
+    while depth:
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+    return text[start : end - 1], end
+
+
+def build(source: str, folder: Path) -> Path:
+    """A shared library of the emulated kernel; CalledProcessError where it does not compile."""
+    path = folder / "kernel.cpp"
+    path.write_text(translate(source))
+    library = folder / "kernel.so"
+    flags = ["-std=c++17", "-O1", "-march=native", "-w", "-fPIC", "-shared", "-fno-strict-aliasing"]
+    subprocess.run(["g++", *flags, "-I", SIMT, path, "-o", library], check=True, capture_output=True, text=True)
+    return library
+
+
+def fenced(size: int) -> tuple[np.ndarray, mmap.mmap]:
+    """`size` bytes that end where a page begins that must not be touched."""
+    page = mmap.PAGESIZE
+    whole = -(-size // page) * page
+    memory = mmap.mmap(-1, whole + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address + whole), page, 0)
+    return np.frombuffer(memory, np.uint8, size, whole - size), memory
+
+
+def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int, seed: int = 0) -> str:
+    """Runs the kernel twice on small integers, where every result is exact; what is wrong, or empty.
+
+    Call it in a process of its own: a bad kernel ends the process.
+    """
+    kernel = ctypes.CDLL(str(library))
+    kernel.simt_set(int(eager), multiprocessors)
+    kernel.simt_conflicts.restype = ctypes.c_long
+    bytes_needed = 0
+    if hasattr(kernel, "hgemm_workspace"):
+        kernel.hgemm_workspace.restype = ctypes.c_size_t
+        bytes_needed = kernel.hgemm_workspace(problem.m, problem.n, problem.k)
+        if not HEAD <= bytes_needed <= 256 << 20:
+            return f"asks for {bytes_needed} bytes of workspace"
+    rng = np.random.default_rng(seed)
+    m, n, k = problem.m, problem.n, problem.k
+    sizes = [2 * m * k, 2 * n * k, 2 * m * n, -(-bytes_needed // 256) * 256]
+    buffers = [fenced(size) for size in sizes]
+    a, b, c = (buffer.view(np.float16) for buffer, _ in buffers[:3])
+    workspace = buffers[3][0]
+    addresses = [ctypes.c_void_p(buffer.ctypes.data) for buffer, _ in buffers]
+    for attempt in range(2):
+        a[:] = rng.integers(-3, 4, a.size)
+        b[:] = rng.integers(-3, 4, b.size)
+        c[:] = np.nan
+        workspace[:HEAD], workspace[HEAD:] = 0, 0xFF
+        error = kernel.hgemm(*addresses[:3], m, n, k, addresses[3], None)
+        if error:
+            return f"hgemm returned {error}"
+        right = b.reshape(k, n) if problem.layout == "nn" else b.reshape(n, k).T
+        exact = a.reshape(m, k).astype(np.float32) @ right.astype(np.float32)
+        wrong = np.argwhere(c.reshape(m, n).astype(np.float32) != exact.astype(np.float16))
+        if len(wrong):
+            row, col = wrong[0]
+            got = c.reshape(m, n)[row, col]
+            return f"run {attempt}: {len(wrong)} of {m * n} wrong, first C[{row}, {col}] = {got}, not {exact[row, col]}"
+        if workspace[:HEAD].any():
+            return "leaves the head of the workspace non-zero"
+    conflicts = kernel.simt_conflicts()
+    return f"{conflicts} bank conflicts of ldmatrix" if conflicts else ""
+
+
+if __name__ == "__main__":
+    import sys
+
+    m, n, k, eager, multiprocessors = map(int, sys.argv[3:8])
+    layout = "nn" if sys.argv[2] == "nn" else "tn"
+    print(multiply(Path(sys.argv[1]), Problem(m, n, k, layout), bool(eager), multiprocessors))
