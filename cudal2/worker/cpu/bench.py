@@ -1,6 +1,5 @@
 """Is a built CPU kernel right, and how fast is it next to torch.matmul? The parent's side of both questions."""
 
-import time
 from collections import OrderedDict
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from cudal2.target import CPU
 from cudal2.worker import inputs, jail, verify
 from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, Baselines
-from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, raise_finding
-from cudal2.worker.cpu.session import CandidateFailed, Side, start_candidate
+from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair
+from cudal2.worker.cpu.session import Side, start_candidate
+from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
 
 POOL = 4 << 20
 """Normals that timed inputs are cut from, at places drawn anew for every batch."""
@@ -25,18 +25,6 @@ FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
 ARENAS = 8
 TRIES = 3
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What `CpuBench.judge` found; the fields are those of `Verdict`."""
-
-    status: Status
-    reason: str = ""
-    rho: float | None = None
-    max_error: float | None = None
-    repeatable: bool | None = None
-    timings: tuple[Timing, ...] = ()
-    seconds: dict[str, float] = {}
 
 
 class CpuBench:
@@ -58,7 +46,7 @@ class CpuBench:
 
     def judge(self, library: bytes, problem: Problem) -> Outcome:
         """Check a shared object on fresh inputs, then time it. HarnessFault only where the harness fails."""
-        clock = _Clock()
+        clock = Clock()
         arena = self._arena(problem)
         arena.restore_canaries()
         clock.lap("arena")
@@ -133,7 +121,7 @@ class CpuBench:
             raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
         return (
             paired,
-            *(_derived(paired, name, known[name] / known[best]) for name in known if name != best),
+            *(derived(paired, name, known[name] / known[best]) for name in known if name != best),
         )
 
     def _undisturbed(self, side: Side, arena: Arena, name: str, vendor_seconds: float) -> Timing:
@@ -204,29 +192,3 @@ class CpuBench:
             self._arenas[problem] = Arena(problem)
         self._arenas.move_to_end(problem)
         return self._arenas[problem]
-
-
-class _Clock:
-    """Splits wall time into named laps, in seconds."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self._last = now
-
-
-def _derived(paired: Timing, name: str, ratio: float) -> Timing:
-    """The same candidate against a baseline that is `ratio` times slower than the paired one."""
-    return msgspec.structs.replace(
-        paired,
-        baseline=name,
-        baseline_us=paired.baseline_us * ratio,
-        speedup=paired.speedup * ratio,
-        low=paired.low * ratio,
-        high=paired.high * ratio,
-        paired=False,
-    )

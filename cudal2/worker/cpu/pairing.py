@@ -15,7 +15,8 @@ from cudal2.records import Timing
 from cudal2.target import CPU
 from cudal2.worker import inputs, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.session import CandidateFailed, Side
+from cudal2.worker.cpu.session import Side
+from cudal2.worker.outcome import raise_finding
 
 SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
@@ -129,9 +130,3 @@ def fastest_seconds(side: Side, stage: Stage) -> float:
     guess = side.run(first, 1, None)
     calls = timing.calls_for(guess, stage.config.batch_ms / 1e3, stage.most)
     return min(stage.run(side, first, calls, guess) / calls for _ in range(BASELINE_BATCHES))
-
-
-def raise_finding(found: verify.Finding | None) -> None:
-    """Turn what verification found into the candidate's failure."""
-    if found:
-        raise CandidateFailed(*found)

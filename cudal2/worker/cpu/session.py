@@ -18,19 +18,12 @@ from pathlib import Path
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import jail
 from cudal2.worker.cpu.arena import SCRATCH_LIMIT, Arena
+from cudal2.worker.outcome import CandidateFailed
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
 DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN = range(7)
 CPU_SECONDS = 3600  # a stop for what slips past every other limit
 REGIONS = ("", "an input", "the output", "the workspace")
-
-
-class CandidateFailed(Exception):
-    """The process on the other side ended, overran its time or said it failed."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
 
 
 class Side:
