@@ -3,6 +3,7 @@
 import random
 import time
 from collections import Counter
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from cudal2 import corpus
 from cudal2.config import BenchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Verdict
+from cudal2.records import Candidate, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.worker import Worker
 from cudal2.worker.pool import Pool
@@ -19,7 +20,24 @@ from cudal2.worker.pool import Pool
 Row = dict[str, Any]
 
 
-def kernel(file: Path, problem: Problem, config: BenchConfig) -> Row:
+def default_target(file: Path | None = None) -> str:
+    """What is measured where no target is named: a .cu file, or this machine's GPU where it has one, on the GPU.
+
+    Raises HarnessFault for a .cu file on a machine without a GPU.
+    """
+    if file is not None and file.suffix != ".cu":
+        return "cpu"
+    try:
+        from cudal2.worker.cuda import device
+
+        return device.find().target.name
+    except HarnessFault:
+        if file is not None:
+            raise
+        return "cpu"
+
+
+def kernel(file: Path, problem: Problem, config: BenchConfig, abi: str = "contract") -> Row:
     """The verdict on one source file, `speedup` with its interval against the fastest baseline.
 
     Raises ValueError where the file cannot be read, HarnessFault where the harness fails.
@@ -29,7 +47,7 @@ def kernel(file: Path, problem: Problem, config: BenchConfig) -> Row:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read a source from {file}: {error}") from error
     with Worker(config.worker, config.target) as judge:
-        return flatten(judge.evaluate(Candidate(source, problem, config.target)))
+        return flatten(judge.evaluate(Candidate(source, problem, config.target, abi)))  # type: ignore[arg-type]
 
 
 def flatten(verdict: Verdict) -> Row:
@@ -49,31 +67,43 @@ def describe_kernel(row: Row) -> str:
         lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect fp16 result")
     for timing in row["timings"]:
         lines.append(
-            f"{timing['speedup']:8.3f} × {timing['baseline']:<12} [{timing['low']:.3f}, {timing['high']:.3f}]  "
-            f"{timing['candidate_us']:.1f} µs against {timing['baseline_us']:.1f} µs"
+            f"{timing['speedup']:8.3f} × {timing['baseline']:<16} [{timing['low']:.3f}, {timing['high']:.3f}]  "
+            f"{timing['candidate_us']:.2f} µs against {timing['baseline_us']:.2f} µs  "
+            f"{timing['protocol']}{'' if timing['paired'] else ', not paired'}"
         )
     return "\n".join([*lines, row["log"]]).rstrip()
 
 
 def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
-    """Microseconds a call and GFLOP/s of every baseline of the target, fastest first."""
+    """Microseconds a call and GFLOP/s of every baseline of the target, fastest first.
+
+    On a GPU `us` is on its own clock, `offline_us` and `server_us` on the host's.
+    """
+    more = ("offline", "server") if find(config.target).kind == "cuda" else ()
     with Worker(config.worker, config.target) as judge:
         seconds = judge.baseline_seconds(problem)
+        on_host = {protocol: judge.baseline_seconds(problem, protocol) for protocol in more}
     return [
-        {"baseline": name, "us": 1e6 * value, "gflops": problem.flop / value / 1e9}
+        {
+            "baseline": name,
+            "us": 1e6 * value,
+            "gflops": problem.flop / value / 1e9,
+            **{f"{protocol}_us": 1e6 * found[name] for protocol, found in on_host.items()},
+        }
         for name, value in sorted(seconds.items(), key=lambda item: item[1])
     ]
 
 
-def worker(problem: Problem, config: BenchConfig, count: int, seed: int) -> Row:
-    """Judges `count` kernels drawn from the corpus, then asks for them again.
+def worker(problems: list[Problem], config: BenchConfig, count: int, seed: int) -> Row:
+    """Judges `count` kernels drawn from the corpus, in turn for each of these problems, then asks for them again.
 
     The seconds of each stage are means a verdict; `cached_ms` is what a known verdict costs. Kernels
     judged earlier under the same `worker.cache` count as cached: give an empty folder, or another seed.
     """
     rng, target = random.Random(seed), find(config.target)
     candidates = [
-        Candidate(corpus.draw(target, problem.layout, rng).source, problem, target.name) for _ in range(count)
+        Candidate(corpus.draw(target, problem.layout, rng).source, problem, target.name)
+        for problem in islice(cycle(problems), count)
     ]
     with Pool(config.worker, config.target) as pool:
         pool.environment()
@@ -93,6 +123,8 @@ def worker(problem: Problem, config: BenchConfig, count: int, seed: int) -> Row:
         "per_minute": 60 * len(verdicts) / wall,
         "seconds": wall / max(len(verdicts), 1),
         **{f"{stage}_s": total / max(len(verdicts), 1) for stage, total in stages.items()},
+        # Jail, processes and contexts: what a verdict costs beside compiling, checking and timing.
+        "fixed_s": sum(stages[stage] for stage in ("plan", "start", "load")) / max(len(verdicts), 1),
         "cached_ms": 1e3 * again / count,
     }
 

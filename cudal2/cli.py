@@ -147,7 +147,8 @@ def _shapes(arguments: argparse.Namespace) -> list[str]:
 def _bench_kernel(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
-    result = bench.kernel(Path(arguments.file), _problem(arguments), _bench_config(arguments))
+    config = _bench_config(arguments, Path(arguments.file))
+    result = bench.kernel(Path(arguments.file), _problem(arguments), config, arguments.abi)
     print(json.dumps(result) if arguments.json else bench.describe_kernel(result))
 
 
@@ -161,7 +162,7 @@ def _bench_baseline(arguments: argparse.Namespace) -> None:
 def _bench_worker(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
-    result = bench.worker(_problem(arguments), _bench_config(arguments), arguments.count, arguments.seed)
+    result = bench.worker(_problems(arguments), _bench_config(arguments), arguments.count, arguments.seed)
     print(json.dumps(result) if arguments.json else bench.table([result]))
 
 
@@ -172,16 +173,24 @@ def _bench_aa(arguments: argparse.Namespace) -> None:
     print(json.dumps(rows) if arguments.json else bench.table(rows))
 
 
-def _bench_config(arguments: argparse.Namespace) -> Any:
+def _bench_config(arguments: argparse.Namespace, file: Path | None = None) -> Any:
+    from cudal2 import bench
     from cudal2.config import BenchConfig, load
 
-    return load("bench", [f"target={arguments.target}", *arguments.overrides], BenchConfig)
+    target = arguments.target or bench.default_target(file)
+    return load("bench", [f"target={target}", *arguments.overrides], BenchConfig)
 
 
 def _problem(arguments: argparse.Namespace) -> Any:
     from cudal2.problem import parse
 
     return parse(arguments.problem, arguments.layout, arguments.accumulate)
+
+
+def _problems(arguments: argparse.Namespace) -> list[Any]:
+    from cudal2.problem import parse
+
+    return [parse(text, arguments.layout, arguments.accumulate) for text in arguments.problem.split(",")]
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -222,7 +231,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
     what = bench.add_subparsers(required=True, metavar="WHAT")
     verb = _verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")
-    verb.add_argument("file", help="C++ source of the kernel")
+    verb.add_argument("file", help="source of the kernel, C++ or CUDA")
+    verb.add_argument("--abi", default="contract", choices=("contract", "cuda-l2"), help="whose entry point it defines")
     _measured(verb, problem_option=True)
     verb = _verb(what, "baseline", _bench_baseline, "time the baselines on one problem")
     _measured(verb)
@@ -261,7 +271,7 @@ def _measured(verb: argparse.ArgumentParser, problem_option: bool = False) -> No
         verb.add_argument("--problem", default="256_256_256", help=f"{text} (default 256_256_256)")
     else:
         verb.add_argument("problem", help=text)
-    verb.add_argument("--target", default="cpu")
+    verb.add_argument("--target", help="default: this machine's GPU, or its processor where it has none")
     verb.add_argument("--layout", default="tn", choices=("nn", "tn"))
     verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
     verb.add_argument("--json", action="store_true", help="print one JSON value")

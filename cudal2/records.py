@@ -6,6 +6,7 @@ with a remedy; it never becomes a verdict, so it never becomes a reward.
 
 import hashlib
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -42,16 +43,21 @@ class Status(StrEnum):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One complete source to be judged on one problem."""
+    """One complete source to be judged on one problem.
+
+    `abi` says which entry point it defines: the contract's `hgemm`, or that of CUDA-L2's published kernels.
+    """
 
     source: str
     problem: Problem
     target: str = "cpu"
+    abi: Literal["contract", "cuda-l2"] = "contract"
 
     @property
     def key(self) -> str:
         """Hex digest of everything the author chose: source, problem and target."""
-        return digest(self.source, self.problem.name, self.target)
+        foreign = () if self.abi == "contract" else (self.abi,)
+        return digest(self.source, self.problem.name, self.target, *foreign)
 
 
 class Environment(msgspec.Struct, frozen=True):

@@ -51,8 +51,11 @@ def defines_kernel(text: str) -> bool:
     return re.search(r"\bhgemm\s*\(", text) is not None
 
 
-def check(source: str, target: Target) -> None:
-    """Raises SourceRejected where the source is too long, includes a foreign header, or probes the host."""
+def check(source: str, target: Target, headers: frozenset[str] = frozenset()) -> None:
+    """Raises SourceRejected where the source is too long, includes a foreign header, or probes the host.
+
+    `headers` are allowed beside the target's own.
+    """
     size = len(source.encode())
     if size > MAX_BYTES:
         raise SourceRejected(f"the source has {size} bytes; at most {MAX_BYTES} are accepted")
@@ -64,7 +67,7 @@ def check(source: str, target: Target) -> None:
         if re.search(pattern, code):
             raise SourceRejected(f"{name} is not allowed in a kernel")
     for directive, argument in _DIRECTIVE.findall(code):
-        if directive in _INCLUDES and not _allowed(argument.strip(), target):
+        if directive in _INCLUDES and not _allowed(argument.strip(), target, headers):
             known = ", ".join((*sorted(target.includes), *(f"{folder}*" for folder in target.include_folders)))
             raise SourceRejected(f"#{directive} {argument.strip()[:80]} is not allowed; allowed: {known}")
         if directive == "line" or directive.isdecimal():  # compilers quote the lines of the file it names
@@ -77,11 +80,11 @@ def _without_comment(token: re.Match[str]) -> str:
     return " " if token["comment"] else token[0]
 
 
-def _allowed(argument: str, target: Target) -> bool:
+def _allowed(argument: str, target: Target, headers: frozenset[str]) -> bool:
     """Whether a directive names one of the target's headers, or one in a folder of its, and nothing else."""
     match = re.fullmatch(r'<([\w./+-]+)>|"([\w./+-]+)"', argument)
     if match is None:
         return False
     header = match[1] or match[2]
     inside = header.startswith(target.include_folders) and ".." not in header.split("/")
-    return header in target.includes or inside
+    return header in target.includes | headers or inside

@@ -22,7 +22,7 @@ class FakePool:
     log: Path | None = None
     fault = None
 
-    def __init__(self, config: object = None) -> None:
+    def __init__(self, config: object = None, target: str = "cpu") -> None:
         self.seen: set[str] = set()
         if self.log and self.log.exists():
             self.seen = set(self.log.read_text().split())

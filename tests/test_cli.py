@@ -19,7 +19,7 @@ class FakeWorker:
 
     asked: tuple = ()
 
-    def __init__(self, config):
+    def __init__(self, config, target):
         FakeWorker.asked = (config,)
 
     def __enter__(self):
@@ -34,7 +34,7 @@ class FakeWorker:
             raise HarnessFault("the disk is full", "make room")
         return fakes.verdict(candidate)
 
-    def baseline_seconds(self, problem: Problem):
+    def baseline_seconds(self, problem: Problem, protocol: str = "device"):
         return {"slow": 2e-3, "quick": 1e-3}
 
 

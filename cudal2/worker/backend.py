@@ -42,8 +42,11 @@ class Backend(Protocol):
     def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
         """Check and time what was prepared."""
 
-    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
-        """Seconds a call of each baseline at its best, by name."""
+    def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
+        """Headers that the candidate's ABI brings beside the target's own; ValueError for an unknown ABI."""
+
+    def baseline_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
+        """Seconds a call of each baseline at its best, by name; ValueError for an unknown protocol."""
 
     def compare_baseline_with_itself(self, problem: Problem) -> Timing:
         """A/A: the fastest baseline timed as a candidate would be."""

@@ -104,7 +104,7 @@ def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) ->
         return check_values(result), math.inf, math.inf
     value, limit = math.sqrt(squares / max(rounding, 1e-30)), rho_limit(problem.accumulate, problem.k, chunk)
     found: Finding | None = None
-    if value > 2 * rho_limit("f16", problem.k, chunk):  # more than any honest precision explains
+    if value > 2 * rho_limit("f16", problem.k, 1):  # more than any honest precision explains
         found = Status.WRONG, f"{outside:.0f} of {result.numel()} elements are wrong (ρ = {value:.3g})"
     elif value > limit:
         found = Status.IMPRECISE, f"ρ = {value:.3g}, at most {limit:.3g} for {problem.accumulate}"

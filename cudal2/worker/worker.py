@@ -72,7 +72,7 @@ class Worker:
         if not candidate.source.strip():
             return Prepared(Status.NO_SOURCE, "the completion holds no source that defines hgemm")
         try:
-            check(candidate.source, self.target)
+            check(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:
             return Prepared(Status.REJECTED, str(rejected), log=str(rejected))
         if not self.backend.exclusive_builds:
@@ -126,10 +126,13 @@ class Worker:
             self.cache.write("verdicts", verdict.key, to_json(verdict).encode())
             return verdict
 
-    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
-        """Seconds a call of each baseline of the vendor at its best, by name."""
+    def baseline_seconds(self, problem: Problem, protocol: str = "device") -> dict[str, float]:
+        """Seconds a call of each baseline of the vendor at its best under a protocol, by name.
+
+        Raises ValueError for a protocol that the target does not know.
+        """
         with device(exclusive=True, name=self.backend.lock):
-            return self.backend.baseline_seconds(problem)
+            return self.backend.baseline_seconds(problem, protocol)
 
     def compare_baseline_with_itself(self, problem: Problem) -> Timing:
         """A/A: the fastest baseline timed as a candidate would be; an honest harness finds 1.00."""

@@ -102,7 +102,7 @@ def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:
 def test_pool_outlives_its_process(hasty) -> None:
     with Pool(hasty) as pool:
         assert pool.evaluate([Candidate(NAIVE, PROBLEM)])[0].ok
-        for process in pool._executor._processes.values():
+        for process in pool._executors[None]._processes.values():
             process.kill()
         verdict = pool.evaluate([Candidate(NAIVE + "//", PROBLEM)])[0]
         assert verdict is not None and verdict.ok

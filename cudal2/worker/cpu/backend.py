@@ -51,7 +51,14 @@ class CpuBackend:
     def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
         return self.bench.judge(prepared.library, problem)
 
-    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
+    def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
+        if candidate.abi != "contract":
+            raise ValueError(f"kernels of {candidate.abi} are for GPUs; choose a CUDA target")
+        return frozenset()
+
+    def baseline_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
+        if protocol != "device":
+            raise ValueError(f"a processor's calls are timed by the protocol device, not {protocol}")
         return self.bench.baseline_seconds(problem)
 
     def compare_baseline_with_itself(self, problem: Problem) -> Timing:

@@ -27,6 +27,8 @@ FLAGS = (
     *("--use_fast_math", "--expt-extended-lambda", "-diag-suppress=177"),
 )
 
+STANDARD = frozenset("iostream stdexcept string stdio.h cstdio float.h cfloat cuda_bf16.h cuda_fp8.h".split())
+
 _TENSOR = r"(?:const\s+)?(?:torch|at)\s*::\s*Tensor\s*(?:const\s*)?&{0,2}\s*(\w+)\s*"
 _ENTRY = re.compile(rf"\b(\w+)\s*\(\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR}\)\s*\{{")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\r?\n|[^\n])*)", re.MULTILINE)
@@ -90,8 +92,9 @@ def layout_of(source: str) -> Layout:
 
 
 def headers() -> frozenset[str]:
-    """The header names the shim provides, as a source includes them."""
-    return frozenset(str(path.relative_to(SHIM)) for path in SHIM.rglob("*.h") if path.parent.name != "cudal2")
+    """What published sources include beside the contract's headers: the shim's names, and standard ones."""
+    shim = {str(path.relative_to(SHIM)) for path in SHIM.rglob("*.h") if path.parent.name != "cudal2"}
+    return STANDARD | shim
 
 
 def _wrapper(name: str, layout: Layout, allocates: bool) -> str:

@@ -12,7 +12,7 @@ from cudal2.target import Target
 from cudal2.worker import jail
 from cudal2.worker.backend import Prepared
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import build, device, gate, plan, session, toolchain
+from cudal2.worker.cuda import abi, build, device, gate, plan, session, toolchain
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
 from cudal2.worker.harness import harness
@@ -59,11 +59,16 @@ class CudaBackend:
 
     def prepare(self, candidate: Candidate) -> Prepared:
         clock = time.perf_counter()
-        made = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)
+        try:
+            foreign = abi.adapt(candidate.source, candidate.problem) if candidate.abi == "cuda-l2" else None
+        except ValueError as error:
+            return Prepared(Status.REJECTED, str(error), log=str(error))
+        made = self._build(candidate, foreign)
         seconds = {"build": time.perf_counter() - clock}
         if made.status is not Status.OK:
             return Prepared(made.status, next(iter(made.log.strip().splitlines()), ""), log=made.log, seconds=seconds)
-        log = "\n".join([*map(str, map(build.describe, made.resources)), made.log]).strip()
+        notes = foreign.notes if foreign else ()
+        log = "\n".join([*notes, *map(build.describe, made.resources), made.log]).strip()
         findings = gate.inspect(made, candidate.problem, self.cache, self.kind)
         seconds["gate"] = time.perf_counter() - clock - seconds["build"]
         log = "\n".join([*(f"{finding.name}: {finding.detail}" for finding in findings), log])
@@ -73,7 +78,7 @@ class CudaBackend:
         try:
             with self._planners:
                 clock = time.perf_counter()
-                recording = self._record(made.library, candidate.problem)
+                recording = self._record(made.library, candidate.problem, foreign.stream if foreign else "own")
             seconds["plan"] = time.perf_counter() - clock
         except plan.PlanError as error:
             return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
@@ -81,17 +86,28 @@ class CudaBackend:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
         return Prepared(Status.OK, library=made.library, log=log, replay=(recording, made.cubin), seconds=seconds)
 
-    def _record(self, library: bytes, problem: Problem) -> plan.Recording:
+    def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> build.CudaBuild:
+        where = (self.target, self.cache, self.kind, self.config.compile_seconds)
+        if foreign is None:
+            return build.build(candidate.source, *where)
+        return build.build(foreign.source, *where, foreign.includes, foreign.flags)
+
+    def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
+        return abi.headers() if candidate.abi == "cuda-l2" else frozenset()
+
+    def _record(self, library: bytes, problem: Problem, stream: str) -> plan.Recording:
         place = layout(problem)
-        text = session.record(library, place, self.kind, self.config.run_seconds)
+        text = session.record(library, place, self.kind, self.config.run_seconds, stream)
         return plan.decode(text, place.sets, WORKSPACE_LIMIT)
 
     def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
         recording, cubin = prepared.replay
         return self.bench.judge(recording, cubin, problem)
 
-    def baseline_seconds(self, problem: Problem) -> dict[str, float]:
-        return self.bench.baseline_seconds(problem)
+    def baseline_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
+        if protocol == "device":
+            return self.bench.baseline_seconds(problem)
+        return self.bench.host_seconds(problem, protocol)
 
     def compare_baseline_with_itself(self, problem: Problem) -> Timing:
         return self.bench.compare_baseline_with_itself(problem)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault, digest
-from cudal2.worker import timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import hosttime, lt
+from cudal2.worker.cuda.clock import DeviceClock, Enqueue, Set
+from cudal2.worker.cuda.tuning import REQUESTED, tune
 
 LAYOUTS: tuple[Layout, ...] = ("nn", "tn")
 LIBRARIES = ("torch", "cublas", "cublaslt", "cublaslt-auto")
@@ -24,11 +25,11 @@ NAMES = tuple(f"{library}-{layout}" for library in LIBRARIES for layout in LAYOU
 """torch.matmul, cublasGemmEx, cuBLASLt's first heuristic and cuBLASLt auto-tuned, each with B stored both ways."""
 
 KIND = "baselines"
-METHOD = "1"
+METHOD = "2"
 """Part of every cache key: raise it when what is tuned or how changes."""
 
-REPLAYS, REPLAY_BATCH = 3, 3e-3
-"""A baseline's seconds are the median over so many batches of at least so many seconds."""
+ROUNDS = 7
+"""Baselines are measured in turn, so often, lest a drift of the clocks favour one of them."""
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ def cache_key(problem: Problem, device: str, versions: str) -> str:
     return digest(METHOD, str(lt.WORKSPACE), problem.mnk, problem.accumulate, device, versions)
 
 
-def check_sets(problem: Problem, layout: Layout, sets: Sequence[lt.Set]) -> None:
+def check_sets(problem: Problem, layout: Layout, sets: Sequence[Set]) -> None:
     """Raises ValueError where a set is not (A, B, C) as the libraries are told: contiguous, aligned fp16."""
     b_shape = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
     expected = ((problem.m, problem.k), b_shape, (problem.m, problem.n))
@@ -120,7 +121,7 @@ class Vendor:
         self._device = torch.device("cuda", device_index)
         self._workspace = torch.empty(lt.WORKSPACE, dtype=torch.uint8, device=self._device)
         self._name: str = torch.cuda.get_device_name(self._device)
-        self._clock = lt.DeviceClock(self._device)
+        self.clock = DeviceClock(self._device)
         self._lt: int = cublasLt.create()
         self._blas: dict[Accumulate, int] = {"f32": cublas.create(), "f16": cublas.create()}
         # As torch sets it: split-K sums of an f32 problem are not added up in fp16.
@@ -161,7 +162,7 @@ class Vendor:
         except KeyError:
             raise ValueError(f"{problem.name} has not been prepared: call prepare() first") from None
 
-    def _bound_lt(self, plan: lt.Plan, algorithm: lt.Algorithm) -> lt.Enqueue:
+    def _bound_lt(self, plan: lt.Plan, algorithm: lt.Algorithm) -> Enqueue:
         def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
             stream = torch.cuda.current_stream(self._device).cuda_stream
             plan.enqueue(algorithm, a.data_ptr(), b.data_ptr(), c.data_ptr(), self._workspace.data_ptr(), stream)
@@ -184,7 +185,7 @@ class Vendor:
             *(beta, c, lt.R_16F, gemm.ldc, compute, cublas.GemmAlgo.DFALT),
         )
 
-    def prepare(self, problem: Problem, sets: Callable[[str], Sequence[lt.Set]]) -> dict[str, float]:
+    def prepare(self, problem: Problem, sets: Callable[[str], Sequence[Set]]) -> dict[str, float]:
         """Make every baseline ready and return device seconds a call of each, by name.
 
         `sets(layout)` gives the buffer sets with B stored that way, asked for once a layout, together larger than the
@@ -200,21 +201,15 @@ class Vendor:
                 tuning = msgspec.msgpack.decode(stored, type=Tuning)
                 if all([self._recall(problem, layout, tuning.algorithms[layout]) for layout in LAYOUTS]):
                     return tuning.seconds
-            algorithms: dict[Layout, bytes] = {}
-            seconds: dict[str, float] = {}
+            buffers = {layout: list(sets(layout)) for layout in LAYOUTS}
+            torch.cuda.synchronize(self._device)  # whoever filled the buffers may have used another stream
             for layout in LAYOUTS:
-                buffers = list(sets(layout))
-                check_sets(problem, layout, buffers)
-                torch.cuda.synchronize(self._device)  # whoever filled the buffers may have used another stream
-                prepared = self._tune(problem, layout, buffers)
-                self._prepared[problem.mnk, problem.accumulate, layout] = prepared
-                algorithms[layout] = prepared.tuned.data
-                for library in LIBRARIES:
-                    seconds[f"{library}-{layout}"] = self._measure(f"{library}-{layout}", problem, buffers)
-                if prepared.tuned.data == prepared.first.data:  # one and the same call
-                    seconds[f"cublaslt-auto-{layout}"] = seconds[f"cublaslt-{layout}"]
-            self._cache.write(KIND, key, msgspec.msgpack.encode(Tuning(algorithms, seconds)))
-        return {name: seconds[name] for name in NAMES}
+                check_sets(problem, layout, buffers[layout])
+                self._prepared[problem.mnk, problem.accumulate, layout] = self._tune(problem, layout, buffers[layout])
+            tuned = {layout: self._find(problem, layout).tuned.data for layout in LAYOUTS}
+            found = Tuning(tuned, self._measure(problem, buffers))
+            self._cache.write(KIND, key, msgspec.msgpack.encode(found))
+        return found.seconds
 
     def _recall(self, problem: Problem, layout: Layout, algorithm: bytes) -> bool:
         """Prepare with a remembered algorithm; False where the library no longer takes it."""
@@ -224,31 +219,39 @@ class Vendor:
         self._prepared[problem.mnk, problem.accumulate, layout] = Prepared(plan, plan.heuristics(1)[0], tuned)
         return True
 
-    def _tune(self, problem: Problem, layout: Layout, sets: Sequence[lt.Set]) -> Prepared:
+    def _tune(self, problem: Problem, layout: Layout, sets: Sequence[Set]) -> Prepared:
         try:
             plan = lt.Plan(self._lt, problem, layout)
             first = plan.heuristics(1)[0]
-            algorithms = [first, *(other for other in plan.heuristics(lt.REQUESTED) if other.data != first.data)]
-            tuned = lt.tune(problem, self._clock, sets, [(each, self._bound_lt(plan, each)) for each in algorithms])
+            algorithms = [first, *(other for other in plan.heuristics(REQUESTED) if other.data != first.data)]
+            tuned = tune(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in algorithms])
         except cublasLt.cuBLASLtError as error:
             raise HarnessFault(f"cuBLASLt failed on {problem.name}: {error}", "Look at nvidia-smi") from error
         return Prepared(plan, first, tuned)
 
-    def _measure(self, name: str, problem: Problem, sets: Sequence[lt.Set]) -> float:
-        """Device seconds a call, from replays of a graph over all the sets."""
+    def capture(self, name: str, problem: Problem, sets: Sequence[Set]) -> torch.cuda.CUDAGraph:
+        """A graph of one call of that baseline on each of these sets, after one call outside it."""
 
         def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
             self.enqueue(name, problem, a, b, c)
 
-        clock, calls = self._clock, len(sets)
-        clock.run(enqueue, sets[0])
-        graph = clock.graph(enqueue, sets)
-        guess = clock.steady(graph, calls, 1)
-        replays = timing.calls_for(guess * calls, REPLAY_BATCH, 1000)
-        return statistics.median(clock.steady(graph, calls, replays) for _ in range(REPLAYS))
+        self.clock.run(enqueue, sets[0])
+        return self.clock.graph(enqueue, sets)
+
+    def _measure(self, problem: Problem, buffers: dict[Layout, list[Set]]) -> dict[str, float]:
+        """Median device seconds a call of every baseline, from replays of graphs over all the sets."""
+        graphs = {name: self.capture(name, problem, buffers[split(name)[1]]) for name in NAMES}
+        rounds = [{name: self.clock.replay(graph) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)]
+        calls = len(buffers["nn"])
+        found = {name: statistics.median(each[name] for each in rounds[1:]) / calls for name in NAMES}
+        for layout in LAYOUTS:
+            prepared = self._find(problem, layout)
+            if prepared.tuned.data == prepared.first.data:  # one and the same call
+                found[f"cublaslt-auto-{layout}"] = found[f"cublaslt-{layout}"]
+        return found
 
     def host_seconds(
-        self, name: str, problem: Problem, sets: Sequence[lt.Set], calls: int, gap_seconds: float = 0.0
+        self, name: str, problem: Problem, sets: Sequence[Set], calls: int, gap_seconds: float = 0.0
     ) -> list[float]:
         """Seconds on the host's clock of each of `calls` calls with their synchronise, on torch's current stream.
 

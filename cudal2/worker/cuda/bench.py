@@ -178,7 +178,12 @@ class CudaBench:
         return self.table(problem).seconds
 
     def host_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
-        """Median seconds a call of every baseline on the host's clock: `offline`, or `server` with idle gaps."""
+        """Median seconds a call of every baseline on the host's clock: `offline`, or `server` with idle gaps.
+
+        Raises ValueError for another protocol.
+        """
+        if protocol not in ("offline", "server"):
+            raise ValueError(f"protocol {protocol!r} is not known; choose device, offline or server")
         table = self.table(problem)
         gap = 1 / self.config.server_qps if protocol == "server" else 0.0
         found = {}

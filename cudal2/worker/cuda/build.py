@@ -28,7 +28,7 @@ from cudal2.worker.cuda import toolchain
 from cudal2.worker.cuda.toolchain import Toolchain
 
 FLAGS = (
-    *("-shared", "-cudart", "static", "-no-compress", "--no-device-link", "-Xptxas", "-v", "--keep", "--keep-dir", "."),
+    *("-shared", "-cudart", "static", "--no-device-link", "-Xptxas", "-v", "--keep", "--keep-dir", "."),
     *("-Xcompiler", "-fPIC,-fmax-errors=5,-fdiagnostics-color=never,-fno-diagnostics-show-caret"),
     # Without the second the runtime's own symbols would hide which names the candidate defines.
     *("-Xlinker", "--no-undefined", "-Xlinker", "--exclude-libs,ALL"),

@@ -83,7 +83,7 @@ def _instructions(cubin: bytes, accumulate: Accumulate, kind: jail.Kind, seconds
     except ValueError as error:
         yield Finding("unreadable", str(error))
     for name, instruction in seen.items():
-        status = Status.IMPRECISE if name in ("fp16_accumulate", "fp8_mma", "bf16_mma") else Status.REJECTED
+        status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
         yield Finding(name, f"{_MEANING[name]}: {instruction}", status=status)
 
 

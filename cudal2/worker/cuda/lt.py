@@ -1,33 +1,20 @@
-"""cuBLASLt: how a row-major product is put to a column-major library, and which of its algorithms is fastest.
+"""cuBLASLt: how a row-major product is put to a column-major library.
 
 Everything passed to the library is an integer address or an enum's value; argument orders are those of `cublasLt.h`
 (https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api), bound by nvmath-python.
 """
 
-import logging
-import statistics
-import time
-from collections.abc import Callable, Sequence
 from functools import cache as memoise
 
 import msgspec
 import numpy as np
-import torch
+import torch  # noqa: F401  # before nvmath's first call, so that both use the one cuBLAS that torch has loaded
 from nvmath.bindings import cublas, cublasLt
 from nvmath.bindings._internal import cublas as cublas_symbols
 from nvmath.bindings._internal import cublasLt as cublasLt_symbols
-from torch import Tensor
 
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
-from cudal2.worker import timing
-
-log = logging.getLogger(__name__)
-
-Set = tuple[Tensor, Tensor, Tensor]
-"""(A, B, C): A (M,K), B as its layout stores it, C (M,N)."""
-Enqueue = Callable[[Tensor, Tensor, Tensor], None]
-"""Enqueues one C = A·B on torch's current stream."""
 
 WORKSPACE = 32 << 20
 """Bytes. What NVIDIA recommends and cuBLAS and torch take by themselves on Hopper, so that no baseline is held back and
@@ -47,14 +34,6 @@ SPLIT_K: dict[Accumulate, int] = {
 """How partial sums over K may be added up. In an f32 problem never in fp16, as "in place" and "output type" do; torch's
 `allow_fp16_reduced_precision_reduction=False` stands for the same rule. Not splitting is always allowed."""
 
-REQUESTED = 100
-"""Algorithms tuned over, as CUDA-L2 does (arXiv:2512.02551)."""
-QUICK_SECONDS, QUICK_CALLS, QUICK_BATCH = 3.0, 32, 0.3e-3
-"""The pass over all of them: wall time after which no further one is tried (the library's order is a good guess),
-most calls in a graph, and the device time a graph is filled up to."""
-HOPELESS, GRACE = 3.0, 20e-3
-"""An algorithm whose first call took so many times the best's and so many seconds more is not timed."""
-FINALISTS, FINE_ROUNDS = 5, 7
 
 _SCALARS: dict[Accumulate, np.ndarray] = {"f32": np.array([1, 0], np.float32), "f16": np.array([1, 0], np.float16)}
 
@@ -198,131 +177,3 @@ def function_address(name: str) -> int:
     if not address:
         raise HarnessFault(f"nvmath-python does not know where {name} is", "Install nvmath-python 1.0")
     return address
-
-
-class DeviceClock:
-    """Seconds a call on the GPU, from graphs of calls between two events. Has a stream of its own."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)
-        # Writing it empties the L2 and keeps the GPU busy while the host launches a graph.
-        size = 4 * torch.cuda.get_device_properties(device).L2_cache_size
-        self._flush = torch.empty(size, dtype=torch.uint8, device=device)
-
-    def run(self, enqueue: Enqueue, buffers: Set) -> Tensor:
-        """C after one call, which found it poisoned. Waits for it."""
-        with torch.cuda.stream(self.stream):
-            buffers[2].fill_(float("nan"))
-            enqueue(*buffers)
-        self.stream.synchronize()
-        return buffers[2]
-
-    def graph(self, enqueue: Enqueue, sets: Sequence[Set]) -> torch.cuda.CUDAGraph:
-        """One call on each of the sets, in turn. `enqueue` has run before: nothing may be loaded during capture.
-
-        Not through `torch.cuda.graph`, which collects garbage and empties torch's pool at every capture.
-        """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self.stream):
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                for buffers in sets:
-                    enqueue(*buffers)
-            finally:
-                graph.capture_end()
-        return graph
-
-    def cold(self, graph: torch.cuda.CUDAGraph, calls: int) -> float:
-        """Seconds a call of a short graph of `calls`, whose sets need not exceed the L2."""
-        return self._seconds(graph, 1, self._flush.zero_) / calls
-
-    def steady(self, graph: torch.cuda.CUDAGraph, calls: int, replays: int) -> float:
-        """Seconds a call over back-to-back replays of a graph whose sets together exceed the L2."""
-        return self._seconds(graph, replays, graph.replay) / (calls * replays)
-
-    def _seconds(self, graph: torch.cuda.CUDAGraph, replays: int, ahead: Callable[[], object]) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(self.stream):
-            ahead()  # while it runs the host gets ahead of the GPU: no launch latency between the events
-            start.record()
-            for _ in range(replays):
-                graph.replay()
-            end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
-
-
-def tolerance(problem: Problem) -> float:
-    """Largest relative RMS difference between two right results on zero-mean random inputs.
-
-    Rounding to fp16 is 2⁻¹¹/√3 at most; accumulating in fp16 multiplies it by about √(K/32 + ½). Two results differ by
-    √2 of that; three times as much is allowed.
-    """
-    growth = 1.0 if problem.accumulate == "f32" else (problem.k / 32 + 0.5) ** 0.5
-    return 3 * 2**0.5 * 2**-11 / 3**0.5 * growth
-
-
-def difference(result: Tensor, reference: Tensor) -> float:
-    """RMS(result − reference) / RMS(reference); NaN where either holds a NaN or an infinity."""
-    norm = torch.linalg.vector_norm
-    error = float(norm(result - reference, dtype=torch.float32))
-    return error / (float(norm(reference, dtype=torch.float32)) or 1.0)
-
-
-def shortlist(quick: dict[int, float]) -> list[int]:
-    """The FINALISTS fastest, and number 0 (the library's own first choice), so that tuning never loses to it."""
-    return sorted({0, *sorted(quick, key=lambda number: quick[number])[:FINALISTS]})
-
-
-def fastest(rounds: dict[int, list[float]]) -> int:
-    """The number with the smallest median; the library's order decides between equals."""
-    return min(sorted(rounds), key=lambda number: statistics.median(rounds[number]))
-
-
-def tune(
-    problem: Problem, clock: DeviceClock, sets: Sequence[Set], algorithms: Sequence[tuple[Algorithm, Enqueue]]
-) -> Algorithm:
-    """The fastest of `algorithms`, each with what enqueues it, the library's first choice first.
-
-    All are timed briefly and L2-cold, until QUICK_SECONDS are over; then the best few in turn, so that a drift of the
-    clocks meets all alike. One that fails, or whose result differs from the first's, is dropped.
-
-    Raises ValueError where the inputs give no finite result, cuBLASLtError where the first algorithm fails.
-    """
-    ways = [enqueue for _, enqueue in algorithms]
-    reference = clock.run(ways[0], sets[0]).clone()
-    if difference(reference, reference) != 0:
-        raise ValueError("A·B is not finite: tuning wants zero-mean inputs of moderate size")
-    guess = clock.cold(clock.graph(ways[0], sets[:1]), 1)
-    window = sets[: timing.calls_for(guess, QUICK_BATCH, QUICK_CALLS)]
-    started, quick = time.perf_counter(), dict[int, float]()
-    for number, enqueue in enumerate(ways):
-        if quick and time.perf_counter() - started > QUICK_SECONDS:
-            log.info("%s: tuned over the first %d of %d algorithms", problem.name, number, len(ways))
-            break
-        if _worth_timing(problem, clock, enqueue, sets[0], reference, min(quick.values(), default=guess)):
-            quick[number] = clock.cold(clock.graph(enqueue, window), len(window))
-    rounds: dict[int, list[float]] = {number: [] for number in shortlist(quick)}
-    graphs = {number: clock.graph(ways[number], window) for number in rounds}
-    for _ in range(FINE_ROUNDS):
-        for number, graph in graphs.items():
-            rounds[number].append(clock.cold(graph, len(window)))
-    return algorithms[fastest(rounds)][0]
-
-
-def _worth_timing(
-    problem: Problem, clock: DeviceClock, enqueue: Enqueue, buffers: Set, reference: Tensor, best: float
-) -> bool:
-    """Whether an algorithm's first call succeeds, is right and is not hopelessly slow."""
-    started = time.perf_counter()
-    try:
-        result = clock.run(enqueue, buffers)
-    except cublasLt.cuBLASLtError as error:
-        log.debug("%s: an algorithm of cuBLASLt fails: %s", problem.name, error)
-        return False
-    if time.perf_counter() - started > HOPELESS * best + GRACE:
-        return False
-    right = difference(result, reference) <= tolerance(problem)  # False for a NaN
-    if not right:
-        log.warning("%s: an algorithm of cuBLASLt gives a wrong result", problem.name)
-    return right

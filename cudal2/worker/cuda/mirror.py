@@ -75,7 +75,8 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
             first, count = COMMAND.unpack(data)
             side.refresh(layout_of(name), first, count)
-            commands.sendall(REPLY.pack(*side.run(name, first, count)))
+            seconds = side.run(name, first, count)
+            commands.sendall(REPLY.pack(seconds, seconds))
 
 
 if __name__ == "__main__":

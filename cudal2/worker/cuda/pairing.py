@@ -21,8 +21,6 @@ from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.baselines import Vendor
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
-SPIN_CYCLES = 300_000
-"""About 150 µs at 2 GHz, as the runner spins."""
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""
 
@@ -37,7 +35,6 @@ class VendorSide:
         self.vendor, self.problem, self.a, self.c = vendor, problem, a, c
         self._b: dict[str, Tensor] = {problem.layout: b}
         self._graphs: dict[tuple[str, int, int], torch.cuda.CUDAGraph] = {}
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def b(self, layout: str) -> Tensor:
         """B of every set, stored in `layout`; up to date after `refresh`."""
@@ -55,28 +52,15 @@ class VendorSide:
         """(a, b, c) of every set."""
         return list(zip(self.a, self.b(layout), self.c))
 
-    def run(self, name: str, first: int, count: int) -> tuple[float, float]:
-        """One pass over these sets with baseline `name`."""
-        graph = self._graph(name, first, count)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        torch.cuda._sleep(SPIN_CYCLES)
-        self._events[0].record()
-        graph.replay()
-        self._events[1].record()
-        torch.cuda.synchronize()
-        return self._events[0].elapsed_time(self._events[1]) / 1e3, time.perf_counter() - started
-
-    def _graph(self, name: str, first: int, count: int) -> torch.cuda.CUDAGraph:
+    def run(self, name: str, first: int, count: int) -> float:
+        """Seconds on the device's clock of one pass over these sets with baseline `name`."""
         key = (name, first, count)
         if key not in self._graphs:
-            graph, sets = torch.cuda.CUDAGraph(), self.sets(layout_of(name))[first : first + count]
-            with torch.cuda.graph(graph):
-                for a, b, c in sets:
-                    self.vendor.enqueue(name, self.problem, a, b, c)
-            graph.replay()  # uploads it
-            self._graphs[key] = graph
-        return self._graphs[key]
+            sets = self.sets(layout_of(name))[first : first + count]
+            self._graphs[key] = self.vendor.capture(name, self.problem, sets)
+            self.vendor.clock.replay(self._graphs[key])  # uploads it
+        torch.cuda.synchronize()
+        return self.vendor.clock.replay(self._graphs[key])
 
 
 def layout_of(name: str) -> str:
@@ -119,15 +103,17 @@ def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, 
         arena.fill(first, count)
         vendor.refresh(layout_of(name), first, count)
         arena.poison(first, count, workspace)
-        seconds = {}
         for side in ("candidate", "vendor") if stage.rng.integers(2) else ("vendor", "candidate"):
             torch.cuda.synchronize()
-            seconds[side] = candidate(first, count) if side == "candidate" else vendor.run(name, first, count)
+            if side == "candidate":
+                seconds, host_seconds = candidate(first, count)
+            else:
+                vendor_seconds = vendor.run(name, first, count)
         stage.check(first, count, workspace)
         if not warm_up:
-            ours.append(seconds["candidate"][0] / count)
-            theirs.append(seconds["vendor"][0] / count)
-            unseen.append(seconds["candidate"][1] - seconds["candidate"][0])
+            ours.append(seconds / count)
+            theirs.append(vendor_seconds / count)
+            unseen.append(host_seconds - seconds)
         warm_up = False
         first = first + count if first + 2 * count <= arena.layout.sets else 0
         if ours and _enough(ours, theirs, config, started):

@@ -64,6 +64,8 @@ def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -
 def record(library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stream: str = "own") -> bytes:
     """What the planner wrote about a candidate's shared object, within `seconds`.
 
+    `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
+
     Raises PlanError where the candidate did not let it, CandidateFailed where it took too long.
     """
     folder = jail.job_folder()

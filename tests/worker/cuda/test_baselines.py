@@ -13,12 +13,13 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import baselines, hosttime, lt
+from cudal2.worker.cuda import baselines, hosttime, lt, tuning
+from cudal2.worker.cuda.clock import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
 
 
-def sets_of(problem: Problem, layout: str, count: int, device: str) -> list[lt.Set]:
+def sets_of(problem: Problem, layout: str, count: int, device: str) -> list[Set]:
     """Standard normal inputs in `layout`, each with its C."""
     b_shape = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
     shapes = ((problem.m, problem.k), b_shape, (problem.m, problem.n))
@@ -93,11 +94,11 @@ def test_an_algorithm_keeps_its_bytes_in_memory_of_its_own() -> None:
 
 
 def test_the_steadier_algorithm_wins_and_the_first_choice_always_plays() -> None:
-    assert lt.fastest({0: [1.0, 1.0, 1.0], 1: [0.1, 1.2, 1.2], 2: [0.9, 0.9, 5.0]}) == 2
-    assert lt.fastest({1: [1.0], 0: [1.0]}) == 0
+    assert tuning.fastest({0: [1.0, 1.0, 1.0], 1: [0.1, 1.2, 1.2], 2: [0.9, 0.9, 5.0]}) == 2
+    assert tuning.fastest({1: [1.0], 0: [1.0]}) == 0
     quick = {number: 100.0 - number for number in range(50)}
-    assert lt.shortlist(quick) == [0, 45, 46, 47, 48, 49]
-    assert lt.shortlist({}) == [0]
+    assert tuning.shortlist(quick) == [0, 45, 46, 47, 48, 49]
+    assert tuning.shortlist({}) == [0]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +144,8 @@ def test_the_tolerance_lies_between_rounding_and_a_lost_slice(accumulate) -> Non
         for at in range(0, k, 16):
             right += torch.from_numpy(a[:, at : at + 16] @ b[at : at + 16]).half()
     lost = torch.from_numpy(a[:, :-64] @ b[:-64]).half()
-    assert lt.difference(right, exact.half()) <= lt.tolerance(problem) < lt.difference(lost, exact.half())
-    assert not lt.difference(right * float("nan"), exact.half()) <= lt.tolerance(problem)
+    assert tuning.difference(right, exact.half()) <= tuning.tolerance(problem) < tuning.difference(lost, exact.half())
+    assert not tuning.difference(right * float("nan"), exact.half()) <= tuning.tolerance(problem)
 
 
 class ScriptedClock:
@@ -197,13 +198,13 @@ def test_tuning_takes_the_fastest_of_those_that_are_right(monkeypatch) -> None:
         (4e-6, lambda c: time.sleep(0.1)),
         (8e-6, None),
     )
-    assert lt.tune(problem, clock, sets, algorithms) is algorithms[4][0]
+    assert tuning.tune(problem, clock, sets, algorithms) is algorithms[4][0]
     assert set(clock.timed) == {0, 4, 6}
-    monkeypatch.setattr(lt, "QUICK_SECONDS", 0.0)
-    assert lt.tune(problem, clock, sets, algorithms) is algorithms[0][0]
+    monkeypatch.setattr(tuning, "QUICK_SECONDS", 0.0)
+    assert tuning.tune(problem, clock, sets, algorithms) is algorithms[0][0]
     sets[0][0].fill_(6e4)
     with pytest.raises(ValueError, match="finite"):
-        lt.tune(problem, clock, sets, algorithms)
+        tuning.tune(problem, clock, sets, algorithms)
 
 
 def test_torch_flags_are_put_back() -> None:
@@ -340,10 +341,10 @@ def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> Non
             exact = (a.double() @ (b if layout == "nn" else b.t()).double()).half()
             c.fill_(float("nan"))
             vendor.enqueue(name, problem, a, b, c)
-            assert lt.difference(c, exact) <= lt.tolerance(problem), name
+            assert tuning.difference(c, exact) <= tuning.tolerance(problem), name
             c.fill_(float("nan"))
             graph.replay()
-            assert lt.difference(c, exact) <= lt.tolerance(problem), f"{name} in a graph"
+            assert tuning.difference(c, exact) <= tuning.tolerance(problem), f"{name} in a graph"
 
 
 @pytest.mark.gpu
@@ -373,7 +374,7 @@ def test_host_timed_calls_compute_the_product(vendor, prepared) -> None:
         assert len(seconds) == 7 and min(seconds) > device_seconds[name] / 2
         for a, b, c in buffers:
             exact = (a.double() @ (b if name.endswith("nn") else b.t()).double()).half()
-            assert lt.difference(c, exact) <= lt.tolerance(problem), name
+            assert tuning.difference(c, exact) <= tuning.tolerance(problem), name
 
 
 @pytest.mark.gpu

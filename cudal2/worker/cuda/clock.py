@@ -1,0 +1,65 @@
+"""Seconds on the GPU's own clock, from graphs of calls between two events."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Set = tuple[Tensor, Tensor, Tensor]
+"""(A, B, C): A (M,K), B as its layout stores it, C (M,N)."""
+Enqueue = Callable[[Tensor, Tensor, Tensor], None]
+"""Enqueues one C = A·B on torch's current stream."""
+
+SPIN_CYCLES = 300_000
+"""About 150 µs at 2 GHz, in which the host gets ahead of the GPU; the runner spins as long."""
+
+
+class DeviceClock:
+    """Seconds a call on the GPU, from graphs of calls between two events. Has a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        # Writing it empties the L2 and keeps the GPU busy while the host launches a graph.
+        size = 4 * torch.cuda.get_device_properties(device).L2_cache_size
+        self._flush = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def run(self, enqueue: Enqueue, buffers: Set) -> Tensor:
+        """C after one call, which found it poisoned. Waits for it."""
+        with torch.cuda.stream(self.stream):
+            buffers[2].fill_(float("nan"))
+            enqueue(*buffers)
+        self.stream.synchronize()
+        return buffers[2]
+
+    def graph(self, enqueue: Enqueue, sets: Sequence[Set]) -> torch.cuda.CUDAGraph:
+        """One call on each of the sets, in turn. `enqueue` has run before: nothing may be loaded during capture.
+
+        Not through `torch.cuda.graph`, which collects garbage and empties torch's pool at every capture.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for buffers in sets:
+                    enqueue(*buffers)
+            finally:
+                graph.capture_end()
+        return graph
+
+    def cold(self, graph: torch.cuda.CUDAGraph, calls: int) -> float:
+        """Seconds a call of a short graph of `calls`, whose sets need not exceed the L2."""
+        return self._seconds(graph, self._flush.zero_) / calls
+
+    def replay(self, graph: torch.cuda.CUDAGraph) -> float:
+        """Seconds of one replay of a graph whose sets together exceed the L2."""
+        return self._seconds(graph, lambda: torch.cuda._sleep(SPIN_CYCLES))
+
+    def _seconds(self, graph: torch.cuda.CUDAGraph, ahead: Callable[[], object]) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self.stream):
+            ahead()  # while it runs the host gets ahead of the GPU: no launch latency between the events
+            start.record()
+            graph.replay()
+            end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
