@@ -14,7 +14,7 @@ from cudal2.target import CPU
 from cudal2.worker import inputs, jail, verify
 from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, Baselines
-from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair
+from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, threads
 from cudal2.worker.cpu.session import Side, start_candidate
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
 
@@ -23,6 +23,8 @@ POOL = 4 << 20
 SCRATCH_BAND = 1 << 16
 FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
+LARGE_FLOP = 1e9
+"""A reference of more work than this is worth several threads."""
 ARENAS = 8
 TRIES = 3
 
@@ -75,11 +77,12 @@ class CpuBench:
             if side:
                 side.close()
 
+    @threads(1)
     def _verify(self, side: Side, arena: Arena, workspace: int) -> dict:
         """Normals, integers, wide integers, and the normals again; raises CandidateFailed."""
         problem, rng = arena.problem, inputs.generator()
         normal = inputs.normal(rng, problem)
-        exact = verify.reference(*normal, problem)
+        exact = self._reference(normal, problem)
         first = self._run_on(side, arena, 0, normal, workspace)
         found, rho, error = verify.check_normal(first, exact, problem, CPU.rounding)
         raise_finding(found)
@@ -89,10 +92,14 @@ class CpuBench:
         ):
             data = make(rng, problem)
             result = self._run_on(side, arena, slot, data, workspace)
-            raise_finding(verify.check_exact(result, verify.reference(*data, problem), name))
+            raise_finding(verify.check_exact(result, self._reference(data, problem), name))
         again = self._run_on(side, arena, 1, normal, workspace)
         raise_finding(verify.check_normal(again, exact, problem, CPU.rounding)[0])
         return {"rho": rho, "max_error": error, "repeatable": torch.equal(first, again)}
+
+    def _reference(self, data: tuple[Tensor, Tensor], problem: Problem) -> Tensor:
+        with threads(self.threads if problem.flop > LARGE_FLOP else 1):
+            return verify.reference(*data, problem)
 
     def _run_on(self, side: Side, arena: Arena, slot: int, data, workspace: int) -> Tensor:
         """One call in a guarded slot on poisoned C and workspace; returns a copy of C."""

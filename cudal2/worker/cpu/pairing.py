@@ -55,17 +55,21 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Our own tensor work on one thread: those of a pool spin on for a while, beside what is being timed."""
+def threads(count: int) -> Iterator[None]:
+    """Our own tensor work on so many threads.
+
+    Small work takes one: those of a pool spin on for a while beside what is being timed, and on a busy machine they
+    wait for each other ten times as long as they work.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-@one_thread()
+@threads(1)
 def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: float) -> Timing:
     """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call).
 
@@ -122,7 +126,7 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
     )
 
 
-@one_thread()
+@threads(1)
 def fastest_seconds(side: Side, stage: Stage) -> float:
     """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds."""
     first = stage.arena.first_timed
