@@ -101,7 +101,7 @@ def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) ->
     """
     squares, rounding, largest, outside = _errors(result, exact, loss_bound(problem, chunk))
     if not math.isfinite(squares):
-        return check_values(result), math.inf, math.inf
+        return check_values(result) or (Status.WRONG, "the error is not finite"), math.inf, math.inf
     value, limit = math.sqrt(squares / max(rounding, 1e-30)), rho_limit(problem.accumulate, problem.k, chunk)
     found: Finding | None = None
     if value > 2 * rho_limit("f16", problem.k, 1):  # more than any honest precision explains
