@@ -1,0 +1,46 @@
+"""The planner and the runner are sound C++ against this toolkit's own driver interface."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cudal2.records import HarnessFault
+from cudal2.worker.cuda import session, toolchain
+
+SOURCES = Path(session.__file__).parent
+
+
+@pytest.mark.parametrize("name", ["planner", "runner"])
+def test_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
+    try:
+        include = toolchain.find().root / "include"
+    except HarnessFault as fault:
+        pytest.skip(str(fault))
+    command = [
+        "g++",
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Wno-missing-field-initializers",
+        "-Werror",
+        f"-I{include}",
+        "-c",
+    ]
+    done = subprocess.run([*command, str(SOURCES / f"{name}.cpp"), "-o", str(tmp_path / "out.o")], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_spin_kernel_assembles(tmp_path: Path) -> None:
+    """What the runner gives to the driver's compiler, given to ptxas."""
+    try:
+        root = toolchain.find().root
+    except HarnessFault as fault:
+        pytest.skip(str(fault))
+    text = (SOURCES / "runner.cpp").read_text()
+    source = tmp_path / "spin.ptx"
+    source.write_text(text.split('R"(', 1)[1].split(')"', 1)[0])
+    done = subprocess.run(
+        [root / "bin" / "ptxas", "-arch=sm_90a", source, "-o", tmp_path / "spin.cubin"], capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
