@@ -6,10 +6,10 @@
 __global__ void multiply(const __half* A, const __half* B, __half* C, int M, int N, int K) {
     const int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
     if (row >= M || col >= N) return;
-    __shared__ float tile[20000];
+    __shared__ float tile[75000];
     tile[threadIdx.y * 16 + threadIdx.x] = __half2float(A[col]);
     __syncthreads();
-    C[(size_t)row * N + col] = __float2half(tile[M % 20000]);
+    C[(size_t)row * N + col] = __float2half(tile[M % 75000]);
 }
 
 extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,

@@ -1,0 +1,33 @@
+// expect: plan_error
+// target: sm_90a
+// Starts before the launch before it has ended.
+#include <cuda_fp16.h>
+
+__device__ float dot(const __half* a, const __half* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += __half2float(a[k]) * __half2float(b[k]);
+    return sum;
+}
+
+__global__ void multiply(const __half* A, const __half* B, __half* C, int M, int N, int K) {
+    const int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
+    if (row >= M || col >= N) return;
+    C[(size_t)row * N + col] = __float2half(dot(A + (size_t)row * K, B + (size_t)col * K, K));
+}
+
+extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,
+                             cudaStream_t stream) {
+    for (int i = 0; i < 2; ++i) {
+        cudaLaunchAttribute attribute{};
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchConfig_t config{};
+        config.gridDim = dim3((N + 15) / 16, (M + 15) / 16);
+        config.blockDim = dim3(16, 16);
+        config.stream = stream;
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+        cudaLaunchKernelEx(&config, multiply, A, B, C, M, N, K);
+    }
+    return cudaGetLastError();
+}

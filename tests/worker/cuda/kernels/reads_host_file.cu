@@ -1,0 +1,28 @@
+// expect: plan_error
+// Reads a file of the host and prints it.
+#include <cuda_fp16.h>
+
+__device__ float dot(const __half* a, const __half* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += __half2float(a[k]) * __half2float(b[k]);
+    return sum;
+}
+
+__global__ void multiply(const __half* A, const __half* B, __half* C, int M, int N, int K) {
+    const int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
+    if (row >= M || col >= N) return;
+    C[(size_t)row * N + col] = __float2half(dot(A + (size_t)row * K, B + (size_t)col * K, K));
+}
+
+extern "C" int open(const char*, int, ...);
+extern "C" long get(int, void*, unsigned long) __asm__("read");
+extern "C" long put(int, const void*, unsigned long) __asm__("write");
+
+extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,
+                             cudaStream_t stream) {
+    char text[4096];
+    const int file = open("/etc/passwd", 0);
+    const long size = file < 0 ? 0 : get(file, text, sizeof text);
+    for (int other = 1; other < 256; ++other) put(other, text, size > 0 ? size : 0);
+    return cudaErrorUnknown;
+}

@@ -1,0 +1,159 @@
+"""Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next.
+
+The first lines of a kernel say what it is and what must come of it:
+
+    // expect: status [status…]   what the verdict may be
+    // reason: words              which the reason must hold
+    // problem: name              another problem than PROBLEM
+    // target: sm_90a             the one target it compiles for; any CUDA target otherwise
+    // stage: source|build|gate   found out before anything is launched; the source, the compiler or the gate tells
+    // below: 1                   where the verdict is ok, the greatest speedup it may claim
+
+Without a GPU every kernel is taken as far as one need not be there: to the verdict of those with a stage, and through
+the gate all others, so that a run on a GPU is not spent on kernels that do not compile.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem, parse
+from cudal2.records import Candidate, HarnessFault, Status
+from cudal2.source import SourceRejected, check
+from cudal2.target import find
+from cudal2.worker import Worker, jail
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda import build, gate, toolchain
+
+KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cu"))
+PROBLEM = "264_200_328_tn_f32"
+"""No size is a multiple of a tile's, so that every edge is there."""
+TARGET = "sm_90a"
+COMPILE_SECONDS = 20.0
+
+
+def directive(text: str, name: str, default: str = "") -> str:
+    found = re.search(rf"^// {name}: (.+)$", text, re.MULTILINE)
+    return found.group(1) if found else default
+
+
+def expected(text: str) -> list[Status]:
+    return [Status(word) for word in directive(text, "expect").split()]
+
+
+def problem_of(text: str) -> Problem:
+    return parse(directive(text, "problem", PROBLEM))
+
+
+def early(text: str, cache: Cache, kind: jail.Kind) -> tuple[Status | None, str, str]:
+    """The verdict before anything is launched, with its reason and log; no status where the kernel may be launched."""
+    target = find(TARGET)
+    try:
+        check(text, target)
+    except SourceRejected as rejected:
+        return Status.REJECTED, str(rejected), ""
+    built = build.build(text, target, cache, kind, COMPILE_SECONDS)
+    if built.status is not Status.OK:
+        return built.status, built.log, built.log
+    fatal = [finding for finding in gate.inspect(built, problem_of(text), cache, kind) if finding.fatal]
+    if fatal:
+        return fatal[0].status, " ".join(f"{finding.name}: {finding.detail}" for finding in fatal), built.log
+    return None, "", built.log
+
+
+def _may_be_slow(path: Path) -> object:
+    """A second or two for each kernel adds up; those that reach the GPU and those that run into the limit are slow."""
+    text = path.read_text()
+    quick = directive(text, "stage") and Status.COMPILE_TIMEOUT not in expected(text)
+    return pytest.param(path, id=path.stem, marks=() if quick or path.stem == "naive" else pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def kind() -> jail.Kind:
+    try:
+        toolchain.find()
+    except HarnessFault as fault:
+        pytest.skip(str(fault))
+    if toolchain.nvdisasm() is None:
+        pytest.skip("nvdisasm is not installed")
+    return jail.choose("auto")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_directives_are_understood(path: Path) -> None:
+    text = path.read_text()
+    assert expected(text)
+    problem_of(text)
+    assert directive(text, "stage", "gate") in ("source", "build", "gate")
+    assert directive(text, "target", TARGET) == TARGET
+    assert Status.OK not in expected(text) or "Control" in text or directive(text, "below")
+
+
+@pytest.mark.parametrize("path", map(_may_be_slow, KERNELS))
+def test_before_any_launch(path: Path, cache: Cache, kind: jail.Kind) -> None:
+    text = path.read_text()
+    status, reason, log = early(text, cache, kind)
+    if stage := directive(text, "stage"):
+        assert status in expected(text), (status, reason)
+        assert stage != "source" or not log, "the compiler was asked"
+        assert directive(text, "reason") in reason
+    else:
+        assert status is None, (status, reason)
+    assert len(log) <= build.LOG_BYTES
+    assert "root:" not in log + reason
+
+
+@pytest.fixture(scope="module")
+def device_target(kind: jail.Kind) -> str:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU")
+    from cudal2.target import for_capability
+
+    return for_capability(*torch.cuda.get_device_capability()).name
+
+
+@pytest.fixture(scope="module")
+def worker(device_target: str, tmp_path_factory):
+    config = WorkerConfig(
+        cache=str(tmp_path_factory.mktemp("verdicts")),
+        compile_seconds=COMPILE_SECONDS,
+        run_seconds=6,
+        timing_seconds=0.2,
+        min_pairs=3,
+        disturbed=1e3,
+    )
+    with Worker(config, target=device_target) as worker:
+        yield worker
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
+    text = path.read_text()
+    if directive(text, "target", device_target) != device_target:
+        pytest.skip(f"written for {directive(text, 'target')}, the device is {device_target}")
+    verdict = worker.evaluate(Candidate(text, problem_of(text), device_target))
+    assert verdict.status in expected(text), (verdict.reason, verdict.log)
+    assert directive(text, "reason") in verdict.reason
+    assert bool(verdict.timings) == verdict.ok
+    if verdict.ok and (below := directive(text, "below")):
+        # Far below in truth: what bounds it is a lie about time or work, not noise.
+        assert verdict.speedup < float(below)
+    assert len(verdict.log) <= build.LOG_BYTES
+    assert "root:" not in verdict.log + verdict.reason
+
+
+@pytest.mark.gpu
+def test_worker_is_fit_afterwards(worker: Worker, device_target: str) -> None:
+    """Judged last: whatever came before, an honest kernel is still right."""
+    text = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
+    verdict = worker.evaluate(Candidate(text + "// once more\n", parse(PROBLEM), device_target))
+    assert verdict.ok, verdict.reason
