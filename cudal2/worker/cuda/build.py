@@ -114,7 +114,7 @@ def build(
     CudaBuild with its status; HarnessFault is for a missing compiler, a jail that does not start or a full disk.
     """
     tools = toolchain.find()
-    folders = tuple(folder.resolve() for folder in includes)
+    folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
         *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.arch),
@@ -177,13 +177,15 @@ def _compile(
         )
         if code == 0:
             return _finished(made, folder, text)
+        if text.startswith("bwrap: "):  # every line that a source can cause starts with its name
+            raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
         if shutil.disk_usage(folder).free < FREE_BYTES:
             raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
         if code is None:
             return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
         log = made.log or f"the compiler ended with {code}"
         if _NO_MEMORY.search(text) or _DIED.search(text):
-            log = f"the compiler failed within its limit of {memory / 2**30:g} GiB of memory\n{log}"
+            log = f"the compiler failed within its limit of {memory >> 20} MiB of memory\n{log}"
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log)
     except OSError as error:
         raise HarnessFault(f"cannot build in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error

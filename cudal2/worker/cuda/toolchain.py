@@ -68,14 +68,14 @@ def cutlass() -> tuple[Path, ...]:
     """CUTLASS's include folders, from the package `nvidia-cutlass`; empty where it is not installed."""
     sources = [package / "source" for package in _packages("cutlass_library")]
     folders = [source / name for source in sources[:1] for name in ("include", "tools/util/include")]
-    return tuple(_reachable(folder.resolve()) for folder in folders if folder.is_dir())
+    return tuple(reachable(folder.resolve()) for folder in folders if folder.is_dir())
 
 
 @memoise
 def nvdisasm() -> Path | None:
     """The disassembler, looked for where `find` looks for nvcc; the package is `nvidia-cuda-nvdisasm`."""
     path = next(_programs("nvdisasm"), None)
-    return _reachable(path.resolve()) if path else None
+    return reachable(path.resolve()) if path else None
 
 
 def _programs(name: str) -> Iterator[Path]:
@@ -104,14 +104,15 @@ def _root(nvcc: Path) -> Path:
     said = re.search(r"^#\$ _HERE_=(.+)$", _ask([nvcc, "--dryrun", "-c", "any.cu"]), re.MULTILINE)
     if said is None:
         raise HarnessFault(f"{nvcc} does not say where it lives", REMEDY)
-    return _reachable(Path(said.group(1)).resolve().parent)
+    return reachable(Path(said.group(1)).resolve().parent)
 
 
-def _reachable(path: Path) -> Path:
+def reachable(path: Path) -> Path:
     """The path, or a copy of it where the jail's user could not get there (a virtual environment in root's home)."""
-    if os.geteuid() or all(parent.stat().st_mode & 0o001 for parent in path.parents):
+    if os.geteuid() or all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents)):
         return path
-    key = digest(str(path), str(path.stat().st_mtime_ns))[:16]
+    files = [(file, file.stat()) for file in sorted((path, *path.rglob("*"))) if file.exists()]
+    key = digest(*(f"{file} {status.st_mtime_ns} {status.st_size}" for file, status in files))[:16]
 
     def make(folder: Path) -> None:
         copy = folder / path.name
@@ -119,6 +120,10 @@ def _reachable(path: Path) -> Path:
             shutil.copytree(path, copy, symlinks=True)
         else:
             shutil.copy(path, copy)
+        for file in (copy, *copy.rglob("*")):
+            if not file.is_symlink():
+                mode = file.stat().st_mode
+                file.chmod(mode | (0o555 if mode & 0o100 else 0o444))
 
     return artefact(f"copy-{key}", make) / path.name
 
