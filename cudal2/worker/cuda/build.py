@@ -119,6 +119,8 @@ def build(
     key = digest(
         *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.arch),
         *map(str, (*folders, *tools.cutlass)),
+        # A header that appears can change a build that never read it.
+        *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
     )
     with cache.lock("builds", key):
         stored = cache.read("builds", key)
@@ -150,7 +152,8 @@ def _compile(
             jailed = jail.start(
                 kind,
                 [
-                    *(str(tools.nvcc), "-ccbin", str(tools.host_compiler), *flags),
+                    *tools.command,
+                    *flags,
                     *(word for place in folders for word in ("-isystem", str(place))),
                     *(f"kernel{target.suffix}", "-o", "kernel.so"),
                 ],

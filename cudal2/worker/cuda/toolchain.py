@@ -35,6 +35,11 @@ class Toolchain(msgspec.Struct, frozen=True):
     nvdisasm: Path | None = None
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """How nvcc is called. In the Python packages the runtime lies in `lib`, where nvcc looks for `lib64`."""
+        return (str(self.nvcc), "-ccbin", str(self.host_compiler), f"-L{self.root / 'lib'}")
+
+    @property
     def readable(self) -> tuple[Path, ...]:
         """The folders outside `/usr`, which every jail shows, that a jail must show to compile."""
         return tuple(folder for folder in (self.root, *self.cutlass) if not folder.is_relative_to("/usr"))
@@ -140,7 +145,7 @@ def _prove(found: Toolchain) -> None:
             source = Path(place) / "empty.cu"
             source.write_text("#include <cuda_fp16.h>\n__global__ void empty() {}\n")
             _ask(
-                [found.nvcc, "-ccbin", found.host_compiler, "-shared", "-Xcompiler", "-fPIC", source, "-o", "empty.so"],
+                [*found.command, "-shared", "-Xcompiler", "-fPIC", source, "-o", "empty.so"],
                 place,
             )
 

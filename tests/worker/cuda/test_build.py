@@ -111,6 +111,8 @@ def test_a_changed_header_rebuilds(make, headers, guard):
     assert second.headers[str(inner)] != first.headers[str(inner)]
     inner.unlink()
     assert make(source, includes=(headers,)).status is Status.COMPILE_ERROR
+    inner.write_text("#define VALUE 3 // and here it is again\n")
+    assert make(source, includes=(headers,)).status is Status.OK
 
 
 def test_headers_in_a_locked_home_are_found_as_they_are_now(make, headers):
