@@ -76,8 +76,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 def families(target: Target) -> tuple[Family, ...]:
     """All families of that target, folder by folder, by name; FileNotFoundError where it has none."""
-    folders = getattr(target, "families", (target.name,))
-    return tuple(family for folder in folders for family in _families(folder, target.suffix, target.name))
+    return tuple(family for folder in target.families for family in _families(folder, target.suffix, target.name))
 
 
 def render(family: Family, knobs: Knobs, layout: Layout) -> str:

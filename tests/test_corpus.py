@@ -16,7 +16,7 @@ from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.records import Candidate, Status
 from cudal2.source import check, extract
-from cudal2.target import CPU
+from cudal2.target import CPU, TARGETS
 from cudal2.worker import Worker
 
 LAYOUTS: tuple[Layout, ...] = ("nn", "tn")
@@ -177,6 +177,28 @@ def test_draws_repeat_with_their_seed_and_reach_every_family(layout: Layout) -> 
     for sample in draws(1)[:10]:
         family = next(family for family in FAMILIES if family.name == sample.family)
         assert sample.source == corpus.render(family, sample.knobs, layout)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_draws_for_every_target_are_quick_and_name_their_family(name: str) -> None:
+    target, rng = TARGETS[name], random.Random(0)
+    names = [family.name for family in corpus.families(target)]
+    assert len(set(names)) == len(names)
+    for layout in LAYOUTS:
+        for _ in range(25):
+            sample = corpus.draw(target, layout, rng)
+            family = next(family for family in corpus.families(target) if family.name == sample.family)
+            assert family.folder in target.families
+            check(sample.source, target)
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "cpu"])
+def test_kernels_that_sum_in_half_are_drawn_only_for_problems_content_with_it(name: str) -> None:
+    rng = random.Random(0)
+    f32 = [corpus.draw(TARGETS[name], "tn", rng) for _ in range(60)]
+    assert all(sample.knobs.get("accumulate") != "f16" for sample in f32)
+    f16 = [corpus.draw(TARGETS[name], "tn", rng, "f16") for _ in range(60)]
+    assert any(sample.knobs.get("accumulate") == "f16" for sample in f16)
 
 
 def test_about_a_tenth_of_shapes_is_held_out_and_drawn_only_when_asked_for() -> None:

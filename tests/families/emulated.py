@@ -1,4 +1,4 @@
-"""Runs a kernel of the mma.sync families without a GPU: its source for a CPU, each PTX instruction a function of `simt/`.
+"""Runs a kernel of the mma.sync families without a GPU: compiled for the CPU, its PTX instructions calls of `simt/`.
 
 Slow and small, but exact about what goes wrong in such kernels: which element lies where, barriers, the order of
 asynchronous copies, semaphores between blocks, memory beyond the matrices.
@@ -6,13 +6,15 @@ asynchronous copies, semaphores between blocks, memory beyond the matrices.
 
 import ctypes
 import mmap
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from cudal2.problem import Problem
+from cudal2.problem import Layout, Problem
 
 SIMT = Path(__file__).parent / "simt"
 HEAD = 16384
@@ -27,9 +29,10 @@ INSTRUCTIONS = {
     r"ld\.global\S*\.v4": "load_vector",
 }
 TAIL = """
-extern "C" void simt_set(int eager, int multiprocessors) {
+extern "C" void simt_set(int eager, int multiprocessors, long shared_limit) {
     simt::eager = eager;
-    simt_multiprocessors = multiprocessors;
+    simt::multiprocessors = multiprocessors;
+    simt::shared_limit = shared_limit;
 }
 extern "C" long simt_conflicts() { return simt::conflicts; }
 """
@@ -87,13 +90,14 @@ def fenced(size: int) -> tuple[np.ndarray, mmap.mmap]:
     return np.frombuffer(memory, np.uint8, size, whole - size), memory
 
 
-def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int, seed: int = 0) -> str:
+def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int, shared_limit: int) -> str:
     """Runs the kernel twice on small integers, where every result is exact; what is wrong, or empty.
 
-    Call it in a process of its own: a bad kernel ends the process.
+    `eager` lets asynchronous copies arrive at once instead of when they are waited for. A kernel that writes outside
+    its buffers or waits for ever ends the process: use `judge`.
     """
     kernel = ctypes.CDLL(str(library))
-    kernel.simt_set(int(eager), multiprocessors)
+    kernel.simt_set(int(eager), multiprocessors, ctypes.c_long(shared_limit))
     kernel.simt_conflicts.restype = ctypes.c_long
     bytes_needed = 0
     if hasattr(kernel, "hgemm_workspace"):
@@ -101,7 +105,7 @@ def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int,
         bytes_needed = kernel.hgemm_workspace(problem.m, problem.n, problem.k)
         if not HEAD <= bytes_needed <= 256 << 20:
             return f"asks for {bytes_needed} bytes of workspace"
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     m, n, k = problem.m, problem.n, problem.k
     sizes = [2 * m * k, 2 * n * k, 2 * m * n, -(-bytes_needed // 256) * 256]
     buffers = [fenced(size) for size in sizes]
@@ -129,9 +133,17 @@ def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int,
     return f"{conflicts} bank conflicts of ldmatrix" if conflicts else ""
 
 
-if __name__ == "__main__":
-    import sys
+def judge(library: Path, problem: Problem, eager: bool, multiprocessors: int = 5, shared_limit: int = 227 << 10) -> str:
+    """`multiply` in a process of its own; how that ended, if it did not end well."""
+    arguments = [library, problem.layout, problem.m, problem.n, problem.k, int(eager), multiprocessors, shared_limit]
+    command = [sys.executable, "-m", "families.emulated", *map(str, arguments)]
+    here = Path(__file__)
+    environment = {**os.environ, "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here.parents[2]}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}: {done.stderr[-500:]}"
 
-    m, n, k, eager, multiprocessors = map(int, sys.argv[3:8])
-    layout = "nn" if sys.argv[2] == "nn" else "tn"
-    print(multiply(Path(sys.argv[1]), Problem(m, n, k, layout), bool(eager), multiprocessors))
+
+if __name__ == "__main__":
+    layout: Layout = "nn" if sys.argv[2] == "nn" else "tn"
+    m, n, k, eager, multiprocessors, shared_limit = map(int, sys.argv[3:])
+    print(multiply(Path(sys.argv[1]), Problem(m, n, k, layout), bool(eager), multiprocessors, shared_limit))

@@ -52,7 +52,8 @@ inline size_t shared_size;
 // Copies arrive when they are issued (which shows an overwrite that comes too early) or when they are waited for
 // (which shows a wait that is missing).
 inline bool eager;
-inline long conflicts;
+inline long conflicts, shared_limit = SHARED;
+inline int multiprocessors = 5;
 
 struct Barrier {
     unsigned arrived, generation;
@@ -102,7 +103,7 @@ inline void run_lane() {
 }
 
 inline void launch(dim3 grid, dim3 size, size_t bytes, std::function<void()> kernel) {
-    if (size.x > MOST || size.x % 32 || bytes > SHARED || !grid.x) fail("launch configuration");
+    if (size.x > MOST || size.x % 32 || (long)bytes > shared_limit || !grid.x) fail("launch configuration");
     if (!stacks) stacks = (unsigned char*)malloc(STACK * MOST);
     blocks = grid, threads = size, body = kernel, shared_size = bytes;
     for (block = {0, 0, 0}; block.z < grid.z; ++block.z)
@@ -239,10 +240,9 @@ template <class T> void load_vector(T& x, T& y, T& z, T& w, const void* from) {
 #define gridDim simt::blocks
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-template <class F> cudaError_t cudaFuncSetAttribute(F, int, int bytes) { return bytes > (int)simt::SHARED; }
+template <class F> cudaError_t cudaFuncSetAttribute(F, int, int bytes) { return bytes > simt::shared_limit; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-inline int simt_multiprocessors = 5;
-inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) { return *value = simt_multiprocessors, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) { return *value = simt::multiprocessors, cudaSuccess; }
 
 inline void __syncthreads() { simt::arrive_and_wait(simt::all, simt::threads.x); }
 inline void __syncwarp(unsigned = ~0u) { simt::arrive_and_wait(simt::warps[simt::current / 32], 32); }

@@ -1,0 +1,166 @@
+"""The sm_80 families: all different, within the contract, and correct on any shape in an emulation of the GPU."""
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from families import emulated
+
+from cudal2 import corpus
+from cudal2.corpus import Family, Knobs
+from cudal2.problem import Layout, Problem
+from cudal2.source import check, extract
+from cudal2.target import Target, find
+
+SM_80 = find("sm_80")
+FAMILIES = corpus.families(SM_80)
+CASES = [(family, layout) for family in FAMILIES for layout in family.layouts]
+each_family = pytest.mark.parametrize(("family", "layout"), CASES, ids=[f"{f.name}-{layout}" for f, layout in CASES])
+EMULATED = [case for case in CASES if case[0].name != "cute"]
+each_emulated = pytest.mark.parametrize(
+    ("family", "layout"), EMULATED, ids=[f"{f.name}-{layout}" for f, layout in EMULATED]
+)
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+
+def some_settings(family: Family, layout: Layout, count: int, seed: int) -> list[Knobs]:
+    rng = random.Random(f"{family.name} {layout} {seed}")
+    found: list[Knobs] = []
+    while len(found) < count:
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
+        if not corpus.refusal(family, knobs, layout):
+            found.append(knobs)
+    return found
+
+
+def on(target: str, name: str) -> Family:
+    return next(family for family in corpus.families(find(target)) if family.name == name)
+
+
+@each_family
+def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
+    for knobs in some_settings(family, layout, 40, seed=0):
+        source = corpus.render(family, knobs, layout)
+        check(source, SM_80)
+        assert extract(source, SM_80) == source
+        assert len(source.splitlines()) <= 360
+        assert max(map(len, source.splitlines())) <= 135
+        assert "{{" not in source and "{%" not in source and "///" not in source
+        assert ("//" in source) == (knobs["style"] != "terse")
+
+
+@each_family
+def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Family, layout: Layout) -> None:
+    settings = {tuple(knobs.items()): knobs for knobs in some_settings(family, layout, 150, seed=1)}
+    assert len({corpus.render(family, knobs, layout) for knobs in settings.values()}) == len(settings)
+    for knobs in list(settings.values())[:3]:
+        for knob, values in family.knobs.items():
+            neighbours = [{**knobs, knob: value} for value in values]
+            allowed = [other for other in neighbours if not corpus.refusal(family, other, layout)]
+            assert len({corpus.render(family, other, layout) for other in allowed}) == len(allowed), knob
+
+
+@each_emulated
+def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout, tmp_path: Path) -> None:
+    """In turn with copies that arrive early and late, on devices of few and of many multiprocessors."""
+    rng = random.Random(f"shapes {family.name} {layout}")
+    for round, knobs in enumerate(some_settings(family, layout, 2, seed=2)):
+        library = emulated.build(corpus.render(family, knobs, layout), tmp_path)
+        for most, deep in ((3, 3), (16, 8), (4, 90)):
+            m, n = (8 * rng.randint(1, most) for _ in range(2))
+            problem = Problem(m, n, 8 * rng.randint(1, deep), layout)
+            verdict = emulated.judge(library, problem, eager=round == 0, multiprocessors=rng.choice((1, 5, 13)))
+            assert not verdict, f"{problem.name} {knobs}: {verdict}"
+        (tmp_path / "kernel.so").unlink()
+
+
+@pytest.mark.parametrize(
+    ("broken", "instead"),
+    [
+        ("__syncthreads();\n", ";\n"),
+        ("wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();"),
+        ("(chunk ^ (row / (8 / SPAN) % SPAN))", "chunk"),
+        ("col * 8 < left", "true"),
+        ("min(chunk / (BK / 8), M - 1 - m0)", "chunk / (BK / 8)"),
+        ("row < M && col < N", "col < N"),
+        ("lane % 8 + lane / 16 * 8", "lane % 16"),
+        ("if (step + STAGES - 1 < last) load(step + STAGES - 1, write);", "load(step, write);"),
+        ("(split + 1LL) * steps / splits", "(split + 1LL) * (steps / splits)"),
+        ("split < splits - 1 ? split + 1 : 0", "split + 1"),
+        ("while (read_flag(semaphores + tile) != split) {}", ";"),
+    ],
+)
+def test_the_emulation_notices(broken: str, instead: str, tmp_path: Path) -> None:
+    """One fault at a time in a kernel that is right without it."""
+    knobs: Knobs = {"bm": 64, "bn": 32, "bk": 32, "warps_m": 2, "warps_n": 2, "stages": 3, "shared": "swizzled"}
+    knobs |= {"fragments": "double", "splits": 3, "reduction": "turns", "order": "splits first", "raster": "rows"}
+    knobs |= {"epilogue": "direct", "l2": 0, "blocks": 1, "style": "plain"}
+    source = corpus.render(on("sm_80", "splitk"), knobs, "tn")
+    problem = Problem(72, 48, 520, "tn")
+    assert source.count(broken)
+    if instead == ";":  # without waiting, the order of the blocks must be another for it to show
+        source = source.replace("split = blockIdx.x % splits", "split = splits - 1 - blockIdx.x % splits")
+    library = emulated.build(source.replace(broken, instead), tmp_path)
+    assert emulated.judge(library, problem, False) or emulated.judge(library, problem, True)
+
+
+@pytest.mark.parametrize(("target", "kib"), corpus.SHARED_MEMORY.items())
+@pytest.mark.parametrize("name", ["multistage", "splitk", "streamk", "wmma"])
+def test_settings_ask_for_no_more_shared_memory_than_there_is(target: str, kib: int, name: str, tmp_path: Path) -> None:
+    """The rule and the source must count alike: the largest of many settings is launched."""
+    family = on(target, name)
+    settings = some_settings(family, "nn", 60, seed=3)
+    largest = max(settings, key=lambda k: int(k.get("stages", k.get("buffers", 1))) * (int(k["bm"]) + int(k["bn"])))
+    library = emulated.build(corpus.render(family, largest, "nn"), tmp_path)
+    assert not emulated.judge(library, Problem(8, 8, 8, "nn"), True, shared_limit=kib << 10), largest
+
+
+def test_what_fits_a_large_device_may_be_refused_on_a_small_one() -> None:
+    knobs: Knobs = {"bm": 128, "bn": 128, "bk": 64, "warps_m": 2, "warps_n": 4, "stages": 4, "shared": "swizzled"}
+    knobs |= {"fragments": "double", "raster": "rows", "epilogue": "direct", "l2": 0, "blocks": 1}
+    knobs |= {"accumulate": "f32", "style": "plain"}
+    assert not corpus.refusal(on("sm_90a", "multistage"), knobs, "tn")
+    assert "shared memory" in corpus.refusal(on("sm_86", "multistage"), knobs, "tn")
+    assert "registers" in corpus.refusal(on("sm_90a", "multistage"), knobs | {"warps_n": 1}, "tn")
+
+
+def compile_cubin(source: str, target: Target, folder: Path) -> str:
+    """What the compiler says; AssertionError with it where the source does not compile."""
+    path = folder / "kernel.cu"
+    path.write_text(source)
+    cutlass = pytest.importorskip("cutlass_library") if "cute/" in source else None
+    headers = ["-I", Path(cutlass.__file__).parent / "source" / "include"] if cutlass else []
+    command = ["nvcc", *target.flags, *headers, "-Xptxas", "-v", "-cubin", path, "-o", path.with_suffix(".cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@needs_nvcc
+@each_emulated
+def test_sources_compile_without_a_warning(family: Family, layout: Layout, tmp_path: Path) -> None:
+    for knobs in some_settings(family, layout, 1, seed=4):
+        log = compile_cubin(corpus.render(family, knobs, layout), SM_80, tmp_path)
+        assert "warning" not in log, log
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("sm_86", "wmma"), ("sm_89", "skinny"), ("sm_90a", "streamk"), ("sm_100a", "multistage"), ("sm_120a", "splitk")],
+)
+def test_sources_compile_for_newer_devices(target: str, name: str, tmp_path: Path) -> None:
+    family = on(target, name)
+    (knobs,) = some_settings(family, "nn", 1, seed=5)
+    compile_cubin(corpus.render(family, knobs, "nn"), find(target), tmp_path)
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_cute_compiles(layout: Layout, tmp_path: Path) -> None:
+    family = on("sm_80", "cute")
+    (knobs,) = some_settings(family, layout, 1, seed=6)
+    compile_cubin(corpus.render(family, knobs, layout), SM_80, tmp_path)
