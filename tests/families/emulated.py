@@ -26,7 +26,7 @@ INSTRUCTIONS = {
     r"ldmatrix": "ldmatrix<false>",
     r"mma\.sync": "mma",
     r"ld\.acquire": "load_acquire",
-    r"ld\.global\S*\.v4": "load_vector",
+    r".*ld\.global\S*\.(v\d\.)?b32": "load_words",
 }
 TAIL = """
 extern "C" void simt_set(int eager, int multiprocessors, long shared_limit) {

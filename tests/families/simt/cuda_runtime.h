@@ -227,9 +227,15 @@ inline void load_acquire(int& value, const void* from) {
     yield();
     value = *(const volatile int*)from;
 }
-template <class T> void load_vector(T& x, T& y, T& z, T& w, const void* from) {
-    if ((uintptr_t)from % 16) fail("a misaligned global address");
-    memcpy(&x, from, 4), memcpy(&y, (char*)from + 4, 4), memcpy(&z, (char*)from + 8, 4), memcpy(&w, (char*)from + 12, 4);
+inline void load_words(uint32_t* const (&to)[4], int count, const void* from, int valid) {
+    if (!valid) return;
+    if ((uintptr_t)from % (4 * count)) fail("a misaligned global address");
+    for (int i = 0; i < count; ++i) memcpy(to[i], (const char*)from + 4 * i, 4);
+}
+inline void load_words(uint32_t& x, const void* from, int valid) { load_words({&x}, 1, from, valid); }
+inline void load_words(uint32_t& x, uint32_t& y, const void* from, int valid) { load_words({&x, &y}, 2, from, valid); }
+inline void load_words(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, const void* from, int valid) {
+    load_words({&x, &y, &z, &w}, 4, from, valid);
 }
 
 }  // namespace simt
