@@ -1,0 +1,450 @@
+// A slow, pessimistic Hopper block scheduler, enough of it to run the sm_90a families without a GPU.
+//
+// One cluster at a time, every CUDA thread a fiber, switched only where a thread waits. What the hardware may do late is
+// done late: products are computed from shared memory only when a thread waits for them, boxes travel at a random
+// moment, so that a stage given back too early or a missing wait shows as a wrong result. Waiting in vain is reported.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static
+using std::max;
+using std::min;
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct float4 { float x, y, z, w; };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+using __half = _Float16;
+struct __half2 { __half x, y; };
+inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
+
+namespace emu {
+constexpr uint32_t BASE = 1024 + 512;  // where dynamic shared memory starts: on purpose not at a multiple of 1 KiB
+struct Map { const char* data; uint64_t size[2], pitch; uint32_t box[2], swizzle; };
+struct Barrier { int count = 0, pending = 0, tx = 0, phase = 0; };
+struct Product { std::vector<float*> f; std::vector<uint32_t*> h; uint64_t a, b; int n, add, transposed; };
+struct Rendezvous { int arrived = 0, generation = 0; };
+struct Block {
+    int index, rank, threads, running;
+    std::vector<uint8_t> shared;
+    std::map<uint32_t, Barrier> barriers;
+    std::map<int, Rendezvous> named;
+    std::map<int, Rendezvous> warps;
+    std::vector<uint32_t> exchange;  // 32 lanes × 5 words a warp
+};
+struct Store { Map map; Block* block; uint32_t from; int x, y; bool read; };
+struct Thread {
+    ucontext_t context;
+    std::vector<char> stack;
+    int index;
+    Block* block;
+    bool done = false;
+    bool staged = false, copied = false;  // has written shared memory that the copy engine, the tensor cores may not see
+    std::vector<std::vector<Product>> groups;
+    std::vector<Product> open;
+    std::vector<std::vector<std::function<void()>>> copies;
+    std::vector<std::function<void()>> open_copies;
+    std::vector<std::shared_ptr<Store>> stores, open_stores;
+    std::vector<std::vector<std::shared_ptr<Store>>> store_groups;
+};
+inline ucontext_t scheduler;
+inline Thread* self;
+inline std::string report;
+inline bool failed;
+inline long progress;
+inline std::vector<Block*> cluster;
+inline std::vector<std::function<void()>> flights;  // loads on their way
+inline std::vector<std::shared_ptr<Store>> leaving;  // stores whose shared memory has not been read yet
+inline Rendezvous cluster_barrier;
+inline int alive;
+inline std::mt19937 rng(1);
+inline int processors = 3;
+
+inline void yield() { swapcontext(&self->context, &scheduler); }
+inline void fail(std::string why) {
+    if (!failed) report = why;
+    failed = true;
+    while (true) yield();
+}
+template <class F> void wait_until(F ready) {
+    while (!ready()) yield();
+}
+inline Block* block_of(uint32_t address) { return address >> 24 ? cluster.at((address >> 24) - 1) : self->block; }
+inline uint8_t* at(Block* block, uint32_t address, int bytes) {
+    if (!block->running) fail("the shared memory of a block that has ended");
+    const uint32_t offset = address & 0xFFFFFF;
+    if (offset < BASE || offset - BASE + bytes > block->shared.size()) fail("shared memory out of bounds");
+    return block->shared.data() + (offset - BASE);
+}
+inline uint32_t swizzle(uint32_t address, int kind) {  // 1, 2, 3: rows of 128, 64, 32 bytes
+    return address ^ (address >> 3 & (kind == 1 ? 0x70 : kind == 2 ? 0x30 : 0x10));
+}
+inline Barrier& barrier(Block* block, uint32_t address) {
+    auto found = block->barriers.find(address & 0xFFFFFF);
+    if (found == block->barriers.end()) fail("a barrier that was not initialised");
+    return found->second;
+}
+inline void settle(Barrier& bar) {
+    if (bar.pending == 0 && bar.tx == 0) bar.pending = bar.count, bar.phase ^= 1;
+    ++progress;
+}
+inline void arrive(Barrier& bar) {
+    if (bar.pending == 0) fail("more arrivals than the barrier counts");
+    --bar.pending;
+    settle(bar);
+}
+inline void meet(Rendezvous& r, int count, bool stay) {
+    const int generation = r.generation;
+    ++progress;
+    if (++r.arrived == count) r.arrived = 0, ++r.generation;
+    if (stay) wait_until([&] { return r.generation != generation; });
+}
+
+// --- the instructions, operands in the order of the tables in hopper.py
+inline void nothing() {}
+inline void mbarrier_init(uint32_t bar, int count) {
+    at(self->block, bar, 8);
+    if (bar % 8) fail("barrier not aligned");
+    self->block->barriers[bar] = Barrier{count, count, 0, 0};
+}
+inline void mbarrier_expect(uint32_t bar, int bytes) {
+    Barrier& b = barrier(self->block, bar);
+    b.tx += bytes;
+    arrive(b);
+}
+inline void mbarrier_arrive(uint32_t bar) { arrive(barrier(self->block, bar)); }
+inline void mbarrier_arrive_remote(uint32_t bar, int rank) { arrive(barrier(cluster.at(rank), bar)); }
+inline void mbarrier_try_wait(uint32_t& over, uint32_t bar, int parity) {
+    Barrier& b = barrier(self->block, bar);
+    if (b.phase == (parity & 1)) yield();
+    over = b.phase != (parity & 1);
+}
+inline void bar_sync(int id, int count) { meet(self->block->named[id], count, true); }
+inline void bar_arrive(int id, int count) { meet(self->block->named[id], count, false); }
+inline std::map<Thread*, int> cluster_waits;
+inline void cluster_arrive() {
+    cluster_waits[self] = cluster_barrier.generation;
+    ++progress;
+    if (++cluster_barrier.arrived == alive) cluster_barrier.arrived = 0, ++cluster_barrier.generation;
+}
+inline void cluster_wait() {
+    const int generation = cluster_waits.at(self);
+    wait_until([&] { return cluster_barrier.generation != generation; });
+}
+inline void cluster_both() { cluster_arrive(), cluster_wait(); }
+inline void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask) {
+    const Map map = *(const Map*)map_at;
+    if (to % (map.swizzle == 1 ? 1024 : map.swizzle == 2 ? 512 : 256)) fail("box not aligned to its swizzle");
+    for (Block* block : cluster)
+        if (mask >> block->rank & 1)
+            flights.push_back([=] {
+                for (uint32_t r = 0; r < map.box[1]; ++r)
+                    for (uint32_t c = 0; c < map.box[0]; ++c) {
+                        const int64_t row = (int64_t)y + r, column = (int64_t)x + c;
+                        uint16_t value = 0;
+                        if (row < (int64_t)map.size[1] && column < (int64_t)map.size[0] && row >= 0 && column >= 0)
+                            memcpy(&value, map.data + row * map.pitch + column * 2, 2);
+                        memcpy(at(block, swizzle(to + (r * map.box[0] + c) * 2, map.swizzle), 2), &value, 2);
+                    }
+                Barrier& b = barrier(block, bar);
+                b.tx -= map.box[0] * map.box[1] * 2;
+                settle(b);
+            });
+}
+inline void load_own(uint32_t to, const void* map, int x, int y, uint32_t bar) { load(to, map, x, y, bar, 1 << self->block->rank); }
+inline std::vector<std::unique_ptr<Thread>> everyone;
+inline void all_fenced(int first, int count, bool Thread::*unfenced) {
+    for (auto& thread : everyone)
+        if (thread->block == self->block && thread->index >= first && thread->index < first + count && (*thread).*unfenced)
+            fail("shared memory read by the async proxy without a proxy fence");
+}
+inline void proxy_fence() { self->staged = self->copied = false; }
+inline void store(const void* map_at, int x, int y, uint32_t from) {
+    const Map& map = *(const Map*)map_at;
+    all_fenced(map.box[1] == 16 ? self->index / 32 * 32 : 0, map.box[1] == 16 ? 32 : self->block->threads, &Thread::staged);
+    auto s = std::make_shared<Store>(Store{*(const Map*)map_at, self->block, from, x, y, false});
+    self->open_stores.push_back(s);
+    leaving.push_back(s);
+}
+inline void finish_store(Store& s) {
+    for (uint32_t r = 0; r < s.map.box[1]; ++r)
+        for (uint32_t c = 0; c < s.map.box[0]; ++c) {
+            const uint64_t row = s.y + r, column = s.x + c;
+            if (row < s.map.size[1] && column < s.map.size[0])
+                memcpy((char*)s.map.data + row * s.map.pitch + column * 2, at(s.block, swizzle(s.from + (r * s.map.box[0] + c) * 2, 1), 2), 2);
+        }
+    s.read = true;
+    ++progress;
+}
+inline void store_commit() { self->store_groups.push_back(std::move(self->open_stores)), self->open_stores.clear(); }
+inline void store_wait(int left) {
+    auto& groups = self->store_groups;
+    wait_until([&] {
+        for (size_t g = 0; g + left < groups.size(); ++g)
+            for (auto& s : groups[g])
+                if (!s->read) return false;
+        return true;
+    });
+}
+inline float half_at(uint32_t address, int kind) {
+    _Float16 h;
+    memcpy(&h, at(self->block, swizzle(address, kind), 2), 2);
+    return (float)h;
+}
+inline void compute(Product& p) {
+    all_fenced(0, self->block->threads, &Thread::copied);
+    const int lane = self->index % 32, first = self->index / 32 % 4 * 16 + lane / 4;
+    const auto field = [](uint64_t d, int from) { return (uint32_t)(d >> from & 0x3FFF) << 4; };
+    const int kind_a = p.a >> 62, kind_b = p.b >> 62;
+    float a[2][16];
+    for (int h = 0; h < 2; ++h)
+        for (int k = 0; k < 16; ++k) {
+            const int r = first + 8 * h;
+            a[h][k] = half_at(field(p.a, 0) + r % 8 * 128 + r / 8 * field(p.a, 32) + k * 2, kind_a);
+        }
+    const int wide = kind_b == 1 ? 64 : kind_b == 2 ? 32 : 16;
+    for (int j = 0; j < p.n / 8; ++j)
+        for (int c = 0; c < 2; ++c) {
+            const int n = 8 * j + lane % 4 * 2 + c;
+            float sum[2] = {};
+            for (int k = 0; k < 16; ++k) {
+                const uint32_t from = p.transposed
+                    ? field(p.b, 0) + n % wide * 2 + n / wide * field(p.b, 16) + k % 8 * wide * 2 + k / 8 * field(p.b, 32)
+                    : field(p.b, 0) + n % 8 * 128 + n / 8 * field(p.b, 32) + k * 2;
+                const float b = half_at(from, kind_b);
+                sum[0] += a[0][k] * b, sum[1] += a[1][k] * b;
+            }
+            for (int h = 0; h < 2; ++h)
+                if (p.f.size()) {
+                    float& d = *p.f[4 * j + 2 * h + c];
+                    d = (p.add ? d : 0) + sum[h];
+                } else {
+                    _Float16* d = (_Float16*)p.h[2 * j + h] + c;
+                    *d = (_Float16)((p.add ? (float)*d : 0) + sum[h]);
+                }
+        }
+}
+inline void collect(Product&) {}
+template <class... T> void collect(Product& p, float& d, T&... rest) { p.f.push_back(&d), collect(p, rest...); }
+template <class... T> void collect(Product& p, uint32_t& d, T&... rest) { p.h.push_back(&d), collect(p, rest...); }
+template <class... T> void wgmma(int n, int transposed, uint64_t a, uint64_t b, int add, T&... d) {
+    Product p{{}, {}, a, b, n, add, transposed};
+    collect(p, d...);
+    if ((int)p.f.size() != (p.f.size() ? n / 2 : 0) || (int)p.h.size() != (p.h.size() ? n / 4 : 0)) fail("wrong number of sums");
+    self->open.push_back(p);
+}
+inline Rendezvous& warp_meeting() { return self->block->warps[self->index / 32]; }
+inline void syncwarp() { meet(warp_meeting(), 32, true); }
+inline void wgmma_commit() { self->groups.push_back(std::move(self->open)), self->open.clear(); }
+inline void wgmma_wait(int left) {
+    auto& groups = self->groups;
+    for (size_t g = 0; g + left < groups.size(); ++g)
+        for (Product& p : groups[g]) compute(p);
+    if ((int)groups.size() > left) groups.erase(groups.begin(), groups.end() - left);
+    syncwarp();  // .sync.aligned: the warp goes on as one
+}
+inline uint32_t* lane_words(int lane) { return &self->block->exchange[(self->index / 32 * 32 + lane) * 5]; }
+inline void stmatrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    const int lane = self->index % 32;
+    const uint32_t mine[5] = {r0, r1, r2, r3, to};
+    memcpy(lane_words(lane), mine, sizeof mine);
+    syncwarp();
+    // Eight rows of 16 bytes are written at once: together they must touch every bank.
+    for (int other = lane / 8 * 8; other < lane / 8 * 8 + 8; ++other)
+        if (other != lane && lane_words(other)[4] / 16 % 8 == to / 16 % 8) fail("stmatrix rows share banks");
+    self->staged = true;
+    for (int i = 0; i < 4; ++i) memcpy(at(self->block, to, 16) + 4 * i, lane_words(lane % 8 * 4 + i) + lane / 8, 4);
+    syncwarp();
+}
+inline void ld4(float& x, float& y, float& z, float& w, uint32_t from) {
+    float v[4];
+    memcpy(v, at(block_of(from), from, 16), 16);
+    x = v[0], y = v[1], z = v[2], w = v[3];
+}
+inline void ld4_remote(float& x, float& y, float& z, float& w, uint32_t from, int rank) { ld4(x, y, z, w, from | (rank + 1) << 24); }
+inline void st4(uint32_t to, float x, float y, float z, float w) {
+    const float v[4] = {x, y, z, w};
+    memcpy(at(block_of(to), to, 16), v, 16);
+}
+inline void st4_remote(uint32_t to, int rank, float x, float y, float z, float w) { st4(to | (rank + 1) << 24, x, y, z, w); }
+inline void copy16(uint32_t to, const void* from, int bytes) {
+    Block* block = self->block;
+    self->open_copies.push_back([=] {
+        uint8_t value[16] = {};
+        memcpy(value, from, bytes);
+        memcpy(at(block, to, 16), value, 16);
+    });
+}
+inline void copy_commit() { self->copies.push_back(std::move(self->open_copies)), self->open_copies.clear(); }
+inline void copy_wait(int left) {
+    auto& groups = self->copies;
+    for (size_t g = 0; g + left < groups.size(); ++g)
+        for (auto& copy : groups[g]) copy(), self->copied = true;
+    if ((int)groups.size() > left) groups.erase(groups.begin(), groups.end() - left);
+}
+inline void load_acquire(int& value, const int* from) {
+    if (!*from) yield();
+    value = *from;
+}
+inline void store_release(int* to, int value) { *to = value, ++progress; }
+
+// --- launching
+inline int grid_size;
+inline void* dynamic_shared() { return (void*)(uintptr_t)BASE; }
+inline std::function<void()>* body;
+inline void trampoline() {
+    (*body)();
+    for (auto& s : self->store_groups)
+        for (auto& store : s)
+            if (!store->read) fail("a thread ended before its stores had been read");
+    self->done = true;
+    --alive, --self->block->running;
+    // Threads that have ended count as arrived.
+    if (cluster_barrier.arrived && cluster_barrier.arrived == alive) cluster_barrier.arrived = 0, ++cluster_barrier.generation;
+    ++progress;
+    swapcontext(&self->context, &scheduler);
+}
+inline int launch(unsigned grid, int threads, size_t shared, int cluster_size, std::function<void()> kernel) {
+    if (shared > 232448) return report = "too much shared memory", 1;
+    if (grid % cluster_size) return report = "the grid is no multiple of the cluster", 1;
+    grid_size = grid, body = &kernel;
+    for (unsigned first = 0; first < grid; first += cluster_size) {
+        std::vector<std::unique_ptr<Block>> blocks;
+        auto& all = everyone;
+        all.clear(), cluster.clear(), flights.clear(), leaving.clear(), cluster_waits.clear();
+        cluster_barrier = {}, alive = cluster_size * threads;
+        for (int rank = 0; rank < cluster_size; ++rank) {
+            blocks.push_back(std::make_unique<Block>());
+            Block* b = blocks.back().get();
+            b->index = first + rank, b->rank = rank, b->threads = b->running = threads;
+            b->shared.assign(shared, 0xFF);  // NaN
+            b->exchange.resize(threads * 5);
+            cluster.push_back(b);
+            for (int t = 0; t < threads; ++t) {
+                all.push_back(std::make_unique<Thread>());
+                Thread* thread = all.back().get();
+                thread->index = t, thread->block = b, thread->stack.resize(48 << 10);
+                getcontext(&thread->context);
+                thread->context.uc_stack.ss_sp = thread->stack.data();
+                thread->context.uc_stack.ss_size = thread->stack.size();
+                thread->context.uc_link = &scheduler;
+                makecontext(&thread->context, trampoline, 0);
+            }
+        }
+        for (long idle = 0; alive && !failed;) {
+            const long before = progress;
+            const size_t start = rng() % all.size();
+            for (size_t i = 0; i < all.size() && !failed; ++i) {
+                self = all[(start + i) % all.size()].get();
+                if (!self->done) swapcontext(&scheduler, &self->context);
+            }
+            for (size_t f = 0; f < flights.size() && !failed;)
+                if (rng() % 2) {
+                    auto flight = flights[f];
+                    flights.erase(flights.begin() + f);
+                    flight();
+                } else {
+                    ++f;
+                }
+            for (size_t s = 0; s < leaving.size() && !failed;)
+                if (rng() % 3 == 0) {
+                    finish_store(*leaving[s]);
+                    leaving.erase(leaving.begin() + s);
+                } else {
+                    ++s;
+                }
+            idle = progress == before ? idle + 1 : 0;
+            if (idle > 200) failed = true, report = "every thread waits for another";
+        }
+        if (failed) return 1;
+        if (flights.size()) return failed = true, report = "a block ended before its loads had come in", 1;
+    }
+    return 0;
+}
+}  // namespace emu
+
+struct ThreadIndex { operator unsigned() const { return emu::self->index; } };
+struct BlockIndex { operator unsigned() const { return emu::self->block->index; } };
+struct GridSize { operator unsigned() const { return emu::grid_size; } };
+inline struct { ThreadIndex x; } threadIdx;
+inline struct { BlockIndex x; } blockIdx;
+inline struct { GridSize x; } gridDim;
+inline void __syncthreads() { emu::meet(emu::self->block->named[0], emu::self->block->threads, true); }
+inline void __syncwarp() { emu::syncwarp(); }
+inline void __threadfence() {}
+inline uint32_t __cvta_generic_to_shared(const void* p) { return (uint32_t)(uintptr_t)p; }
+inline int __shfl_sync(unsigned, int value, int lane) {
+    *emu::lane_words(emu::self->index % 32) = value;
+    emu::syncwarp();
+    const int got = *emu::lane_words(lane);
+    emu::syncwarp();
+    return got;
+}
+template <class T> T __ldcg(const T* from) { return *from; }
+template <class T> void __stcg(T* to, T value) { *to = value; }
+inline int atomicAdd(int* to, int value) { return ++emu::progress, (*to += value) - value; }
+
+// --- the host's side
+using cudaError_t = int;
+using cudaStream_t = void*;
+using CUresult = int;
+using cuuint64_t = uint64_t;
+using cuuint32_t = uint32_t;
+struct alignas(64) CUtensorMap { char opaque[128]; };
+enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorNotSupported = 801, CUDA_SUCCESS = 0 };
+enum { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 1, CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_32B = 3 };
+enum { cudaEnableDefault, cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize, cudaLaunchAttributeClusterDimension };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int, int rank, void* data, const cuuint64_t* size, const cuuint64_t* pitch,
+    const cuuint32_t* box, const cuuint32_t* step, int, CUtensorMapSwizzle swizzle, int, int) {
+    const uint32_t row = swizzle == 1 ? 128 : swizzle == 2 ? 64 : 32;
+    const bool valid = rank == 2 && (uintptr_t)data % 16 == 0 && pitch[0] % 16 == 0 && size[0] && size[1] && step[0] == 1 && step[1] == 1 &&
+                       box[0] >= 1 && box[1] >= 1 && box[0] <= 256 && box[1] <= 256 && box[0] * 2 == row;
+    if (!valid) return emu::report = "a tensor map the driver would refuse", 1;
+    const emu::Map made{(const char*)data, {size[0], size[1]}, pitch[0], {box[0], box[1]}, (uint32_t)swizzle};
+    memcpy(map, &made, sizeof made);
+    return 0;
+}
+inline int cudaGetDriverEntryPointByVersion(const char*, void** found, int, int, cudaDriverEntryPointQueryResult* result) {
+    *found = (void*)cuTensorMapEncodeTiled, *result = cudaDriverEntryPointSuccess;
+    return 0;
+}
+inline int cudaGetDevice(int* device) { return *device = 0; }
+inline int cudaDeviceGetAttribute(int* value, int, int) { return *value = emu::processors, 0; }
+template <class F> int cudaFuncSetAttribute(F, int, int) { return 0; }
+struct cudaLaunchAttribute {
+    int id;
+    struct { struct { int x, y, z; } clusterDim; } val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaLaunchAttribute* attrs;
+    int numAttrs;
+};
+template <class F> int cudaOccupancyMaxActiveClusters(int* clusters, F, const cudaLaunchConfig_t*) { return *clusters = emu::processors, 0; }
+inline int cudaGetLastError() { return emu::failed; }
+extern "C" inline __attribute__((used)) const char* emulator_report() { return emu::report.c_str(); }
+extern "C" inline __attribute__((used)) void emulator_reset(int seed, int processors) {
+    emu::rng.seed(seed), emu::failed = false, emu::report.clear(), emu::processors = processors;
+}

@@ -1,0 +1,213 @@
+"""The sm_90a families: within the contract, compiled to Hopper's instructions, right in an emulation of the block.
+
+The emulation (`hopper.py`) runs the rendered source itself, inline PTX and all, on shapes of a few tiles.
+"""
+
+import ctypes
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from families import hopper
+
+from cudal2 import corpus
+from cudal2.corpus import Family, Knobs
+from cudal2.problem import Layout, Problem
+from cudal2.source import check, extract
+from cudal2.target import find
+
+SM_90A = find("sm_90a")
+FAMILIES = [family for family in corpus.families(SM_90A) if family.folder == "sm_90a"]
+CASES = [(family, layout) for family in FAMILIES for layout in family.layouts]
+each_family = pytest.mark.parametrize(("family", "layout"), CASES, ids=[f"{f.name}-{layout}" for f, layout in CASES])
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+BEST_GUESS: dict[str, Knobs] = {
+    "warp_specialised": {"tile_m": 128, "tile_n": 256, "consumers": 2, "producer": "warpgroup", "cluster": "2x1"}
+    | {"raster": "rows 8", "epilogue": "tma", "in_flight": 1},
+    "split_k": {"tile_m": 128, "tile_n": 128, "consumers": 2, "stages": 4, "splits": 4, "raster": "rows 8"},
+    "stream_k": {"tile_m": 128, "tile_n": 128, "consumers": 2, "stages": 5, "tiles": "two waves shared"},
+    "store_bound": {"tile_m": 128, "tile_n": 128, "step": 128, "groups": 2, "blocks": 2},
+    "small_cluster": {"tile_n": 32, "splits": 4, "stages": 2},
+}
+"""What one would try first, over the first value of every other knob."""
+
+
+def family(name: str) -> Family:
+    return next(family for family in FAMILIES if family.name == name)
+
+
+def setting(family: Family, **knobs: int | str) -> Knobs:
+    return {knob: values[0] for knob, values in family.knobs.items()} | BEST_GUESS.get(family.name, {}) | knobs
+
+
+def some_settings(family: Family, layout: Layout, count: int, seed: int, **fixed: int | str) -> list[Knobs]:
+    rng = random.Random(f"{family.name} {layout} {seed}")
+    found: list[Knobs] = []
+    while len(found) < count:
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()} | fixed
+        if not corpus.refusal(family, knobs, layout):
+            found.append(knobs)
+    return found
+
+
+def test_a_best_guess_for_every_family() -> None:
+    assert BEST_GUESS.keys() == {family.name for family in FAMILIES}
+    for member in FAMILIES:
+        for layout in member.layouts:
+            assert not corpus.refusal(member, setting(member), layout)
+
+
+@each_family
+def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
+    for knobs in some_settings(family, layout, 40, seed=0):
+        source = corpus.render(family, knobs, layout)
+        check(source, SM_90A)
+        assert extract(source, SM_90A) == source
+        assert len(source.splitlines()) <= 400
+        assert max(map(len, source.splitlines())) <= 120
+        assert "{{" not in source and "{%" not in source and "///" not in source
+        assert ("//" in source) == (knobs["style"] != "terse")
+
+
+@each_family
+def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Family, layout: Layout) -> None:
+    settings = {tuple(knobs.items()): knobs for knobs in some_settings(family, layout, 100, seed=1)}
+    assert len({corpus.render(family, knobs, layout) for knobs in settings.values()}) == len(settings)
+    for knobs in list(settings.values())[:3]:
+        for knob, values in family.knobs.items():
+            neighbours = [{**knobs, knob: value} for value in values]
+            allowed = [other for other in neighbours if not corpus.refusal(family, other, layout)]
+            assert len({corpus.render(family, other, layout) for other in allowed}) == len(allowed), knob
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "knobs", "reason"),
+    [
+        ("warp_specialised", "tn", {"stages": 8}, "do not fit shared memory"),
+        ("warp_specialised", "tn", {"tile_m": 256, "tile_n": 256}, "do not fit the registers"),
+        ("warp_specialised", "nn", {"tile_n": 96, "epilogue": "direct"}, "boxes of 64 columns"),
+        ("warp_specialised", "tn", {"schedule": "ping-pong", "consumers": 3}, "played by two"),
+        ("split_k", "tn", {"reduce": "cluster", "splits": 16}, "at most 8 blocks"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs: Knobs, reason: str) -> None:
+    assert reason in corpus.refusal(family(name), setting(family(name), **knobs), layout)
+
+
+@needs_nvcc
+@each_family
+def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
+    family: Family, layout: Layout, tmp_path: Path
+) -> None:
+    """No spills where one would start; nowhere wgmma serialised (ptxas C75xx)."""
+    for knobs in (setting(family), *some_settings(family, layout, 1, seed=2)):
+        path, cubin = tmp_path / "kernel.cu", tmp_path / "kernel.cubin"
+        path.write_text(corpus.render(family, knobs, layout))
+        command = ["nvcc", *SM_90A.flags, "-cubin", "-Xptxas", "-v", str(path), "-o", str(cubin)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        log = done.stdout + done.stderr
+        assert done.returncode == 0, log
+        assert "(C75" not in log and "warning" not in log, (knobs, log)
+        if knobs == setting(family):
+            assert all(int(size) == 0 for size in re.findall(r"(\d+) bytes spill", log)), log
+        sass = disassemble(cubin)
+        expected = {"HGMMA"} | ({"UTMALDG", "SYNCS"} if knobs.get("load") != "cp.async" else {"LDGSTS"})
+        assert all(name in sass for name in expected), knobs
+
+
+def disassemble(cubin: Path) -> str:
+    import nvidia
+
+    found = shutil.which("nvdisasm") or next(
+        (str(path) for root in nvidia.__path__ for path in Path(root).glob("*/bin/nvdisasm")), None
+    )
+    if found is None:
+        pytest.skip("needs nvdisasm")
+    return subprocess.run([found, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+
+
+@each_family
+def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout, tmp_path: Path) -> None:
+    rng = random.Random(f"shapes {family.name} {layout}")
+    (knobs,) = some_settings(family, layout, 1, seed=3)
+    library = hopper.build(corpus.render(family, knobs, layout), tmp_path)
+    for shape in (shape_of_some_tiles(rng, knobs), (8, 8, 8)):
+        problem = Problem(*shape, layout)
+        assert hopper.run(library, problem, seed=rng.randint(0, 999), processors=rng.randint(1, 6)) == "", (
+            shape,
+            knobs,
+        )
+
+
+@pytest.mark.slow
+@each_family
+def test_many_settings_are_correct(family: Family, layout: Layout, tmp_path: Path) -> None:
+    rng = random.Random(f"many {family.name} {layout}")
+    for i, knobs in enumerate(some_settings(family, layout, 10, seed=4)):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        library = hopper.build(corpus.render(family, knobs, layout), folder)
+        for _ in range(3):
+            shape = shape_of_some_tiles(rng, knobs)
+            assert hopper.run(library, Problem(*shape, layout), rng.randint(0, 999), rng.randint(1, 6)) == "", (
+                shape,
+                knobs,
+            )
+
+
+def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int]:
+    return tuple(8 * rng.randint(1, most // 8) for most in (3 * int(knobs["tile_m"]), 3 * int(knobs["tile_n"]), 480))
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "found", "changed"),
+    [
+        # A stage goes back while products still read it.
+        ("warp_specialised", {}, "wgmma_wait<1>();\n        if (step && tells) barrier_arrive(empty + 8 * last, lane);",
+         "wgmma_wait<1>();\n        if (step < steps - 1 && tells) barrier_arrive(empty + 8 * stage, lane);"),
+        # The other block of the cluster is not told.
+        ("warp_specialised", {}, "const bool tells = lane < CLUSTER &&", "const bool tells = lane == rank &&"),
+        # 8 rows are not a KiB.
+        ("warp_specialised", {}, "(uint64_t)(1024 >> 4) << 32", "(uint64_t)(512 >> 4) << 32"),
+        ("warp_specialised", {}, "((c + lane / 16) ^ lane % 8)", "(c + lane / 16)"),
+        ("warp_specialised", {}, 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ""),
+        ("stream_k", {}, "flags[block] = 0;", ""),
+        ("split_k", {"splits": 2}, "    __syncwarp();\n    cluster_sync();\n}", "}"),
+    ],
+    ids=["early release", "deaf peer", "stride", "swizzle", "proxy fence", "flag", "early exit"],
+)  # fmt: skip
+def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed: str, tmp_path: Path) -> None:
+    source = corpus.render(family(name), setting(family(name), step=64, **knobs) | {"style": "plain"}, "tn")
+    assert found in source
+    library = hopper.build(source.replace(found, changed), tmp_path)
+    problem = Problem(264, 520, 712, "tn")
+    assert any(hopper.run(library, problem, seed, processors=1 + seed) for seed in range(3))
+
+
+def test_every_raster_visits_every_tile_once(tmp_path: Path) -> None:
+    """The function as the sources have it, compiled for the processor, over grids that no group divides."""
+    member = family("warp_specialised")
+    path = tmp_path / "place.cpp"
+    code = ["#include <algorithm>\nusing std::min;\n#define __device__\n#define __forceinline__ inline\n"]
+    for i, raster in enumerate(member.knobs["raster"]):
+        source = corpus.render(member, setting(member, raster=raster) | {"style": "plain"}, "tn")
+        function = re.search(r"__device__ __forceinline__ void place_tile\(.*?\n}\n", source, re.DOTALL)
+        assert function is not None
+        code.append(f'namespace n{i} {{ {function.group()} }}\nextern "C" void place{i}(int i, int m, int n, int* at) ')
+        code.append(f"{{ n{i}::place_tile(i, m, n, at[0], at[1]); }}\n")
+    path.write_text("".join(code))
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", path, "-o", path.with_suffix(".so")], check=True)
+    library = ctypes.CDLL(str(path.with_suffix(".so")))
+    for i in range(len(member.knobs["raster"])):
+        place = getattr(library, f"place{i}")
+        for tiles_m, tiles_n in ((1, 1), (1, 19), (19, 1), (8, 8), (16, 8), (7, 9), (21, 13), (33, 32)):
+            at = np.zeros((tiles_m * tiles_n, 2), np.int32)
+            for tile in range(len(at)):
+                place(tile, tiles_m, tiles_n, ctypes.c_void_p(at[tile].ctypes.data))
+            seen = {(int(m), int(n)) for m, n in at}
+            assert seen == {(m, n) for m in range(tiles_m) for n in range(tiles_n)}, member.knobs["raster"][i]
