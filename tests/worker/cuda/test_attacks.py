@@ -59,7 +59,7 @@ def early(text: str, cache: Cache, kind: jail.Kind) -> tuple[Status | None, str,
         return built.status, built.log, built.log
     fatal = [finding for finding in gate.inspect(built, problem_of(text), cache, kind) if finding.fatal]
     if fatal:
-        return fatal[0].status, " ".join(f"{finding.name}: {finding.detail}" for finding in fatal), built.log
+        return fatal[0].status, f"{fatal[0].name}: {fatal[0].detail}", built.log
     return None, "", built.log
 
 

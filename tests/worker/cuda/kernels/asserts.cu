@@ -1,6 +1,6 @@
-// expect: launch_error rejected
+// expect: rejected
+// stage: gate
 // Fails an assertion, whose message prints on the host.
-#include <assert.h>
 #include <cuda_fp16.h>
 
 __device__ float dot(const __half* a, const __half* b, int count) {
@@ -8,6 +8,9 @@ __device__ float dot(const __half* a, const __half* b, int count) {
     for (int k = 0; k < count; ++k) sum += __half2float(a[k]) * __half2float(b[k]);
     return sum;
 }
+
+#undef NDEBUG
+#include <assert.h>
 
 __global__ void multiply(const __half* A, const __half* B, __half* C, int M, int N, int K) {
     const int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;

@@ -1,5 +1,4 @@
 // expect: rejected
-// reason: unresolved_symbols
 // stage: gate
 // Prints a verdict of its own from the device.
 #include <cuda_fp16.h>
