@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
 
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import HarnessFault, Status, digest
@@ -29,10 +30,12 @@ SECONDS = 30.0
 """Wall time the disassembler may take; a CuTe kernel takes under a second."""
 SASS_BYTES = 512 << 20
 
+ANY_SLOT = -1
 ENTRY_POINTS = frozenset({"hgemm", "hgemm_workspace"})
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
 _INSTRUCTION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
-_CLOCK = re.compile(rb"\bSR_(?:CLOCK|GLOBALTIMER)\w*")
+_CLOCK = re.compile(rb"\bSR_(?:CLOCK|GLOBALTIMER|GRIDID)\w*")
+_ADDRESS = re.compile(rb"\bc\[0x4\]\[([^\]]*)\]")
 _VENDOR = re.compile(r"(?:cu|nv)(?:[A-Z]|blas|da|dnn|fft|rand|solver|sparse|rtc|JitLink)|__cuda|__nv")
 _UNUSUAL = re.compile(
     r"dl(?:m?open|v?sym|close|addr|_iterate_phdr)|v?fork|clone|exec[vl]p?e?|posix_spawnp?|system|popen|pthread_\w+"
@@ -51,6 +54,16 @@ class Finding(msgspec.Struct, frozen=True):
     status: Status = Status.REJECTED
 
 
+class Sass(msgspec.Struct, frozen=True):
+    """What a cubin's instructions are: each different operation with its modifiers, a read of a clock with its source.
+
+    `slots` are the offsets in constant bank 4 that are read: where the addresses of global variables stand.
+    """
+
+    operations: frozenset[str]
+    slots: frozenset[int]
+
+
 def inspect(
     built: CudaBuild, problem: Problem, cache: Cache, kind: jail.Kind, seconds: float = SECONDS
 ) -> tuple[Finding, ...]:
@@ -64,27 +77,25 @@ def inspect(
         stored = cache.read("gates", key)
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
-        found = (
-            *_instructions(built.cubin, problem.accumulate, kind, seconds),
-            *_cubin(built.cubin),
-            *_host(built.library, built.imports),
-        )
-        found = tuple(sorted(found, key=lambda finding: not finding.fatal))
+        try:
+            sass = _disassemble(built.cubin, kind, seconds)
+            device = (*_instructions(sass, problem.accumulate), *_cubin(built.cubin, sass))
+            host = tuple(_host(built.library, built.imports))
+        except ValueError as error:
+            device, host = (Finding("unreadable", str(error)),), ()
+        found = tuple(sorted((*device, *host), key=lambda finding: not finding.fatal))
         cache.write("gates", key, msgspec.msgpack.encode(found))
         return found
 
 
-def _instructions(cubin: bytes, accumulate: Accumulate, kind: jail.Kind, seconds: float) -> Iterator[Finding]:
+def _instructions(sass: Sass, accumulate: Accumulate) -> Iterator[Finding]:
     seen: dict[str, str] = {}
-    try:
-        for instruction in sorted(_disassemble(cubin, kind, seconds)):
-            if name := _suspicion(instruction, accumulate):
-                seen.setdefault(name, instruction)
-    except ValueError as error:
-        yield Finding("unreadable", str(error))
-    for name, instruction in seen.items():
+    for operation in sorted(sass.operations):
+        if name := _suspicion(operation, accumulate):
+            seen.setdefault(name, operation)
+    for name, operation in seen.items():
         status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
-        yield Finding(name, f"{_MEANING[name]}: {instruction}", status=status)
+        yield Finding(name, f"{_MEANING[name]}: {operation}", status=status)
 
 
 _MEANING = {
@@ -92,7 +103,7 @@ _MEANING = {
     "integer_mma": "a matrix instruction multiplies integers",
     "fp8_mma": "values are narrowed to eight bits or fewer",
     "bf16_mma": "a matrix instruction multiplies bf16, which has fewer digits than f16",
-    "clock_read": "the kernel reads a clock",
+    "clock_read": "the kernel reads a clock, or which launch it is",
 }
 
 
@@ -113,8 +124,8 @@ def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
     return None
 
 
-def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> set[str]:
-    """Every different operation of a cubin, with its modifiers; reads of a clock with their source.
+def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
+    """What a cubin's instructions are.
 
     nvdisasm parses bytes that a stranger chose, so it runs in the jail. ValueError where it cannot read them.
     """
@@ -144,7 +155,7 @@ def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> set[str]:
             ended = f"did not end within {seconds:g} s" if code is None else f"ended with {code}"
             raise ValueError(f"the disassembler {ended}")
         with sass.open("rb") as lines:
-            return _operations(lines)
+            return _read(lines)
     except OSError as error:
         raise HarnessFault(
             f"cannot read a cubin in {folder}: {error}", "Make room, or point TMPDIR elsewhere"
@@ -153,28 +164,37 @@ def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> set[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _operations(lines: Iterable[bytes]) -> set[str]:
-    found: set[str] = set()
+def _read(lines: Iterable[bytes]) -> Sass:
+    operations: set[str] = set()
+    slots: set[int] = set()
     for line in lines:
         if hit := _INSTRUCTION.match(line):
             clock = _CLOCK.search(hit.group(2))
-            found.add((hit.group(1) + (b" " + clock.group() if clock else b"")).decode())
-    return found
+            operations.add((hit.group(1) + (b" " + clock.group() if clock else b"")).decode())
+            slots.update(_slot(offset.decode()) for offset in _ADDRESS.findall(hit.group(2)))
+    return Sass(frozenset(operations), frozenset(slots))
 
 
-def _cubin(cubin: bytes) -> Iterator[Finding]:
-    """Kernels, state that outlives a launch, and functions that the device's runtime would have to supply."""
-    try:
-        table = symbols(cubin, ".symtab")
-        sections = [(section.name, section["sh_size"]) for section in ELFFile(io.BytesIO(cubin)).iter_sections()]
-    except ValueError as error:
-        yield Finding("unreadable", f"cubin: {error}")
-        return
+def _slot(offset: str) -> int:
+    """The 8-byte slot of `c[0x4][0xc]`: 8; `RZ` is a zero, anything else is computed by the kernel: ANY_SLOT."""
+    if offset == "RZ":
+        return 0
+    return int(offset, 16) & ~7 if re.fullmatch(r"0x[0-9a-f]+", offset) else ANY_SLOT
+
+
+def _cubin(cubin: bytes, sass: Sass) -> Iterator[Finding]:
+    """Kernels, state that outlives a launch, and functions that the device's runtime would have to supply.
+
+    Raises ValueError where the cubin is no ELF file.
+    """
+    table = symbols(cubin, ".symtab")
+    file = ELFFile(io.BytesIO(cubin))
+    sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
     if not any(name.startswith(".text.") and size for name, size in sections):
         yield Finding("no_kernel", "the source defines no __global__ function that is instantiated")
+    used = _used(file, sass.slots)
     globals_ = {index for index, (name, size) in enumerate(sections) if name.startswith(".nv.global") and size}
-    if globals_:
-        names = [s.name for s in table if s["st_shndx"] in globals_ and s["st_info"]["type"] == "STT_OBJECT"]
+    if names := [s.name for s in table if s["st_shndx"] in globals_ and s.name in used]:
         yield Finding(
             "writable_globals",
             f"{_some(names)} live in writable memory between launches; keep state in the workspace, "
@@ -185,13 +205,26 @@ def _cubin(cubin: bytes) -> Iterator[Finding]:
         yield Finding("unresolved_symbols", f"device code calls {_some(missing)}, which the contract does not allow")
 
 
+def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
+    """Names whose address something uses.
+
+    Kernels read addresses from constant bank 4, which has a slot for every global. Headers of CuTe and of the C++
+    library leave empty objects there that no instruction reads: those hold no state.
+    """
+    names = set()
+    for section in file.iter_sections():
+        if isinstance(section, RelocationSection) and ".debug" not in section.name:
+            symbols_ = file.get_section(section["sh_link"])
+            for entry in section.iter_relocations():
+                bank4 = section.name.endswith(".nv.constant4")
+                if not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots:
+                    names.add(symbols_.get_symbol(entry["r_info_sym"]).name)
+    return names
+
+
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
-    """What the shared object offers and what its own host code asks of others."""
-    try:
-        exported = {s.name for s in symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
-    except ValueError as error:
-        yield Finding("unreadable", f"shared object: {error}")
-        return
+    """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
+    exported = {s.name for s in symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
     if "hgemm" not in exported:
         yield Finding("no_entry", 'the source defines no extern "C" function hgemm')
     if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):

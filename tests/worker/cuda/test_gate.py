@@ -11,7 +11,8 @@ from cudal2.worker import jail
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import build, gate, toolchain
 
-SUSPICIOUS = (Path(__file__).parent / "sources" / "suspicious.cu").read_text()
+SOURCES = Path(__file__).parent / "sources"
+SUSPICIOUS = (SOURCES / "suspicious.cu").read_text()
 F32, F16 = Problem(64, 64, 64), Problem(64, 64, 64, accumulate="f16")
 ENTRY = """
 #include <cuda_fp16.h>
@@ -55,7 +56,6 @@ CASES = {
     "four-bit floats": ("sm_120a", "E2M1", {"fp8_mma"}),
     "cycles": ("sm_90a", "CLOCK", {"clock_read"}),
     "nanoseconds": ("sm_90a", "GLOBALTIMER", {"clock_read"}),
-    "state": ("sm_90a", "GLOBALS", {"writable_globals"}),
     "device memory": ("sm_90a", "MALLOC", {"unresolved_symbols"}),
 }
 
@@ -74,6 +74,20 @@ def test_each_thing_has_its_name(judge, case):
 def test_an_f16_problem_may_accumulate_in_f16(judge):
     found = judge(SUSPICIOUS, "sm_80", "-DF16", "-DBF16", problem=F16)
     assert {finding.name for finding in found} == {"bf16_mma"}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("define", ["GLOBALS", "BY_POINTER", "BY_INDEX", "EMPTY"])
+def test_only_globals_that_code_can_reach_are_state(judge, target, define):
+    found = judge(SUSPICIOUS, target, f"-D{define}")
+    assert [finding.name for finding in found] == ([] if define == "EMPTY" else ["writable_globals"])
+
+
+@pytest.mark.slow
+def test_nothing_speaks_against_cute(judge):
+    if not toolchain.cutlass():
+        pytest.skip("CUTLASS is not installed")
+    assert judge((SOURCES / "cute.cu").read_text(), "sm_90a") == ()
 
 
 @pytest.mark.parametrize(("target", "defines"), [("sm_80", ""), ("sm_90a", ""), ("sm_100a", "F16_TCGEN05")])

@@ -80,6 +80,20 @@ __global__ void reads_time(uint64_t* p) { asm volatile("mov.u64 %0, %%globaltime
 __device__ int launches;
 __global__ void counts(int* p) { *p = atomicAdd(&launches, 1); }
 #endif
+#ifdef BY_POINTER
+__device__ int launches;
+__constant__ int* where = &launches;
+__global__ void counts(int* p) { *p = atomicAdd(where, 1); }
+#endif
+#ifdef BY_INDEX
+__device__ const float written_over[4] = {1, 2, 3, 4};
+__global__ void looks_up(float* p, int i) { *p = written_over[i]; }
+#endif
+#ifdef EMPTY  // what the constants of a header leave behind
+struct Tag {};
+__device__ Tag tag;
+__device__ int never_used;
+#endif
 #ifdef MALLOC
 __global__ void allocates(int** p) { *p = (int*)malloc(64); }
 #endif
