@@ -400,6 +400,7 @@ inline int __shfl_sync(unsigned, int value, int lane) {
     return got;
 }
 template <class T> T __ldcg(const T* from) { return *from; }
+template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> void __stcg(T* to, T value) { *to = value; }
 inline int atomicAdd(int* to, int value) { return ++emu::progress, (*to += value) - value; }
 
@@ -413,7 +414,8 @@ struct alignas(64) CUtensorMap { char opaque[128]; };
 enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorNotSupported = 801, CUDA_SUCCESS = 0 };
 enum { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 1, CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_32B = 3 };
-enum { cudaEnableDefault, cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize, cudaLaunchAttributeClusterDimension };
+enum { cudaEnableDefault, cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncAttributePreferredSharedMemoryCarveout, cudaLaunchAttributeClusterDimension };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int, int rank, void* data, const cuuint64_t* size, const cuuint64_t* pitch,
     const cuuint32_t* box, const cuuint32_t* step, int, CUtensorMapSwizzle swizzle, int, int) {

@@ -64,7 +64,7 @@ def translate(source: str) -> str:
     source = re.sub(r"#include <(cuda|cuda_fp16|cuda_runtime)\.h>\n", "", source)
     source = re.sub(r"//.*", "", source)
     source = re.sub(r"#pragma unroll.*", "", source)
-    clusters = re.search(r"__cluster_dims__\((\w+), 1, 1\)", source)
+    clusters = re.search(r"__cluster_dims__\((.+?), 1, 1\)", source)
     source = re.sub(r"__cluster_dims__\(.*?\) ", "", source)
     source = source.replace("extern __shared__ uint8_t raw[];", "uint8_t* raw = (uint8_t*)emu::dynamic_shared();")
     launch = f"emu::launch((\\2), \\3, \\4, {clusters.group(1) if clusters else 1}, [=] {{ \\1(\\5); }});"
