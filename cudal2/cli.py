@@ -106,6 +106,20 @@ def _eval(arguments: argparse.Namespace) -> None:
         evaluate.show(rows)
 
 
+def _search(arguments: argparse.Namespace) -> None:
+    from cudal2 import search
+    from cudal2.archive import Archive
+    from cudal2.config import SearchConfig, load
+    from cudal2.worker.pool import Pool
+
+    named = [word for word in arguments.overrides if "=" not in word]
+    settings = [word for word in arguments.overrides if "=" in word]
+    shapes = [f"shapes.names=[{','.join(named)}]"] if named else []
+    config = load("search", [f"target={arguments.target}", *_shapes(arguments), *shapes, *settings], SearchConfig)
+    with Archive(Path(config.run) / "archive.sqlite") as archive, Pool(config.worker, config.target) as pool:
+        search.run(config, pool, archive)
+
+
 def _export(arguments: argparse.Namespace) -> None:
     from cudal2 import export
     from cudal2.archive import Archive
@@ -219,6 +233,10 @@ def _parser() -> argparse.ArgumentParser:
     _of_a_run(verb)
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
     verb.add_argument("--limit", type=int, help="only the first so many shapes")
+    verb = _verb(verbs, "search", _search, "try settings of the kernel families for each problem; resumable")
+    verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
+    verb.add_argument("--target", default="cpu")
+    _overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
     verb = _verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
     _of_a_run(verb)
 

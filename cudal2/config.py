@@ -193,6 +193,35 @@ class EvalConfig(_Config, frozen=True):
     worker: WorkerConfig = WorkerConfig()
 
 
+class SearchMethodConfig(_Config, frozen=True):
+    """How settings are proposed, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
+
+    `families` are names, none for all. The first generation of `evolve` starts with the best settings of
+    `neighbours` other shapes and what `prior` proposes (nvidia: `pip install cudal2[heuristics]`).
+    `seconds` are of wall time and looked at between generations; a search that is continued has used up what
+    it spent before.
+    """
+
+    method: Literal["evolve", "random"] = "evolve"
+    kernels: int = 64
+    seconds: float = 0.0
+    generation: int = 8
+    families: tuple[str, ...] = ()
+    neighbours: int = 3
+    prior: Literal["none", "nvidia"] = "none"
+
+
+class SearchConfig(_Config, frozen=True):
+    """A search over the knobs of kernel families, into the archive of the folder `run`."""
+
+    run: str
+    seed: int = 0
+    target: str = "cpu"
+    shapes: ShapesConfig = ShapesConfig()
+    search: SearchMethodConfig = SearchMethodConfig()
+    worker: WorkerConfig = WorkerConfig()
+
+
 class BenchConfig(_Config, frozen=True):
     """What `cudal2 bench` measures with."""
 

@@ -111,7 +111,7 @@ def _training(archive: Archive, folder: Path) -> list[Sample]:
     """The samples of the run's own steps: of the run named like the folder, or else of the last one."""
     runs = defaultdict(list)
     for sample in archive.samples():
-        if not sample.origin.run.startswith("eval "):
+        if not sample.origin.run.startswith(("eval ", "search ")):
             runs[sample.origin.run].append(sample)
     return runs.get(folder.resolve().name) or (list(runs.values())[-1] if runs else [])
 

@@ -23,14 +23,14 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.config import ShapesConfig, WorkerConfig, _Config
+from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Timing, Verdict, digest, to_json
@@ -63,35 +63,6 @@ ADVISED = {
     **{"stages": "stages", "cluster": "cluster", "splits": "split_k"},
 }
 """Knobs by the names that the CUDA families give them, and the field that advises on each."""
-
-
-class SearchMethodConfig(_Config, frozen=True):
-    """How settings are proposed, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
-
-    `families` are names, none for all. The first generation of `evolve` starts with the best settings of
-    `neighbours` other shapes and what `prior` proposes (nvidia: `pip install cudal2[heuristics]`).
-    `seconds` are of wall time and looked at between generations; a search that is continued has used up what
-    it spent before.
-    """
-
-    method: Literal["evolve", "random"] = "evolve"
-    kernels: int = 64
-    seconds: float = 0.0
-    generation: int = 8
-    families: tuple[str, ...] = ()
-    neighbours: int = 3
-    prior: Literal["none", "nvidia"] = "none"
-
-
-class SearchConfig(_Config, frozen=True):
-    """A search over the knobs of kernel families, into the archive of the folder `run`."""
-
-    run: str
-    seed: int = 0
-    target: str = "cpu"
-    shapes: ShapesConfig = ShapesConfig()
-    search: SearchMethodConfig = SearchMethodConfig()
-    worker: WorkerConfig = WorkerConfig()
 
 
 class Setting(msgspec.Struct, frozen=True):

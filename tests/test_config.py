@@ -6,12 +6,18 @@ import fakes
 import pytest
 
 from cudal2.assets import asset
-from cudal2.config import BenchConfig, EvalConfig, SftConfig, TrainConfig, load
+from cudal2.config import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig, load
 from cudal2.train import grpo
 from cudal2.train.callbacks import read_metrics
 
 CONF = asset("conf")
-SCHEMAS = {"train": TrainConfig, "sft": SftConfig, "eval": EvalConfig, "bench": BenchConfig}
+SCHEMAS = {
+    "train": TrainConfig,
+    "sft": SftConfig,
+    "eval": EvalConfig,
+    "bench": BenchConfig,
+    "search": SearchConfig,
+}
 
 
 def names(group: str) -> list[str]:

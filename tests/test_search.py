@@ -13,11 +13,11 @@ from rich.console import Console
 
 from cudal2 import corpus, search
 from cudal2.archive import Archive
-from cudal2.config import ShapesConfig, load
+from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, load
 from cudal2.corpus import Family, Rule
 from cudal2.problem import parse
 from cudal2.records import HarnessFault, Status, Timing, Verdict
-from cudal2.search import SearchConfig, SearchMethodConfig, Setting
+from cudal2.search import Setting
 from cudal2.target import find
 
 TILES = (8, 16, 32, 64, 128, 256)

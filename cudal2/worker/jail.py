@@ -156,7 +156,6 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         "AS": limits.address_space,
         "DATA": limits.data,
         "FSIZE": limits.file_size,
-        "NPROC": limits.processes if os.geteuid() == 0 else 4096,  # counted with all that the user runs already
         "CPU": limits.cpu_seconds,
         "CORE": 0,
         "NOFILE": 256,
@@ -207,19 +206,25 @@ def _bubblewrap(command, readable, writable, devices, system, limits, environmen
         "--info-fd",
         str(information),
         *(["--seccomp", str(seccomp)] if seccomp is not None else []),
+        # Set inside, where the jail's own user namespace counts: a fork bomb must not take its neighbours' share.
+        *(_tool("prlimit"), f"--nproc={limits.processes}"),
         *command,
     ]
 
 
 def _landlock(command, readable, writable, devices, system, limits, seccomp) -> list[str]:
     reads = [*SYSTEM, *SYSTEM_FILES, "/dev/null", "/dev/zero", "/dev/urandom", *map(str, readable)]
+    writes = [*map(str, writable), *map(str, devices), "/dev/null"]
     if system:
         reads += ["/proc", "/sys"]
+        writes += ["/proc"]  # a CUDA driver names its threads there; what is of other users stays theirs
+    # Counted with all that the user runs already.
+    processes = {"NPROC": limits.processes if os.geteuid() == 0 else 4096}
     return [
         *(sys.executable, "-I", "-S", landlock.__file__),
         *(f"--read={path}" for path in reads),
-        *(f"--write={path}" for path in [*map(str, writable), *map(str, devices), "/dev/null"]),
-        *(f"--limit={name}={value}" for name, value in _rlimits(limits).items()),
+        *(f"--write={path}" for path in writes),
+        *(f"--limit={name}={value}" for name, value in (_rlimits(limits) | processes).items()),
         *([f"--user={NOBODY}"] if os.geteuid() == 0 else []),
         *([f"--seccomp={seccomp}"] if seccomp is not None else []),
         "--",

@@ -165,10 +165,10 @@ class Pool:
 
 def check(config: WorkerConfig, target: str) -> None:
     """Raises HarnessFault where a worker could not start here; makes no GPU context in this process."""
-    jail.choose(config.jail)
     if find(target).kind == "cuda":
         from cudal2.worker.cuda import device, toolchain
 
+        jail.choose(config.jail, system=True)
         toolchain.find()
         device.find()
     else:

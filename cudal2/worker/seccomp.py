@@ -101,10 +101,13 @@ def gpu() -> bytes:
     """For a process with a CUDA context: as `toolchain`, but Unix sockets may be made and listened on.
 
     None can reach a socket outside: Landlock does not rule on those that are files, so connecting and sending to an
-    address are refused here, as if no daemon (MPS, say) were there.
+    address are refused here, as if no daemon (MPS, say) were there. It may start threads, but no process.
     """
     lib = _library()
-    rules = _without(lib, [*_DENIED, "sendmsg", "sendmmsg"])
+    rules = _without(lib, [*_DENIED, "sendmsg", "sendmmsg", "fork", "vfork"])
+    # glibc tries clone3, whose flags a filter cannot see, and falls back to clone where it is missing.
+    rules.add_rule(lib.ERRNO(errno.ENOSYS), "clone3")
+    rules.add_rule(lib.ERRNO(errno.EPERM), "clone", lib.Arg(0, lib.MASKED_EQ, CLONE_THREAD, 0))
     rules.add_rule(lib.ERRNO(errno.EPERM), "socket", lib.Arg(0, lib.NE, socket.AF_UNIX))
     rules.add_rule(lib.ERRNO(errno.EPERM), "sendto", lib.Arg(4, lib.NE, 0))
     rules.add_rule(lib.ERRNO(errno.ECONNREFUSED), "connect")

@@ -30,7 +30,9 @@ class Worker:
     def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
         self.config, self.target = config, find(target)
         self.cache = Cache(Path(config.cache).expanduser())
-        self.backend: Backend = backend.make(self.target, config, jail.choose(config.jail), self.cache)
+        self.backend: Backend = backend.make(
+            self.target, config, jail.choose(config.jail, system=self.target.kind == "cuda"), self.cache
+        )
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
 

@@ -6,14 +6,19 @@ only this process maps: the GPU's MMU keeps candidates away from them.
 """
 
 import os
+from collections.abc import Sequence
 
 import torch
 from cuda.bindings import driver
 
 from cudal2.records import HarnessFault
 from cudal2.worker import inputs
-from cudal2.worker.cuda.layout import GUARD, SEMAPHORES, WORKSPACE_GUARD, Layout
+from cudal2.worker.cuda.layout import GUARD, SEMAPHORES, WORKSPACE_GUARD, Layout, Salt
 
+EVICTED = 256 << 20
+"""Bytes read to empty the L2: twice the largest of today's cards."""
+POISON = 0x7E00
+"""The fp16 NaN that `inputs.poison` writes."""
 SHARED = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 
@@ -74,22 +79,21 @@ def matrices(memory: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, torch.
 class Arena:
     """Shared sets of A, B, C and a workspace, laid out as `layout` says; `fd` hands the memory to another process.
 
-    `a` [sets,M,K], `b` [sets,*b_shape] and `c` [sets,M,N] are float16 views of the shared memory; `inputs` are the
-    private originals of a and b, of the same shapes.
+    `a` [sets,M,K], `b` [sets,*b_shape] and `c` [sets,M,N] are float16 views of the shared `memory`, which is int16;
+    `inputs` are the private originals of a and b, of the same shapes.
     """
 
     def __init__(self, layout: Layout, rng: torch.Generator) -> None:
         self.layout, self.problem, self._rng = layout, layout.problem, rng
         self._handle, self._pointer, self.fd = None, 0, -1
         self._reserve()
-        memory = look_at(self._pointer, layout.bytes)
+        self.memory = memory = look_at(self._pointer, layout.bytes)
         self.a, self.b, self.c = matrices(memory, layout)
         self.inputs = (torch.empty_like(self.a), torch.empty_like(self.b))
         self._workspace = memory[layout.workspace // 2 : layout.bytes // 2]
         self._guards = self._guard_views(memory)
         self._secret = [_nan_patterns(view.shape, rng) for view in self._guards]
-        for view, secret in zip(self._guards, self._secret):
-            view.copy_(secret)
+        self._other = torch.zeros(EVICTED // 4, dtype=torch.int32, device="cuda")
 
     def close(self) -> None:
         """Give the memory back; harmless when done before. Views must not be used any more."""
@@ -122,33 +126,60 @@ class Arena:
             if end > start
         ]
 
-    def fill(self, first: int, count: int) -> None:
+    def restore_guards(self) -> None:
+        """Put back what an earlier candidate may have overwritten."""
+        for view, secret in zip(self._guards, self._secret):
+            view.copy_(secret)
+
+    def fill(self, window: slice) -> None:
         """Fresh normals in the inputs of these sets, and in their private originals."""
         for original, shared in zip(self.inputs, (self.a, self.b)):
-            inputs.fill_normal(self._rng, original[first : first + count])
-            shared[first : first + count] = original[first : first + count]
+            inputs.fill_normal(self._rng, original[window])
+            shared[window] = original[window]
 
-    def put(self, set_: int, a: torch.Tensor, b: torch.Tensor) -> None:
+    def put(self, number: int, a: torch.Tensor, b: torch.Tensor) -> None:
         """These inputs in one set."""
         for original, shared, value in zip(self.inputs, (self.a, self.b), (a, b)):
-            original[set_] = value
-            shared[set_] = value
+            original[number] = value
+            shared[number] = value
 
-    def poison(self, first: int, count: int, workspace: int) -> None:
-        """NaN in every output of these sets, and in the `workspace` bytes asked for but for the semaphores."""
-        self.c[first : first + count] = torch.nan
+    def poison(self, workspace: int) -> None:
+        """NaN in every output, and random ones in the `workspace` bytes asked for but for the semaphores."""
+        inputs.poison(self.c)
         used = self._workspace[: (workspace + WORKSPACE_GUARD) // 2]
         used.copy_(_nan_patterns(used.shape, self._rng))
-        self._workspace_secret = used[workspace // 2 :].clone()
+        self._beyond = used[workspace // 2 :].clone()
         used[: min(SEMAPHORES, workspace) // 2] = 0
 
-    def inputs_intact(self, first: int, count: int) -> bool:
-        """Whether A and B of these sets still hold what was put there."""
-        part = slice(first, first + count)
+    def evict(self) -> None:
+        """Read enough other memory that the L2 holds nothing of the sets."""
+        self._other.sum()
+
+    def salts(self, sets: Sequence[int]) -> list[Salt]:
+        """A random element of A of each of these sets and another value for it, which the private A takes on now."""
+        p, salts = self.problem, []
+        numbers = torch.as_tensor(sets, device="cuda")
+        rows = torch.randint(p.m, numbers.shape, generator=self._rng, device="cuda")
+        columns = torch.randint(p.k, numbers.shape, generator=self._rng, device="cuda")
+        values = 4 + 4 * torch.rand(numbers.shape, generator=self._rng, device="cuda").half()
+        self.inputs[0][numbers, rows, columns] = values
+        bits = values.view(torch.int16).tolist()
+        for number, row, column, value in zip(sets, rows.tolist(), columns.tolist(), bits):
+            offset = number * self.layout.stride + self.layout.a + 2 * (row * p.k + column)
+            salts.append((offset, value))
+        return salts
+
+    def inputs_intact(self, window: slice) -> bool:
+        """Whether A and B of these sets hold what their private originals do."""
         return all(
-            torch.equal(shared[part].view(torch.int16), original[part].view(torch.int16))
+            torch.equal(shared[window].view(torch.int16), original[window].view(torch.int16))
             for shared, original in zip((self.a, self.b), self.inputs)
         )
+
+    def others_unwritten(self, window: slice) -> bool:
+        """Whether no output but those of these sets was written since `poison`."""
+        others = (self.c[: window.start], self.c[window.stop :])
+        return not any(bool((c.view(torch.int16) != POISON).any()) for c in others if len(c))
 
     def guards_intact(self) -> bool:
         """Whether no band beside any matrix was written."""
@@ -160,7 +191,7 @@ class Arena:
         if bool(head.any()):
             return "left the semaphores at the head of the workspace non-zero"
         beyond = self._workspace[workspace // 2 : (workspace + WORKSPACE_GUARD) // 2]
-        return "" if torch.equal(beyond, self._workspace_secret) else "wrote beyond the workspace it asked for"
+        return "" if torch.equal(beyond, self._beyond) else "wrote beyond the workspace it asked for"
 
 
 def _nan_patterns(shape: torch.Size, rng: torch.Generator) -> torch.Tensor:

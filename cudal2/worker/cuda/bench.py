@@ -1,6 +1,7 @@
 """Is a recorded CUDA kernel right, and how fast is it next to the vendor's libraries? The referee's side of both."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -60,6 +61,7 @@ class CudaBench:
         """Check a recorded launcher on fresh inputs, then time it. HarnessFault only where the harness fails."""
         clock = Clock()
         table = self.table(problem)
+        table.arena.restore_guards()
         clock.lap("baselines")
         checks: dict = {}
         runner = self.runners.take()
@@ -126,16 +128,18 @@ class CudaBench:
     def _call(self, run: Run, arena: Arena, set_: int, data: tuple, workspace: int) -> tuple[torch.Tensor, float]:
         """One call on poisoned C and workspace; a copy of C, and its seconds. Raises CandidateFailed."""
         arena.put(set_, *data)
-        arena.poison(set_, 1, workspace)
+        arena.poison(workspace)
         torch.cuda.synchronize()
-        seconds, _ = run(set_, 1)
+        seconds, _ = run([set_])
         if not arena.guards_intact():
             raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside a matrix")
         if said := arena.workspace_finding(workspace):
             status = Status.OUT_OF_BOUNDS if "beyond" in said else Status.WRONG
             raise CandidateFailed(status, said)
-        if not arena.inputs_intact(set_, 1):
+        if not arena.inputs_intact(slice(set_, set_ + 1)):
             raise CandidateFailed(Status.WRONG, "changed an input")
+        if not arena.others_unwritten(slice(set_, set_ + 1)):
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote to the output of another call")
         return arena.c[set_].clone(), seconds
 
     def _time(self, runner: Runner, guess: float, table: Table, workspace: int) -> tuple[Timing, ...]:
@@ -149,8 +153,8 @@ class CudaBench:
         others = sorted((seconds, name) for name, seconds in table.seconds.items() if name != best)
         timings = [paired, *(derived(paired, name, seconds / table.seconds[best]) for seconds, name in others)]
 
-        def host(first: int, count: int, gap: float) -> list[float]:
-            return runner.host(first, count, gap, int(self._order.integers(1 << 62)))
+        def host(sets: Sequence[int], gap: float) -> list[float]:
+            return runner.host(sets, gap, int(self._order.integers(1 << 62)))
 
         for protocol in self.config.protocols:
             if protocol != "device":
@@ -200,7 +204,7 @@ class CudaBench:
                 self._tables.popitem(last=False)[1].arena.close()
             torch.cuda.empty_cache()
             arena = Arena(layout(problem), inputs.generator("cuda"))
-            arena.fill(0, arena.layout.sets)
+            arena.fill(slice(None))
             side = VendorSide(self.vendor, problem, *arena.inputs, torch.empty_like(arena.c))
             self._tables[problem] = Table(arena, side, self.vendor.prepare(problem, side.sets))
         self._tables.move_to_end(problem)

@@ -39,6 +39,8 @@ LIBRARY_BYTES = 64 << 20
 MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
 FILE_BYTES = 256 << 20
+CANNOT_RUN = (126, 127)
+"""What a shell, or a jail that cannot start another process, answers with."""
 MESSAGE_BYTES = 4 << 20
 """How far the compiler's output is read in search of what ptxas says about each kernel."""
 
@@ -180,6 +182,8 @@ def _compile(
         )
         if code == 0:
             return _finished(made, folder, text)
+        if code in CANNOT_RUN:
+            raise HarnessFault(f"the compiler could not be run ({code}): {made.log[:200]}", "Try again; see doctor")
         if text.startswith("bwrap: "):  # every line that a source can cause starts with its name
             raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
         if shutil.disk_usage(folder).free < FREE_BYTES:

@@ -1,7 +1,8 @@
 """Where a problem's buffers lie in the one range of device memory that referee and runner share. Pure arithmetic.
 
 Sets of A, B and C follow one another at a constant stride, each matrix between guard bands; the workspace comes last.
-There are enough sets that a pass over all of them leaves nothing of the first in the L2.
+There are so many sets that the L2 holds only a part of them: a call finds its inputs in memory, whatever it or those
+before it may have fetched ahead.
 """
 
 import msgspec
@@ -19,6 +20,9 @@ WORKSPACE_GUARD = 64 << 10
 SEMAPHORES = 16 << 10
 """Bytes at the head of the workspace that are zero on entry and must be on exit."""
 GRANULE = 2 << 20
+
+Salt = tuple[int, int]
+"""Where in the range, in bytes, an fp16 value is written, and its bits."""
 
 
 class Layout(msgspec.Struct, frozen=True):

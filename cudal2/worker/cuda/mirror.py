@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.arena import SHARED, Arena, ask, look_at, mapped, matrices
 from cudal2.worker.cuda.baselines import Vendor
-from cudal2.worker.cuda.layout import Layout
+from cudal2.worker.cuda.layout import Layout, Salt
 from cudal2.worker.cuda.pairing import VendorSide, layout_of
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=dd")
@@ -29,6 +30,7 @@ class Mirror:
     """Baseline `name` in another process on `arena`; a context manager. HarnessFault where the process fails."""
 
     def __init__(self, name: str, arena: Arena, cache: Cache) -> None:
+        self._memory = arena.memory
         self._socket, theirs = socket.socketpair()
         words = (theirs.fileno(), arena.fd, name, cache.root, msgspec.json.encode(arena.layout).decode())
         command = [sys.executable, "-m", "cudal2.worker.cuda.mirror", *map(str, words)]
@@ -48,11 +50,18 @@ class Mirror:
         self._process.kill()
         self._process.wait()
 
-    def run(self, first: int, count: int) -> tuple[float, float]:
-        """One pass over these sets; seconds on the device's clock and on the host's."""
-        self._socket.sendall(COMMAND.pack(first, count))
+    def run(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
+        """One pass over these neighbouring sets; seconds on the device's clock and on the host's."""
+        self._write(salts)
+        self._socket.sendall(COMMAND.pack(min(sets), max(sets) + 1))
         device, host = REPLY.unpack(self._exactly(REPLY.size))
         return device, host
+
+    def _write(self, salts: Sequence[Salt]) -> None:
+        """Ahead of all calls: it is known of the vendor that a call does no other call's work."""
+        for offset, value in salts:
+            self._memory[offset // 2] = value
+        torch.cuda.synchronize()
 
     def _exactly(self, size: int) -> bytes:
         data = self._socket.recv(size, socket.MSG_WAITALL)
@@ -73,9 +82,10 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
-            first, count = COMMAND.unpack(data)
-            side.refresh(layout_of(name), first, count)
-            seconds = side.run(name, first, count)
+            window = slice(*COMMAND.unpack(data))
+            side.refresh(layout_of(name), window)
+            torch.cuda.synchronize()
+            seconds = side.run(name, window)
             commands.sendall(REPLY.pack(seconds, seconds))
 
 

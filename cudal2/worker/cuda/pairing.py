@@ -6,7 +6,8 @@ of the same inputs, and their results are the reference for the candidate's.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -19,13 +20,22 @@ from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import timing, verify
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.baselines import Vendor
+from cudal2.worker.cuda.layout import Salt
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""
 
-Run = Callable[[int, int], tuple[float, float]]
-"""Replay the sets first … first + count - 1; seconds on the device's clock and on the host's."""
+
+class Run(Protocol):
+    """Replays sets in the order given, each behind a salt where there are any."""
+
+    def __call__(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
+        """Seconds on the device's clock and on the host's."""
+
+
+HostRun = Callable[[Sequence[int], float], list[float]]
+"""Calls sets one by one with mean gaps of so many seconds; seconds of each call on the host's clock."""
 
 
 class VendorSide:
@@ -42,24 +52,21 @@ class VendorSide:
             self._b[layout] = self._b[self.problem.layout].transpose(1, 2).contiguous()
         return self._b[layout]
 
-    def refresh(self, layout: str, first: int, count: int) -> None:
+    def refresh(self, layout: str, window: slice) -> None:
         """Bring B of these sets into `layout`, where that is not how it was filled."""
         if layout != self.problem.layout:
-            part = slice(first, first + count)
-            self.b(layout)[part] = self._b[self.problem.layout][part].transpose(1, 2)
+            self.b(layout)[window] = self._b[self.problem.layout][window].transpose(1, 2)
 
     def sets(self, layout: str) -> list[tuple[Tensor, Tensor, Tensor]]:
         """(a, b, c) of every set."""
         return list(zip(self.a, self.b(layout), self.c))
 
-    def run(self, name: str, first: int, count: int) -> float:
+    def run(self, name: str, window: slice) -> float:
         """Seconds on the device's clock of one pass over these sets with baseline `name`."""
-        key = (name, first, count)
+        key = (name, window.start, window.stop)
         if key not in self._graphs:
-            sets = self.sets(layout_of(name))[first : first + count]
-            self._graphs[key] = self.vendor.capture(name, self.problem, sets)
+            self._graphs[key] = self.vendor.capture(name, self.problem, self.sets(layout_of(name))[window])
             self.vendor.clock.replay(self._graphs[key])  # uploads it
-        torch.cuda.synchronize()
         return self.vendor.clock.replay(self._graphs[key])
 
 
@@ -77,52 +84,87 @@ class Stage(msgspec.Struct, frozen=True):
     rng: np.random.Generator
     rounding: int
 
-    def check(self, first: int, count: int, workspace: int) -> None:
+    def prepare(self, window: slice, name: str, workspace: int) -> None:
+        """Fresh inputs for both sides, every output and the workspace poisoned."""
+        self.arena.fill(window)
+        self.vendor.refresh(layout_of(name), window)
+        self.arena.poison(workspace)
+
+    def first(self) -> str:
+        """Which side goes first, by the toss of a coin."""
+        return ("candidate", "vendor")[self.rng.integers(2)]
+
+    def cold(self) -> None:
+        """Nothing of any set in the L2, and the device idle."""
+        self.arena.evict()
+        torch.cuda.synchronize()
+
+    def check(self, window: slice, workspace: int) -> None:
         """Everything about a timed window but its time. Raises CandidateFailed."""
-        part = slice(first, first + count)
-        if not self.arena.inputs_intact(first, count):
+        if not self.arena.inputs_intact(window):
             raise CandidateFailed(Status.WRONG, "in timed calls an input was changed")
+        if not self.arena.others_unwritten(window):
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, "a timed call wrote to the output of another")
         if said := self.arena.workspace_finding(workspace):
             raise CandidateFailed(Status.WRONG, f"a timed call {said}")
-        found = verify.check_timed(self.arena.c[part], self.vendor.c[part], self.arena.problem, self.rounding)
-        raise_finding(found)
+        results = self.arena.c[window], self.vendor.c[window]
+        raise_finding(verify.check_timed(*results, self.arena.problem, self.rounding))
 
 
 def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, vendor_guess: float) -> Timing:
     """Time `candidate` (about `guess` seconds a call, `workspace` bytes) against baseline `name` on the device's clock.
 
-    Every window gets fresh inputs and a poisoned C and workspace. Raises CandidateFailed.
+    Every window has fresh inputs and goes through its sets in an order that the candidate cannot know. Once, at a
+    moment that it cannot know either, the inputs change between the calls. Raises CandidateFailed.
     """
-    arena, vendor, config = stage.arena, stage.vendor, stage.config
+    vendor, config, sets = stage.vendor, stage.config, stage.arena.layout.sets
     ours: list[float] = []
     theirs: list[float] = []
     unseen: list[float] = []
-    count = timing.calls_for(max(guess, vendor_guess), config.batch_ms / 1e3, arena.layout.sets)
+    count = timing.calls_for(max(guess, vendor_guess), config.batch_ms / 1e3, sets)
+    salted = int(stage.rng.integers(config.min_pairs + 1))
+    orders: dict[int, list[int]] = {}
     started, first, warm_up = time.perf_counter(), 0, True
     while True:
-        arena.fill(first, count)
-        vendor.refresh(layout_of(name), first, count)
-        arena.poison(first, count, workspace)
-        for side in ("candidate", "vendor") if stage.rng.integers(2) else ("vendor", "candidate"):
-            torch.cuda.synchronize()
+        window = slice(first, first + count)
+        order = orders.setdefault(first, (first + stage.rng.permutation(count)).tolist())
+        if salted == 0:
+            salted_calls(candidate, workspace, stage, name, window, order)
+        salted -= 1
+        stage.prepare(window, name, workspace)
+        leader = stage.first()
+        for side in (leader, "vendor" if leader == "candidate" else "candidate"):
+            stage.cold()
             if side == "candidate":
-                seconds, host_seconds = candidate(first, count)
+                seconds, host_seconds = candidate(order)
             else:
-                vendor_seconds = vendor.run(name, first, count)
-        stage.check(first, count, workspace)
+                vendor_seconds = vendor.run(name, window)
+        stage.check(window, workspace)
         if not warm_up:
             ours.append(seconds / count)
             theirs.append(vendor_seconds / count)
             unseen.append(host_seconds - seconds)
         warm_up = False
-        first = first + count if first + 2 * count <= arena.layout.sets else 0
+        first = first + count if first + 2 * count <= sets else 0
         if ours and _enough(ours, theirs, config, started):
             break
-    if not arena.guards_intact():
+    if not stage.arena.guards_intact():
         raise CandidateFailed(Status.OUT_OF_BOUNDS, "in timed calls wrote beside a matrix")
     if float(np.median(unseen)) > max(CLOCKS_DIFFER, 0.25 * count * float(np.median(ours))):
         raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
     return summary(ours, theirs, name, "device", count)
+
+
+def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window: slice, order: list[int]) -> None:
+    """The calls of a timed window, each set's A changed just before its call. Raises CandidateFailed.
+
+    Shows a call that did the work of later ones ahead, wherever it left the results.
+    """
+    stage.prepare(window, name, workspace)
+    stage.cold()
+    candidate(order, stage.arena.salts(order))
+    stage.vendor.run(name, window)
+    stage.check(window, workspace)
 
 
 def _enough(ours: list[float], theirs: list[float], config: WorkerConfig, started: float) -> bool:
@@ -133,30 +175,30 @@ def _enough(ours: list[float], theirs: list[float], config: WorkerConfig, starte
     return figure.half_width <= config.precision or len(ours) >= config.max_pairs or late
 
 
-def pair_on_host(host: Callable, workspace: int, stage: Stage, name: str, protocol: str) -> Timing:
+def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protocol: str) -> Timing:
     """Time single calls on the host's clock, in blocks of either side: `offline`, or `server` with idle gaps.
 
-    `host(first, count, gap_seconds)` gives the seconds of one call on each of these sets. Raises CandidateFailed.
+    Raises CandidateFailed.
     """
-    arena, vendor, config = stage.arena, stage.vendor, stage.config
+    vendor, config, sets = stage.vendor, stage.config, stage.arena.layout.sets
     gap = 1 / config.server_qps if protocol == "server" else 0.0
-    count, layout = min(config.host_calls, arena.layout.sets), layout_of(name)
+    count, layout = min(config.host_calls, sets), layout_of(name)
     ours: list[float] = []
     theirs: list[float] = []
     started, first = time.perf_counter(), 0
     while not ours or not _enough(ours, theirs, config, started):
-        arena.fill(first, count)
-        vendor.refresh(layout, first, count)
-        arena.poison(first, count, workspace)
-        for side in ("candidate", "vendor") if stage.rng.integers(2) else ("vendor", "candidate"):
-            torch.cuda.synchronize()
+        window = slice(first, first + count)
+        stage.prepare(window, name, workspace)
+        leader = stage.first()
+        for side in (leader, "vendor" if leader == "candidate" else "candidate"):
+            stage.cold()
             if side == "candidate":
-                ours.append(float(np.median(host(first, count, gap))))
+                ours.append(float(np.median(host((first + stage.rng.permutation(count)).tolist(), gap))))
             else:
-                sets = vendor.sets(layout)[first : first + count]
-                theirs.append(float(np.median(vendor.vendor.host_seconds(name, arena.problem, sets, count, gap))))
-        stage.check(first, count, workspace)
-        first = first + count if first + 2 * count <= arena.layout.sets else 0
+                calls = vendor.vendor.host_seconds(name, vendor.problem, vendor.sets(layout)[window], count, gap)
+                theirs.append(float(np.median(calls)))
+        stage.check(window, workspace)
+        first = first + count if first + 2 * count <= sets else 0
     return summary(ours, theirs, name, protocol, count)
 
 

@@ -3,8 +3,9 @@
 //
 //   runner SOCKET
 //
-// Each command is one `Command`; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls.
-// LOAD brings two file descriptors with it: the buffers' memory, and a file with the cubin and the packed plans (plan.py).
+// Each command is a `Command`, the numbers of the sets it is about and, where salted, a `Salt` for each of them; the reply
+// is a `Reply` and `length` bytes: an error's text, or the seconds of single calls. LOAD brings two file descriptors with it:
+// the buffers' memory, and a file with the cubin and the packed plans (plan.py).
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,9 +22,13 @@
 
 enum { LOAD = 1, RUN = 2, HOST = 3 };
 struct Command {
-    uint32_t what, first, count, unused;
+    uint32_t what, count, salted, unused;
     uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
+};
+struct Salt {  // a value written into a set's input just before its call
+    uint64_t offset;
+    uint32_t value, unused;
 };
 struct Reply {
     int32_t status;  // 0, the driver's error, or -1 where the runner itself failed
@@ -31,11 +36,22 @@ struct Reply {
     double device, host;  // RUN: seconds on the device's clock and on the host's
 };
 
-// Keeps the device busy while the host enqueues what is timed, so that the launch is not part of the time.
-static const char SPIN[] = R"(
+// Our own device code. `spin` keeps the device busy while the host enqueues what is timed, so that the launch is not part
+// of the time; `salt` writes one fp16 value.
+static const char OURS[] = R"(
 .version 7.0
 .target sm_80
 .address_size 64
+.visible .entry salt(.param .u64 address, .param .u32 value) {
+    .reg .u64 %to;
+    .reg .u32 %wide;
+    .reg .u16 %half;
+    ld.param.u64 %to, [address];
+    ld.param.u32 %wide, [value];
+    cvt.u16.u32 %half, %wide;
+    st.global.u16 [%to], %half;
+    ret;
+}
 .visible .entry spin(.param .u64 nanoseconds) {
     .reg .u64 %start, %now, %length;
     .reg .pred %more;
@@ -53,9 +69,9 @@ static uint64_t spin_nanoseconds = 150000;
 static CUdevice device;
 static CUstream stream;
 static CUevent began, ended;
-static CUfunction spin;
+static CUfunction spin, salt;
 static std::vector<Plan> plans;
-static std::map<std::pair<unsigned, unsigned>, CUgraphExec> graphs;
+static std::map<std::vector<uint32_t>, CUgraphExec> graphs;
 
 static double now() {
     timespec t;
@@ -81,15 +97,29 @@ static void load(const Command& command, int memory, int file) {
     plans = read_plans({data, data + status.st_size});
 }
 
-// The plans `first` to `first + count - 1`, one after the other.
-static CUgraphExec graph_of(unsigned first, unsigned count) {
-    CUgraphExec& executable = graphs[{first, count}];
-    if (executable) return executable;
+static CUgraphNode add_salt(CUgraph graph, const Salt& value, const CUgraphNode* before) {
+    CUdeviceptr address = BASE + value.offset;
+    uint32_t bits = value.value;
+    void* arguments[] = {&address, &bits};
+    CUDA_KERNEL_NODE_PARAMS p = {};
+    p.func = salt;
+    p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
+    p.kernelParams = arguments;
+    CUgraphNode added;
+    CHECK(cuGraphAddKernelNode(&added, graph, before, before ? 1 : 0, &p));
+    return added;
+}
+
+// The plans of these sets, one after the other, each behind its salt where there is one.
+static CUgraphExec build(const std::vector<uint32_t>& sets, const std::vector<Salt>& salts) {
     CUgraph graph;
+    CUgraphExec executable;
     CHECK(cuGraphCreate(&graph, 0));
     CUgraphNode last = nullptr;
-    for (unsigned set = first; set < first + count; ++set)
-        for (const auto& node : plans.at(set)) last = add(graph, node, last ? &last : nullptr);
+    for (size_t i = 0; i < sets.size(); ++i) {
+        if (!salts.empty()) last = add_salt(graph, salts[i], last ? &last : nullptr);
+        for (const auto& node : plans.at(sets[i])) last = add(graph, node, last ? &last : nullptr);
+    }
     CHECK(cuGraphInstantiate(&executable, graph, 0));
     CHECK(cuGraphUpload(executable, stream));
     CHECK(cuStreamSynchronize(stream));
@@ -97,8 +127,10 @@ static CUgraphExec graph_of(unsigned first, unsigned count) {
     return executable;
 }
 
-static void run(const Command& command, Reply& reply) {
-    const CUgraphExec graph = graph_of(command.first, command.count);
+static void run(const std::vector<uint32_t>& sets, const std::vector<Salt>& salts, Reply& reply) {
+    CUgraphExec salted = nullptr;
+    CUgraphExec& graph = salts.empty() ? graphs[sets] : salted;
+    if (!graph) graph = build(sets, salts);
     void* arguments[] = {&spin_nanoseconds};
     const double start = now();
     CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
@@ -113,11 +145,11 @@ static void run(const Command& command, Reply& reply) {
 }
 
 // Single calls on the host's clock: launch, wait, and between calls idle for an exponentially distributed while.
-static std::vector<double> host(const Command& command) {
+static std::vector<double> host(const Command& command, const std::vector<uint32_t>& sets) {
     std::mt19937_64 random(command.seed);
     std::exponential_distribution<double> gap(command.gap > 0 ? 1 / command.gap : 1);
     std::vector<double> seconds;
-    for (unsigned set = command.first; set < command.first + command.count; ++set) {
+    for (uint32_t set : sets) {
         if (command.gap > 0)
             for (const double until = now() + gap(random); now() < until;) {
                 const double left = until - now() - 1e-4;  // sleep, then spin for the last of it
@@ -143,6 +175,13 @@ static bool receive(int socket, Command& command, int files[2]) {
     return true;
 }
 
+template <class T>
+static std::vector<T> receive(int socket, size_t count) {
+    std::vector<T> items(count);
+    if (count && recv(socket, items.data(), count * sizeof(T), MSG_WAITALL) != (ssize_t)(count * sizeof(T))) _exit(1);
+    return items;
+}
+
 static void answer(int socket, Reply reply, const void* data, size_t length) {
     reply.length = length;
     if (send(socket, &reply, sizeof reply, MSG_NOSIGNAL) < 0) _exit(1);
@@ -159,8 +198,9 @@ static void set_up_device() {
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CHECK(cuEventCreate(&began, CU_EVENT_DEFAULT));
     CHECK(cuEventCreate(&ended, CU_EVENT_DEFAULT));
-    CHECK(cuModuleLoadData(&module, SPIN));
+    CHECK(cuModuleLoadData(&module, OURS));
     CHECK(cuModuleGetFunction(&spin, module, "spin"));
+    CHECK(cuModuleGetFunction(&salt, module, "salt"));
 }
 
 int main(int count, char** argument) {
@@ -173,11 +213,16 @@ int main(int count, char** argument) {
         std::vector<double> seconds;
         int files[2] = {-1, -1};
         try {
-            if (!device && !stream) set_up_device();  // answered without a command: ready
-            else if (!receive(socket, command, files)) break;
-            else if (command.what == LOAD) load(command, files[0], files[1]);
-            else if (command.what == RUN) run(command, reply);
-            else seconds = host(command);
+            if (!stream) {
+                set_up_device();  // answered without a command: ready
+            } else {
+                if (!receive(socket, command, files)) break;
+                const auto sets = receive<uint32_t>(socket, command.count);
+                const auto salts = receive<Salt>(socket, command.salted ? command.count : 0);
+                if (command.what == LOAD) load(command, files[0], files[1]);
+                else if (command.what == RUN) run(sets, salts, reply);
+                else seconds = host(command, sets);
+            }
         } catch (const DriverError& error) {
             reply.status = error.code;
             text = error.what();

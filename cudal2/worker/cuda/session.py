@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,12 +20,12 @@ from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker import jail, seccomp
 from cudal2.worker.build import artefact, trusted
 from cudal2.worker.cuda import device, toolchain
-from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout
+from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout, Salt
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
 from cudal2.worker.outcome import CandidateFailed
 
 LOAD, RUN, HOST = 1, 2, 3
-COMMAND, REPLY = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd")
+COMMAND, REPLY, SALT = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
 HOST_MEMORY = 8 << 30
@@ -160,21 +161,25 @@ class Runner:
             os.close(file)
         self._receive()
 
-    def run(self, first: int, count: int) -> tuple[float, float]:
-        """Replay the plans of these sets once; seconds on the device's clock and on the host's."""
-        self._send(COMMAND.pack(RUN, first, count, 0, 0, 0.0))
+    def run(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
+        """Replay the plans of these sets once, in this order; seconds on the device's clock and on the host's.
+
+        A salt for each of the sets is written just before its plan.
+        """
+        salted = b"".join(SALT.pack(offset, value) for offset, value in salts)
+        self._send(COMMAND.pack(RUN, len(sets), bool(salts), 0, 0, 0.0), sets, salted)
         device_seconds, host_seconds, _ = self._receive()
         return device_seconds, host_seconds
 
-    def host(self, first: int, count: int, gap: float, seed: int) -> list[float]:
+    def host(self, sets: Sequence[int], gap: float, seed: int) -> list[float]:
         """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean."""
-        self._send(COMMAND.pack(HOST, first, count, 0, seed, gap))
+        self._send(COMMAND.pack(HOST, len(sets), 0, 0, seed, gap), sets)
         return list(array.array("d", self._receive()[2]))
 
-    def _send(self, command: bytes) -> None:
+    def _send(self, command: bytes, sets: Sequence[int], salts: bytes = b"") -> None:
         try:
-            self._socket.sendall(command)
-        except BrokenPipeError as error:
+            self._socket.sendall(command + array.array("I", sets).tobytes() + salts)
+        except (BrokenPipeError, ConnectionResetError) as error:
             raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended between calls") from error
 
     def _receive(self) -> tuple[float, float, bytes]:
