@@ -129,15 +129,17 @@ def worker(problems: list[Problem], config: BenchConfig, count: int, seed: int) 
     }
 
 
-def aa(problem: Problem, config: BenchConfig, repeats: int) -> list[Row]:
+def aa(problems: list[Problem], config: BenchConfig, repeats: int) -> list[Row]:
     """The best baseline timed as a candidate against itself; `inside` says whether 1 is in the interval."""
     rows = []
     with Worker(config.worker, config.target) as judge:
-        for repeat in range(repeats):
-            timing = judge.compare_baseline_with_itself(problem)
-            inside = timing.low <= 1.0 <= timing.high
-            figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
-            rows.append({"repeat": repeat + 1, "baseline": timing.baseline, **figures, "inside": inside})
+        for problem in problems:
+            for repeat in range(repeats):
+                timing = judge.compare_baseline_with_itself(problem)
+                inside = timing.low <= 1.0 <= timing.high
+                figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
+                what = {"problem": problem.mnk, "repeat": repeat + 1, "baseline": timing.baseline}
+                rows.append({**what, **figures, "inside": inside})
     return rows
 
 

@@ -183,7 +183,7 @@ def _bench_worker(arguments: argparse.Namespace) -> None:
 def _bench_aa(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
-    rows = bench.aa(_problem(arguments), _bench_config(arguments), arguments.repeats)
+    rows = bench.aa(_problems(arguments), _bench_config(arguments), arguments.repeats)
     print(json.dumps(rows) if arguments.json else bench.table(rows))
 
 

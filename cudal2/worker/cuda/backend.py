@@ -72,6 +72,7 @@ class CudaBackend:
         findings = gate.inspect(made, candidate.problem, self.cache, self.kind)
         seconds["gate"] = time.perf_counter() - clock - seconds["build"]
         log = "\n".join([*(f"{finding.name}: {finding.detail}" for finding in findings), log])
+        log = log[: build.LOG_BYTES]
         fatal = next((finding for finding in findings if finding.fatal), None)
         if fatal:
             return Prepared(fatal.status, f"{fatal.name}: {fatal.detail}", log=log, seconds=seconds)

@@ -1,4 +1,4 @@
-// expect: compile_timeout compile_error
+// expect: compile_timeout compile_error timeout
 // stage: build
 // Loops within loops, all unrolled.
 #include <cuda_fp16.h>
