@@ -19,11 +19,14 @@ from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.source import check, extract
 from cudal2.target import find
+from cudal2.worker.cuda import toolchain
 
 SM_90A = find("sm_90a")
 FAMILIES = [family for family in corpus.families(SM_90A) if family.folder == "sm_90a"]
 CASES = [(family, layout) for family in FAMILIES for layout in family.layouts]
 each_family = pytest.mark.parametrize(("family", "layout"), CASES, ids=[f"{f.name}-{layout}" for f, layout in CASES])
+RAW = [(family, layout) for family, layout in CASES if family.name != "cute_wgmma"]
+each_raw_family = pytest.mark.parametrize(("family", "layout"), RAW, ids=[f"{f.name}-{layout}" for f, layout in RAW])
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 BEST_GUESS: dict[str, Knobs] = {
@@ -33,6 +36,7 @@ BEST_GUESS: dict[str, Knobs] = {
     "stream_k": {"tile_m": 128, "tile_n": 128, "consumers": 2, "stages": 5, "tiles": "two waves shared"},
     "store_bound": {"tile_m": 128, "tile_n": 128, "step": 128, "groups": 2, "blocks": 2},
     "small_cluster": {"tile_n": 32, "splits": 4, "stages": 2},
+    "cute_wgmma": {},
 }
 """What one would try first, over the first value of every other knob."""
 
@@ -100,7 +104,7 @@ def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs:
 
 
 @needs_nvcc
-@each_family
+@each_raw_family
 def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
     family: Family, layout: Layout, tmp_path: Path
 ) -> None:
@@ -120,6 +124,24 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
         assert all(name in sass for name in expected), knobs
 
 
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_cute_compiles_to_tensor_core_and_copy_engine_instructions(layout: Layout, tmp_path: Path) -> None:
+    if not toolchain.cutlass():
+        pytest.skip("needs nvidia-cutlass")
+    path, cubin = tmp_path / "kernel.cu", tmp_path / "kernel.cubin"
+    path.write_text(corpus.render(family("cute_wgmma"), setting(family("cute_wgmma")), layout))
+    includes = [f"-I{folder}" for folder in toolchain.cutlass()]
+    command = ["nvcc", *SM_90A.flags, *includes, "-cubin", "-Xptxas", "-v", str(path), "-o", str(cubin)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    log = done.stdout + done.stderr
+    assert done.returncode == 0 and "(C75" not in log, log
+    assert all(int(size) == 0 for size in re.findall(r"(\d+) bytes spill", log)), log
+    sass = disassemble(cubin)
+    assert all(name in sass for name in ("HGMMA", "UTMALDG", "SYNCS"))
+
+
 def disassemble(cubin: Path) -> str:
     import nvidia
 
@@ -131,7 +153,7 @@ def disassemble(cubin: Path) -> str:
     return subprocess.run([found, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
 
 
-@each_family
+@each_raw_family
 def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout, tmp_path: Path) -> None:
     rng = random.Random(f"shapes {family.name} {layout}")
     (knobs,) = some_settings(family, layout, 1, seed=3)
@@ -145,7 +167,7 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, 
 
 
 @pytest.mark.slow
-@each_family
+@each_raw_family
 def test_many_settings_are_correct(family: Family, layout: Layout, tmp_path: Path) -> None:
     rng = random.Random(f"many {family.name} {layout}")
     for i, knobs in enumerate(some_settings(family, layout, 10, seed=4)):
