@@ -193,7 +193,8 @@ def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int
         ("warp_specialised", {}, "wgmma_wait<1>();\n        if (step && tells) barrier_arrive(empty + 8 * last, lane);",
          "wgmma_wait<1>();\n        if (step < steps - 1 && tells) barrier_arrive(empty + 8 * stage, lane);"),
         # The other block of the cluster is not told.
-        ("warp_specialised", {}, "const bool tells = lane < CLUSTER_M * CLUSTER_N &&", "const bool tells = lane == rank &&"),
+        ("warp_specialised", {}, "const bool tells = lane < CLUSTER_M * CLUSTER_N &&",
+         "const bool tells = lane == rank &&"),
         # 8 rows are not a KiB.
         ("warp_specialised", {}, "(uint64_t)(1024 >> 4) << 32", "(uint64_t)(512 >> 4) << 32"),
         ("warp_specialised", {}, "((c + lane / 16) ^ lane % 8)", "(c + lane / 16)"),
