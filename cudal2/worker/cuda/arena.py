@@ -94,6 +94,7 @@ class Arena:
         self._guards = self._guard_views(memory)
         self._secret = [_nan_patterns(view.shape, rng) for view in self._guards]
         self._other = torch.zeros(EVICTED // 4, dtype=torch.int32, device="cuda")
+        self.restore_guards()
 
     def close(self) -> None:
         """Give the memory back; harmless when done before. Views must not be used any more."""
@@ -123,7 +124,6 @@ class Arena:
         return [
             memory.as_strided((at.sets + (start == 0), (end - start) // 2), (stride, 1), start // 2)
             for start, end in ends
-            if end > start
         ]
 
     def restore_guards(self) -> None:
@@ -181,9 +181,13 @@ class Arena:
         others = (self.c[: window.start], self.c[window.stop :])
         return not any(bool((c.view(torch.int16) != POISON).any()) for c in others if len(c))
 
-    def guards_intact(self) -> bool:
-        """Whether no band beside any matrix was written."""
-        return all(torch.equal(view, secret) for view, secret in zip(self._guards, self._secret))
+    def guard_finding(self) -> str:
+        """Which band beside a matrix was written; empty where none was."""
+        for name, view, secret in zip(("before A", "after A", "after B", "after C"), self._guards, self._secret):
+            if not torch.equal(view, secret):
+                number, place = (view != secret).nonzero()[0].tolist()
+                return f"wrote {name} of set {number}, element {place} of the band of {view.shape[1]}"
+        return ""
 
     def workspace_finding(self, workspace: int) -> str:
         """What a call left wrong in the workspace; empty where nothing."""

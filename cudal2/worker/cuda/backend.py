@@ -18,7 +18,7 @@ from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 
-PLANNERS = 2
+PLANNERS = 4
 """Planners at a time: each makes a CUDA context."""
 
 

@@ -131,8 +131,8 @@ class CudaBench:
         arena.poison(workspace)
         torch.cuda.synchronize()
         seconds, _ = run([set_])
-        if not arena.guards_intact():
-            raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside a matrix")
+        if said := arena.guard_finding():
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, said)
         if said := arena.workspace_finding(workspace):
             status = Status.OUT_OF_BOUNDS if "beyond" in said else Status.WRONG
             raise CandidateFailed(status, said)

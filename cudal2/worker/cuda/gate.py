@@ -14,10 +14,12 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
+from elftools.elf.sections import SymbolTableSection
 
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import HarnessFault, Status, digest
@@ -214,7 +216,7 @@ def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
     names = set()
     for section in file.iter_sections():
         if isinstance(section, RelocationSection) and ".debug" not in section.name:
-            symbols_ = file.get_section(section["sh_link"])
+            symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
             for entry in section.iter_relocations():
                 bank4 = section.name.endswith(".nv.constant4")
                 if not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots:

@@ -1,4 +1,5 @@
-// expect: plan_error
+// expect: plan_error ok
+// below: 1
 // Ends every process that it may end.
 #include <cuda_fp16.h>
 

@@ -1,4 +1,4 @@
-// expect: plan_error launch_error out_of_bounds wrong
+// expect: plan_error launch_error out_of_bounds wrong timeout
 // Writes a plan whose kernel gets parameters of the wrong size.
 #include <cuda_fp16.h>
 

@@ -1,6 +1,4 @@
-// expect: rejected
-// reason: writable_globals
-// stage: gate
+// expect: rejected out_of_bounds wrong
 // Passes the address of a device variable as a parameter.
 #include <cuda_fp16.h>
 

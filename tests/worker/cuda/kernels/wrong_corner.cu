@@ -1,4 +1,4 @@
-// expect: wrong
+// expect: wrong imprecise
 // One wrong element, in the last corner.
 #include <cuda_fp16.h>
 
