@@ -263,6 +263,7 @@ inline int __syncthreads_or(int mine) {
     return any;
 }
 inline void __threadfence() {}
+inline void __threadfence_block() {}
 inline size_t __cvta_generic_to_shared(const void* p) { return (const unsigned char*)p - simt::shared; }
 inline int atomicAdd(int* to, int value) { const int old = *to; *to += value; return old; }
 inline int atomicExch(int* to, int value) { const int old = *to; *to = value; return old; }
