@@ -31,6 +31,7 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
+struct uint4 { uint32_t x, y, z, w; };
 struct float4 { float x, y, z, w; };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 using __half = _Float16;
@@ -281,6 +282,11 @@ inline void ld4(float& x, float& y, float& z, float& w, uint32_t from) {
     x = v[0], y = v[1], z = v[2], w = v[3];
 }
 inline void ld4_remote(float& x, float& y, float& z, float& w, uint32_t from, int rank) { ld4(x, y, z, w, from | (rank + 1) << 24); }
+inline void ld4_words(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, uint32_t from) {
+    uint32_t v[4];
+    memcpy(v, at(self->block, from, 16), 16);
+    x = v[0], y = v[1], z = v[2], w = v[3];
+}
 inline void st4(uint32_t to, float x, float y, float z, float w) {
     const float v[4] = {x, y, z, w};
     memcpy(at(block_of(to), to, 16), v, 16);

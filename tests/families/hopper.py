@@ -42,6 +42,7 @@ INSTRUCTIONS = [
     (r"mapa\.shared::cluster\.u32 there, %(\d+), %(\d+);\s*st\.shared::cluster\.v4\.f32 \[there\],"
      r" \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "st4_remote"),
     (r"ld\.shared\.v4\.f32 \{ %(\d+), %(\d+), %(\d+), %(\d+)\}, \[%(\d+)\]", "ld4"),
+    (r"ld\.shared\.v4\.b32 \{ %(\d+), %(\d+), %(\d+), %(\d+)\}, \[%(\d+)\]", "ld4_words"),
     (r"st\.shared\.v4\.f32 \[%(\d+)\], \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "st4"),
     (r"cp\.async\.cg\.shared\.global \[%(\d+)\], \[%(\d+)\], 16, %(\d+)", "copy16"),
     (r"cp\.async\.commit_group", "copy_commit"),
