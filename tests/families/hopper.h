@@ -1,6 +1,6 @@
 // A slow, pessimistic Hopper block scheduler, enough of it to run the sm_90a families without a GPU.
 //
-// One cluster at a time, every CUDA thread a fiber, switched only where a thread waits. What the hardware may do late is
+// As many clusters at a time as there are "processors", every CUDA thread a fiber, switched only where a thread waits. What the hardware may do late is
 // done late: products are computed from shared memory only when a thread waits for them, boxes travel at a random
 // moment, so that a stage given back too early or a missing wait shows as a wrong result. Waiting in vain is reported.
 #pragma once
@@ -23,7 +23,6 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __shared__ static
 using std::max;
 using std::min;
 
@@ -44,13 +43,16 @@ struct Map { const char* data; uint64_t size[2], pitch; uint32_t box[2], swizzle
 struct Barrier { int count = 0, pending = 0, tx = 0, phase = 0; };
 struct Product { std::vector<float*> f; std::vector<uint32_t*> h; uint64_t a, b; int n, add, transposed; };
 struct Rendezvous { int arrived = 0, generation = 0; };
+struct Cluster;
 struct Block {
+    Cluster* cluster;
     int index, rank, threads, running;
     std::vector<uint8_t> shared;
     std::map<uint32_t, Barrier> barriers;
     std::map<int, Rendezvous> named;
     std::map<int, Rendezvous> warps;
     std::vector<uint32_t> exchange;  // 32 lanes × 5 words a warp
+    std::map<int, uint64_t> variables;  // of static shared memory, by line
 };
 struct Store { Map map; Block* block; uint32_t from; int x, y; bool read; };
 struct Thread {
@@ -67,16 +69,19 @@ struct Thread {
     std::vector<std::shared_ptr<Store>> stores, open_stores;
     std::vector<std::vector<std::shared_ptr<Store>>> store_groups;
 };
+struct Cluster {
+    std::vector<std::unique_ptr<Block>> blocks;
+    std::vector<std::unique_ptr<Thread>> threads;
+    Rendezvous barrier;
+    int alive;
+};
 inline ucontext_t scheduler;
 inline Thread* self;
 inline std::string report;
 inline bool failed;
 inline long progress;
-inline std::vector<Block*> cluster;
 inline std::vector<std::function<void()>> flights;  // loads on their way
 inline std::vector<std::shared_ptr<Store>> leaving;  // stores whose shared memory has not been read yet
-inline Rendezvous cluster_barrier;
-inline int alive;
 inline std::mt19937 rng(1);
 inline int processors = 3;
 
@@ -89,7 +94,8 @@ inline void fail(std::string why) {
 template <class F> void wait_until(F ready) {
     while (!ready()) yield();
 }
-inline Block* block_of(uint32_t address) { return address >> 24 ? cluster.at((address >> 24) - 1) : self->block; }
+inline Block* ranked(int rank) { return self->block->cluster->blocks.at(rank).get(); }
+inline Block* block_of(uint32_t address) { return address >> 24 ? ranked((address >> 24) - 1) : self->block; }
 inline uint8_t* at(Block* block, uint32_t address, int bytes) {
     if (!block->running) fail("the shared memory of a block that has ended");
     const uint32_t offset = address & 0xFFFFFF;
@@ -133,7 +139,7 @@ inline void mbarrier_expect(uint32_t bar, int bytes) {
     arrive(b);
 }
 inline void mbarrier_arrive(uint32_t bar) { arrive(barrier(self->block, bar)); }
-inline void mbarrier_arrive_remote(uint32_t bar, int rank) { arrive(barrier(cluster.at(rank), bar)); }
+inline void mbarrier_arrive_remote(uint32_t bar, int rank) { arrive(barrier(ranked(rank), bar)); }
 inline void mbarrier_try_wait(uint32_t& over, uint32_t bar, int parity) {
     Barrier& b = barrier(self->block, bar);
     if (b.phase == (parity & 1)) yield();
@@ -143,20 +149,20 @@ inline void bar_sync(int id, int count) { meet(self->block->named[id], count, tr
 inline void bar_arrive(int id, int count) { meet(self->block->named[id], count, false); }
 inline std::map<Thread*, int> cluster_waits;
 inline void cluster_arrive() {
-    cluster_waits[self] = cluster_barrier.generation;
-    ++progress;
-    if (++cluster_barrier.arrived == alive) cluster_barrier.arrived = 0, ++cluster_barrier.generation;
+    Cluster& c = *self->block->cluster;
+    cluster_waits[self] = c.barrier.generation;
+    meet(c.barrier, c.alive, false);
 }
 inline void cluster_wait() {
     const int generation = cluster_waits.at(self);
-    wait_until([&] { return cluster_barrier.generation != generation; });
+    wait_until([&] { return self->block->cluster->barrier.generation != generation; });
 }
 inline void cluster_both() { cluster_arrive(), cluster_wait(); }
 inline void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask) {
     const Map map = *(const Map*)map_at;
     if (to % (map.swizzle == 1 ? 1024 : map.swizzle == 2 ? 512 : 256)) fail("box not aligned to its swizzle");
-    for (Block* block : cluster)
-        if (mask >> block->rank & 1)
+    for (auto& peer : self->block->cluster->blocks)
+        if (Block* block = peer.get(); mask >> block->rank & 1)
             flights.push_back([=] {
                 for (uint32_t r = 0; r < map.box[1]; ++r)
                     for (uint32_t c = 0; c < map.box[0]; ++c) {
@@ -172,9 +178,8 @@ inline void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, in
             });
 }
 inline void load_own(uint32_t to, const void* map, int x, int y, uint32_t bar) { load(to, map, x, y, bar, 1 << self->block->rank); }
-inline std::vector<std::unique_ptr<Thread>> everyone;
 inline void all_fenced(int first, int count, bool Thread::*unfenced) {
-    for (auto& thread : everyone)
+    for (auto& thread : self->block->cluster->threads)
         if (thread->block == self->block && thread->index >= first && thread->index < first + count && (*thread).*unfenced)
             fail("shared memory read by the async proxy without a proxy fence");
 }
@@ -308,7 +313,7 @@ inline void copy_wait(int left) {
     if ((int)groups.size() > left) groups.erase(groups.begin(), groups.end() - left);
 }
 inline void load_acquire(int& value, const int* from) {
-    if (!*from) yield();
+    yield();
     value = *from;
 }
 inline void store_release(int* to, int value) { *to = value, ++progress; }
@@ -316,6 +321,7 @@ inline void store_release(int* to, int value) { *to = value, ++progress; }
 // --- launching
 inline int grid_size;
 inline void* dynamic_shared() { return (void*)(uintptr_t)BASE; }
+template <class T> T& static_shared(int line) { return *(T*)&self->block->variables[line]; }
 inline std::function<void()>* body;
 inline void trampoline() {
     (*body)();
@@ -323,68 +329,85 @@ inline void trampoline() {
         for (auto& store : s)
             if (!store->read) fail("a thread ended before its stores had been read");
     self->done = true;
-    --alive, --self->block->running;
+    Cluster& c = *self->block->cluster;
+    --c.alive, --self->block->running;
     // Threads that have ended count as arrived.
-    if (cluster_barrier.arrived && cluster_barrier.arrived == alive) cluster_barrier.arrived = 0, ++cluster_barrier.generation;
+    if (c.barrier.arrived && c.barrier.arrived == c.alive) c.barrier.arrived = 0, ++c.barrier.generation;
     ++progress;
     swapcontext(&self->context, &scheduler);
+}
+inline std::unique_ptr<Cluster> start(int first, int threads, size_t shared, int size) {
+    auto c = std::make_unique<Cluster>();
+    c->alive = size * threads;
+    for (int rank = 0; rank < size; ++rank) {
+        c->blocks.push_back(std::make_unique<Block>());
+        Block* b = c->blocks.back().get();
+        b->cluster = c.get(), b->index = first + rank, b->rank = rank;
+        b->threads = b->running = threads;
+        b->shared.assign(shared, 0xFF);  // NaN
+        b->exchange.resize(threads * 5);
+        for (int t = 0; t < threads; ++t) {
+            c->threads.push_back(std::make_unique<Thread>());
+            Thread* thread = c->threads.back().get();
+            thread->index = t, thread->block = b, thread->stack.resize(48 << 10);
+            getcontext(&thread->context);
+            thread->context.uc_stack.ss_sp = thread->stack.data();
+            thread->context.uc_stack.ss_size = thread->stack.size();
+            thread->context.uc_link = &scheduler;
+            makecontext(&thread->context, trampoline, 0);
+        }
+    }
+    return c;
 }
 inline int launch(unsigned grid, int threads, size_t shared, int cluster_size, std::function<void()> kernel) {
     if (shared > 232448) return report = "too much shared memory", 1;
     if (grid % cluster_size) return report = "the grid is no multiple of the cluster", 1;
     grid_size = grid, body = &kernel;
-    for (unsigned first = 0; first < grid; first += cluster_size) {
-        std::vector<std::unique_ptr<Block>> blocks;
-        auto& all = everyone;
-        all.clear(), cluster.clear(), flights.clear(), leaving.clear(), cluster_waits.clear();
-        cluster_barrier = {}, alive = cluster_size * threads;
-        for (int rank = 0; rank < cluster_size; ++rank) {
-            blocks.push_back(std::make_unique<Block>());
-            Block* b = blocks.back().get();
-            b->index = first + rank, b->rank = rank, b->threads = b->running = threads;
-            b->shared.assign(shared, 0xFF);  // NaN
-            b->exchange.resize(threads * 5);
-            cluster.push_back(b);
-            for (int t = 0; t < threads; ++t) {
-                all.push_back(std::make_unique<Thread>());
-                Thread* thread = all.back().get();
-                thread->index = t, thread->block = b, thread->stack.resize(48 << 10);
-                getcontext(&thread->context);
-                thread->context.uc_stack.ss_sp = thread->stack.data();
-                thread->context.uc_stack.ss_size = thread->stack.size();
-                thread->context.uc_link = &scheduler;
-                makecontext(&thread->context, trampoline, 0);
-            }
+    flights.clear(), leaving.clear(), cluster_waits.clear();
+    std::vector<std::unique_ptr<Cluster>> clusters;
+    unsigned started = 0;
+    for (long idle = 0; !failed;) {
+        // Clusters start in order, each as soon as one before it makes room.
+        std::vector<Cluster*> resident;
+        for (auto& c : clusters)
+            if (c->alive) resident.push_back(c.get());
+        while (started < grid && (int)resident.size() < processors) {
+            clusters.push_back(start(started, threads, shared, cluster_size));
+            resident.push_back(clusters.back().get());
+            started += cluster_size;
         }
-        for (long idle = 0; alive && !failed;) {
-            const long before = progress;
-            const size_t start = rng() % all.size();
-            for (size_t i = 0; i < all.size() && !failed; ++i) {
-                self = all[(start + i) % all.size()].get();
+        if (resident.empty()) break;
+        const long before = progress;
+        std::shuffle(resident.begin(), resident.end(), rng);
+        for (Cluster* c : resident) {
+            const size_t first = rng() % c->threads.size();
+            for (size_t i = 0; i < c->threads.size() && !failed; ++i) {
+                self = c->threads[(first + i) % c->threads.size()].get();
                 if (!self->done) swapcontext(&scheduler, &self->context);
             }
-            for (size_t f = 0; f < flights.size() && !failed;)
-                if (rng() % 2) {
-                    auto flight = flights[f];
-                    flights.erase(flights.begin() + f);
-                    flight();
-                } else {
-                    ++f;
-                }
-            for (size_t s = 0; s < leaving.size() && !failed;)
-                if (rng() % 3 == 0) {
-                    finish_store(*leaving[s]);
-                    leaving.erase(leaving.begin() + s);
-                } else {
-                    ++s;
-                }
-            idle = progress == before ? idle + 1 : 0;
-            if (idle > 200) failed = true, report = "every thread waits for another";
+            if (!c->alive)
+                for (auto& t : c->threads) t->stack = {};
         }
-        if (failed) return 1;
-        if (flights.size()) return failed = true, report = "a block ended before its loads had come in", 1;
+        for (size_t f = 0; f < flights.size() && !failed;)
+            if (rng() % 2) {
+                auto flight = flights[f];
+                flights.erase(flights.begin() + f);
+                flight();
+            } else {
+                ++f;
+            }
+        for (size_t s = 0; s < leaving.size() && !failed;)
+            if (rng() % 3 == 0) {
+                finish_store(*leaving[s]);
+                leaving.erase(leaving.begin() + s);
+            } else {
+                ++s;
+            }
+        idle = progress == before ? idle + 1 : 0;
+        if (idle > 200) failed = true, report = "every thread waits for another";
     }
-    return 0;
+    if (!failed && flights.size()) failed = true, report = "a block ended before its loads had come in";
+    return failed;
 }
 }  // namespace emu
 

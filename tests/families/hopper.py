@@ -68,6 +68,7 @@ def translate(source: str) -> str:
     clusters = re.search(r"__cluster_dims__\((.+?), 1, 1\)", source)
     source = re.sub(r"__cluster_dims__\(.*?\) ", "", source)
     source = source.replace("extern __shared__ uint8_t raw[];", "uint8_t* raw = (uint8_t*)emu::dynamic_shared();")
+    source = re.sub(r"__shared__ (\w+) (\w+);", r"\1& \2 = emu::static_shared<\1>(__LINE__);", source)
     launch = f"emu::launch((\\2), \\3, \\4, {clusters.group(1) if clusters else 1}, [=] {{ \\1(\\5); }});"
     source = re.sub(r"(\w+)<<<(.*?), (\w+), (\w+), stream>>>\((.*?)\);", launch, source, flags=re.DOTALL)
     pieces, rest = [], source
