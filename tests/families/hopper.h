@@ -316,6 +316,7 @@ inline void load_acquire(int& value, const int* from) {
     yield();
     value = *from;
 }
+inline void add_release(int* to, int value) { *to += value, ++progress; }
 inline void store_release(int* to, int value) { *to = value, ++progress; }
 
 // --- launching

@@ -47,6 +47,7 @@ INSTRUCTIONS = [
     (r"cp\.async\.cg\.shared\.global \[%(\d+)\], \[%(\d+)\], 16, %(\d+)", "copy16"),
     (r"cp\.async\.commit_group", "copy_commit"),
     (r"cp\.async\.wait_group %(\d+)", "copy_wait"),
+    (r"red\.release\.gpu\.global\.add\.s32 \[%(\d+)\], (\d+)", "add_release"),
     (r"ld\.acquire\.gpu\.global\.b32 %(\d+), \[%(\d+)\]", "load_acquire"),
     (r"st\.release\.gpu\.global\.b32 \[%(\d+)\], (\d+)", "store_release"),
     (r"fence\.proxy\.async\.shared::cta", "proxy_fence"),
