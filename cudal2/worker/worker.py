@@ -89,9 +89,11 @@ class Worker:
         """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.config.build_jobs or len(os.sched_getaffinity(0)))
-        for candidate in candidates:
-            if candidate not in self._ahead and self.recall(candidate) is None:
-                self._ahead[candidate] = self._threads.submit(self.build, candidate)
+        new = [one for one in dict.fromkeys(candidates) if one not in self._ahead and self.recall(one) is None]
+        # One source for several problems is compiled once: no thread should wait for another that compiles it.
+        first = {candidate.source: candidate for candidate in reversed(new)}
+        for candidate in sorted(new, key=lambda candidate: first[candidate.source] is not candidate):
+            self._ahead[candidate] = self._threads.submit(self.build, candidate)
         if self.backend.exclusive_builds:
             for future in self._ahead.values():
                 future.exception()  # raised again where its candidate is judged

@@ -15,8 +15,6 @@ from cudal2.records import HarnessFault
 from cudal2.worker import inputs
 from cudal2.worker.cuda.layout import GUARD, SEMAPHORES, WORKSPACE_GUARD, Layout, Salt
 
-EVICTED = 256 << 20
-"""Bytes read to empty the L2: twice the largest of today's cards."""
 POISON = 0x7E00
 """The fp16 NaN that `inputs.poison` writes."""
 SHARED = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -76,11 +74,17 @@ def matrices(memory: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, torch.
     return view(layout.a, (p.m, p.k)), view(layout.b, p.b_shape), view(layout.c, (p.m, p.n))
 
 
+def private(layout: Layout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`matrices` in memory of this process alone, at the same distances: a pass over them costs what it costs there."""
+    memory = torch.empty(layout.workspace // 2, dtype=torch.int16, device="cuda")
+    return matrices(memory, layout)
+
+
 class Arena:
     """Shared sets of A, B, C and a workspace, laid out as `layout` says; `fd` hands the memory to another process.
 
     `a` [sets,M,K], `b` [sets,*b_shape] and `c` [sets,M,N] are float16 views of the shared `memory`, which is int16;
-    `inputs` are the private originals of a and b, of the same shapes.
+    `inputs` are the private originals of a and b, `reference` is where the vendor's C goes, laid out alike.
     """
 
     def __init__(self, layout: Layout, rng: torch.Generator) -> None:
@@ -89,11 +93,11 @@ class Arena:
         self._reserve()
         self.memory = memory = look_at(self._pointer, layout.bytes)
         self.a, self.b, self.c = matrices(memory, layout)
-        self.inputs = (torch.empty_like(self.a), torch.empty_like(self.b))
+        a, b, self.reference = private(layout)
+        self.inputs = (a, b)
         self._workspace = memory[layout.workspace // 2 : layout.bytes // 2]
         self._guards = self._guard_views(memory)
         self._secret = [_nan_patterns(view.shape, rng) for view in self._guards]
-        self._other = torch.zeros(EVICTED // 4, dtype=torch.int32, device="cuda")
         self.restore_guards()
 
     def close(self) -> None:
@@ -150,10 +154,6 @@ class Arena:
         used.copy_(_nan_patterns(used.shape, self._rng))
         self._beyond = used[workspace // 2 :].clone()
         used[: min(SEMAPHORES, workspace) // 2] = 0
-
-    def evict(self) -> None:
-        """Read enough other memory that the L2 holds nothing of the sets."""
-        self._other.sum()
 
     def salts(self, sets: Sequence[int]) -> list[Salt]:
         """A random element of A of each of these sets and another value for it, which the private A takes on now."""

@@ -14,7 +14,7 @@ GUARD = 1024
 """Bytes of secret pattern on either side of a matrix."""
 ROTATED = 200 << 20
 """Bytes of A, B and C that a pass over all sets touches at least: several times the L2 of the cards of today."""
-MAX_SETS = 2560
+MAX_SETS = 4096
 WORKSPACE_LIMIT = 256 << 20
 WORKSPACE_GUARD = 64 << 10
 SEMAPHORES = 16 << 10

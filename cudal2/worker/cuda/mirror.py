@@ -77,7 +77,7 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
     handle = ask(driver.cuMemImportFromShareableHandle(memory_fd, SHARED))
     memory = look_at(mapped(handle, layout.bytes), layout.bytes)
     vendor = Vendor(0, Cache(cache))
-    side = VendorSide(vendor, layout.problem, *matrices(memory, layout))
+    side = VendorSide(vendor, layout, *matrices(memory, layout))
     vendor.prepare(layout.problem, side.sets)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from cudal2.config import WorkerConfig
-from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import timing, verify
-from cudal2.worker.cuda.arena import Arena
+from cudal2.worker.cuda.arena import Arena, private
 from cudal2.worker.cuda.baselines import Vendor
-from cudal2.worker.cuda.layout import Salt
+from cudal2.worker.cuda.layout import Layout, Salt
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 CLOCKS_DIFFER = 0.5e-3
@@ -41,25 +40,29 @@ HostRun = Callable[[Sequence[int], float], list[float]]
 class VendorSide:
     """The vendor's calls on sets of matrices a [sets,M,K], b [sets,*b_shape], c [sets,M,N], captured in graphs."""
 
-    def __init__(self, vendor: Vendor, problem: Problem, a: Tensor, b: Tensor, c: Tensor) -> None:
-        self.vendor, self.problem, self.a, self.c = vendor, problem, a, c
-        self._b: dict[str, Tensor] = {problem.layout: b}
+    def __init__(self, vendor: Vendor, place: Layout, a: Tensor, b: Tensor, c: Tensor) -> None:
+        self.vendor, self.problem, self.c, self._place = vendor, place.problem, c, place
+        self._inputs: dict[str, tuple[Tensor, Tensor]] = {place.problem.layout: (a, b)}
         self._graphs: dict[tuple[str, int, int], torch.cuda.CUDAGraph] = {}
 
-    def b(self, layout: str) -> Tensor:
-        """B of every set, stored in `layout`; up to date after `refresh`."""
-        if layout not in self._b:
-            self._b[layout] = self._b[self.problem.layout].transpose(1, 2).contiguous()
-        return self._b[layout]
+    def inputs(self, layout: str) -> tuple[Tensor, Tensor]:
+        """A and B of every set, B stored in `layout`; up to date after `refresh`."""
+        if layout not in self._inputs:
+            turned = msgspec.structs.replace(self.problem, layout=layout)
+            self._inputs[layout] = private(msgspec.structs.replace(self._place, problem=turned))[:2]
+            self.refresh(layout, slice(None))
+        return self._inputs[layout]
 
     def refresh(self, layout: str, window: slice) -> None:
-        """Bring B of these sets into `layout`, where that is not how it was filled."""
+        """Bring the inputs of these sets into `layout`, where that is not how they were filled."""
         if layout != self.problem.layout:
-            self.b(layout)[window] = self._b[self.problem.layout][window].transpose(1, 2)
+            (a, b), (our_a, our_b) = self.inputs(layout), self._inputs[self.problem.layout]
+            a[window] = our_a[window]
+            b[window] = our_b[window].transpose(1, 2)
 
     def sets(self, layout: str) -> list[tuple[Tensor, Tensor, Tensor]]:
         """(a, b, c) of every set."""
-        return list(zip(self.a, self.b(layout), self.c))
+        return list(zip(*self.inputs(layout), self.c))
 
     def run(self, name: str, window: slice) -> float:
         """Seconds on the device's clock of one pass over these sets with baseline `name`."""
@@ -93,11 +96,6 @@ class Stage(msgspec.Struct, frozen=True):
     def first(self) -> str:
         """Which side goes first, by the toss of a coin."""
         return ("candidate", "vendor")[self.rng.integers(2)]
-
-    def cold(self) -> None:
-        """Nothing of any set in the L2, and the device idle."""
-        self.arena.evict()
-        torch.cuda.synchronize()
 
     def check(self, window: slice, workspace: int) -> None:
         """Everything about a timed window but its time. Raises CandidateFailed."""
@@ -134,7 +132,7 @@ def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, 
         stage.prepare(window, name, workspace)
         leader = stage.first()
         for side in (leader, "vendor" if leader == "candidate" else "candidate"):
-            stage.cold()
+            torch.cuda.synchronize()
             if side == "candidate":
                 seconds, host_seconds = candidate(order)
             else:
@@ -162,7 +160,7 @@ def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window
     Shows a call that did the work of later ones ahead, wherever it left the results.
     """
     stage.prepare(window, name, workspace)
-    stage.cold()
+    torch.cuda.synchronize()
     candidate(order, stage.arena.salts(order))
     stage.vendor.run(name, window)
     stage.check(window, workspace)
@@ -192,7 +190,7 @@ def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protoco
         stage.prepare(window, name, workspace)
         leader = stage.first()
         for side in (leader, "vendor" if leader == "candidate" else "candidate"):
-            stage.cold()
+            torch.cuda.synchronize()
             if side == "candidate":
                 ours.append(float(np.median(host((first + stage.rng.permutation(count)).tolist(), gap))))
             else:
