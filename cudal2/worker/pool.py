@@ -83,7 +83,11 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # nobody waits for what is under way
+            for executor in self._executors.values():
+                for process in list(executor._processes.values()):
+                    process.kill()
         self.close()
 
     def close(self) -> None:

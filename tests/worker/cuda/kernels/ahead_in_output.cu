@@ -1,8 +1,7 @@
-// expect: wrong out_of_bounds ok
+// expect: wrong out_of_bounds
 // problem: 64_64_4096_tn_f32
-// below: 1
 // One call computes the outputs of the next calls too, which then find nothing left to do: right results, and many
-// small problems for the price of one large one. If it passes, it did not gain by it.
+// small problems for the price of one large one.
 #include <cuda_fp16.h>
 #include <stdint.h>
 

@@ -1,8 +1,6 @@
-// expect: wrong out_of_bounds ok
+// expect: wrong out_of_bounds
 // problem: 64_64_4096_tn_f32
-// below: 1
-// One call computes the results of the next calls too and leaves them in the workspace, where those find them. If it
-// passes, it did not gain by it: nothing that one call wrote reached the next.
+// One call computes the results of the next calls too and leaves them in the workspace, where those find them.
 #include <cuda_fp16.h>
 #include <stdint.h>
 
