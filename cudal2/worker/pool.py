@@ -138,6 +138,8 @@ class Pool:
 
     def _insist(self, device: int | None, function: Callable, *arguments):
         """The function's result from a device's worker process, over a few tries; then the fault is raised."""
+        if device not in self._executors:
+            check(self.config, self.target)  # no try mends a machine without a jail, a compiler or a GPU
         for attempt in range(1, TRIES + 1):
             try:
                 return self._submit(device, function, *arguments).result()
@@ -156,8 +158,6 @@ class Pool:
 
     def _submit(self, device: int | None, function: Callable, *arguments) -> Future:
         if device not in self._executors:
-            # A broken configuration (no jail, no compiler) is reported here, not as a dead process.
-            check(self.config, self.target)
             self._executors[device] = ProcessPoolExecutor(
                 1,
                 mp_context=get_context("spawn"),

@@ -1,0 +1,83 @@
+"""Candidates are dealt out to the GPUs, each with a worker process of its own; see test_worker.py for the processor's."""
+
+from concurrent.futures import Future
+
+import pytest
+import specimens
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, HarnessFault
+from cudal2.worker import pool
+from cudal2.worker.pool import Pool
+
+
+class FakeExecutor:
+    """Runs nothing; notes which device's process was asked to judge what."""
+
+    judged: list[tuple[int, str]] = []
+    broken: set[int] = set()
+
+    def __init__(self, _workers, *, initargs, **_):
+        self.device = initargs[2]
+        self._processes: dict = {}
+
+    def submit(self, function, *arguments) -> Future:
+        future: Future = Future()
+        if function is pool._judge:
+            FakeExecutor.judged.append((self.device, arguments[0].source))
+            if self.device in FakeExecutor.broken:
+                FakeExecutor.broken.discard(self.device)
+                future.set_exception(HarnessFault("the GPU is lost", "find it"))
+                return future
+            future.set_result(specimens.verdict(arguments[0]))
+        else:
+            future.set_result(None)
+        return future
+
+    def shutdown(self, **_):
+        pass
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    FakeExecutor.judged, FakeExecutor.broken = [], set()
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", FakeExecutor)
+    monkeypatch.setattr(pool, "check", lambda *_: None)
+    with Pool(WorkerConfig(devices=(0, 3)), "sm_90a") as pool_:
+        yield pool_
+
+
+def candidates(count: int) -> list[Candidate]:
+    return [Candidate(str(number), Problem(64, 64, 64), "sm_90a") for number in range(count)]
+
+
+def test_each_gpu_gets_its_share_and_the_order_is_kept(gpus) -> None:
+    wanted = candidates(5)
+    found = gpus.evaluate([*wanted, wanted[0]])
+    assert [verdict.key for verdict in found] == [candidate.key for candidate in [*wanted, wanted[0]]]
+    assert sorted(FakeExecutor.judged) == [(0, "0"), (0, "2"), (0, "4"), (3, "1"), (3, "3")]
+
+
+def test_a_lost_gpu_costs_a_retry_in_a_new_process(gpus) -> None:
+    FakeExecutor.broken = {3}
+    before = gpus.evaluate(candidates(2))
+    assert all(before)
+    assert FakeExecutor.judged.count((3, "1")) == 2
+    assert FakeExecutor.judged.count((0, "0")) == 1
+
+
+def test_names_of_visible_devices_are_kept(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert pool._visible(1) == "GPU-b"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert pool._visible(2) == "2"
+
+
+def test_a_machine_without_a_gpu_is_told_at_once() -> None:
+    from cudal2.worker.cuda import device
+
+    if device.available():
+        pytest.skip("there is a GPU")
+    with Pool(WorkerConfig(), "sm_90a") as nowhere, pytest.raises(HarnessFault, match="target=cpu"):
+        nowhere.environment()
