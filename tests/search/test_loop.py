@@ -1,71 +1,22 @@
-"""What a search promises, with a pool that has no compiler: kernels are settings as JSON, their speed a formula."""
+"""What a search promises: its budget, its best, and to go on where it was killed."""
 
 import io
 import json
-import random
 import statistics
 import sys
 from collections import Counter
 
 import pytest
-from fakes import ENVIRONMENT, FakePool
+from fakes import ENVIRONMENT
+from landscape import BEST, FAMILIES, KNOBS, Landscape, family
 from rich.console import Console
 
 from cudal2 import corpus, search
 from cudal2.archive import Archive
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, load
-from cudal2.corpus import Family, Rule
-from cudal2.problem import parse
-from cudal2.records import HarnessFault, Status, Timing, Verdict
-from cudal2.search import Setting
-from cudal2.target import find
-
-TILES = (8, 16, 32, 64, 128, 256)
-KNOBS = {
-    **{"tile_m": TILES, "tile_n": TILES, "tile_k": TILES, "stages": (1, 2, 3, 4, 5, 6)},
-    **{"raster": ("row", "column", "grouped"), "accumulate": ("f32", "f16"), "style": ("plain", "terse", "tutor")},
-}
-BEST = {"tile_m": 64, "tile_n": 128, "tile_k": 32, "stages": 4, "raster": "grouped"}
-
-
-def family(name: str, **knobs) -> Family:
-    return Family(
-        summary=name,
-        layouts=("nn", "tn"),
-        knobs=KNOBS | knobs,
-        rules=(Rule("tile_m * tile_n > 16384", "it does not fit"),),
-        **{"name": name, "folder": "cpu", "target": "cpu"},
-    )
-
-
-FAMILIES = (family("good"), family("fair"), family("broken"))
-
-
-def speed(name: str, knobs: dict) -> float:
-    """1.2 at best, a fifth less for each step away from it; 0 where the kernel is wrong."""
-    steps = sum(abs(KNOBS[knob].index(knobs[knob]) - KNOBS[knob].index(best)) for knob, best in BEST.items())
-    return {"good": 1.2, "fair": 0.8, "broken": 0.0}[name] * 0.8**steps
-
-
-class Landscape(FakePool):
-    """Judges settings by `speed`, notes what it was asked, and reaches no verdict where `fails(how many)` says so."""
-
-    def __init__(self, fails=lambda asked: False):
-        super().__init__()
-        self.asked: list[str] = []
-        self.fails = fails
-
-    def _one(self, candidate):
-        self.asked.append(candidate.source)
-        if self.fails(len(self.asked)):
-            return None
-        value = speed(*json.loads(candidate.source).values())
-        status = Status.OK if value else Status.WRONG
-        timing = Timing("base", "device", 1.0, value, value, 0.99 * value, 1.01 * value, 5, 10)
-        found = Verdict(candidate.key, candidate.problem, candidate.target, status, ENVIRONMENT)
-        return Verdict(
-            **{f: getattr(found, f) for f in found.__struct_fields__} | {"timings": (timing,) if value else ()}
-        )
+from cudal2.corpus import Family
+from cudal2.records import HarnessFault, digest
+from cudal2.search import loop
 
 
 @pytest.fixture
@@ -79,9 +30,7 @@ def hunt(tmp_path, monkeypatch):
     def run(config, judge, name="archive", output=None):
         with Archive(tmp_path / f"{name}.sqlite") as archive:
             found = search.run(config, judge, archive, Console(file=output or io.StringIO(), width=40))
-            return found, [
-                s for f in found for s in search._trials(config, f.problem, ENVIRONMENT.fingerprint, archive)
-            ]
+            return found, [s for f in found for s in loop._trials(config, f.problem, ENVIRONMENT.fingerprint, archive)]
 
     return run
 
@@ -110,7 +59,7 @@ def test_sums_in_f16_are_tried_where_asked_for(hunt):
 
 def test_seconds_are_a_budget_that_a_continued_search_has_used_up(hunt, monkeypatch):
     clock = iter(range(0, 10**6, 10))
-    monkeypatch.setattr(search.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: next(clock))
     judge = Landscape()
     (found,), _ = hunt(config(kernels=0, seconds=25.0, generation=4), judge)
     assert (found.kernels, found.seconds) == (12, 30.0)
@@ -171,7 +120,7 @@ def test_a_fault_of_the_harness_says_nothing_about_a_kernel(hunt):
     (found,), trials = hunt(config(kernels=40), judge)
     assert found.kernels == len(trials) == 40 < len(judge.asked)
     failed = set(judge.asked[2::3]) - {source for number, source in enumerate(judge.asked, 1) if number % 3}
-    assert failed and not {search.digest(source) for source in failed} & {trial.source for trial in trials}
+    assert failed and not {digest(source) for source in failed} & {trial.source for trial in trials}
 
 
 def test_a_harness_that_judges_nothing_is_an_error(hunt):
@@ -236,67 +185,6 @@ def test_a_layout_without_kernels_is_named(hunt, monkeypatch):
     monkeypatch.setattr(corpus, "families", lambda target: (Family(summary="", layouts=("nn",), knobs=KNOBS),))
     with pytest.raises(ValueError, match="tn"):
         hunt(config(), Landscape())
-
-
-def test_advice_is_followed_as_far_as_the_knobs_go():
-    able = family("good", splits=(1, 2, 4), cluster=("1x1", "2x1"), step=(32, 64))
-    advice = {"cta_tile_m": 100, "cta_tile_n": 128, "cta_tile_k": 64, "stages": 9, "split_k": 5, "cluster": "2x1"}
-    problem, rng = parse("256_256_256"), random.Random(0)
-    other = Family(summary="", layouts=("tn",), knobs={"rows": (1, 2), "style": ("plain",)}, name="other")
-    assert search._following([advice], problem, (other,), rng) == []
-    (setting,) = search._following([advice], problem, (other, able), rng)
-    wanted = {"tile_m": 128, "tile_n": 128, "step": 64, "stages": 6, "splits": 4, "cluster": "2x1"}
-    assert wanted.items() <= setting.knobs.items()
-    assert search._following([advice | {"cta_tile_m": 256, "cta_tile_n": 256}], problem, (able,), rng) == []
-
-
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        *[("NVIDIA H200", "H200_SXM"), ("NVIDIA H20", "H20_SXM"), ("NVIDIA H100 PCIe", "H100_PCIE")],
-        *[("NVIDIA H100 80GB HBM3", "H100_SXM"), ("NVIDIA GeForce RTX 4090", "RTX_4090")],
-    ],
-)
-def test_the_heuristics_know_a_gpu_by_its_driver_name(device, name):
-    known = ["A100_SXM_80GB", "RTX_4090", "H100_SXM", "H100_PCIE", "H200_SXM", "H20_SXM"]
-    assert search._nvidia_gpu(device, known) == name
-    with pytest.raises(ValueError, match="TITAN"):
-        search._nvidia_gpu("NVIDIA TITAN X", known)
-
-
-@pytest.mark.parametrize("accumulate", ["f32", "f16"])
-def test_nvidias_heuristics_advise_without_a_gpu(accumulate):
-    pytest.importorskip("nvMatmulHeuristics", reason="nvMatmulHeuristics is not installed")
-    advice = search._nvidia(parse("4096_4096_512", "tn", accumulate), "NVIDIA H200", 4)
-    assert 1 <= len(advice) <= 4
-    for fields in advice:
-        assert fields["cta_tile_m"] * fields["cta_tile_n"] >= 64 * 16 and "x" in fields["cluster"]
-
-
-@pytest.mark.parametrize("name", ["256_256_256_tn_f32", "128_256_64_nn_f32"])
-def test_the_families_that_ship_can_be_searched(name):
-    """Children of real settings render and differ from their parents."""
-    problem, families = parse(name), corpus.families(find("cpu"))
-    trials: list[search.Trial] = []
-    for generation in range(4):
-        rng = random.Random(generation)
-        proposed = search.propose("evolve", problem, families, trials, [], 8, rng)
-        assert len(proposed) == 8
-        for source, setting in proposed.items():
-            family = next(family for family in families if family.name == setting.family)
-            assert source == corpus.render(family, setting.knobs, problem.layout)
-            trials.append(search.Trial(setting, generation, search.digest(source), rng.random()))
-    assert len({trial.source for trial in trials}) == 32
-
-
-def test_settings_of_another_edition_of_a_family_are_no_parents():
-    """A knob or a value that is gone must not reach the template."""
-    old = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "gone": 1})
-    gone = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "tile_m": 7})
-    trials = [search.Trial(setting, 0, str(i), 1.0) for i, setting in enumerate((old, gone))]
-    for seed in range(50):
-        child = search._child(parse("64_64_64"), FAMILIES[:1], trials, random.Random(seed))
-        assert child is None or search._allowed(parse("64_64_64"), FAMILIES[0], child.knobs)
 
 
 def test_the_shipped_configuration_composes():
