@@ -1,6 +1,7 @@
-"""Candidates are dealt out to the GPUs, each with a worker process of its own; see test_worker.py for the processor's."""
+"""Candidates are dealt out to the GPUs, a worker process each; see test_worker.py for the processor's."""
 
 from concurrent.futures import Future
+from typing import ClassVar
 
 import pytest
 import specimens
@@ -15,8 +16,8 @@ from cudal2.worker.pool import Pool
 class FakeExecutor:
     """Runs nothing; notes which device's process was asked to judge what."""
 
-    judged: list[tuple[int, str]] = []
-    broken: set[int] = set()
+    judged: ClassVar[list[tuple[int, str]]] = []
+    broken: ClassVar[set[int]] = set()
 
     def __init__(self, _workers, *, initargs, **_):
         self.device = initargs[2]
