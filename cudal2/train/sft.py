@@ -33,12 +33,14 @@ from cudal2.policy import load, prompts, sampling, tokenizer
 from cudal2.policy.model import create
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import Candidate
-from cudal2.target import find
+from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
 from cudal2.worker.pool import Pool
 
 TOKENIZER_SOURCES = 6000
 """Sources the tokenizer is made from; more do not change which lines stand together."""
+ENUMERABLE = 1 << 20
+"""Settings of all families of a target, refused ones included, that are looked through for a sampled source."""
 LOG_STEPS = 10
 
 Example = tuple[str, str]
@@ -95,9 +97,10 @@ def draw(config: SftConfig) -> list[Example]:
     examples = []
     for _ in range(config.samples):
         layout = rng.choice(get_args(Layout))
-        prompt = prompts.render(config.prompt, False, _problem(rng, layout), target)
+        problem = _problem(rng, layout)
+        prompt = prompts.render(config.prompt, False, problem, target)
         assert isinstance(prompt, str)
-        examples.append((prompt, corpus.draw(target, layout, rng).source))
+        examples.append((prompt, corpus.draw(target, layout, rng, problem.accumulate).source))
     return examples
 
 
@@ -108,7 +111,6 @@ def _problem(rng: random.Random, layout: Layout) -> Problem:
     else:
         m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
         problem = Problem(m, n, k, layout)
-    # A kernel that accumulates in f32 also serves a problem that would be content with f16.
     problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
     return _problem(rng, layout) if corpus.held_out(problem) else problem
 
@@ -204,7 +206,8 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
 
     `ok` is the share of the judged samples that are correct; `statuses` counts what became of each;
     `in_training_set` and `in_families` are the shares of the samples that equal, letter for letter, a
-    source it was trained on, or any source that the families can render.
+    source it was trained on, or any source that the families can render. The second is null where they
+    render to millions, as those of CUDA targets do.
     """
     target, folder = find(config.target), Path(config.run)
     rng = random.Random(f"verify {config.seed}")
@@ -224,14 +227,6 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
                 archive.add(verdict, candidate, {**origin, "policy": chosen.path})
     judged = [verdict for verdict in verdicts if verdict is not None]
     written = [candidate.source for candidate in candidates]
-    unseen = set(written) - trained_on
-    renderings = (
-        corpus.render(family, knobs, layout)
-        for family in corpus.families(target)
-        for layout in family.layouts
-        for knobs in corpus.settings(family, layout)
-    )
-    rendered = trained_on | {text for text in renderings if text in unseen}
     return {
         "samples": len(candidates),
         "judged": len(judged),
@@ -239,5 +234,21 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
         "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
         "distinct": len(set(written)),
         "in_training_set": sum(text in trained_on for text in written) / len(written),
-        "in_families": sum(text in rendered for text in written) / len(written),
+        "in_families": _share_of_families(written, trained_on, target),
     }
+
+
+def _share_of_families(written: Sequence[str], trained_on: set[str], target: Target) -> float | None:
+    """Of the sources `written`, the share that a family renders to; None where there are too many to render."""
+    families = corpus.families(target)
+    if sum(math.prod(map(len, family.knobs.values())) for family in families) > ENUMERABLE:
+        return None
+    unseen = set(written) - trained_on
+    renderings = (
+        corpus.render(family, knobs, layout)
+        for family in families
+        for layout in family.layouts
+        for knobs in corpus.settings(family, layout)
+    )
+    rendered = trained_on | {text for text in renderings if text in unseen}
+    return sum(text in rendered for text in written) / len(written)

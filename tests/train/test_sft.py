@@ -1,6 +1,7 @@
 """Supervised training end to end on a tiny model, and what it may never do: show a held-out shape."""
 
 import json
+import random
 import re
 
 import pytest
@@ -11,7 +12,7 @@ from cudal2.archive import Archive
 from cudal2.config import SftConfig, load
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
-from cudal2.target import CPU
+from cudal2.target import CPU, TARGETS, find
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
 
@@ -47,7 +48,8 @@ def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(tmp_path
         for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
             sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
         assert not corpus.held_out(Problem(*sizes))
-    assert set(tokenizer.PROMPT_TOKENS) <= seen
+    elsewhere = {f"<|{target}|>" for target in TARGETS} - {"<|cpu|>"}
+    assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
 
 
 def test_knobs_do_not_depend_on_the_shape(tmp_path):
@@ -57,6 +59,21 @@ def test_knobs_do_not_depend_on_the_shape(tmp_path):
     large = [source for prompt, source in examples if "<|m=1024|>" in prompt]
     shares = [sum("omp parallel" in source for source in group) / len(group) for group in (small, large)]
     assert abs(shares[0] - shares[1]) < 0.1
+
+
+def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks(tmp_path):
+    """A kernel that sums in f32 serves either problem, one that sums in f16 only those content with that."""
+    examples = sft.draw(config(tmp_path, "target=sm_90a", "samples=400"))
+    assert len({source for _, source in examples}) > 380
+    half = re.compile(r"f16\.f16\.f16|F16F16F16|accumulator, [^>]*half")
+    asked = [re.findall(r"<\|(f\d\d)\|>", prompt)[0] for prompt, source in examples if half.search(source)]
+    assert set(asked) == {"f16"}
+
+
+def test_families_too_large_to_render_are_not_looked_through():
+    target = find("sm_90a")
+    text = corpus.draw(target, "tn", random.Random(0)).source
+    assert sft._share_of_families([text], {text}, target) is None
 
 
 def test_only_the_source_is_learnt(tmp_path):
