@@ -10,6 +10,7 @@ from cudal2.assets import asset
 from cudal2.config import PromptConfig
 from cudal2.problem import Problem
 from cudal2.records import Environment
+from cudal2.source import MAX_BYTES
 from cudal2.target import Target
 
 Message = dict[str, str]
@@ -27,7 +28,8 @@ def render(
     """The prompt for one problem: text, or for a chat policy one user message.
 
     `exemplars` are correct kernels, the first `prompt.exemplars` of which are shown with their times;
-    `failures` are attempts shown with the compiler's output (already truncated by the worker);
+    `failures` are attempts that failed. Both are shown with what the build said of them (for a GPU registers,
+    shared memory and spills too; already truncated by the worker);
     `environment` gives the device facts. Raises ValueError for an unknown template.
     """
     text = (
@@ -63,7 +65,7 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.globals["powers"] = powers
+    environment.globals |= {"powers": powers, "source_kib": MAX_BYTES // 1024}
     try:
         return environment.get_template(f"{name}.jinja")
     except jinja2.TemplateNotFound as error:

@@ -3,6 +3,7 @@
 import random
 import re
 
+import msgspec
 import pytest
 from fakes import ENVIRONMENT, verdict
 
@@ -11,7 +12,8 @@ from cudal2.config import PromptConfig
 from cudal2.policy import prompts, tokenizer
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Status, Verdict
-from cudal2.target import CPU
+from cudal2.source import MAX_BYTES
+from cudal2.target import CPU, TARGETS, find
 
 INSTRUCT = PromptConfig(template="instruct", exemplars=2)
 
@@ -56,6 +58,39 @@ def test_instruct_shows_the_fastest_exemplars_and_the_compilers_words():
     assert entries[2].source not in text, "only two were asked for"
     assert "error: 'oops' {{ 7*7 }}" in text, "what a prompt quotes is not read as a template"
     assert text.count("```cpp") == 4
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
+def test_instruct_names_every_header_and_states_the_contract_of_its_target(target):
+    text = prompts.render(INSTRUCT, False, Problem(64, 128, 256), target)
+    assert all(header in text for header in (*target.includes, *target.include_folders, *target.flags))
+    assert f"{MAX_BYTES >> 10} KiB" in text
+    on_gpu = ("stream capture", "16 KiB", "__device__", "clock", "CUtensorMap")
+    assert all((rule in text) == (target.kind == "cuda") for rule in on_gpu)
+    assert ("OpenMP" in text) == (target.kind == "cpu")
+
+
+@pytest.mark.parametrize("target", [CPU, find("sm_90a")])
+def test_instruct_allows_half_precision_sums_only_where_the_problem_does(target):
+    strict, lenient = (prompts.render(INSTRUCT, False, Problem(8, 8, 8, "tn", kind), target) for kind in ("f32", "f16"))
+    assert "in single precision" in strict and "half precision, or better" not in strict
+    assert "half precision, or better" in lenient and "in single precision" not in lenient
+    assert "accumulates in half precision" not in lenient
+
+
+def test_instruct_shows_what_each_kernel_takes_of_a_gpu():
+    """The build's log, of kernels that were fast and of attempts that failed; a GPU has no threads to state."""
+    problem, target = Problem(64, 128, 256), find("sm_90a")
+    took = {"good": "128 registers, 49152 B shared, 0 B spilled", "bad": "255 registers, 0 B shared, 512 B spilled"}
+    good, bad = (Candidate(f"int hgemm() {{ {name} }}\n", problem, target.name) for name in took)
+    measured = msgspec.structs.replace(verdict(good), log=took["good"])
+    failed = Verdict("", problem, target.name, Status.PLAN_ERROR, ENVIRONMENT, reason="allocates", log=took["bad"])
+    machine = msgspec.structs.replace(ENVIRONMENT, device="a GPU, 132 multiprocessors", threads=0)
+    entries = [Entry(good.source, measured)], machine, [Entry(bad.source, failed)]
+    text = prompts.render(INSTRUCT, False, problem, target, *entries)
+    for source, log in zip((good.source, bad.source), took.values()):
+        assert text.index(source) < text.index(log)
+    assert "allocates" in text and "a GPU, 132 multiprocessors. Compiler" in text and "```cuda" in text
 
 
 def test_chat_policies_get_a_message():
