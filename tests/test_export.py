@@ -14,6 +14,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
 from cudal2.runtime import load, manifest
+from cudal2.target import CPU, find
 from cudal2.worker import Worker
 
 FAST, SLOW = Problem(24, 40, 32, "nn"), Problem(64, 40, 32, "nn")
@@ -66,8 +67,34 @@ def test_writes_sources_libraries_and_a_manifest_that_agree(tmp_path, archive):
 
 def test_a_gain_that_the_dispatcher_would_eat_is_left_to_torch():
     """Ten microseconds against eleven are a sure win of the kernel, but none for the user."""
-    assert [export._worthwhile(timing(speedup)) for speedup in (1.1, 1.5, 2.0)] == [False, False, True]
-    assert not export._worthwhile(timing(4.0, spread=0.3))
+    assert [export._worthwhile(timing(speedup), CPU) for speedup in (1.1, 1.5, 2.0)] == [False, False, True]
+    assert not export._worthwhile(timing(4.0, spread=0.3), CPU)
+
+
+def test_on_a_gpu_a_gain_counts_where_the_gpu_is_what_a_program_waits_for():
+    """A tenth of 11 µs is lost in the host's own time for a call; a fiftieth of 200 µs is not."""
+    short, long = timing(1.1), msgspec.structs.replace(timing(1.02, spread=0.005), candidate_us=196.0, baseline_us=200)
+    assert [export._worthwhile(one, find("sm_90a")) for one in (short, long)] == [False, True]
+    assert not export._worthwhile(msgspec.structs.replace(long, low=0.99), find("sm_90a"))
+
+
+def test_an_export_for_a_gpu_asks_nothing_of_the_processor(tmp_path, archive):
+    entry = Candidate(candidate("a").source, FAST, "sm_90a")
+    archive.add(verdict(entry, 2.5), entry, None)
+
+    class Pool:
+        def environment(self):
+            return HERE
+
+        def evaluate(self, candidates):
+            return [verdict(c, 2.5) for c in candidates]
+
+    quiet = Console(file=io.StringIO())
+    evaluate.run(tmp_path / "run", [FAST], Pool(), Pool(), archive, target="sm_90a", console=quiet)
+    written = export.run(tmp_path / "run", archive, built, HERE, target="sm_90a")
+    assert written.target == "sm_90a" and written.instructions == ()
+    (kernel,) = written.kernels
+    assert kernel.source.endswith(".cu") and (tmp_path / "run/export" / kernel.source).exists()
 
 
 def test_what_was_not_evaluated_here_is_not_exported(tmp_path, archive):

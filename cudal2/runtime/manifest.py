@@ -29,7 +29,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in an exported folder. `environment` is where all of it was measured; `instructions` are the
-    instruction set extensions of that machine, any of which the libraries may use."""
+    instruction set extensions of its processor, any of which the CPU target's libraries may use."""
 
     version: int = VERSION
     target: str

@@ -8,7 +8,7 @@ from cudal2.runtime.library import Library
 
 
 def patch(model: torch.nn.Module, library: Library) -> list[str]:
-    """Route every half-precision nn.Linear on the CPU in `model` through `library`, in place.
+    """Route every half-precision nn.Linear in `model` through `library`, in place.
 
     Returns the names of the layers routed. Weights, state dict and results stay as they are, up to the rounding
     of a sum taken in another order; `unpatch` undoes it. Subclasses of nn.Linear keep their own forward.

@@ -1,0 +1,49 @@
+"""Where kernels of the CPU target run: the processor they were measured on, with as many threads."""
+
+import threading
+
+import torch
+
+from cudal2 import processor
+from cudal2.runtime.loaded import Loaded
+from cudal2.runtime.manifest import Manifest
+
+
+class Cpu:
+    """This machine's processor, asked to run kernels measured as `manifest` says."""
+
+    align = 64
+    """Bytes that the contract aligns A, B, C and the workspace to."""
+    takes_stream = False
+    adds_bias = True
+    """Whether a product with a bias is left to a kernel and an addition."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.threads = manifest.environment.threads
+        self.obstacle = _obstacle(manifest)
+        """Why no kernel may run on this machine, or nothing."""
+        self._local = threading.local()  # two threads may call a kernel at once
+
+    def strange(self, tensor: torch.Tensor) -> str:
+        """Why no kernel may touch the tensor's memory, or nothing."""
+        return "" if tensor.device.type == "cpu" else "not on the CPU"
+
+    def run(self, kernel: Loaded, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
+        """Let the kernel write the product to C; why it did not, or nothing."""
+        threads = torch.get_num_threads()
+        if threads != self.threads:
+            return f"not measured with {threads} threads"
+        scratch = getattr(self._local, "scratch", None)
+        if scratch is None or scratch.numel() < kernel.workspace:
+            scratch = self._local.scratch = torch.empty(max(kernel.workspace, 1), dtype=torch.uint8)
+        code = kernel.function(a.data_ptr(), b.data_ptr(), c.data_ptr(), *kernel.mnk, scratch.data_ptr())
+        return "the kernel refused" if code else ""
+
+
+def _obstacle(manifest: Manifest) -> str:
+    measured, here = manifest.environment.device, processor.name()
+    if measured != here:
+        return f"measured on {measured}, not on {here}"
+    if missing := set(manifest.instructions) - processor.instructions():
+        return f"built for a processor with {' '.join(sorted(missing))}"
+    return ""
