@@ -195,6 +195,14 @@ class Archive:
         found = [self._verdict(body).environment for (body,) in rows]
         return {environment.fingerprint: environment for environment in found}
 
+    def target(self, fingerprint: str) -> str:
+        """What the last verdict reached in that environment was compiled for; ValueError where there is none."""
+        for (found,) in self._rows(
+            "SELECT target FROM verdicts WHERE fingerprint = ? ORDER BY id DESC LIMIT 1", (fingerprint,)
+        ):
+            return found
+        raise ValueError(f"archive {self.path} holds no verdict reached in environment {fingerprint!r}")
+
     def ranked(self, problem: Problem, target: str, fingerprint: str, limit: int = -1) -> list[Entry]:
         """Correct kernels for `problem`, by the lower bound of their speedup, best first; -1: all of them."""
         return self._entries(

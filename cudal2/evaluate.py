@@ -20,7 +20,7 @@ from rich.table import Table
 from cudal2.archive import ANY, Archive, Origin
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Verdict, digest
+from cudal2.records import Candidate, Environment, Timing, Verdict, digest
 from cudal2.results import NOTHING_ARCHIVED, Results, Row, by_decade, load, save, summarise
 from cudal2.source import extract
 from cudal2.target import find
@@ -189,30 +189,32 @@ def _measure(
 
 
 def describe(problem: Problem, row: Row | None) -> str:
-    """One row as one plain line."""
+    """One row as one plain line: the speedup over the fastest baseline under each protocol."""
     if row is None:
         return f"{problem.name:<24} no measurement (harness fault); evaluate again to retry"
     if row.timing is None:
         return f"{problem.name:<24} {row.status}"
-    against = "  ".join(
-        f"{t.baseline} {t.speedup:.3f} [{t.low:.3f}, {t.high:.3f}]{'' if t.paired else '*'}" for t in row.timings
-    )
+    against = "  ".join(f"{t.protocol} {_interval(t)}" for t in row.fastest)
     return f"{problem.name:<24} {row.timing.candidate_us:>10.1f} µs  {against}"
+
+
+def _interval(timing: Timing) -> str:
+    return f"{timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}] {timing.baseline}"
 
 
 def show(rows: Sequence[Row], console: Console | None = None) -> None:
     """Print the rows (a table on a terminal) and their summary, overall and by decade of FLOP."""
     console = console or Console()
     if console.is_terminal:
-        names = list(dict.fromkeys(timing.baseline for row in rows for timing in row.timings))
-        table = Table("problem", "µs", *(f"speedup over {name}" for name in names))
+        protocols = list(dict.fromkeys(timing.protocol for row in rows for timing in row.timings))
+        table = Table("problem", "µs", *(f"{name}: speedup over the fastest baseline" for name in protocols))
         for row in rows:
             if row.timing is None:
                 table.add_row(row.problem.name, row.status)
                 continue
-            cells = {t.baseline: f"{t.speedup:.3f}  [{t.low:.3f}, {t.high:.3f}]" for t in row.timings}
+            cells = {t.protocol: _interval(t) for t in row.fastest}
             microseconds = f"{row.timing.candidate_us:.1f}"
-            table.add_row(row.problem.name, microseconds, *(cells.get(name, "") for name in names))
+            table.add_row(row.problem.name, microseconds, *(cells.get(name, "") for name in protocols))
         console.print(table)
     summaries = {f"1e{decade}–1e{decade + 1} FLOP": summary for decade, summary in by_decade(rows).items()}
     overall = summarise(rows)

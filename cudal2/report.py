@@ -28,7 +28,7 @@ LISTED, MAPPED = 30, 4
 """Up to so many shapes are drawn one by one; from so many on, those of one K have a map of their own."""
 
 
-def run(folder: Path, out: Path | None = None, *, fingerprint: str = "", target: str = "cpu") -> Path:
+def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path:
     """Write the report on `folder` to `out` (default `folder/report.html`) and return its path.
 
     Speeds of different environments are never mixed: the page is about one, the latest unless `fingerprint`
@@ -46,7 +46,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "", target:
         samples = _training(archive, folder)
         steps = _steps(sample for sample in samples if sample.fingerprint == fingerprint)
         rows = [row for row in results.load(folder).rows if row.fingerprint == fingerprint]
-        kernels = _kernels(archive, target, fingerprint, rows)
+        kernels = _kernels(archive, fingerprint, rows)
         page = _template().render(
             name=folder.resolve().name,
             environment=msgspec.structs.asdict(environments[fingerprint]),
@@ -131,11 +131,12 @@ def _steps(samples: Any) -> list[Step]:
     ]
 
 
-def _kernels(archive: Archive, target: str, fingerprint: str, rows: Sequence[results.Row]) -> list[dict[str, Any]]:
+def _kernels(archive: Archive, fingerprint: str, rows: Sequence[results.Row]) -> list[dict[str, Any]]:
     """The best kernel of each problem, greatest speedup first: as evaluated, else as archived."""
     best: dict[Problem, tuple[str, Timing | None]] = {
         row.problem: (archive.source(row.kernel), row.timing) for row in rows if row.timing
     }
+    target = archive.target(fingerprint)
     for problem in archive.problems(target, fingerprint):
         entry = archive.best(problem, target, fingerprint)
         if entry and problem not in best:

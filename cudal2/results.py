@@ -40,6 +40,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Against the fastest baseline; None unless the kernel is correct."""
         return self.timings[0] if self.timings else None
 
+    @property
+    def fastest(self) -> tuple[Timing, ...]:
+        """Against the fastest baseline under each protocol."""
+        protocols = dict.fromkeys(timing.protocol for timing in self.timings)
+        alike = ([timing for timing in self.timings if timing.protocol == protocol] for protocol in protocols)
+        return tuple(min(timings, key=lambda timing: timing.baseline_us) for timings in alike)
+
 
 class Results(msgspec.Struct, frozen=True):
     """All rows of `eval/results.json`, and the environments they were measured in, by fingerprint."""

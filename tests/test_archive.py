@@ -223,3 +223,10 @@ def test_a_strange_or_missing_database_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cudal2 train"):
         Archive(tmp_path / "none.sqlite", create=False)
     assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_an_environment_knows_its_target(archive):
+    put(archive, "a", 1.0)
+    assert archive.target(F) == "cpu"
+    with pytest.raises(ValueError, match="nowhere"):
+        archive.target("nowhere")

@@ -3,6 +3,7 @@ import io
 import json
 import math
 
+import msgspec
 import pytest
 from fakes import save_policy
 from rich.console import Console
@@ -12,7 +13,7 @@ from cudal2 import evaluate, results
 from cudal2.archive import Archive
 from cudal2.config import EvalConfig, PolicyConfig, WorkerConfig
 from cudal2.problem import Problem, grid
-from cudal2.records import HarnessFault
+from cudal2.records import Candidate, HarnessFault
 from cudal2.results import Row
 
 NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
@@ -218,3 +219,30 @@ def test_shows_every_shape_and_the_overall_figure(run, archive, terminal):
     evaluate.show(rows, Console(file=out, force_terminal=terminal, width=160))
     assert ("64_128_256" in out.getvalue()) == terminal  # plain lines came with the run
     assert "1.250" in out.getvalue() and "1 shapes" in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_gpus_protocols_are_told_apart(tmp_path, archive, terminal):
+    """Eight baselines on the device's clock and three on the host's: the fastest of each is shown, all are kept."""
+    on_device = [timing(1.5 + i / 10, f"device-{i}") for i in range(8)]
+    on_host = {protocol: [timing(speedup, f"{protocol}-{speedup}") for speedup in (1.4, 1.2, 1.3)]
+               for protocol in ("offline", "server")}  # fmt: skip
+    found = [msgspec.structs.replace(one, protocol="device") for one in on_device]
+    for protocol, timings in on_host.items():
+        found += [msgspec.structs.replace(one, protocol=protocol) for one in timings]
+
+    class Gpu(FakePool):
+        def evaluate(self, candidates):
+            return [msgspec.structs.replace(v, timings=tuple(found)) for v in super().evaluate(candidates)]
+
+    entry = Candidate(candidate("a").source, PROBLEM, "sm_90a")
+    archive.add(verdict(entry, 1.5), entry, None)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=220)
+    rows = evaluate.run(tmp_path, [PROBLEM], Gpu(), Gpu(), archive, target="sm_90a", console=console)
+    evaluate.show(rows, console)
+    for shown in ("1.500 [1.485, 1.515] device-0", "offline-1.2", "server-1.2"):
+        assert out.getvalue().count(shown) == 1
+    assert "device-1" not in out.getvalue() and "offline-1.3" not in out.getvalue()
+    with (tmp_path / "eval/results.csv").open() as file:
+        assert [line["baseline"] for line in csv.DictReader(file)] == [one.baseline for one in found]

@@ -157,6 +157,19 @@ def test_an_archive_without_training_has_a_page_of_kernels(tmp_path):
     assert "Best kernels" in text and "Learning" not in text
 
 
+def test_a_gpus_page_shows_its_targets_kernels(tmp_path):
+    gpu = msgspec.structs.replace(HERE, device="NVIDIA H200, 132 multiprocessors", threads=0)
+    entry = Candidate("// of a GPU\n", Problem(4096, 4096, 4096), "sm_90a")
+    fast = msgspec.structs.replace(verdict(entry, 1.1, gpu).timings[0], candidate_us=200.0)
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        archive.add(verdict(candidate()), candidate(), None)
+        archive.add(msgspec.structs.replace(verdict(entry, 1.1, gpu), timings=(fast,)), entry, None)
+    text = report.run(tmp_path).read_text()
+    assert "// of a GPU" in text and "687 TFLOP/s" in text
+    assert "132 multiprocessors." in text and "0 threads" not in text
+    assert "// of a GPU" not in report.run(tmp_path, fingerprint=HERE.fingerprint).read_text()
+
+
 def test_nothing_to_report_is_said(tmp_path):
     with pytest.raises(ValueError, match="cudal2 train"):
         report.run(tmp_path)
