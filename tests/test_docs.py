@@ -1,0 +1,59 @@
+"""README and docs hold what they say: commands parse, configurations compose, links and kernels exist."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from test_config import SCHEMAS
+
+from cudal2 import cli
+from cudal2.config import load
+from cudal2.records import Status
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").glob("*/README.md"))]
+KERNELS = ROOT / "tests" / "worker" / "cuda" / "kernels"
+
+
+def commands() -> list[str]:
+    text = "\n".join(page.read_text() for page in PAGES)
+    return sorted(set(re.findall(r"^ {4}(cudal2 .+)$", text, re.MULTILINE)))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_parse_and_their_configurations_compose(command: str) -> None:
+    arguments, rest = cli._parser().parse_known_args(shlex.split(command, comments=True)[1:])
+    overrides = [*getattr(arguments, "overrides", []), *rest]
+    assert not [word for word in overrides if word.startswith("-")]
+    verb = arguments.verb.__name__.strip("_").split("_")[0]
+    entry = {"export": "eval"}.get(verb, verb)
+    if entry in SCHEMAS:
+        load(entry, ["run=x"] * (entry == "eval") + [word for word in overrides if "=" in word], SCHEMAS[entry])
+    if hasattr(arguments, "problem"):
+        cli._problems(arguments)
+    if getattr(arguments, "file", "").startswith("tests/"):
+        assert (ROOT / arguments.file).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    lost = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not lost
+
+
+def test_attacks_of_the_table_are_kernels_and_no_controls() -> None:
+    """Each may only be `ok` where its own first lines bound the speedup it may claim."""
+    text = (ROOT / "docs" / "trust.md").read_text()
+    named = re.findall(r"`(\w+\.cu)`", text)
+    assert named
+    for name in named:
+        head = (KERNELS / name).read_text().split("#include")[0]
+        assert "Control" not in head
+        assert Status.OK not in head.splitlines()[0].split() or "// below: 1" in head
+
+
+def test_every_status_is_named() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert not [status for status in Status if f"`{status}`" not in readme]
