@@ -160,8 +160,10 @@ def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window
     Shows a call that did the work of later ones ahead, wherever it left the results.
     """
     stage.prepare(window, name, workspace)
+    salts = stage.arena.salts(order)
+    stage.vendor.refresh(layout_of(name), window)  # its A is another copy where it wants B otherwise
     torch.cuda.synchronize()
-    candidate(order, stage.arena.salts(order))
+    candidate(order, salts)
     stage.vendor.run(name, window)
     stage.check(window, workspace)
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -28,6 +29,7 @@ LOAD, RUN, HOST = 1, 2, 3
 COMMAND, REPLY, SALT = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
+SPARES = 2
 HOST_MEMORY = 8 << 30
 
 
@@ -221,22 +223,21 @@ def _meaning(status: int, text: str) -> tuple[Status, str]:
 
 
 class Runners:
-    """Keeps one runner waiting with its context open, so that a verdict does not wait for it."""
+    """Keeps a few runners waiting with their contexts open, so that a verdict does not wait for one."""
 
     def __init__(self, kind: jail.Kind) -> None:
         self._kind = kind
-        self._spare: Runner | None = None
+        self._spare: deque[Runner] = deque()
 
     def take(self) -> Runner:
         """A runner that has seen no candidate; another starts in its place."""
-        runner = self._spare or Runner(self._kind)
-        self._spare = None
+        while len(self._spare) <= SPARES:
+            self._spare.append(Runner(self._kind))
+        runner = self._spare.popleft()
         runner.wait_ready()
-        self._spare = Runner(self._kind)
         return runner
 
     def close(self) -> None:
-        """End the runner that waits."""
-        if self._spare:
-            self._spare.close()
-            self._spare = None
+        """End the runners that wait."""
+        while self._spare:
+            self._spare.pop().close()
