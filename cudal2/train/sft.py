@@ -32,10 +32,10 @@ from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import load, prompts, sampling, tokenizer
 from cudal2.policy.model import create
 from cudal2.problem import Accumulate, Layout, Problem
-from cudal2.records import Candidate
+from cudal2.records import Candidate, HarnessFault
 from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool import Pool, check
 
 TOKENIZER_SOURCES = 6000
 """Sources the tokenizer is made from; more do not change which lines stand together."""
@@ -52,8 +52,13 @@ def run(config: SftConfig) -> None:
 
     `RUN` then also holds config.json, metrics.jsonl, archive.sqlite with every judged sample, and
     verify.json (see `verify`). A folder that holds the trained policy already is only verified.
-    Raises ValueError where the configuration cannot work.
+    Raises ValueError where the configuration cannot work, HarnessFault where nothing could be judged in the end.
     """
+    if config.verify:
+        try:
+            check(config.worker, config.target)
+        except HarnessFault as fault:
+            raise HarnessFault(fault.problem, f"{fault.remedy}; verify=0 trains without judging") from fault
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
     trained = _already_trained(folder, config)

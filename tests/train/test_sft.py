@@ -9,9 +9,11 @@ from fakes import FakePool
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.config import SftConfig, load
+from cudal2.config import PolicyConfig, SftConfig, load
+from cudal2.policy import load as load_policy
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
+from cudal2.records import HarnessFault
 from cudal2.target import CPU, TARGETS, find
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
@@ -25,6 +27,7 @@ def config(folder, *overrides: str) -> SftConfig:
 
 def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
     monkeypatch.setattr(sft, "Pool", FakePool)
+    monkeypatch.setattr(sft, "check", lambda config, target: None)
     few = tuple(family for family in corpus.families(CPU) if family.name == "loops")
     monkeypatch.setattr(corpus, "families", lambda target: few)  # all of them take a minute to render
     sft.run(config(tmp_path, "learning_rate=1e-2"))
@@ -37,6 +40,24 @@ def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
         samples = list(archive.samples())
     assert len(samples) == 6 and all(corpus.held_out(sample.problem) for sample in samples)
     assert (tmp_path / "policy/model.safetensors").stat().st_size < 1 << 20
+
+
+def test_a_machine_that_cannot_judge_is_named_before_training(tmp_path, monkeypatch):
+    def check(config, target):
+        raise HarnessFault("no GPU answers", "Get one")
+
+    monkeypatch.setattr(sft, "check", check)
+    with pytest.raises(HarnessFault, match="verify=0"):
+        sft.run(config(tmp_path / "run", "target=sm_90a"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_cuda_kernels_are_learnt_without_a_gpu(tmp_path):
+    sft.run(config(tmp_path, "target=sm_90a", "verify=0", "samples=300", "context=1024", "epochs=0.1"))
+    _, words = load_policy(PolicyConfig(path=str(tmp_path / "policy")))
+    text = corpus.draw(find("sm_90a"), "tn", random.Random(0)).source
+    assert words.batch_decode(tokenizer.encode_source(words, [text])) == [text]
+    assert not (tmp_path / "verify.json").exists()
 
 
 def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(tmp_path):
