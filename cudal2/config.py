@@ -35,7 +35,7 @@ class WorkerConfig(_Config, frozen=True):
     min_pairs: int = 5
     max_pairs: int = 25
     disturbed: float = 1.6
-    """A baseline this many times slower than alone was disturbed, and so was the candidate beside it."""
+    """A baseline this many times slower than alone was disturbed, as was a speedup whose interval spans this factor."""
     devices: tuple[int, ...] = (0,)
     """GPUs that candidates are spread over, one owner each; a processor is used whole."""
     protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)

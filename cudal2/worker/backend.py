@@ -4,12 +4,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
-from cudal2.target import Target
-from cudal2.worker import jail
-from cudal2.worker.cache import Cache
 from cudal2.worker.outcome import Outcome
 
 
@@ -53,14 +49,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End every process; the next call starts new ones."""
-
-
-def make(target: Target, config: WorkerConfig, kind: jail.Kind, cache: Cache) -> Backend:
-    """The backend of a target; a GPU's is imported, with its libraries, only where it is asked for."""
-    if target.kind == "cuda":
-        from cudal2.worker.cuda.backend import CudaBackend
-
-        return CudaBackend(target, config, kind, cache)
-    from cudal2.worker.cpu.backend import CpuBackend
-
-    return CpuBackend(target, config, kind, cache)

@@ -1,4 +1,4 @@
-"""From paired measurements to a speedup with an interval. Pure functions.
+"""From paired measurements to a speedup with an interval.
 
 Candidate and baseline are timed in pairs, in random order within a pair, so that whatever drifts (clocks, other
 tenants, temperature) meets both. The figure is the median of the paired log-ratios; its 95% interval comes from
@@ -6,11 +6,15 @@ the bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, 1993).
 """
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
+from cudal2.records import HarnessFault, Timing
+
 RESAMPLES = 2000
+TRIES = 3
 
 
 class Speedup(msgspec.Struct, frozen=True):
@@ -44,3 +48,39 @@ def speedup(candidate: list[float], baseline: list[float]) -> Speedup:
 def calls_for(seconds_a_call: float, batch_seconds: float, most: int) -> int:
     """How many calls make a batch of at least `batch_seconds`, at most `most`, at least one."""
     return max(1, min(most, math.ceil(batch_seconds / max(seconds_a_call, 1e-9))))
+
+
+def summary(candidate: list[float], baseline: list[float], name: str, protocol: str, calls: int) -> Timing:
+    """Paired seconds a call as the record of a verdict. Raises HarnessFault where a clock stood still."""
+    if min(*candidate, *baseline) <= 0:
+        raise HarnessFault("a clock measured no time", "Try again; on a GPU look at it with nvidia-smi")
+    figure = speedup(candidate, baseline)
+    return Timing(
+        baseline=name,
+        protocol=protocol,
+        candidate_us=float(np.median(candidate)) * 1e6,
+        baseline_us=float(np.median(baseline)) * 1e6,
+        speedup=figure.median,
+        low=figure.low,
+        high=figure.high,
+        pairs=len(candidate),
+        calls=calls,
+    )
+
+
+def undisturbed(measure: Callable[[], Timing], alone: float, most: float) -> Timing:
+    """What `measure` finds, again where something else was at work beside it.
+
+    So it was where the baseline took `most` times its seconds `alone`, or where the interval spans that factor.
+    Raises HarnessFault after a few tries.
+    """
+    for _ in range(TRIES):
+        found = measure()
+        slowdown, span = found.baseline_us / alone / 1e6, found.high / found.low
+        if slowdown <= most and span <= most:
+            return found
+    said = f"{found.baseline} takes {slowdown:.1f} times as long as alone, the interval spans a factor of {span:.1f}"
+    raise HarnessFault(
+        f"the machine is too busy to time: {said}",
+        "Stop other programs; on a processor, set worker.threads to the number of cores that are free",
+    )

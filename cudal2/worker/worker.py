@@ -12,8 +12,8 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
-from cudal2.target import find
-from cudal2.worker import backend, jail
+from cudal2.target import Target, find
+from cudal2.worker import jail
 from cudal2.worker.backend import Backend, Prepared
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
@@ -30,9 +30,7 @@ class Worker:
     def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
         self.config, self.target = config, find(target)
         self.cache = Cache(Path(config.cache).expanduser())
-        self.backend: Backend = backend.make(
-            self.target, config, jail.choose(config.jail, system=self.target.kind == "cuda"), self.cache
-        )
+        self.backend = _backend(self.target, config, self.cache)
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
 
@@ -142,3 +140,15 @@ class Worker:
         """A/A: the fastest baseline timed as a candidate would be; an honest harness finds 1.00."""
         with device(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem)
+
+
+def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:
+    """The backend of a target; a GPU's is imported, with its libraries, only where it is asked for."""
+    kind = jail.choose(config.jail, system=target.kind == "cuda")
+    if target.kind == "cuda":
+        from cudal2.worker.cuda.backend import CudaBackend
+
+        return CudaBackend(target, config, kind, cache)
+    from cudal2.worker.cpu.backend import CpuBackend
+
+    return CpuBackend(target, config, kind, cache)

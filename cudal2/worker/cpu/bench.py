@@ -9,9 +9,9 @@ from torch import Tensor
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import HarnessFault, Status, Timing
+from cudal2.records import Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import inputs, jail, verify
+from cudal2.worker import inputs, jail, timing, verify
 from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, Baselines
 from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, threads
@@ -26,7 +26,6 @@ FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 LARGE_FLOP = 1e9
 """A reference of more work than this is worth several threads."""
 ARENAS = 8
-TRIES = 3
 
 
 class CpuBench:
@@ -121,7 +120,7 @@ class CpuBench:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
         known = self.baseline_seconds(arena.problem)
         best = min(known, key=known.__getitem__)
-        paired = self._undisturbed(side, arena, best, known[best])
+        paired = self._pair(side, arena, best, known[best])
         self._check_bands(arena, workspace)
         floor = max(arena.problem.flop / (FLOOR_FLOPS * self.threads), arena.problem.bytes / FLOOR_BYTES)
         if paired.candidate_us < floor * 1e6:
@@ -131,16 +130,9 @@ class CpuBench:
             *(derived(paired, name, known[name] / known[best]) for name in known if name != best),
         )
 
-    def _undisturbed(self, side: Side, arena: Arena, name: str, vendor_seconds: float) -> Timing:
-        for _ in range(TRIES):
-            paired = pair(side, self._vendor(arena, name), self._stage(arena), name, vendor_seconds)
-            slowdown = paired.baseline_us / vendor_seconds / 1e6
-            if slowdown <= self.config.disturbed:
-                return paired
-        raise HarnessFault(
-            f"the machine is too busy to time: {name} takes {slowdown:.1f} times as long as it did alone",
-            "Stop other programs, or set worker.threads to the number of cores that are free",
-        )
+    def _pair(self, side: Side, arena: Arena, name: str, alone: float) -> Timing:
+        vendor, stage = self._vendor(arena, name), self._stage(arena)
+        return timing.undisturbed(lambda: pair(side, vendor, stage, name, alone), alone, self.config.disturbed)
 
     def _vendor(self, arena: Arena, name: str) -> Side:
         if self._baselines is None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,17 +112,7 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
             or time.perf_counter() - started > config.timing_seconds
         ):
             break
-    return Timing(
-        baseline=name,
-        protocol="device",
-        candidate_us=float(np.median(candidate)) * 1e6,
-        baseline_us=float(np.median(baseline)) * 1e6,
-        speedup=figure.median,
-        low=figure.low,
-        high=figure.high,
-        pairs=len(candidate),
-        calls=mine,
-    )
+    return timing.summary(candidate, baseline, name, "device", mine)
 
 
 @threads(1)

@@ -10,19 +10,20 @@ import torch
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
-from cudal2.worker import inputs, jail, verify
+from cudal2.worker import inputs, jail, timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.baselines import Vendor
+from cudal2.worker.cuda.checking import Run, check_calls
 from cudal2.worker.cuda.layout import layout
+from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.mirror import Mirror
-from cudal2.worker.cuda.pairing import Run, Stage, VendorSide, layout_of, pair, pair_on_host
+from cudal2.worker.cuda.pairing import Stage, VendorSide, layout_of, pair, pair_on_host
 from cudal2.worker.cuda.session import Runner, Runners
-from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
+from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived
 
 ARENAS = 4
-TRIES = 3
 SUSPECT = (Status.TIMEOUT, Status.LAUNCH_ERROR, Status.OUT_OF_BOUNDS)
 """After these the GPU is asked whether it still computes."""
 
@@ -30,6 +31,7 @@ SUSPECT = (Status.TIMEOUT, Status.LAUNCH_ERROR, Status.OUT_OF_BOUNDS)
 class Table(msgspec.Struct, frozen=True):
     """One problem's buffers, the vendor's side of them, and seconds a call of each baseline."""
 
+    memory: SharedMemory
     arena: Arena
     vendor: VendorSide
     seconds: dict[str, float]
@@ -56,7 +58,7 @@ class CudaBench:
     def close(self) -> None:
         self.runners.close()
         while self._tables:
-            self._tables.popitem()[1].arena.close()
+            self._tables.popitem()[1].memory.close()
 
     def judge(self, recording: plan.Recording, cubin: bytes, problem: Problem) -> Outcome:
         """Check a recorded launcher on fresh inputs, then time it. HarnessFault only where the harness fails."""
@@ -71,9 +73,9 @@ class CudaBench:
         workspace = -(-recording.workspace // 2) * 2
         try:
             packed = plan.pack(recording, cubin, table.arena.layout.workspace)
-            runner.load(packed, table.arena.fd, table.arena.layout.bytes)
+            runner.load(packed, table.memory.fd, table.arena.layout.bytes)
             clock.lap("load")
-            checks, guess = self._verify(runner.run, table, workspace)
+            checks, guess = check_calls(runner.run, table.arena, workspace, self.device.target.rounding)
             clock.lap("verify")
             timings = self._time(runner, guess, table, workspace)
             clock.lap("time")
@@ -100,54 +102,11 @@ class CudaBench:
         if not healthy:
             raise HarnessFault("the GPU computes wrong results", "Look at it with nvidia-smi")
 
-    def _verify(self, run: Run, table: Table, workspace: int) -> tuple[dict, float]:
-        """Normals, integers, wide integers, and the normals again; also seconds of the fastest call.
-
-        The first of them is the candidate's first launch. Raises CandidateFailed.
-        """
-        arena, rng, problem = table.arena, inputs.generator("cuda"), table.arena.problem
-        rounding = self.device.target.rounding
-        data = inputs.normal(rng, problem)
-        exact = verify.reference(*data, problem)
-        first, seconds = self._call(run, arena, 0, data, workspace)
-        found, rho, error = verify.check_normal(first, exact, problem, rounding)
-        raise_finding(found)
-        times = [seconds]
-        for set_, make, name in (
-            (1, inputs.exact_integers, "small integers"),
-            (0, inputs.wide_integers, "11-bit integers"),
-        ):
-            integers = make(rng, problem)
-            result, seconds = self._call(run, arena, set_, integers, workspace)
-            raise_finding(verify.check_exact(result, verify.reference(*integers, problem), name))
-            times.append(seconds)
-        again, seconds = self._call(run, arena, 1, data, workspace)
-        raise_finding(verify.check_normal(again, exact, problem, rounding)[0])
-        same = torch.equal(first.view(torch.int16), again.view(torch.int16))
-        return {"rho": rho, "max_error": error, "repeatable": same}, min(*times, seconds)
-
-    def _call(self, run: Run, arena: Arena, set_: int, data: tuple, workspace: int) -> tuple[torch.Tensor, float]:
-        """One call on poisoned C and workspace; a copy of C, and its seconds. Raises CandidateFailed."""
-        arena.put(set_, *data)
-        arena.poison(workspace)
-        torch.cuda.synchronize()
-        seconds, _ = run([set_])
-        if said := arena.guard_finding():
-            raise CandidateFailed(Status.OUT_OF_BOUNDS, said)
-        if said := arena.workspace_finding(workspace):
-            status = Status.OUT_OF_BOUNDS if "beyond" in said else Status.WRONG
-            raise CandidateFailed(status, said)
-        if not arena.inputs_intact(slice(set_, set_ + 1)):
-            raise CandidateFailed(Status.WRONG, "changed an input")
-        if not arena.others_unwritten(slice(set_, set_ + 1)):
-            raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote to the output of another call")
-        return arena.c[set_].clone(), seconds
-
     def _time(self, runner: Runner, guess: float, table: Table, workspace: int) -> tuple[Timing, ...]:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
         problem, best = table.arena.problem, table.best
         stage = self._stage(table)
-        paired = self._undisturbed(runner.run, guess, table, workspace)
+        paired = self._pair(runner.run, guess, table, workspace)
         floor = self.device.floor(problem.flop, problem.bytes)
         if paired.candidate_us < floor * 1e6:
             raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
@@ -162,17 +121,11 @@ class CudaBench:
                 timings += [pair_on_host(host, workspace, stage, name, protocol) for name in self._on_host(table)]
         return tuple(timings)
 
-    def _undisturbed(self, run: Run, guess: float, table: Table, workspace: int) -> Timing:
-        """`pair`, again where the baseline was much slower than alone. Raises CandidateFailed, HarnessFault."""
-        alone = table.seconds[table.best]
-        for _ in range(TRIES):
-            paired = pair(run, guess, workspace, self._stage(table), table.best, alone)
-            slowdown = paired.baseline_us / alone / 1e6
-            if slowdown <= self.config.disturbed:
-                return paired
-        raise HarnessFault(
-            f"the GPU is too busy to time: {table.best} takes {slowdown:.1f} times as long as it did alone",
-            "Stop what else uses the GPU",
+    def _pair(self, run: Run, guess: float, table: Table, workspace: int) -> Timing:
+        """Against the best baseline on the device's clock. Raises CandidateFailed, HarnessFault."""
+        alone, stage = table.seconds[table.best], self._stage(table)
+        return timing.undisturbed(
+            lambda: pair(run, guess, workspace, stage, table.best, alone), alone, self.config.disturbed
         )
 
     def _on_host(self, table: Table) -> list[str]:
@@ -188,8 +141,8 @@ class CudaBench:
         """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be."""
         table = self.table(problem)
         guess = table.seconds[table.best]
-        with Mirror(table.best, table.arena, self._cache) as mirror:
-            return self._undisturbed(mirror.run, guess, table, 0)
+        with Mirror(table.best, table.memory, table.arena.layout, self._cache) as mirror:
+            return self._pair(mirror.run, guess, table, 0)
 
     def baseline_seconds(self, problem: Problem) -> dict[str, float]:
         """Seconds a call of every baseline on the device's clock, by name."""
@@ -215,11 +168,13 @@ class CudaBench:
         """The problem's buffers and baselines, made on first use; the longest unused give way."""
         if problem not in self._tables:
             while len(self._tables) >= ARENAS:
-                self._tables.popitem(last=False)[1].arena.close()
+                self._tables.popitem(last=False)[1].memory.close()
             torch.cuda.empty_cache()
-            arena = Arena(layout(problem), inputs.generator("cuda"))
+            place = layout(problem)
+            memory = SharedMemory(place.bytes)
+            arena = Arena(place, memory.tensor, inputs.generator("cuda"))
             arena.fill(slice(None))
-            side = VendorSide(self.vendor, arena.layout, *arena.inputs, arena.reference)
-            self._tables[problem] = Table(arena, side, self.vendor.prepare(problem, side.sets))
+            side = VendorSide(self.vendor, place, *arena.inputs, arena.reference)
+            self._tables[problem] = Table(memory, arena, side, self.vendor.prepare(problem, side.sets))
         self._tables.move_to_end(problem)
         return self._tables[problem]

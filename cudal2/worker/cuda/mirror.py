@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 import torch
-from cuda.bindings import driver
 
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.arena import SHARED, Arena, ask, look_at, mapped, matrices
+from cudal2.worker.cuda.arena import matrices
 from cudal2.worker.cuda.baselines import Vendor
 from cudal2.worker.cuda.layout import Layout, Salt
+from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.pairing import VendorSide, layout_of
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=dd")
@@ -27,14 +27,14 @@ READY = b"+"
 
 
 class Mirror:
-    """Baseline `name` in another process on `arena`; a context manager. HarnessFault where the process fails."""
+    """Baseline `name` in another process on `memory`; a context manager. HarnessFault where the process fails."""
 
-    def __init__(self, name: str, arena: Arena, cache: Cache) -> None:
-        self._memory = arena.memory
+    def __init__(self, name: str, memory: SharedMemory, layout: Layout, cache: Cache) -> None:
+        self._memory = memory.tensor
         self._socket, theirs = socket.socketpair()
-        words = (theirs.fileno(), arena.fd, name, cache.root, msgspec.json.encode(arena.layout).decode())
+        words = (theirs.fileno(), memory.fd, name, cache.root, msgspec.json.encode(layout).decode())
         command = [sys.executable, "-m", "cudal2.worker.cuda.mirror", *map(str, words)]
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), arena.fd))
+        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), memory.fd))
         theirs.close()
 
     def __enter__(self) -> "Mirror":
@@ -74,10 +74,8 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
     """Answer commands until the other side is gone."""
     torch.cuda.init()
     torch.empty(1, device="cuda")
-    handle = ask(driver.cuMemImportFromShareableHandle(memory_fd, SHARED))
-    memory = look_at(mapped(handle, layout.bytes), layout.bytes)
     vendor = Vendor(0, Cache(cache))
-    side = VendorSide(vendor, layout, *matrices(memory, layout))
+    side = VendorSide(vendor, layout, *matrices(imported(memory_fd, layout.bytes), layout))
     vendor.prepare(layout.problem, side.sets)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)

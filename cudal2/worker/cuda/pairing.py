@@ -7,7 +7,7 @@ of the same inputs, and their results are the reference for the candidate's.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,22 +15,18 @@ import torch
 from torch import Tensor
 
 from cudal2.config import WorkerConfig
-from cudal2.records import HarnessFault, Status, Timing
+from cudal2.records import Status, Timing
 from cudal2.worker import timing, verify
 from cudal2.worker.cuda.arena import Arena, private
-from cudal2.worker.cuda.baselines import Vendor
-from cudal2.worker.cuda.layout import Layout, Salt
+from cudal2.worker.cuda.checking import Run
+from cudal2.worker.cuda.layout import Layout
 from cudal2.worker.outcome import CandidateFailed, raise_finding
+
+if TYPE_CHECKING:
+    from cudal2.worker.cuda.baselines import Vendor
 
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""
-
-
-class Run(Protocol):
-    """Replays sets in the order given, each behind a salt where there are any."""
-
-    def __call__(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
-        """Seconds on the device's clock and on the host's."""
 
 
 HostRun = Callable[[Sequence[int], float], list[float]]
@@ -40,7 +36,7 @@ HostRun = Callable[[Sequence[int], float], list[float]]
 class VendorSide:
     """The vendor's calls on sets of matrices a [sets,M,K], b [sets,*b_shape], c [sets,M,N], captured in graphs."""
 
-    def __init__(self, vendor: Vendor, place: Layout, a: Tensor, b: Tensor, c: Tensor) -> None:
+    def __init__(self, vendor: "Vendor", place: Layout, a: Tensor, b: Tensor, c: Tensor) -> None:
         self.vendor, self.problem, self.c, self._place = vendor, place.problem, c, place
         self._inputs: dict[str, tuple[Tensor, Tensor]] = {place.problem.layout: (a, b)}
         self._graphs: dict[tuple[str, int, int], torch.cuda.CUDAGraph] = {}
@@ -49,7 +45,7 @@ class VendorSide:
         """A and B of every set, B stored in `layout`; up to date after `refresh`."""
         if layout not in self._inputs:
             turned = msgspec.structs.replace(self.problem, layout=layout)
-            self._inputs[layout] = private(msgspec.structs.replace(self._place, problem=turned))[:2]
+            self._inputs[layout] = private(msgspec.structs.replace(self._place, problem=turned), self.c.device)[:2]
             self.refresh(layout, slice(None))
         return self._inputs[layout]
 
@@ -132,7 +128,7 @@ def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, 
         stage.prepare(window, name, workspace)
         leader = stage.first()
         for side in (leader, "vendor" if leader == "candidate" else "candidate"):
-            torch.cuda.synchronize()
+            stage.arena.settle()
             if side == "candidate":
                 seconds, host_seconds = candidate(order)
             else:
@@ -151,7 +147,7 @@ def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, 
     # A host that is called away now and then makes one pair suspicious, not the smallest of them.
     if min(unseen) > max(CLOCKS_DIFFER, 0.25 * count * float(np.median(ours))):
         raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
-    return summary(ours, theirs, name, "device", count)
+    return timing.summary(ours, theirs, name, "device", count)
 
 
 def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window: slice, order: list[int]) -> None:
@@ -162,7 +158,7 @@ def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window
     stage.prepare(window, name, workspace)
     salts = stage.arena.salts(order)
     stage.vendor.refresh(layout_of(name), window)  # its A is another copy where it wants B otherwise
-    torch.cuda.synchronize()
+    stage.arena.settle()
     candidate(order, salts)
     stage.vendor.run(name, window)
     stage.check(window, workspace)
@@ -192,7 +188,7 @@ def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protoco
         stage.prepare(window, name, workspace)
         leader = stage.first()
         for side in (leader, "vendor" if leader == "candidate" else "candidate"):
-            torch.cuda.synchronize()
+            stage.arena.settle()
             if side == "candidate":
                 ours.append(float(np.median(host((first + stage.rng.permutation(count)).tolist(), gap))))
             else:
@@ -200,22 +196,4 @@ def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protoco
                 theirs.append(float(np.median(calls)))
         stage.check(window, workspace)
         first = first + count if first + 2 * count <= sets else 0
-    return summary(ours, theirs, name, protocol, count)
-
-
-def summary(ours: list[float], theirs: list[float], name: str, protocol: str, calls: int) -> Timing:
-    """Paired seconds a call as the record of a verdict. Raises HarnessFault where the clock stood still."""
-    if min(*ours, *theirs) <= 0:
-        raise HarnessFault("the GPU's clock measured no time", "Look at the GPU with nvidia-smi; try again")
-    figure = timing.speedup(ours, theirs)
-    return Timing(
-        baseline=name,
-        protocol=protocol,
-        candidate_us=float(np.median(ours)) * 1e6,
-        baseline_us=float(np.median(theirs)) * 1e6,
-        speedup=figure.median,
-        low=figure.low,
-        high=figure.high,
-        pairs=len(ours),
-        calls=calls,
-    )
+    return timing.summary(ours, theirs, name, protocol, count)

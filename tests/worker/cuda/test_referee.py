@@ -1,0 +1,293 @@
+"""What the referee finds out about a replay, on buffers in ordinary memory: candidates and vendor are Python here."""
+
+import numpy as np
+import pytest
+import torch
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Status
+from cudal2.worker import inputs
+from cudal2.worker.cuda import layout as layout_module
+from cudal2.worker.cuda.arena import Arena
+from cudal2.worker.cuda.checking import check_calls
+from cudal2.worker.cuda.layout import SEMAPHORES, layout
+from cudal2.worker.cuda.pairing import Stage, VendorSide, pair, pair_on_host
+from cudal2.worker.outcome import CandidateFailed
+
+PROBLEM = Problem(40, 24, 32, "tn")
+WORKSPACE = SEMAPHORES + 4096
+
+
+class FakeVendor:
+    """The vendor's libraries, right and of constant speed but for a little noise, so that intervals have a width."""
+
+    def __init__(self):
+        self.clock, self.noise = self, np.random.default_rng(3)
+
+    def capture(self, name, problem, sets):
+        return [(a, b if name.endswith("nn") else b.T, c) for a, b, c in sets]
+
+    def replay(self, graph) -> float:
+        for a, b, c in graph:
+            c.copy_((a.float() @ b.float()).half())
+        return len(graph) * 2e-6 * (1 + 0.01 * self.noise.random())
+
+    def host_seconds(self, name, problem, sets, calls, gap):
+        self.replay(self.capture(name, problem, sets))
+        return [1e-5] * calls
+
+
+class Candidate:
+    """An honest launcher on the shared memory; subclasses are not."""
+
+    workspace = 0
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena, self.calls, self.seconds = arena, 0, 1e-6
+
+    def __call__(self, sets, salts=()):
+        for position, number in enumerate(sets):
+            if salts:
+                offset, value = salts[position]
+                self.arena.memory[offset // 2] = value
+            self.calls += 1
+            self.call(number)
+        return len(sets) * self.seconds, len(sets) * self.seconds + 1e-5
+
+    def call(self, number: int) -> None:
+        self.write(number, self.multiply(number))
+
+    def multiply(self, number: int):
+        a, b = self.arena.a[number].float(), self.arena.b[number].float()
+        return (a @ (b.T if PROBLEM.layout == "tn" else b)).half()
+
+    def write(self, number: int, c) -> None:
+        self.arena.c[number] = c
+
+    def head(self):
+        start = self.arena.layout.workspace // 2
+        return self.arena.memory[start : start + self.workspace // 2]
+
+
+@pytest.fixture
+def stage(monkeypatch) -> Stage:
+    monkeypatch.setattr(layout_module, "WORKSPACE_LIMIT", 64 << 10)
+    monkeypatch.setattr(layout_module, "GRANULE", 4096)
+    place = layout(PROBLEM, rotated=PROBLEM.bytes * 7)
+    memory = torch.zeros(place.bytes // 2, dtype=torch.int16)
+    arena = Arena(place, memory, inputs.generator())
+    vendor = VendorSide(FakeVendor(), place, *arena.inputs, arena.reference)  # type: ignore[arg-type]
+    return Stage(arena, vendor, WorkerConfig(), np.random.default_rng(), 16)
+
+
+def judge(stage: Stage, candidate: Candidate, name: str = "cublas-tn"):
+    """As the bench does: checked alone, then timed."""
+    checks, _ = check_calls(candidate, stage.arena, candidate.workspace, stage.rounding)
+    # Short batches leave sets out of every window; long ones take them all.
+    guess = float(np.random.default_rng().choice([1e-6, 5e-3]))
+    return checks, pair(candidate, guess, candidate.workspace, stage, name, 2e-6)
+
+
+@pytest.mark.parametrize("name", ["cublas-tn", "cublas-nn"])
+def test_an_honest_candidate_gets_its_speedup(stage: Stage, name: str) -> None:
+    checks, timing = judge(stage, Candidate(stage.arena), name)
+    assert checks["repeatable"]
+    assert checks["rho"] == pytest.approx(1, abs=0.05)
+    assert timing.low <= timing.speedup <= timing.high
+    assert timing.speedup == pytest.approx(2.01, rel=0.01)
+    assert (timing.baseline, timing.protocol) == (name, "device")
+
+
+def test_a_workspace_and_its_semaphores_may_be_used(stage: Stage) -> None:
+    class Uses(Candidate):
+        workspace = WORKSPACE
+
+        def call(self, number):
+            head = self.head()
+            assert not head[: SEMAPHORES // 2].any()
+            head[:] = 5
+            super().call(number)
+            head[: SEMAPHORES // 2] = 0
+
+    assert judge(stage, Uses(stage.arena))[1].speedup > 1
+
+
+def test_calls_on_the_hosts_clock_are_checked_too(stage: Stage) -> None:
+    def host(sets, gap):
+        candidate(sets)
+        return [2e-5 if gap else 1e-5] * len(sets)
+
+    candidate = Candidate(stage.arena)
+    assert pair_on_host(host, 0, stage, "cublas-tn", "offline").speedup == pytest.approx(1)
+    assert pair_on_host(host, 0, stage, "cublas-nn", "server").speedup == pytest.approx(0.5)
+    candidate.call = lambda number: None  # type: ignore[method-assign]
+    with pytest.raises(CandidateFailed):
+        pair_on_host(host, 0, stage, "cublas-tn", "offline")
+
+
+class WorksAhead(Candidate):
+    """The first call of a replay does the others' work too; those find it done."""
+
+    def __call__(self, sets, salts=()):
+        self.done: dict = {}
+        return super().__call__(sets, salts)
+
+    def call(self, number):
+        if not self.done:
+            self.done = {other: self.multiply(other) for other in range(self.arena.layout.sets)}
+        self.write(number, self.done[number])
+
+
+class WorksAheadOnA(WorksAhead):
+    """As before, but looks whether A is still what it was."""
+
+    def call(self, number):
+        if self.done and not torch.equal(self.seen[number], self.arena.a[number]):
+            self.write(number, self.multiply(number))
+        else:
+            self.seen = self.arena.a.clone() if not self.done else self.seen
+            super().call(number)
+
+
+class WritesAhead(Candidate):
+    def call(self, number):
+        for other in range(self.arena.layout.sets):
+            self.write(other, self.multiply(other))
+
+
+class RightAtFirst(Candidate):
+    def call(self, number):
+        self.write(number, self.multiply(number) if self.calls <= 6 else self.multiply(number) * 1.5)
+
+
+class Skips(Candidate):
+    def call(self, number):
+        if self.calls <= 4 or number % 2:
+            super().call(number)
+
+
+class KeepsResults(Candidate):
+    """Answers again what it answered for these buffers before."""
+
+    def call(self, number):
+        self.kept = getattr(self, "kept", {})
+        self.write(number, self.kept.setdefault(number, self.multiply(number)))
+
+
+class ChangesInput(Candidate):
+    def call(self, number):
+        super().call(number)
+        self.arena.a[number, 0, 0] += 1
+
+
+class ChangesInputLater(Candidate):
+    def call(self, number):
+        super().call(number)
+        if self.calls > 4:
+            self.arena.b[number, 3, 3] += 1
+
+
+class AddsUp(Candidate):
+    def write(self, number, c):
+        self.arena.c[number] += c
+
+
+class LosesAnElement(Candidate):
+    def write(self, number, c):
+        c[-1, -1] = 0
+        super().write(number, c)
+
+
+class HalfSums(Candidate):
+    def multiply(self, number):
+        a, b = self.arena.a[number], self.arena.b[number].T
+        total = torch.zeros(PROBLEM.m, PROBLEM.n, dtype=torch.float16)
+        for k in range(PROBLEM.k):
+            total += a[:, k : k + 1] * b[k : k + 1]
+        return total
+
+
+def beside(name: str, elements: int, later: bool = False):
+    """A candidate that writes one element so far from the start of a matrix of the first set."""
+
+    class Beside(Candidate):
+        def call(self, number):
+            super().call(number)
+            if self.calls > (4 if later else 0):
+                self.arena.memory[getattr(self.arena.layout, name) // 2 + elements] = 1
+
+    return Beside
+
+
+class KeepsState(Candidate):
+    """Remembers in memory that it never asked for."""
+
+    def call(self, number):
+        super().call(number)
+        self.arena.memory[self.arena.layout.workspace // 2 + 2000] = number
+
+
+class LeavesSemaphore(Candidate):
+    workspace = WORKSPACE
+
+    def call(self, number):
+        super().call(number)
+        self.head()[7] = 1
+
+
+WRONG, IMPRECISE, OUTSIDE = Status.WRONG, Status.IMPRECISE, Status.OUT_OF_BOUNDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (WorksAhead, {WRONG}),
+        (WritesAhead, {OUTSIDE}),
+        (RightAtFirst, {WRONG}),
+        (Skips, {WRONG}),
+        (KeepsResults, {WRONG}),
+        (ChangesInput, {WRONG}),
+        (ChangesInputLater, {WRONG}),
+        (AddsUp, {WRONG}),
+        (LosesAnElement, {WRONG, IMPRECISE}),
+        (HalfSums, {WRONG, IMPRECISE}),
+        (beside("a", -1), {OUTSIDE}),
+        (beside("b", -1), {OUTSIDE}),
+        (beside("c", -1), {OUTSIDE}),
+        (beside("c", PROBLEM.m * PROBLEM.n), {OUTSIDE}),
+        (beside("c", PROBLEM.m * PROBLEM.n, later=True), {OUTSIDE}),
+        (beside("workspace", -1), {OUTSIDE, WRONG}),
+        (beside("workspace", 0), {OUTSIDE, WRONG}),
+        (KeepsState, {OUTSIDE, WRONG}),
+        (LeavesSemaphore, {WRONG}),
+    ],
+)
+def test_a_dishonest_candidate_is_found_out(stage: Stage, kind: type[Candidate], expected: set[Status]) -> None:
+    with pytest.raises(CandidateFailed) as failed:
+        judge(stage, kind(stage.arena))
+    assert failed.value.status in expected, failed.value.reason
+
+
+def test_working_ahead_is_found_out_by_either_input(stage: Stage) -> None:
+    """A salt may lie in A or in B: rereading one of them in every call does not help."""
+    with pytest.raises(CandidateFailed):
+        pair(WorksAheadOnA(stage.arena), 1e-6, 0, stage, "cublas-tn", 2e-6)
+
+
+def test_a_clock_that_was_tampered_with_is_implausible(stage: Stage) -> None:
+    class Hides(Candidate):
+        def __call__(self, sets, salts=()):
+            device, host = super().__call__(sets, salts)
+            return device, host + 0.01
+
+    with pytest.raises(CandidateFailed) as failed:
+        judge(stage, Hides(stage.arena))
+    assert failed.value.status is Status.IMPLAUSIBLE
+
+
+def test_guards_are_restored_for_the_next_candidate(stage: Stage) -> None:
+    with pytest.raises(CandidateFailed):
+        judge(stage, beside("c", -1)(stage.arena))
+    stage.arena.restore_guards()
+    assert judge(stage, Candidate(stage.arena))[1].speedup > 1
