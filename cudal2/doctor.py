@@ -41,6 +41,7 @@ def run(cache: str = "~/.cache/cudal2") -> list[Check]:
         _gpu(),
         _driver(),
         *_cuda(),
+        *(_distribution(name, 'pip install "cudal2[cuda]"') for name in ("cuda-bindings", "nvmath-python")),
         *(_module(name, f'pip install "cudal2[{name}]"') for name in ("vllm", "deepspeed", "ray", "wandb")),
     ]
 
@@ -57,7 +58,7 @@ def describe(checks: list[Check]) -> str:
         mark = "ok     " if check.ok else "MISSING" if check.needed else "missing"
         remedy = "" if check.ok else f"  →  {check.remedy}"
         lines.append(f"{mark}  {check.name:<20} {check.detail}{remedy}")
-    verdict = "the CPU loop can run" if healthy(checks) else "the CPU loop cannot run: see MISSING above"
+    verdict = "the loop can run on this processor" if healthy(checks) else "the loop cannot run: see MISSING above"
     return "\n".join([*lines, verdict])
 
 
@@ -79,6 +80,16 @@ def _module(name: str, remedy: str, needed: bool = False) -> Check:
         return Check(name, True, version(name), needed=needed)
     except PackageNotFoundError:
         return Check(name, True, "version unknown", needed=needed)
+
+
+def _distribution(name: str, remedy: str) -> Check:
+    """A package whose modules have other names than it has."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Check(name, True, version(name))
+    except PackageNotFoundError:
+        return Check(name, False, "not installed", remedy)
 
 
 def _compiler() -> Check:

@@ -83,10 +83,11 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
     try:
         file, output, messages = (folder / name for name in ("kernel" + target.suffix, "kernel.so", "log"))
         file.write_text(source)
-        with messages.open("wb") as stderr:
-            jailed = jail.start(
+        with messages.open("w+b") as stderr:
+            code = jail.run(
                 kind,
                 [compiler(), *FLAGS, *target.flags, f"-I{headers}", file.name, "-o", output.name],
+                seconds,
                 readable=[headers],
                 writable=[folder],
                 limits=jail.Limits(cpu_seconds=int(seconds) + 1),
@@ -94,14 +95,9 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
                 filter_program=seccomp.toolchain(),
                 stderr=stderr.fileno(),
             )
-        try:
-            code = jailed.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            jailed.kill()
+            stderr.seek(0)
+            text = readable(stderr.read(2 * LOG_BYTES).decode(errors="replace"), folder)
         elapsed = time.perf_counter() - started
-        text = _readable(messages, folder)
         if code == 0 and output.is_file() and not output.is_symlink():
             return Build(Status.OK, output.read_bytes(), text, elapsed)
         if shutil.disk_usage(folder).free < FREE_BYTES:
@@ -115,11 +111,9 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _readable(messages: Path, folder: Path) -> str:
-    with messages.open("rb") as file:
-        text = file.read(LOG_BYTES).decode(errors="replace")
-    text = text.replace(f"{folder}/", "")
-    return re.sub(r"[^\x09\x0a\x20-\x7e]", "?", text)
+def readable(text: str, folder: Path) -> str:
+    """What of a compiler's words may be stored and shown: at most LOG_BYTES, no path of ours, plain ASCII."""
+    return re.sub(r"[^\x09\x0a\x20-\x7e]", "?", text.replace(f"{folder}/", "")[:LOG_BYTES])
 
 
 @memoise

@@ -29,7 +29,7 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -135,6 +135,17 @@ def start(
         process.wait()
         raise HarnessFault("bubblewrap could not set up the jail", remedy(kind))
     return Jailed(process, inside)
+
+
+def run(kind: Kind, command: list[str], seconds: float, **arguments: Any) -> int | None:
+    """`start` with these arguments, waited for: the exit code, or None where `seconds` were too few."""
+    jailed = start(kind, command, **arguments)
+    try:
+        return jailed.process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        jailed.kill()
 
 
 def _pid_inside(information: bytes) -> int | None:

@@ -157,6 +157,8 @@ def _descendants(pid: int) -> list[int]:
 
 def test_a_disturbed_measurement_is_a_fault_and_never_a_speedup(hasty, monkeypatch) -> None:
     with Worker(hasty) as worker:
-        monkeypatch.setitem(worker.backend.bench._known, PROBLEM, {"torch.fp32": 1e-9})  # as if it had once been so fast
+        monkeypatch.setitem(
+            worker.backend.bench._known, PROBLEM, {"torch.fp32": 1e-9}
+        )  # as if it had once been so fast
         with pytest.raises(HarnessFault):
             worker.evaluate(Candidate(NAIVE, PROBLEM))

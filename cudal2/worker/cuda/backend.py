@@ -11,6 +11,7 @@ from cudal2.records import Candidate, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target
 from cudal2.worker import jail
 from cudal2.worker.backend import Prepared
+from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import abi, build, device, gate, plan, session, toolchain
 from cudal2.worker.cuda.bench import CudaBench
@@ -60,7 +61,7 @@ class CudaBackend:
     def prepare(self, candidate: Candidate) -> Prepared:
         clock = time.perf_counter()
         try:
-            foreign = abi.adapt(candidate.source, candidate.problem) if candidate.abi == "cuda-l2" else None
+            foreign = _adapted(candidate)
         except ValueError as error:
             return Prepared(Status.REJECTED, str(error), log=str(error))
         made = self._build(candidate, foreign)
@@ -72,7 +73,7 @@ class CudaBackend:
         findings = gate.inspect(made, candidate.problem, self.cache, self.kind)
         seconds["gate"] = time.perf_counter() - clock - seconds["build"]
         log = "\n".join([*(f"{finding.name}: {finding.detail}" for finding in findings), log])
-        log = log[: build.LOG_BYTES]
+        log = log[:LOG_BYTES]
         fatal = next((finding for finding in findings if finding.fatal), None)
         if fatal:
             return Prepared(fatal.status, f"{fatal.name}: {fatal.detail}", log=log, seconds=seconds)
@@ -117,3 +118,13 @@ class CudaBackend:
         if self._bench:
             self._bench.close()
             self._bench = None
+
+
+def _adapted(candidate: Candidate) -> abi.Adapted | None:
+    """A published kernel behind the contract; None for one that is written to it. ValueError where it cannot be."""
+    if candidate.abi == "contract":
+        return None
+    adapted, stored = abi.adapt(candidate.source, candidate.problem), abi.layout_of(candidate.source)
+    if stored != candidate.problem.layout:
+        raise ValueError(f"the kernel reads B as {stored} stores it; judge it with --layout {stored}")
+    return adapted

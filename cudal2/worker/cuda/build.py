@@ -9,7 +9,6 @@ import io
 import re
 import shutil
 import stat
-import subprocess
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from elftools.elf.sections import Symbol, SymbolTableSection
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
 from cudal2.worker import jail, seccomp
-from cudal2.worker.build import FREE_BYTES, LOG_BYTES
+from cudal2.worker.build import FREE_BYTES, readable
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import toolchain
 from cudal2.worker.cuda.toolchain import Toolchain
@@ -151,7 +150,7 @@ def _compile(
     try:
         (folder / f"kernel{target.suffix}").write_text(source)
         with (folder / "log").open("w+b") as messages:
-            jailed = jail.start(
+            code = jail.run(
                 kind,
                 [
                     *tools.command,
@@ -159,6 +158,7 @@ def _compile(
                     *(word for place in folders for word in ("-isystem", str(place))),
                     *(f"kernel{target.suffix}", "-o", "kernel.so"),
                 ],
+                seconds,
                 readable=[*tools.readable, *includes],
                 writable=[folder],
                 limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=int(seconds) + 1),
@@ -166,17 +166,11 @@ def _compile(
                 filter_program=seccomp.toolchain(),
                 stderr=messages.fileno(),
             )
-            try:
-                code = jailed.process.wait(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                jailed.kill()
             messages.seek(0)
             text = messages.read(MESSAGE_BYTES).decode(errors="replace")
         made = CudaBuild(
             Status.OK,
-            log=_readable(_ROUTINE.sub("", text), folder),
+            log=readable(_ROUTINE.sub("", text), folder),
             seconds=time.perf_counter() - started,
             headers=_headers(folder, (tools.root, Path("/usr"), *folders)),
         )
@@ -264,8 +258,3 @@ def _digest(path: str) -> str:
 @lru_cache(maxsize=65536)
 def _digest_of(path: str, mtime_ns: int, size: int) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def _readable(text: str, folder: Path) -> str:
-    """What of the compiler's words may be stored and shown: at most LOG_BYTES, no path of ours, plain ASCII."""
-    return re.sub(r"[^\x09\x0a\x20-\x7e]", "?", text.replace(f"{folder}/", "")[:LOG_BYTES])

@@ -11,7 +11,6 @@ Instruction names: CUDA Binary Utilities, "Instruction Set Reference", and sampl
 import io
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
@@ -137,21 +136,16 @@ def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
     folder = jail.job_folder()
     try:
         (folder / "kernel.cubin").write_bytes(cubin)
-        jailed = jail.start(
+        code = jail.run(
             kind,
             # The jail has no standard output; the shell gives it a file.
             ["/bin/sh", "-c", 'exec "$0" -c -ndf kernel.cubin > sass', str(program)],
+            seconds,
             readable=[] if program.is_relative_to("/usr") else [program.parent],
             writable=[folder],
             limits=jail.Limits(file_size=SASS_BYTES, cpu_seconds=int(seconds) + 1),
             filter_program=seccomp.toolchain(),
         )
-        try:
-            code = jailed.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            jailed.kill()
         sass = folder / "sass"
         if code != 0 or sass.is_symlink() or not sass.is_file():
             ended = f"did not end within {seconds:g} s" if code is None else f"ended with {code}"

@@ -24,6 +24,7 @@ from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.source import SourceRejected, check
 from cudal2.target import find
 from cudal2.worker import Worker, jail
+from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import build, gate, toolchain
 
@@ -106,7 +107,7 @@ def test_before_any_launch(path: Path, cache: Cache, kind: jail.Kind) -> None:
         assert directive(text, "reason") in reason
     else:
         assert status is None, (status, reason)
-    assert len(log) <= build.LOG_BYTES
+    assert len(log) <= LOG_BYTES
     assert "root:" not in log + reason
 
 
@@ -150,7 +151,7 @@ def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
     if verdict.ok and (below := directive(text, "below")):
         # Far below in truth: what bounds it is a lie about time or work, not noise.
         assert verdict.speedup < float(below)
-    assert len(verdict.log) <= build.LOG_BYTES
+    assert len(verdict.log) <= LOG_BYTES
     assert "root:" not in verdict.log + verdict.reason
 
 
