@@ -8,11 +8,12 @@ Speed compares only within one environment. Every question therefore names a `fi
 for the answer across devices in so many words.
 """
 
+import json
 import math
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,9 @@ from cudal2.records import (
 ANY = "*"
 """The fingerprint that compares across environments."""
 
+EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LAUNCH_ERROR)
+"""Failures whose log tells an author what to change."""
+
 _APPLICATION = 0x43554432
 _VERSION = 1
 _SCHEMA = """
@@ -54,6 +58,7 @@ CREATE VIEW latest AS SELECT verdicts.*, text FROM verdicts JOIN sources ON hash
       AND other.fingerprint = verdicts.fingerprint AND other.source = verdicts.source);
 """
 _HERE = "target = :target AND :fingerprint IN ('*', fingerprint)"
+_STATUS = "status IN (SELECT value FROM json_each(:statuses))"
 _REMEDIES = {
     ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
     ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, or choose another run folder",
@@ -217,11 +222,11 @@ class Archive:
         """The kernel with the greatest lower bound of the speedup, None where none is correct."""
         return next(iter(self.ranked(problem, target, fingerprint, 1)), None)
 
-    def problems(self, target: str, fingerprint: str, status: Status = Status.OK) -> list[Problem]:
-        """Problems with at least one last verdict of that status, in order."""
+    def problems(self, target: str, fingerprint: str, statuses: Sequence[Status] = (Status.OK,)) -> list[Problem]:
+        """Problems with at least one last verdict of one of these statuses, in order."""
         rows = self._rows(
-            f"SELECT DISTINCT problem FROM latest WHERE {_HERE} AND status = :status",
-            {"target": target, "fingerprint": fingerprint, "status": status.value},
+            f"SELECT DISTINCT problem FROM latest WHERE {_HERE} AND {_STATUS}",
+            {"target": target, "fingerprint": fingerprint, "statuses": json.dumps(statuses)},
         )
         return sorted(parse(name) for (name,) in rows)
 
@@ -250,14 +255,14 @@ class Archive:
         return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
 
     def failures(self, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
-        """The latest `count` kernels that did not compile, with the compiler's `log`: those of the problem
-        first, then those of its neighbours."""
+        """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
+        problem first, then those of its neighbours."""
         found: list[Entry] = []
-        for other in _by_distance(problem, self.problems(target, fingerprint, Status.COMPILE_ERROR)):
+        for other in _by_distance(problem, self.problems(target, fingerprint, EXPLAINED)):
             if len(found) < count:
                 found += self._entries(
-                    f"{_HERE} AND problem = :problem AND status = :status ORDER BY id DESC LIMIT :limit",
-                    status=Status.COMPILE_ERROR.value,
+                    f"{_HERE} AND problem = :problem AND {_STATUS} ORDER BY id DESC LIMIT :limit",
+                    statuses=json.dumps(EXPLAINED),
                     problem=other.name,
                     target=target,
                     fingerprint=fingerprint,

@@ -73,10 +73,11 @@ class PolicyConfig(_Config, frozen=True):
 
 
 class PromptConfig(_Config, frozen=True):
-    """Which Jinja template of `prompts/`, and how many exemplars from the archive it shows."""
+    """Which Jinja template of `prompts/`, and how many exemplars and failed attempts from the archive it shows."""
 
     template: str = "kernel_lm"
     exemplars: int = 0
+    failures: int = 0
 
 
 class RewardConfig(_Config, frozen=True):

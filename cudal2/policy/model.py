@@ -18,6 +18,18 @@ from transformers import (
 
 from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
+from cudal2.target import TARGETS
+
+
+def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
+    """Raises ValueError where a kernel LM, which names targets by single tokens, has none for this one."""
+    words = tokenizer.get_vocab()
+    known = [name for name in TARGETS if f"<|{name}|>" in words]
+    if known and target not in known:
+        raise ValueError(
+            f"this policy writes for {', '.join(known)}, not {target}; make one that does with "
+            f"`cudal2 sft target={target} run=FOLDER` and name it: policy.path=FOLDER/policy"
+        )
 
 
 def load(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

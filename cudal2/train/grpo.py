@@ -76,6 +76,7 @@ def run(config: TrainConfig) -> None:
         else:
             judge = Judge(config, None, archive)
         model, tokenizer = policy.load(config.policy)
+        policy.check(tokenizer, config.target)
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,

@@ -46,8 +46,11 @@ class Judge:
         exemplars = config.prompt.exemplars and self.archive.exemplars(
             problem, config.target, environment.fingerprint, config.prompt.exemplars, rng
         )
-        target = find(config.target)
-        return render(config.prompt, config.policy.chat, problem, target, exemplars or (), environment)
+        failures = config.prompt.failures and self.archive.failures(
+            problem, config.target, environment.fingerprint, config.prompt.failures
+        )
+        shown = exemplars or (), environment, failures or ()
+        return render(config.prompt, config.policy.chat, problem, find(config.target), *shown)
 
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cudal2.config import LoraConfig, PolicyConfig, SftConfig
-from cudal2.policy import load, sampling, tokenizer
+from cudal2.policy import check, load, sampling, tokenizer
 from cudal2.policy.model import create
 
 SOURCES = [f"int a{i} = {i};\nint b;\nreturn a{i};\n" for i in range(8)] * 4
@@ -105,3 +105,10 @@ def test_vllm_is_given_the_weights_in_memory_and_a_seed_a_request(folder, monkey
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ValueError, match=r"cudal2\[vllm\]"):
         sampling.sample(model, words, PROMPTS[:1], config, 5)
+
+
+def test_a_kernel_lm_is_asked_only_for_targets_it_has_a_word_for():
+    _, words = load(PolicyConfig())
+    check(words, "cpu")
+    with pytest.raises(ValueError, match="cudal2 sft target=sm_90a"):
+        check(words, "sm_90a")
