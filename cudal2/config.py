@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cudal2.assets import asset
-from cudal2.problem import Accumulate, Layout, Problem, grid, parse
+from cudal2.problem import Accumulate, Layout, Problem, grid, parse, sample
 
 
 class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -113,9 +113,11 @@ class TrainerConfig(_Config, frozen=True):
 
 
 class ShapesConfig(_Config, frozen=True):
-    """Problems by name: `grid`, or a list of `M_N_K` or names of LLM layers."""
+    """Problems by name: `grid`, `sample` (about `count` shapes of the grid, drawn by `seed`), `M_N_K`, an LLM layer."""
 
     names: tuple[str, ...] = ("grid",)
+    count: int = 100
+    seed: int = 2026
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
 
@@ -125,6 +127,8 @@ class ShapesConfig(_Config, frozen=True):
         for name in self.names:
             if name == "grid":
                 found += grid(self.layout, self.accumulate)
+            elif name == "sample":
+                found += sample(self.count, self.seed, self.layout, self.accumulate)
             else:
                 found.append(parse(name, self.layout, self.accumulate))
         return found

@@ -1,5 +1,6 @@
 """Which multiplication is asked for: shape, layout and accumulator; the shape lists users name."""
 
+import random
 from itertools import product
 from typing import Literal, get_args
 
@@ -100,3 +101,19 @@ def grid(layout: Layout = "tn", accumulate: Accumulate = "f32") -> list[Problem]
     """The 1,000 shapes GRID_SIZES³, smallest work first."""
     shapes = [Problem(m, n, k, layout, accumulate) for m, n, k in product(GRID_SIZES, repeat=3)]
     return sorted(shapes, key=lambda p: (p.flop, p))
+
+
+def sample(count: int, seed: int, layout: Layout = "tn", accumulate: Accumulate = "f32") -> list[Problem]:
+    """About `count` shapes of the grid, at random but from each decade of work its share, at least two of each.
+
+    The same for a seed whatever the layout and accumulator; smallest work first.
+    """
+    rng = random.Random(seed)
+    decades: dict[int, list[Problem]] = {}
+    for problem in grid(layout, accumulate):
+        decades.setdefault(len(str(problem.flop)), []).append(problem)
+    chosen = []
+    for shapes in decades.values():
+        share = max(2, round(count * len(shapes) / len(GRID_SIZES) ** 3))
+        chosen += rng.sample(shapes, min(share, len(shapes)))
+    return sorted(chosen, key=lambda p: (p.flop, p))

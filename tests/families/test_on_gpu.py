@@ -1,0 +1,72 @@
+"""Every family is right on the GPU: random settings on random shapes, none of them `wrong`.
+
+Takes minutes: `pytest -m "gpu and slow" tests/families/test_on_gpu.py`.
+"""
+
+import random
+
+import pytest
+
+from cudal2 import corpus
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, HarnessFault
+from cudal2.target import TARGETS, Target
+from cudal2.worker import Worker
+from cudal2.worker.cuda import device
+
+SETTINGS = 200
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+FAMILIES = sorted(
+    {family.name for target in TARGETS.values() if target.kind == "cuda" for family in corpus.families(target)}
+)
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    try:
+        return device.find().target
+    except HarnessFault as fault:
+        pytest.skip(str(fault))
+
+
+@pytest.fixture(scope="module")
+def worker(target: Target, tmp_path_factory):
+    config = WorkerConfig(
+        cache=str(tmp_path_factory.mktemp("cache")),
+        run_seconds=6,
+        min_pairs=1,
+        max_pairs=3,
+        batch_ms=1,
+        timing_seconds=0.02,
+    )
+    with Worker(config, target.name) as worker:
+        yield worker
+
+
+def shape(rng: random.Random) -> tuple[int, int, int]:
+    """Powers of two, or any multiples of 8."""
+    any_, powers = [8 * rng.randint(1, 200) for _ in range(3)], [rng.choice(SIZES) for _ in range(3)]
+    m, n, k = rng.choice((any_, powers))
+    return m, n, k
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_right_whatever_the_setting_and_the_shape(worker: Worker, target: Target, name: str) -> None:
+    family = next((family for family in corpus.families(target) if family.name == name), None)
+    if family is None:
+        pytest.skip(f"{name} is not for {target.name}")
+    rng, candidates = random.Random(name), []
+    while len(candidates) < (SETTINGS if "cute" not in name else SETTINGS // 10):
+        layout = rng.choice(family.layouts)
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
+        if not corpus.refusal(family, knobs, layout):
+            accumulate = "f16" if knobs.get("accumulate") == "f16" else "f32"
+            problem = Problem(*shape(rng), layout, accumulate)
+            candidates.append(Candidate(corpus.render(family, knobs, layout), problem, target.name))
+    worker.build_ahead(candidates)
+    verdicts = [worker.evaluate(candidate) for candidate in candidates]
+    bad = [f"{verdict.problem.name}: {verdict.status}, {verdict.reason}" for verdict in verdicts if not verdict.ok]
+    assert not bad, "\n".join(bad)
