@@ -19,7 +19,7 @@ from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 
-PLANNERS = 4
+PLANNERS = 6
 """Planners at a time: each makes a CUDA context."""
 
 
