@@ -9,18 +9,18 @@ for the answer across devices in so many words.
 """
 
 import json
-import math
 import random
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
+from cudal2 import selection
+from cudal2.archived import Entry, Origin, Sample
 from cudal2.problem import Problem, parse
 from cudal2.records import (
     Candidate,
@@ -35,9 +35,6 @@ from cudal2.records import (
 
 ANY = "*"
 """The fingerprint that compares across environments."""
-
-EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LAUNCH_ERROR)
-"""Failures whose log tells an author what to change."""
 
 _APPLICATION = 0x43554432
 _VERSION = 1
@@ -68,45 +65,6 @@ _REMEDIES = {
         "`sqlite3 FILE .recover | sqlite3 RESCUED`"
     ),
 }
-
-
-class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which sample a verdict judges; `run`, `step` and `index` identify it."""
-
-    run: str
-    step: int
-    index: int
-    policy: str = ""
-    prompt: str = ""
-    reward: float | None = None
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample of a training step: its origin and what became of it. `source` is a hash."""
-
-    origin: Origin
-    problem: Problem
-    target: str
-    fingerprint: str
-    status: Status
-    speedup: float | None
-    source: str
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A kernel and the last verdict on it."""
-
-    source: str
-    verdict: Verdict
-
-    @property
-    def hash(self) -> str:
-        return digest(self.source)
-
-    @property
-    def low(self) -> float:
-        """Lower bound of the speedup over the fastest baseline, by which kernels are ranked; 0 unless ok."""
-        return self.verdict.timing.low if self.verdict.timing else 0.0
 
 
 class Archive:
@@ -230,45 +188,30 @@ class Archive:
         )
         return sorted(parse(name) for (name,) in rows)
 
+    def latest(
+        self, problem: Problem, target: str, fingerprint: str, statuses: Sequence[Status], limit: int
+    ) -> list[Entry]:
+        """The latest `limit` kernels for `problem` whose last verdict is of one of these statuses, latest first."""
+        return self._entries(
+            f"{_HERE} AND problem = :problem AND {_STATUS} ORDER BY id DESC LIMIT :limit",
+            statuses=json.dumps(statuses),
+            problem=problem.name,
+            target=target,
+            fingerprint=fingerprint,
+            limit=limit,
+        )
+
     def nearest(self, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
-        """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
-        others = [p for p in _by_distance(problem, self.problems(target, fingerprint)) if p != problem]
-        bests = (self.best(other, target, fingerprint) for other in others[:limit])
-        return [entry for entry in bests if entry is not None]
+        """`selection.nearest` of this archive."""
+        return selection.nearest(self, problem, target, fingerprint, limit)
 
     def exemplars(self, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random) -> list[Entry]:
-        """Up to `count` correct kernels of contrasting speed, fastest first, to be shown in a prompt.
-
-        The kernels of the problem (of its neighbours, while there are too few) are ranked, cut into `count`
-        buckets of equal size, and one is drawn from each: good, medium, slow; after the contrastive
-        exemplars of CUDA-L1 (arXiv:2507.14111).
-        """
-        found: dict[str, Entry] = {}
-        for other in _by_distance(problem, self.problems(target, fingerprint)):
-            if len(found) >= count:
-                break
-            for entry in self.ranked(other, target, fingerprint):
-                found.setdefault(entry.source, entry)
-        entries = sorted(found.values(), key=lambda entry: entry.low, reverse=True)
-        count = min(count, len(entries))
-        edges = [len(entries) * i // count for i in range(count + 1)] if count else []
-        return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
+        """`selection.exemplars` of this archive."""
+        return selection.exemplars(self, problem, target, fingerprint, count, rng)
 
     def failures(self, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
-        """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
-        problem first, then those of its neighbours."""
-        found: list[Entry] = []
-        for other in _by_distance(problem, self.problems(target, fingerprint, EXPLAINED)):
-            if len(found) < count:
-                found += self._entries(
-                    f"{_HERE} AND problem = :problem AND {_STATUS} ORDER BY id DESC LIMIT :limit",
-                    statuses=json.dumps(EXPLAINED),
-                    problem=other.name,
-                    target=target,
-                    fingerprint=fingerprint,
-                    limit=count - len(found),
-                )
-        return found
+        """`selection.failures` of this archive."""
+        return selection.failures(self, problem, target, fingerprint, count)
 
     def samples(self, run: str | None = None) -> Iterator[Sample]:
         """Samples of `run` (of every run) by run, step and index."""
@@ -342,14 +285,3 @@ class Archive:
 def _statements(script: str) -> list[str]:
     """The script cut at its semicolons (`executescript` would commit the transaction it runs in)."""
     return [statement for statement in script.split(";") if statement.strip()]
-
-
-def _by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
-    """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K)."""
-
-    def distance(other: Problem) -> float:
-        pairs = ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k))
-        return math.hypot(*(math.log2(a / b) for a, b in pairs))
-
-    alike = (problem.layout, problem.accumulate)
-    return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)

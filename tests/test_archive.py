@@ -230,3 +230,15 @@ def test_an_environment_knows_its_target(archive):
     assert archive.target(F) == "cpu"
     with pytest.raises(ValueError, match="nowhere"):
         archive.target("nowhere")
+
+
+def test_latest_are_of_the_statuses_asked_for_and_of_this_problem_only(archive):
+    for text, status in (("a", Status.WRONG), ("b", Status.TIMEOUT), ("c", Status.WRONG), ("d", Status.PLAN_ERROR)):
+        put(archive, text, None, status=status)
+    put(archive, "elsewhere", None, Problem(8, 8, 8), status=Status.WRONG)
+    asked = (Status.WRONG, Status.TIMEOUT)
+    statuses = [entry.verdict.status for entry in archive.latest(PROBLEM, "cpu", F, asked, 9)]
+    assert statuses == [Status.WRONG, Status.TIMEOUT, Status.WRONG]
+    put(archive, "c", 1.0)  # its last verdict counts
+    (entry,) = archive.latest(PROBLEM, "cpu", F, asked, 1)
+    assert entry.verdict.status is Status.TIMEOUT

@@ -1,0 +1,77 @@
+"""Which kernels of an archive are worth showing or trying: contrasting exemplars, neighbours' best, failures."""
+
+import math
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from cudal2.archived import Entry
+from cudal2.problem import Problem
+from cudal2.records import Status
+
+EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LAUNCH_ERROR)
+"""Failures whose log tells an author what to change."""
+
+
+class Recall(Protocol):
+    """What is asked of an archive; its methods say what they answer and raise."""
+
+    def problems(self, target: str, fingerprint: str, statuses: Sequence[Status] = ...) -> list[Problem]: ...
+
+    def best(self, problem: Problem, target: str, fingerprint: str) -> Entry | None: ...
+
+    def ranked(self, problem: Problem, target: str, fingerprint: str) -> list[Entry]: ...
+
+    def latest(
+        self, problem: Problem, target: str, fingerprint: str, statuses: Sequence[Status], limit: int
+    ) -> list[Entry]: ...
+
+
+def nearest(archive: Recall, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
+    """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
+    others = [p for p in _by_distance(problem, archive.problems(target, fingerprint)) if p != problem]
+    bests = (archive.best(other, target, fingerprint) for other in others[:limit])
+    return [entry for entry in bests if entry is not None]
+
+
+def exemplars(
+    archive: Recall, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
+) -> list[Entry]:
+    """Up to `count` correct kernels of contrasting speed, fastest first, to be shown in a prompt.
+
+    The kernels of the problem (of its neighbours, while there are too few) are ranked, cut into `count`
+    buckets of equal size, and one is drawn from each: good, medium, slow; after the contrastive
+    exemplars of CUDA-L1 (arXiv:2507.14111).
+    """
+    found: dict[str, Entry] = {}
+    for other in _by_distance(problem, archive.problems(target, fingerprint)):
+        if len(found) >= count:
+            break
+        for entry in archive.ranked(other, target, fingerprint):
+            found.setdefault(entry.source, entry)
+    entries = sorted(found.values(), key=lambda entry: entry.low, reverse=True)
+    count = min(count, len(entries))
+    edges = [len(entries) * i // count for i in range(count + 1)] if count else []
+    return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
+
+
+def failures(archive: Recall, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
+    """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
+    problem first, then those of its neighbours."""
+    found: list[Entry] = []
+    for other in _by_distance(problem, archive.problems(target, fingerprint, EXPLAINED)):
+        if len(found) < count:
+            found += archive.latest(other, target, fingerprint, EXPLAINED, count - len(found))
+    return found
+
+
+def _by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
+    """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K)."""
+
+    def distance(other: Problem) -> float:
+        pairs = ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k))
+        return math.hypot(*(math.log2(a / b) for a, b in pairs))
+
+    alike = (problem.layout, problem.accumulate)
+    return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)
