@@ -21,10 +21,8 @@ kill, which the driver answers by destroying the context.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -34,13 +32,12 @@ from typing import Any, Literal
 import msgspec
 
 from cudal2.records import HarnessFault
-from cudal2.worker import landlock
+from cudal2.worker import confine, landlock
+from cudal2.worker.confine import NOBODY
 
 Kind = Literal["bubblewrap", "landlock", "off"]
 
-NOBODY = 65534
-SYSTEM = [path for path in ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin") if Path(path).exists()]
-SYSTEM_FILES = [path for path in ("/etc/alternatives", "/etc/ld.so.cache") if Path(path).exists()]
+CONFINED = {"bubblewrap": confine.by_bubblewrap, "landlock": confine.by_landlock, "off": confine.by_limits}
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
 
@@ -106,14 +103,22 @@ def start(
     seccomp = _memory_file(filter_program) if filter_program else None
     fds = (*pass_fds, write, *((seccomp,) if seccomp is not None else ()))
     try:
-        if kind == "bubblewrap":
-            command = _bubblewrap(command, readable, writable, devices, system, limits, environment, seccomp, write)
-        elif kind == "landlock":
-            command = _landlock(command, readable, writable, devices, system, limits, seccomp)
-        else:
-            command = [*_prlimit(limits), *command]
+        job = confine.Job(
+            command=command,
+            root=os.geteuid() == 0,
+            rlimits=_rlimits(limits),
+            processes=limits.processes,
+            private=limits.file_size,
+            information=write,
+            seccomp=seccomp,
+            readable=readable,
+            writable=writable,
+            devices=devices,
+            system=system,
+            environment=environment,
+        )
         process = subprocess.Popen(
-            command,
+            CONFINED[kind](job),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -174,84 +179,6 @@ def _rlimits(limits: Limits) -> dict[str, int]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _prlimit(limits: Limits) -> list[str]:
-    return [_tool("prlimit"), *(f"--{name.lower()}={value}" for name, value in _rlimits(limits).items())]
-
-
-def _bubblewrap(command, readable, writable, devices, system, limits, environment, seccomp, information) -> list[str]:
-    drop = [_tool("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
-    mounts: list[str] = []
-    for path in SYSTEM:
-        if Path(path).is_symlink():
-            mounts += ["--symlink", str(Path(path).readlink()), path]
-        else:
-            mounts += ["--ro-bind", path, path]
-    for path in SYSTEM_FILES:
-        mounts += ["--ro-bind", path, path]
-    mounts += ["--dev", "/dev", "--size", str(limits.file_size), "--tmpfs", "/tmp"]
-    if system:
-        mounts += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
-    # Below /tmp, so bound after it; the job's folders are what readable and writable name.
-    for path in map(str, readable):
-        mounts += ["--ro-bind", path, path]
-    for path in map(str, writable):
-        mounts += ["--bind", path, path]
-    for path in map(str, devices):
-        mounts += ["--dev-bind", path, path]
-    variables = [word for name, value in environment.items() for word in ("--setenv", name, value)]
-    return [
-        *drop,
-        *_prlimit(limits),
-        _tool("bwrap"),
-        "--unshare-all",
-        "--die-with-parent",
-        "--new-session",
-        "--as-pid-1",
-        "--clearenv",
-        *variables,
-        *mounts,
-        "--remount-ro",
-        "/",
-        "--chdir",
-        str(writable[0]) if writable else "/",
-        "--info-fd",
-        str(information),
-        *(["--seccomp", str(seccomp)] if seccomp is not None else []),
-        # Set inside, where the jail's own user namespace counts: a fork bomb must not take its neighbours' share.
-        *(_tool("prlimit"), f"--nproc={limits.processes}"),
-        *command,
-    ]
-
-
-def _landlock(command, readable, writable, devices, system, limits, seccomp) -> list[str]:
-    reads = [*SYSTEM, *SYSTEM_FILES, "/dev/null", "/dev/zero", "/dev/urandom", *map(str, readable)]
-    writes = [*map(str, writable), *map(str, devices), "/dev/null"]
-    if system:
-        reads += ["/proc", "/sys"]
-        writes += ["/proc"]  # a CUDA driver names its threads there; what is of other users stays theirs
-    # Counted with all that the user runs already.
-    processes = {"NPROC": limits.processes if os.geteuid() == 0 else 4096}
-    return [
-        *(sys.executable, "-I", "-S", landlock.__file__),
-        *(f"--read={path}" for path in reads),
-        *(f"--write={path}" for path in writes),
-        *(f"--limit={name}={value}" for name, value in (_rlimits(limits) | processes).items()),
-        *([f"--user={NOBODY}"] if os.geteuid() == 0 else []),
-        *([f"--seccomp={seccomp}"] if seccomp is not None else []),
-        "--",
-        *command,
-    ]
-
-
-@cache
-def _tool(name: str) -> str:
-    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin:/usr/sbin:/sbin")
-    if path is None:
-        package = {"bwrap": "bubblewrap"}.get(name, "util-linux")
-        raise HarnessFault(f"{name} is not installed", f"Install it: apt-get install {package}")
-    return path
-
-
 def remedy(kind: Kind) -> str:
     return {
         "bubblewrap": "Install bubblewrap (apt-get install bubblewrap), allow unprivileged user "
@@ -272,7 +199,7 @@ def works(kind: Kind, system: bool = False) -> bool:
     from cudal2.worker import seccomp
 
     try:
-        jailed = start(kind, [_tool("true")], system=system, limits=Limits(), filter_program=seccomp.toolchain())
+        jailed = start(kind, [confine.tool("true")], system=system, limits=Limits(), filter_program=seccomp.toolchain())
     except HarnessFault:
         return False
     return jailed.process.wait() == 0
