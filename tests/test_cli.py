@@ -59,6 +59,13 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+def test_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "cudal2.cli", "bench", "aa", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "--repeats" in done.stdout
+    missing = subprocess.run([sys.executable, "-m", "cudal2.cli", "trian"], capture_output=True, text=True)
+    assert missing.returncode == 2 and "trian" in missing.stderr
+
+
 @pytest.mark.parametrize("text", ["void hgemm( fast", "bug", ""])
 def test_bench_kernel_prints_one_object_and_exits_0_for_any_verdict(source, capsys, text):
     words = "--target cpu --problem 256_384_512 --layout nn --accumulate f16 --json worker.threads=3"

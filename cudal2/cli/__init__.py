@@ -4,7 +4,6 @@ What a verb needs is imported when it runs, so that `--help` and a mistyped word
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,9 @@ from typing import Any
 
 import cudal2
 from cudal2.assets import asset
+from cudal2.cli import bench
+from cudal2.cli.arguments import add_overrides, add_verb
+from cudal2.cli.bench import _problems as _problems  # the tests of the documentation parse with it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,55 +160,6 @@ def _shapes(arguments: argparse.Namespace) -> list[str]:
     return [f"shapes.names=[{arguments.shapes}]"]
 
 
-def _bench_kernel(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench
-
-    config = _bench_config(arguments, Path(arguments.file))
-    result = bench.kernel(Path(arguments.file), _problem(arguments), config, arguments.abi)
-    print(json.dumps(result) if arguments.json else bench.describe_kernel(result))
-
-
-def _bench_baseline(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench
-
-    rows = bench.baseline(_problem(arguments), _bench_config(arguments))
-    print(json.dumps(rows) if arguments.json else bench.table(rows))
-
-
-def _bench_worker(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench
-
-    result = bench.worker(_problems(arguments), _bench_config(arguments), arguments.count, arguments.seed)
-    print(json.dumps(result) if arguments.json else bench.table([result]))
-
-
-def _bench_aa(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench
-
-    rows = bench.aa(_problems(arguments), _bench_config(arguments), arguments.repeats)
-    print(json.dumps(rows) if arguments.json else bench.table(rows))
-
-
-def _bench_config(arguments: argparse.Namespace, file: Path | None = None) -> Any:
-    from cudal2 import bench
-    from cudal2.config import BenchConfig, load
-
-    target = arguments.target or bench.default_target(file)
-    return load("bench", [f"target={target}", *arguments.overrides], BenchConfig)
-
-
-def _problem(arguments: argparse.Namespace) -> Any:
-    from cudal2.problem import parse
-
-    return parse(arguments.problem, arguments.layout, arguments.accumulate)
-
-
-def _problems(arguments: argparse.Namespace) -> list[Any]:
-    from cudal2.problem import parse
-
-    return [parse(text, arguments.layout, arguments.accumulate) for text in arguments.problem.split(",")]
-
-
 def _doctor(arguments: argparse.Namespace) -> int:
     from cudal2 import doctor
 
@@ -224,77 +177,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    verb = _verb(verbs, "train", _train, "GRPO: sample kernels, judge them, update the policy; continues a run")
-    _overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
-    verb = _verb(verbs, "sft", _sft, "train the kernel LM from scratch on the corpus")
-    _overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
+    verb = add_verb(verbs, "train", _train, "GRPO: sample kernels, judge them, update the policy; continues a run")
+    add_overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
+    verb = add_verb(verbs, "sft", _sft, "train the kernel LM from scratch on the corpus")
+    add_overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
 
-    verb = _verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
+    verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
     _of_a_run(verb)
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
     verb.add_argument("--limit", type=int, help="only the first so many shapes")
-    verb = _verb(verbs, "search", _search, "try settings of the kernel families for each problem; resumable")
+    verb = add_verb(verbs, "search", _search, "try settings of the kernel families for each problem; resumable")
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")
-    _overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
-    verb = _verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
+    add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
+    verb = add_verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
     _of_a_run(verb)
 
-    verb = _verb(verbs, "report", _report, "one HTML page about a run, or one picture that compares several")
+    verb = add_verb(verbs, "report", _report, "one HTML page about a run, or one picture that compares several")
     verb.add_argument("run", nargs="+", help="folders of runs")
     verb.add_argument(
         "--out", help="the page (default RUN/report.html), or of several runs the picture (default comparison.png)"
     )
 
-    bench = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
-    what = bench.add_subparsers(required=True, metavar="WHAT")
-    verb = _verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")
-    verb.add_argument("file", help="source of the kernel, C++ or CUDA")
-    verb.add_argument("--abi", default="contract", choices=("contract", "cuda-l2"), help="whose entry point it defines")
-    _measured(verb, problem_option=True)
-    verb = _verb(what, "baseline", _bench_baseline, "time the baselines on one problem")
-    _measured(verb)
-    verb = _verb(what, "worker", _bench_worker, "verdicts a minute on kernels of the corpus, and where time goes")
-    verb.add_argument("--count", type=int, default=16, help="kernels to judge (default 16)")
-    verb.add_argument("--seed", type=int, default=0, help="which kernels (default 0)")
-    _measured(verb, problem_option=True)
-    verb = _verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
-    verb.add_argument("--repeats", type=int, default=20, help="measurements (default 20)")
-    _measured(verb, problem_option=True)
+    bench.add(verbs)
 
-    verb = _verb(verbs, "doctor", _doctor, "what this machine can do, and what to install for more")
+    verb = add_verb(verbs, "doctor", _doctor, "what this machine can do, and what to install for more")
     verb.add_argument("--cache", default="~/.cache/cudal2", help="the cache folder whose disk is looked at")
     verb.add_argument("--json", action="store_true")
     return parser
 
 
-def _verb(group: Any, name: str, function: Any, text: str) -> argparse.ArgumentParser:
-    verb = group.add_parser(name, help=text, description=text)
-    verb.set_defaults(verb=function)
-    return verb
-
-
 def _of_a_run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", help="folder of the run")
-    _overrides(verb, "e.g. worker.threads=1 shapes.layout=nn")
-
-
-def _overrides(verb: argparse.ArgumentParser, text: str) -> None:
-    verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=text)
-
-
-def _measured(verb: argparse.ArgumentParser, problem_option: bool = False) -> None:
-    text = "M_N_K or the name of an LLM layer"
-    if problem_option:
-        verb.add_argument("--problem", default="256_256_256", help=f"{text} (default 256_256_256)")
-    else:
-        verb.add_argument("problem", help=text)
-    verb.add_argument("--target", help="default: this machine's GPU, or its processor where it has none")
-    verb.add_argument("--layout", default="tn", choices=("nn", "tn"))
-    verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
-    verb.add_argument("--json", action="store_true", help="print one JSON value")
-    _overrides(verb, "overrides of the worker's configuration, e.g. worker.threads=1")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    add_overrides(verb, "e.g. worker.threads=1 shapes.layout=nn")

@@ -1,0 +1,16 @@
+"""Arguments that several verbs take."""
+
+import argparse
+from typing import Any
+
+
+def add_verb(group: Any, name: str, function: Any, text: str) -> argparse.ArgumentParser:
+    """The parser of verb `name` in `group`, which calls `function` with what it parsed."""
+    verb = group.add_parser(name, help=text, description=text)
+    verb.set_defaults(verb=function)
+    return verb
+
+
+def add_overrides(verb: argparse.ArgumentParser, text: str) -> None:
+    """What `verb` takes beside its options: KEY=VALUE, any number of them."""
+    verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=text)

@@ -1,0 +1,89 @@
+"""`cudal2 bench`: a kernel, the baselines, the worker's speed and its honesty. Imports what it needs when it runs."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from cudal2.cli.arguments import add_overrides, add_verb
+
+
+def add(verbs: Any) -> None:
+    """Add `bench` and what it measures to the command's verbs."""
+    group = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
+    what = group.add_subparsers(required=True, metavar="WHAT")
+    verb = add_verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")
+    verb.add_argument("file", help="source of the kernel, C++ or CUDA")
+    verb.add_argument("--abi", default="contract", choices=("contract", "cuda-l2"), help="whose entry point it defines")
+    _measured(verb, problem_option=True)
+    verb = add_verb(what, "baseline", _bench_baseline, "time the baselines on one problem")
+    _measured(verb)
+    verb = add_verb(what, "worker", _bench_worker, "verdicts a minute on kernels of the corpus, and where time goes")
+    verb.add_argument("--count", type=int, default=16, help="kernels to judge (default 16)")
+    verb.add_argument("--seed", type=int, default=0, help="which kernels (default 0)")
+    _measured(verb, problem_option=True)
+    verb = add_verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
+    verb.add_argument("--repeats", type=int, default=20, help="measurements (default 20)")
+    _measured(verb, problem_option=True)
+
+
+def _bench_kernel(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    config = _bench_config(arguments, Path(arguments.file))
+    result = bench.kernel(Path(arguments.file), _problem(arguments), config, arguments.abi)
+    print(json.dumps(result) if arguments.json else bench.describe_kernel(result))
+
+
+def _bench_baseline(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    rows = bench.baseline(_problem(arguments), _bench_config(arguments))
+    print(json.dumps(rows) if arguments.json else bench.table(rows))
+
+
+def _bench_worker(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    result = bench.worker(_problems(arguments), _bench_config(arguments), arguments.count, arguments.seed)
+    print(json.dumps(result) if arguments.json else bench.table([result]))
+
+
+def _bench_aa(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    rows = bench.aa(_problems(arguments), _bench_config(arguments), arguments.repeats)
+    print(json.dumps(rows) if arguments.json else bench.table(rows))
+
+
+def _bench_config(arguments: argparse.Namespace, file: Path | None = None) -> Any:
+    from cudal2 import bench
+    from cudal2.config import BenchConfig, load
+
+    target = arguments.target or bench.default_target(file)
+    return load("bench", [f"target={target}", *arguments.overrides], BenchConfig)
+
+
+def _problem(arguments: argparse.Namespace) -> Any:
+    from cudal2.problem import parse
+
+    return parse(arguments.problem, arguments.layout, arguments.accumulate)
+
+
+def _problems(arguments: argparse.Namespace) -> list[Any]:
+    from cudal2.problem import parse
+
+    return [parse(text, arguments.layout, arguments.accumulate) for text in arguments.problem.split(",")]
+
+
+def _measured(verb: argparse.ArgumentParser, problem_option: bool = False) -> None:
+    text = "M_N_K or the name of an LLM layer"
+    if problem_option:
+        verb.add_argument("--problem", default="256_256_256", help=f"{text} (default 256_256_256)")
+    else:
+        verb.add_argument("problem", help=text)
+    verb.add_argument("--target", help="default: this machine's GPU, or its processor where it has none")
+    verb.add_argument("--layout", default="tn", choices=("nn", "tn"))
+    verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
+    verb.add_argument("--json", action="store_true", help="print one JSON value")
+    add_overrides(verb, "overrides of the worker's configuration, e.g. worker.threads=1")
