@@ -86,7 +86,7 @@ class CudaBench:
                 self.probe()
             clock.lap("failed")
             return Outcome(failed.status, failed.reason, seconds=clock.laps, **checks)
-        except torch.AcceleratorError as error:
+        except (torch.AcceleratorError, torch.OutOfMemoryError) as error:
             raise HarnessFault(f"the GPU failed: {error}", "Restart; look at it with nvidia-smi") from error
         finally:
             runner.close()
@@ -170,11 +170,18 @@ class CudaBench:
             while len(self._tables) >= ARENAS:
                 self._tables.popitem(last=False)[1].memory.close()
             torch.cuda.empty_cache()
-            place = layout(problem)
-            memory = SharedMemory(place.bytes)
-            arena = Arena(place, memory.tensor, inputs.generator("cuda"))
-            arena.fill(slice(None))
-            side = VendorSide(self.vendor, place, *arena.inputs, arena.reference)
-            self._tables[problem] = Table(memory, arena, side, self.vendor.prepare(problem, side.sets))
+            self._tables[problem] = self._make_table(problem)
         self._tables.move_to_end(problem)
         return self._tables[problem]
+
+    def _make_table(self, problem: Problem) -> Table:
+        place = layout(problem)
+        memory = SharedMemory(place.bytes)
+        try:
+            arena = Arena(place, memory.tensor, inputs.generator(memory.tensor.device))
+            arena.fill(slice(None))
+            side = VendorSide(self.vendor, place, *arena.inputs, arena.reference)
+            return Table(memory, arena, side, self.vendor.prepare(problem, side.sets))
+        except torch.OutOfMemoryError as error:
+            memory.close()
+            raise HarnessFault(f"the GPU has no room for {problem.name}", "Free its memory, or leave it out") from error

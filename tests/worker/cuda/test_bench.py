@@ -1,0 +1,151 @@
+"""The bench from a recording to a verdict's fields, with the GPU's parts replaced by ordinary memory and Python."""
+
+import os
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+from fake_gpu import PROBLEM, Candidate, FakeVendor
+
+from cudal2.config import WorkerConfig
+from cudal2.records import HarnessFault, Status
+from cudal2.target import find
+from cudal2.worker.cuda import layout as layout_module
+from cudal2.worker.cuda import plan
+from cudal2.worker.outcome import CandidateFailed
+
+pytest.importorskip("nvmath", reason="nvmath-python is not installed")
+from cudal2.worker.cuda import bench
+
+SECONDS = {"torch-nn": 2.2e-6, "torch-tn": 2.4e-6, "cublas-nn": 2e-6, "cublas-tn": 2.1e-6, "cublaslt-auto-tn": 2.05e-6}
+KERNEL = plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ())
+
+
+class RightAtFirst(Candidate):
+    def call(self, number: int) -> None:
+        self.write(number, self.multiply(number) * (1 if self.calls <= 6 else 2))
+
+
+class Memory:
+    def __init__(self, nbytes: int) -> None:
+        self.tensor, self.closed = torch.zeros(nbytes // 2, dtype=torch.int16), False
+        self.fd = os.memfd_create("buffers")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Vendor(FakeVendor):
+    def prepare(self, problem, sets):
+        for name in ("nn", "tn"):
+            assert all(a.shape == (problem.m, problem.k) for a, _, _ in sets(name))
+        return SECONDS
+
+
+class Runner:
+    """Loads whatever it is given and replays `kind` on the buffers of the bench's only table."""
+
+    kind: type[Candidate] = Candidate
+
+    def __init__(self, owner) -> None:
+        self.owner, self.closed, self.seconds = owner, False, 0.0
+
+    def load(self, packed: bytes, memory: int, nbytes: int) -> None:
+        (table,) = self.owner._tables.values()
+        assert (memory, nbytes) == (table.memory.fd, table.arena.layout.bytes)
+        self.run = self.kind(table.arena)
+
+    def host(self, sets, gap, seed):
+        self.run(sets)
+        return [1e-5] * len(sets)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def judge(monkeypatch, tmp_path):
+    monkeypatch.setattr(layout_module, "WORKSPACE_LIMIT", 64 << 10)
+    monkeypatch.setattr(layout_module, "GRANULE", 4096)
+    monkeypatch.setattr(layout_module, "MAX_SETS", 6)
+    monkeypatch.setattr(bench, "SharedMemory", Memory)
+    monkeypatch.setattr(bench, "Vendor", lambda *_: Vendor())
+    device = SimpleNamespace(target=find("sm_90a"), floor=lambda *_: 1e-7)
+    monkeypatch.setattr(bench.device, "find", lambda: device)
+    runners: list[Runner] = []
+
+    class Runners:
+        def __init__(self, _kind) -> None:
+            pass
+
+        def take(self) -> Runner:
+            runners.append(Runner(made))
+            return runners[-1]
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(bench, "Runners", Runners)
+    made = bench.CudaBench(WorkerConfig(), "off", None)  # type: ignore[arg-type]
+    monkeypatch.setattr(made, "probe", lambda: None)
+    made.taken = runners  # type: ignore[attr-defined]
+    return made
+
+
+RECORDING = plan.Recording(0, ((KERNEL,),) * 6)
+
+
+def test_a_right_kernel_is_timed_against_every_baseline(judge) -> None:
+    outcome = judge.judge(RECORDING, b"cubin", PROBLEM)
+    assert outcome.status is Status.OK, outcome.reason
+    first, *others = outcome.timings
+    assert (first.baseline, first.paired) == ("cublas-nn", True)
+    assert [timing.baseline for timing in others] == sorted(set(SECONDS) - {"cublas-nn"}, key=SECONDS.__getitem__)
+    assert all(timing.speedup > first.speedup and not timing.paired for timing in others)
+    assert {"baselines", "start", "load", "verify", "time"} <= outcome.seconds.keys()
+    assert all(runner.closed for runner in judge.taken)
+
+
+def test_host_protocols_pair_with_the_faster_layout_of_each_library(judge) -> None:
+    judge.config = WorkerConfig(protocols=("device", "offline", "server"))
+    timings = judge.judge(RECORDING, b"cubin", PROBLEM).timings
+    for protocol in ("offline", "server"):
+        names = [timing.baseline for timing in timings if timing.protocol == protocol]
+        assert names == ["cublas-nn", "cublaslt-auto-tn"]
+    assert judge.host_seconds(PROBLEM, "server").keys() == SECONDS.keys()
+
+
+def test_a_failing_kernel_is_data_and_its_runner_ends(judge, monkeypatch) -> None:
+    monkeypatch.setattr(Runner, "kind", RightAtFirst)
+    outcome = judge.judge(RECORDING, b"cubin", PROBLEM)
+    assert (outcome.status, outcome.timings) == (Status.WRONG, ())
+    assert judge.taken[-1].closed
+    monkeypatch.setattr(Runner, "kind", Candidate)
+    assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.OK
+
+
+def test_what_is_faster_than_the_device_is_implausible(judge) -> None:
+    judge.device.floor = lambda *_: 1.0
+    assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.IMPLAUSIBLE
+
+
+def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:
+    def crash(self, sets, salts=()):
+        raise CandidateFailed(Status.LAUNCH_ERROR, "trapped")
+
+    def dead():
+        raise HarnessFault("the GPU does not answer", "look")
+
+    monkeypatch.setattr(Candidate, "__call__", crash)
+    assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.LAUNCH_ERROR
+    monkeypatch.setattr(judge, "probe", dead)
+    with pytest.raises(HarnessFault):
+        judge.judge(RECORDING, b"cubin", PROBLEM)
+
+
+def test_few_problems_stay_in_memory(judge) -> None:
+    memories = []
+    for size in range(8, 8 * (bench.ARENAS + 3), 8):
+        memories.append(judge.table(msgspec.structs.replace(PROBLEM, m=size)).memory)
+    assert [memory.closed for memory in memories] == [True] * 2 + [False] * bench.ARENAS
