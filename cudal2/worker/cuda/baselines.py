@@ -1,6 +1,5 @@
 """The vendor's side on CUDA: torch.matmul, cuBLAS and cuBLASLt, in a trusted process that owns the GPU's tensors."""
 
-import secrets
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from torch import Tensor
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import hosttime, lt
+from cudal2.worker.cuda import hostcalls, lt
 from cudal2.worker.cuda.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.tuning import REQUESTED, tune
 
@@ -264,33 +263,16 @@ class Vendor:
         library, layout = split(name)
         check_sets(problem, layout, sets)
         stream = torch.cuda.current_stream(self._device).cuda_stream
-        alpha, beta = lt.scalars(problem.accumulate)
-        call: hosttime.Lt | hosttime.GemmEx | Callable[[int], None]
+        call: hostcalls.Call
         if library == "torch":
 
             def call(number: int) -> None:
                 self.enqueue(name, problem, *sets[number])
 
         elif library == "cublas":
-            gemm, (compute, _) = lt.column_major(problem, layout), lt.COMPUTE[problem.accumulate]
-            call = hosttime.GemmEx(
-                *(lt.function_address("cublasGemmEx"), self._blas_on(problem, stream), alpha, beta),
-                *msgspec.structs.astuple(gemm),
-                *(lt.R_16F, compute, cublas.GemmAlgo.DFALT),
-            )
+            call = hostcalls.gemm_ex(problem, layout, self._blas_on(problem, stream))
         else:
             prepared = self._find(problem, layout)
-            plan, algorithm = prepared.plan, prepared.first if library == "cublaslt" else prepared.tuned
-            call = hosttime.Lt(
-                *(lt.function_address("cublasLtMatmul"), plan.handle, plan.operation, plan.a, plan.b, plan.c),
-                *(alpha, beta, algorithm.address, self._workspace.data_ptr(), lt.WORKSPACE),
-            )
-        return hosttime.seconds(
-            call,
-            [(a.data_ptr(), b.data_ptr(), c.data_ptr()) for a, b, c in sets],
-            calls,
-            synchronise=hosttime.stream_synchronise(),
-            stream=stream,
-            gap_seconds=gap_seconds,
-            seed=secrets.randbits(63),
-        )
+            algorithm = prepared.first if library == "cublaslt" else prepared.tuned
+            call = hostcalls.matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
+        return hostcalls.seconds(call, sets, calls, stream, gap_seconds)

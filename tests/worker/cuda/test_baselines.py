@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import baselines, hosttime, lt, tuning
+from cudal2.worker.cuda import baselines, hostcalls, hosttime, lt, tuning
 from cudal2.worker.cuda.clock import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
@@ -307,6 +308,36 @@ def test_failures_of_the_library_the_device_and_the_caller_are_told_apart() -> N
         hosttime.seconds(lambda number: print(1 // number), SETS, 2, synchronise=address(fine))
     with pytest.raises(ValueError):
         hosttime.seconds(call, [], 2, synchronise=address(fine))
+
+
+@pytest.mark.parametrize("layout", baselines.LAYOUTS)
+def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> None:
+    """As a column-major library hears it: its first operand is our B, the leading dimensions say how it is stored."""
+    problem, seen = Problem(64, 128, 256, accumulate="f16"), []
+    synchronise = SYNCHRONISE(lambda stream: 0)
+    gemm = GEMM_EX(lambda *arguments: seen.append(arguments) or 0)
+    matmul = LT_MATMUL(lambda *arguments: seen.append(arguments) or 0)
+    addresses = {"cublasGemmEx": address(gemm), "cublasLtMatmul": address(matmul)}
+    monkeypatch.setattr(lt, "function_address", addresses.__getitem__)
+    monkeypatch.setattr(hosttime, "stream_synchronise", lambda: address(synchronise))
+    sets, (alpha, beta) = sets_of(problem, layout, 2, "cpu"), lt.scalars("f16")
+    pointers = [tuple(tensor.data_ptr() for tensor in each) for each in sets]
+
+    assert len(hostcalls.seconds(hostcalls.gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
+    half, (compute, _) = lt.R_16F, lt.COMPUTE["f16"]
+    transposed, b_leading = (0, 128) if layout == "nn" else (1, 256)
+    assert seen == [
+        (5, transposed, 0, 128, 64, 256, alpha, b, half, b_leading, a, half, 256, beta, c, half, 128, compute, -1)
+        for a, b, c in (*pointers, pointers[0])
+    ]
+
+    seen.clear()
+    plan = SimpleNamespace(handle=1, operation=2, a=3, b=4, c=5)
+    algorithm = lt.Algorithm.of(bytes(range(64)))
+    assert len(hostcalls.seconds(hostcalls.matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
+    assert seen == [
+        (1, 2, alpha, b, 3, a, 4, beta, c, 5, c, 5, algorithm.address, 999, lt.WORKSPACE, 77) for a, b, c in pointers
+    ]
 
 
 @pytest.fixture(scope="module")
