@@ -9,7 +9,6 @@ for the answer across devices in so many words.
 """
 
 import json
-import random
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from typing import Any, Self
 
 import msgspec
 
-from cudal2 import selection
 from cudal2.archived import Entry, Origin, Sample
 from cudal2.problem import Problem, parse
 from cudal2.records import (
@@ -200,18 +198,6 @@ class Archive:
             fingerprint=fingerprint,
             limit=limit,
         )
-
-    def nearest(self, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
-        """`selection.nearest` of this archive."""
-        return selection.nearest(self, problem, target, fingerprint, limit)
-
-    def exemplars(self, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random) -> list[Entry]:
-        """`selection.exemplars` of this archive."""
-        return selection.exemplars(self, problem, target, fingerprint, count, rng)
-
-    def failures(self, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
-        """`selection.failures` of this archive."""
-        return selection.failures(self, problem, target, fingerprint, count)
 
     def samples(self, run: str | None = None) -> Iterator[Sample]:
         """Samples of `run` (of every run) by run, step and index."""

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from cudal2 import selection
 from cudal2.archive import ANY, Archive, Origin
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.problem import Problem
@@ -139,7 +140,7 @@ def _candidates(
 ) -> dict[str, Problem]:
     """Sources worth trying, the problem's own best first, with the problem each was archived for."""
     own = archive.best(problem, target, fingerprint)
-    near = archive.nearest(problem, target, fingerprint, neighbours) if neighbours else []
+    near = selection.nearest(archive, problem, target, fingerprint, neighbours) if neighbours else []
     found: dict[str, Problem] = {}
     for entry in ([own] if own else []) + near:
         found.setdefault(entry.source, entry.verdict.problem)

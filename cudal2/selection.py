@@ -2,10 +2,9 @@
 
 import math
 import random
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
 
+from cudal2.archive import Archive
 from cudal2.archived import Entry
 from cudal2.problem import Problem
 from cudal2.records import Status
@@ -14,21 +13,7 @@ EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LA
 """Failures whose log tells an author what to change."""
 
 
-class Recall(Protocol):
-    """What is asked of an archive; its methods say what they answer and raise."""
-
-    def problems(self, target: str, fingerprint: str, statuses: Sequence[Status] = ...) -> list[Problem]: ...
-
-    def best(self, problem: Problem, target: str, fingerprint: str) -> Entry | None: ...
-
-    def ranked(self, problem: Problem, target: str, fingerprint: str) -> list[Entry]: ...
-
-    def latest(
-        self, problem: Problem, target: str, fingerprint: str, statuses: Sequence[Status], limit: int
-    ) -> list[Entry]: ...
-
-
-def nearest(archive: Recall, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
+def nearest(archive: Archive, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
     """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
     others = [p for p in _by_distance(problem, archive.problems(target, fingerprint)) if p != problem]
     bests = (archive.best(other, target, fingerprint) for other in others[:limit])
@@ -36,7 +21,7 @@ def nearest(archive: Recall, problem: Problem, target: str, fingerprint: str, li
 
 
 def exemplars(
-    archive: Recall, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
+    archive: Archive, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
 ) -> list[Entry]:
     """Up to `count` correct kernels of contrasting speed, fastest first, to be shown in a prompt.
 
@@ -56,7 +41,7 @@ def exemplars(
     return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
 
 
-def failures(archive: Recall, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
+def failures(archive: Archive, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
     """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
     problem first, then those of its neighbours."""
     found: list[Entry] = []

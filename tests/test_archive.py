@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
 
+from cudal2 import selection
 from cudal2.archive import ANY, Archive
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
@@ -104,10 +105,10 @@ def test_an_unknown_origin_field_or_a_foreign_verdict_is_refused(archive):
 def test_exemplars_are_good_medium_and_slow_kernels(archive):
     for index in range(30):
         put(archive, f"k{index}", 1.0 + index)
-    chosen = archive.exemplars(PROBLEM, "cpu", F, 3, random.Random(0))
+    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
     good, medium, slow = (entry.verdict.speedup for entry in chosen)
     assert slow < 11 <= medium < 21 <= good
-    again = archive.exemplars(PROBLEM, "cpu", F, 3, random.Random(0))
+    again = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
     assert again == chosen
 
 
@@ -117,17 +118,17 @@ def test_exemplars_fill_up_from_the_nearest_problems_of_the_same_layout(archive)
     put(archive, "near", 2.0, near)
     put(archive, "far", 3.0, far)
     put(archive, "nn", 4.0, Problem(64, 128, 256, "nn"))
-    chosen = archive.exemplars(PROBLEM, "cpu", F, 2, random.Random(0))
+    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 2, random.Random(0))
     assert [entry.verdict.speedup for entry in chosen] == [2.0, 1.0]
-    assert [entry.verdict.problem for entry in archive.nearest(PROBLEM, "cpu", F, 5)] == [near, far]
-    assert archive.exemplars(PROBLEM, "cpu", F, 0, random.Random(0)) == []
+    assert [entry.verdict.problem for entry in selection.nearest(archive, PROBLEM, "cpu", F, 5)] == [near, far]
+    assert selection.exemplars(archive, PROBLEM, "cpu", F, 0, random.Random(0)) == []
 
 
 def test_failures_carry_the_compilers_words_latest_first(archive):
     put(archive, "far", None, Problem(8, 8, 8), log="far")
     put(archive, "old", None, log="old")
     put(archive, "new", None, log="new")
-    logs = [entry.verdict.log for entry in archive.failures(PROBLEM, "cpu", F, 3)]
+    logs = [entry.verdict.log for entry in selection.failures(archive, PROBLEM, "cpu", F, 3)]
     assert logs == ["new", "old", "far"]
 
 

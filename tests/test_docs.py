@@ -31,7 +31,7 @@ def test_commands_parse_and_their_configurations_compose(command: str) -> None:
     if entry in SCHEMAS:
         load(entry, ["run=x"] * (entry == "eval") + [word for word in overrides if "=" in word], SCHEMAS[entry])
     if hasattr(arguments, "problem"):
-        cli._problems(arguments)
+        cli.bench._problems(arguments)
     if getattr(arguments, "file", "").startswith("tests/"):
         assert (ROOT / arguments.file).is_file()
 

@@ -14,7 +14,6 @@ import cudal2
 from cudal2.assets import asset
 from cudal2.cli import bench
 from cudal2.cli.arguments import add_overrides, add_verb
-from cudal2.cli.bench import _problems as _problems  # the tests of the documentation parse with it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

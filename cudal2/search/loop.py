@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from cudal2 import corpus
+from cudal2 import corpus, selection
 from cudal2.archive import Archive
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family
@@ -168,7 +168,7 @@ def _trials(config: SearchConfig, problem: Problem, fingerprint: str, archive: A
 
 def _lent(config: SearchConfig, problem: Problem, fingerprint: str, archive: Archive) -> list[Setting]:
     """The best settings of the nearest problems, as far as this search found them."""
-    near = archive.nearest(problem, config.target, fingerprint, config.search.neighbours)
+    near = selection.nearest(archive, problem, config.target, fingerprint, config.search.neighbours)
     searched = (_trials(config, entry.verdict.problem, fingerprint, archive) for entry in near)
     bests = [max(trials, key=lambda trial: trial.low) for trials in searched if trials]
     return [trial.setting for trial in bests if trial.low]

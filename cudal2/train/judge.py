@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from cudal2 import source
+from cudal2 import selection, source
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
 from cudal2.policy.prompts import render
@@ -43,11 +43,11 @@ class Judge:
         """The prompt for `problem`, with exemplars as good as the archive has at this step."""
         config, environment = self.config, self.environment
         rng = random.Random(f"{config.seed} {step} {problem.name}")
-        exemplars = config.prompt.exemplars and self.archive.exemplars(
-            problem, config.target, environment.fingerprint, config.prompt.exemplars, rng
+        exemplars = config.prompt.exemplars and selection.exemplars(
+            self.archive, problem, config.target, environment.fingerprint, config.prompt.exemplars, rng
         )
-        failures = config.prompt.failures and self.archive.failures(
-            problem, config.target, environment.fingerprint, config.prompt.failures
+        failures = config.prompt.failures and selection.failures(
+            self.archive, problem, config.target, environment.fingerprint, config.prompt.failures
         )
         shown = exemplars or (), environment, failures or ()
         return render(config.prompt, config.policy.chat, problem, find(config.target), *shown)
