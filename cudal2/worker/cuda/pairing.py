@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""
 
-
 HostRun = Callable[[Sequence[int], float], list[float]]
 """Calls sets one by one with mean gaps of so many seconds; seconds of each call on the host's clock."""
 

@@ -7,6 +7,7 @@ hands an untrusted cubin to the driver, and serves one candidate: it has its con
 import array
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -91,7 +92,7 @@ def record(library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stre
         for fd in (read, write):
             with suppress(OSError):
                 os.close(fd)
-        _remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_recording(fd: int, seconds: float) -> bytes:
@@ -113,12 +114,6 @@ def _read_recording(fd: int, seconds: float) -> bytes:
     if text[:1] != b"+":
         raise HarnessFault(f"the planner could not open the GPU: {text[:500].decode(errors='replace')}", "See doctor")
     return bytes(text[1:])
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Runner:
