@@ -12,7 +12,7 @@ import msgspec
 from cudal2 import corpus
 from cudal2.config import BenchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, HarnessFault, Verdict
+from cudal2.records import Candidate, Verdict
 from cudal2.target import find
 from cudal2.worker import Worker
 from cudal2.worker.pool import Pool
@@ -27,14 +27,9 @@ def default_target(file: Path | None = None) -> str:
     """
     if file is not None and file.suffix != ".cu":
         return "cpu"
-    try:
-        from cudal2.worker.cuda import device
+    from cudal2.worker.cuda import device
 
-        return device.find().target.name
-    except HarnessFault:
-        if file is not None:
-            raise
-        return "cpu"
+    return device.find().target.name if file is not None or device.available() else "cpu"
 
 
 def kernel(file: Path, problem: Problem, config: BenchConfig, abi: str = "contract") -> Row:

@@ -23,7 +23,6 @@ class Device(msgspec.Struct, frozen=True):
     capability: tuple[int, int]
     multiprocessors: int
     l2_bytes: int
-    memory_bytes: int
     flops: float
     bandwidth: float
     driver: str
@@ -82,7 +81,6 @@ def find() -> Device:
         capability=capability,
         multiprocessors=processors,
         l2_bytes=attribute("L2_CACHE_SIZE"),
-        memory_bytes=ask(driver.cuDeviceTotalMem, number),
         flops=FLOP_PER_CYCLE.get(capability, 8192) * processors * kilohertz * 1e3,
         bandwidth=2 * memory_kilohertz * 1e3 * bus / 8,
         driver=f"{_kernel_module()} CUDA {version // 1000}.{version % 1000 // 10}",
