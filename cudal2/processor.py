@@ -1,4 +1,4 @@
-"""What this machine's processor is called and can do, as the operating system tells."""
+"""What processors are called: this machine's, and what it can do, as the operating system tells; a GPU."""
 
 import platform
 from pathlib import Path
@@ -9,6 +9,11 @@ _CPUINFO = Path("/proc/cpuinfo")
 def name() -> str:
     """The model and architecture, e.g. "AMD EPYC 9654 (x86_64)"."""
     return f"{_field('model name') or platform.processor() or 'unknown'} ({platform.machine()})"
+
+
+def gpu_name(model: str, multiprocessors: int) -> str:
+    """A GPU as measurements on it name it, e.g. "NVIDIA H200, 132 multiprocessors"."""
+    return f"{model}, {multiprocessors} multiprocessors"
 
 
 def instructions() -> frozenset[str]:

@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+SEMAPHORES = 16 << 10
+"""Bytes at the head of a CUDA kernel's workspace that are zero on entry and must be on exit."""
+
 
 class Target(msgspec.Struct, frozen=True):
     """One kind of machine that kernels are written for.

@@ -8,11 +8,10 @@ import threading
 
 import torch
 
+from cudal2 import processor
 from cudal2.runtime.loaded import Loaded
 from cudal2.runtime.manifest import Manifest
-
-SEMAPHORES = 16 << 10
-"""Bytes at the head of a workspace that are zero before a call; the contract has the kernel leave them so."""
+from cudal2.target import SEMAPHORES
 
 
 class Cuda:
@@ -69,6 +68,6 @@ class Cuda:
 
 
 def describe(index: int) -> str:
-    """A GPU as the worker's environment names it, e.g. "NVIDIA H200, 132 multiprocessors"."""
+    """A GPU as the worker's environment names it."""
     properties = torch.cuda.get_device_properties(index)
-    return f"{properties.name}, {properties.multi_processor_count} multiprocessors"
+    return processor.gpu_name(properties.name, properties.multi_processor_count)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from families import emulated
+from families.contract import check_knobs, check_sources, some_settings
 
 from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
-from cudal2.source import check, extract
 from cudal2.target import Target, find
 
 SM_80 = find("sm_80")
@@ -25,41 +25,18 @@ each_emulated = pytest.mark.parametrize(
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 
-def some_settings(family: Family, layout: Layout, count: int, seed: int) -> list[Knobs]:
-    rng = random.Random(f"{family.name} {layout} {seed}")
-    found: list[Knobs] = []
-    while len(found) < count:
-        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
-        if not corpus.refusal(family, knobs, layout):
-            found.append(knobs)
-    return found
-
-
 def on(target: str, name: str) -> Family:
     return next(family for family in corpus.families(find(target)) if family.name == name)
 
 
 @each_family
 def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
-    for knobs in some_settings(family, layout, 40, seed=0):
-        source = corpus.render(family, knobs, layout)
-        check(source, SM_80)
-        assert extract(source, SM_80) == source
-        assert len(source.splitlines()) <= 360
-        assert max(map(len, source.splitlines())) <= 135
-        assert "{{" not in source and "{%" not in source and "///" not in source
-        assert ("//" in source) == (knobs["style"] != "terse")
+    check_sources(family, layout, SM_80, lines=360, width=135)
 
 
 @each_family
 def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Family, layout: Layout) -> None:
-    settings = {tuple(knobs.items()): knobs for knobs in some_settings(family, layout, 150, seed=1)}
-    assert len({corpus.render(family, knobs, layout) for knobs in settings.values()}) == len(settings)
-    for knobs in list(settings.values())[:3]:
-        for knob, values in family.knobs.items():
-            neighbours = [{**knobs, knob: value} for value in values]
-            allowed = [other for other in neighbours if not corpus.refusal(family, other, layout)]
-            assert len({corpus.render(family, other, layout) for other in allowed}) == len(allowed), knob
+    check_knobs(family, layout, 150)
 
 
 @each_emulated

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from families import hopper
+from families.contract import check_knobs, check_sources, some_settings
 
 from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
-from cudal2.source import check, extract
 from cudal2.target import find
 from cudal2.worker.cuda import toolchain
 
@@ -49,16 +49,6 @@ def setting(family: Family, **knobs: int | str) -> Knobs:
     return {knob: values[0] for knob, values in family.knobs.items()} | BEST_GUESS.get(family.name, {}) | knobs
 
 
-def some_settings(family: Family, layout: Layout, count: int, seed: int, **fixed: int | str) -> list[Knobs]:
-    rng = random.Random(f"{family.name} {layout} {seed}")
-    found: list[Knobs] = []
-    while len(found) < count:
-        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()} | fixed
-        if not corpus.refusal(family, knobs, layout):
-            found.append(knobs)
-    return found
-
-
 def test_a_best_guess_for_every_family() -> None:
     assert BEST_GUESS.keys() == {family.name for family in FAMILIES}
     for member in FAMILIES:
@@ -68,25 +58,12 @@ def test_a_best_guess_for_every_family() -> None:
 
 @each_family
 def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
-    for knobs in some_settings(family, layout, 40, seed=0):
-        source = corpus.render(family, knobs, layout)
-        check(source, SM_90A)
-        assert extract(source, SM_90A) == source
-        assert len(source.splitlines()) <= 420
-        assert max(map(len, source.splitlines())) <= 120
-        assert "{{" not in source and "{%" not in source and "///" not in source
-        assert ("//" in source) == (knobs["style"] != "terse")
+    check_sources(family, layout, SM_90A, lines=420, width=120)
 
 
 @each_family
 def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Family, layout: Layout) -> None:
-    settings = {tuple(knobs.items()): knobs for knobs in some_settings(family, layout, 100, seed=1)}
-    assert len({corpus.render(family, knobs, layout) for knobs in settings.values()}) == len(settings)
-    for knobs in list(settings.values())[:3]:
-        for knob, values in family.knobs.items():
-            neighbours = [{**knobs, knob: value} for value in values]
-            allowed = [other for other in neighbours if not corpus.refusal(family, other, layout)]
-            assert len({corpus.render(family, other, layout) for other in allowed}) == len(allowed), knob
+    check_knobs(family, layout, 100)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cudal2.target import SEMAPHORES
 from cudal2.worker import inputs
-from cudal2.worker.cuda.layout import GUARD, SEMAPHORES, Layout, Salt
+from cudal2.worker.cuda.layout import GUARD, Layout, Salt
 
 POISON = 0x7E00
 """The fp16 NaN that `inputs.poison` writes."""

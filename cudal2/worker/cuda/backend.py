@@ -5,6 +5,7 @@ import time
 
 import torch
 
+from cudal2 import processor
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Status, Timing
@@ -42,7 +43,7 @@ class CudaBackend:
         self._planners = threading.BoundedSemaphore(PLANNERS)
         tools = toolchain.find()
         self.environment = Environment(
-            device=f"{self.device.name}, {self.device.multiprocessors} multiprocessors",
+            device=processor.gpu_name(self.device.name, self.device.multiprocessors),
             threads=0,
             compiler=f"nvcc {tools.version}, {tools.host_version}",
             flags=" ".join((*build.FLAGS, *target.flags)),

@@ -3,25 +3,19 @@
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import torch
-from cuda.bindings import driver
 from nvmath.bindings import cublas, cublasLt
 from torch import Tensor
 
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import hostcalls, lt
+from cudal2.worker.cuda import device, hostcalls, lt
 from cudal2.worker.cuda.clock import DeviceClock, Enqueue, Set
+from cudal2.worker.cuda.names import LAYOUTS, NAMES, split
 from cudal2.worker.cuda.tuning import REQUESTED, tune
-
-LAYOUTS: tuple[Layout, ...] = ("nn", "tn")
-LIBRARIES = ("torch", "cublas", "cublaslt", "cublaslt-auto")
-NAMES = tuple(f"{library}-{layout}" for library in LIBRARIES for layout in LAYOUTS)
-"""torch.matmul, cublasGemmEx, cuBLASLt's first heuristic and cuBLASLt auto-tuned, each with B stored both ways."""
 
 KIND = "baselines"
 METHOD = "2"
@@ -44,13 +38,6 @@ class Prepared(msgspec.Struct, frozen=True):
     plan: lt.Plan
     first: lt.Algorithm
     tuned: lt.Algorithm
-
-
-def split(name: str) -> tuple[str, Layout]:
-    """`cublaslt-auto-tn` as ("cublaslt-auto", "tn"). Raises ValueError where it is none of NAMES."""
-    if name not in NAMES:
-        raise ValueError(f"baseline {name!r} is not known; choose one of {', '.join(NAMES)}")
-    return name[:-3], "nn" if name.endswith("nn") else "tn"
 
 
 def cache_key(problem: Problem, device: str, versions: str) -> str:
@@ -92,19 +79,11 @@ def torch_flags(accumulate: Accumulate) -> Iterator[None]:
 
 def library_versions(handle: int) -> str:
     """`torch 2.11.0, cuBLAS 13.1.0, …` with a cuBLAS handle at hand. Raises HarnessFault without a driver."""
-    error, api = driver.cuDriverGetVersion()
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise HarnessFault(f"the CUDA driver does not tell its version: {error}", "Check nvidia-smi")
-    module = Path("/sys/module/nvidia/version")
-    kernel = module.read_text().strip() if module.is_file() else "unknown"
     blas, blas_lt = (
         f"{version // 10000}.{version // 100 % 100}.{version % 100}"
         for version in (cublas.get_version(handle), cublasLt.get_version())
     )
-    return (
-        f"torch {torch.__version__}, cuBLAS {blas}, cuBLASLt {blas_lt}, "
-        f"driver {kernel} (CUDA {api // 1000}.{api % 1000 // 10})"
-    )
+    return f"torch {torch.__version__}, cuBLAS {blas}, cuBLASLt {blas_lt}, driver {device.find().driver}"
 
 
 class Vendor:

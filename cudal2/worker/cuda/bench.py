@@ -19,7 +19,8 @@ from cudal2.worker.cuda.checking import Run, check_calls
 from cudal2.worker.cuda.layout import layout
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.mirror import Mirror
-from cudal2.worker.cuda.pairing import Stage, VendorSide, layout_of, pair, pair_on_host
+from cudal2.worker.cuda.names import split
+from cudal2.worker.cuda.pairing import Stage, VendorSide, pair, pair_on_host
 from cudal2.worker.cuda.session import Runner, Runners
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived
 
@@ -130,8 +131,8 @@ class CudaBench:
 
     def _on_host(self, table: Table) -> list[str]:
         """The faster layout of each library that is called from C; torch.matmul's Python call has no like here."""
-        libraries = {name.rsplit("-", 1)[0] for name in table.seconds} - {"torch"}
-        sides = [[name for name in table.seconds if name.rsplit("-", 1)[0] == library] for library in libraries]
+        libraries = {split(name)[0] for name in table.seconds} - {"torch"}
+        sides = [[name for name in table.seconds if split(name)[0] == library] for library in libraries]
         return sorted((min(names, key=table.seconds.__getitem__) for names in sides), key=table.seconds.__getitem__)
 
     def _stage(self, table: Table) -> Stage:
@@ -159,7 +160,7 @@ class CudaBench:
         gap = 1 / self.config.server_qps if protocol == "server" else 0.0
         found = {}
         for name in table.seconds:
-            sets = table.vendor.sets(layout_of(name))
+            sets = table.vendor.sets(split(name)[1])
             calls = max(self.config.host_calls, 20)
             found[name] = float(np.median(self.vendor.host_seconds(name, problem, sets, calls, gap)))
         return found

@@ -83,7 +83,7 @@ def find() -> Device:
         l2_bytes=attribute("L2_CACHE_SIZE"),
         flops=FLOP_PER_CYCLE.get(capability, 8192) * processors * kilohertz * 1e3,
         bandwidth=2 * memory_kilohertz * 1e3 * bus / 8,
-        driver=f"{_kernel_module()} CUDA {version // 1000}.{version % 1000 // 10}",
+        driver=f"{_kernel_module()} (CUDA {version // 1000}.{version % 1000 // 10})",
         driver_library=_mapped("libcuda.so"),
     )
 

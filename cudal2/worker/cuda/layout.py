@@ -16,8 +16,6 @@ ROTATED = 200 << 20
 """Bytes of A, B and C that a pass over all sets touches at least: several times the L2 of the cards of today."""
 MAX_SETS = 4096
 WORKSPACE_LIMIT = 256 << 20
-SEMAPHORES = 16 << 10
-"""Bytes at the head of the workspace that are zero on entry and must be on exit."""
 GRANULE = 2 << 20
 
 Salt = tuple[int, int]

@@ -20,7 +20,8 @@ from cudal2.worker.cuda.arena import matrices
 from cudal2.worker.cuda.baselines import Vendor
 from cudal2.worker.cuda.layout import Layout, Salt
 from cudal2.worker.cuda.memory import SharedMemory, imported
-from cudal2.worker.cuda.pairing import VendorSide, layout_of
+from cudal2.worker.cuda.names import split
+from cudal2.worker.cuda.pairing import VendorSide
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=dd")
 READY = b"+"
@@ -81,7 +82,7 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
         commands.sendall(READY)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
             window = slice(*COMMAND.unpack(data))
-            side.refresh(layout_of(name), window)
+            side.refresh(split(name)[1], window)
             torch.cuda.synchronize()
             seconds = side.run(name, window)
             commands.sendall(REPLY.pack(seconds, seconds))

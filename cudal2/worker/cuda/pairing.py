@@ -20,6 +20,7 @@ from cudal2.worker import timing, verify
 from cudal2.worker.cuda.arena import Arena, private
 from cudal2.worker.cuda.checking import Run
 from cudal2.worker.cuda.layout import Layout
+from cudal2.worker.cuda.names import split
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 if TYPE_CHECKING:
@@ -63,14 +64,9 @@ class VendorSide:
         """Seconds on the device's clock of one pass over these sets with baseline `name`."""
         key = (name, window.start, window.stop)
         if key not in self._graphs:
-            self._graphs[key] = self.vendor.capture(name, self.problem, self.sets(layout_of(name))[window])
+            self._graphs[key] = self.vendor.capture(name, self.problem, self.sets(split(name)[1])[window])
             self.vendor.clock.replay(self._graphs[key])  # uploads it
         return self.vendor.clock.replay(self._graphs[key])
-
-
-def layout_of(name: str) -> str:
-    """How the baseline `name` wants B stored: "cublaslt-auto-tn" → "tn"."""
-    return name.rsplit("-", 1)[1]
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -85,7 +81,7 @@ class Stage(msgspec.Struct, frozen=True):
     def prepare(self, window: slice, name: str, workspace: int) -> None:
         """Fresh inputs for both sides, every output and the workspace poisoned."""
         self.arena.fill(window)
-        self.vendor.refresh(layout_of(name), window)
+        self.vendor.refresh(split(name)[1], window)
         self.arena.poison(workspace)
 
     def first(self) -> str:
@@ -156,7 +152,7 @@ def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window
     """
     stage.prepare(window, name, workspace)
     salts = stage.arena.salts(order)
-    stage.vendor.refresh(layout_of(name), window)  # its A is another copy where it wants B otherwise
+    stage.vendor.refresh(split(name)[1], window)  # its A is another copy where it wants B otherwise
     stage.arena.settle()
     candidate(order, salts)
     stage.vendor.run(name, window)
@@ -178,7 +174,7 @@ def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protoco
     """
     vendor, config, sets = stage.vendor, stage.config, stage.arena.layout.sets
     gap = 1 / config.server_qps if protocol == "server" else 0.0
-    count, layout = min(config.host_calls, sets), layout_of(name)
+    count, layout = min(config.host_calls, sets), split(name)[1]
     ours: list[float] = []
     theirs: list[float] = []
     started, first = time.perf_counter(), 0

@@ -14,7 +14,7 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import baselines, hostcalls, hosttime, lt, tuning
+from cudal2.worker.cuda import baselines, hostcalls, hosttime, lt, names, tuning
 from cudal2.worker.cuda.clock import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
@@ -41,7 +41,7 @@ def blas(gemm: lt.Gemm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     matrix(c, gemm.m, gemm.n, gemm.ldc)[...] = left @ operand(b, gemm.transb, gemm.k, gemm.n, gemm.ldb)
 
 
-@pytest.mark.parametrize("layout", baselines.LAYOUTS)
+@pytest.mark.parametrize("layout", names.LAYOUTS)
 @pytest.mark.parametrize("mnk", SHAPES)
 def test_the_column_major_call_gives_the_row_major_product(layout, mnk) -> None:
     problem, rng = Problem(*mnk), np.random.default_rng(0)
@@ -52,12 +52,12 @@ def test_the_column_major_call_gives_the_row_major_product(layout, mnk) -> None:
 
 
 def test_every_library_comes_in_both_layouts() -> None:
-    assert len(set(baselines.NAMES)) == 8
-    assert {baselines.split(name) for name in baselines.NAMES} == {
-        (library, layout) for library in baselines.LIBRARIES for layout in baselines.LAYOUTS
+    assert len(set(names.NAMES)) == 8
+    assert {names.split(name) for name in names.NAMES} == {
+        (library, layout) for library in names.LIBRARIES for layout in names.LAYOUTS
     }
     with pytest.raises(ValueError, match="cublaslt-auto-tn"):
-        baselines.split("cublaslt")
+        names.split("cublaslt")
 
 
 def test_scalars_are_one_and_zero_in_the_scale_type() -> None:
@@ -310,7 +310,7 @@ def test_failures_of_the_library_the_device_and_the_caller_are_told_apart() -> N
         hosttime.seconds(call, [], 2, synchronise=address(fine))
 
 
-@pytest.mark.parametrize("layout", baselines.LAYOUTS)
+@pytest.mark.parametrize("layout", names.LAYOUTS)
 def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> None:
     """As a column-major library hears it: its first operand is our B, the leading dimensions say how it is stored."""
     problem, seen = Problem(64, 128, 256, accumulate="f16"), []
@@ -351,7 +351,7 @@ def vendor(tmp_path_factory) -> baselines.Vendor:
 def prepared(request, vendor):
     """A problem with its seconds and its buffer sets by layout."""
     problem = Problem(1024, 2048, 1024, accumulate=request.param)
-    sets = {layout: sets_of(problem, layout, 12, "cuda") for layout in baselines.LAYOUTS}
+    sets = {layout: sets_of(problem, layout, 12, "cuda") for layout in names.LAYOUTS}
     return problem, vendor.prepare(problem, lambda layout: sets[layout]), sets
 
 
@@ -360,10 +360,10 @@ def prepared(request, vendor):
 @pytest.mark.parametrize("mnk", SHAPES)
 def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> None:
     problem = Problem(*mnk, accumulate=accumulate)
-    sets = {layout: sets_of(problem, layout, 2, "cuda") for layout in baselines.LAYOUTS}
-    assert set(vendor.prepare(problem, lambda layout: sets[layout])) == set(baselines.NAMES)
-    for name in baselines.NAMES:
-        layout = baselines.split(name)[1]
+    sets = {layout: sets_of(problem, layout, 2, "cuda") for layout in names.LAYOUTS}
+    assert set(vendor.prepare(problem, lambda layout: sets[layout])) == set(names.NAMES)
+    for name in names.NAMES:
+        layout = names.split(name)[1]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for a, b, c in sets[layout]:
@@ -381,7 +381,7 @@ def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> Non
 @pytest.mark.gpu
 def test_tuning_never_loses_to_the_first_heuristic_and_is_remembered(vendor, prepared) -> None:
     problem, seconds, sets = prepared
-    for layout in baselines.LAYOUTS:
+    for layout in names.LAYOUTS:
         assert 0 < seconds[f"cublaslt-auto-{layout}"] <= 1.02 * seconds[f"cublaslt-{layout}"]
     again = baselines.Vendor(0, vendor._cache)
     assert again.prepare(problem, lambda layout: pytest.fail("asked for buffers")) == seconds
@@ -396,7 +396,7 @@ def test_tuning_never_loses_to_the_first_heuristic_and_is_remembered(vendor, pre
 @pytest.mark.gpu
 def test_host_timed_calls_compute_the_product(vendor, prepared) -> None:
     problem, device_seconds, sets = prepared
-    for name in baselines.NAMES:
+    for name in names.NAMES:
         buffers = sets[name[-2:]][:3]
         for _, _, c in buffers:
             c.fill_(float("nan"))

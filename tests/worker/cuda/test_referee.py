@@ -7,11 +7,12 @@ from fake_gpu import PROBLEM, Candidate, FakeVendor
 
 from cudal2.config import WorkerConfig
 from cudal2.records import Status
+from cudal2.target import SEMAPHORES
 from cudal2.worker import inputs
 from cudal2.worker.cuda import layout as layout_module
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.checking import check_calls
-from cudal2.worker.cuda.layout import SEMAPHORES, layout
+from cudal2.worker.cuda.layout import layout
 from cudal2.worker.cuda.pairing import Stage, VendorSide, pair, pair_on_host
 from cudal2.worker.outcome import CandidateFailed
 

@@ -1,0 +1,15 @@
+"""What the vendor's baselines are called, and what their names say."""
+
+from cudal2.problem import Layout
+
+LAYOUTS: tuple[Layout, ...] = ("nn", "tn")
+LIBRARIES = ("torch", "cublas", "cublaslt", "cublaslt-auto")
+NAMES = tuple(f"{library}-{layout}" for library in LIBRARIES for layout in LAYOUTS)
+"""torch.matmul, cublasGemmEx, cuBLASLt's first heuristic and cuBLASLt auto-tuned, each with B stored both ways."""
+
+
+def split(name: str) -> tuple[str, Layout]:
+    """`cublaslt-auto-tn` as ("cublaslt-auto", "tn"). Raises ValueError where it is none of NAMES."""
+    if name not in NAMES:
+        raise ValueError(f"baseline {name!r} is not known; choose one of {', '.join(NAMES)}")
+    return name[:-3], "nn" if name.endswith("nn") else "tn"

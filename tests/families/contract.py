@@ -1,0 +1,43 @@
+"""What sources of every family meet, whatever they are for."""
+
+import random
+
+from cudal2 import corpus
+from cudal2.corpus import Family, Knobs
+from cudal2.problem import Layout
+from cudal2.source import check, extract
+from cudal2.target import Target
+
+
+def some_settings(family: Family, layout: Layout, count: int, seed: int, **fixed: int | str) -> list[Knobs]:
+    """Random settings that render, knobs in `fixed` as said."""
+    rng = random.Random(f"{family.name} {layout} {seed}")
+    found: list[Knobs] = []
+    while len(found) < count:
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()} | fixed
+        if not corpus.refusal(family, knobs, layout):
+            found.append(knobs)
+    return found
+
+
+def check_sources(family: Family, layout: Layout, target: Target, lines: int, width: int) -> None:
+    """Within the contract, of at most so many lines of that width, comments as the style has them."""
+    for knobs in some_settings(family, layout, 40, seed=0):
+        source = corpus.render(family, knobs, layout)
+        check(source, target)
+        assert extract(source, target) == source
+        assert len(source.splitlines()) <= lines
+        assert max(map(len, source.splitlines())) <= width
+        assert "{{" not in source and "{%" not in source and "///" not in source
+        assert ("//" in source) == (knobs["style"] != "terse")
+
+
+def check_knobs(family: Family, layout: Layout, count: int) -> None:
+    """No two of `count` settings write the same source, and every knob shows."""
+    settings = {tuple(knobs.items()): knobs for knobs in some_settings(family, layout, count, seed=1)}
+    assert len({corpus.render(family, knobs, layout) for knobs in settings.values()}) == len(settings)
+    for knobs in list(settings.values())[:3]:
+        for knob, values in family.knobs.items():
+            neighbours = [{**knobs, knob: value} for value in values]
+            allowed = [other for other in neighbours if not corpus.refusal(family, other, layout)]
+            assert len({corpus.render(family, other, layout) for other in allowed}) == len(allowed), knob
