@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,8 @@ struct Thread {
     int index;
     Block* block;
     bool done = false;
-    bool staged = false, copied = false;  // has written shared memory that the copy engine, the tensor cores may not see
+    std::set<uint32_t> staged;  // where it has written shared memory that the copy engine may not see
+    bool copied = false;        // has written shared memory that the tensor cores may not see
     std::vector<std::vector<Product>> groups;
     std::vector<Product> open;
     std::vector<std::vector<std::function<void()>>> copies;
@@ -178,15 +180,18 @@ inline void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, in
             });
 }
 inline void load_own(uint32_t to, const void* map, int x, int y, uint32_t bar) { load(to, map, x, y, bar, 1 << self->block->rank); }
-inline void all_fenced(int first, int count, bool Thread::*unfenced) {
+template <class F> void all_fenced(F unfenced) {
     for (auto& thread : self->block->cluster->threads)
-        if (thread->block == self->block && thread->index >= first && thread->index < first + count && (*thread).*unfenced)
-            fail("shared memory read by the async proxy without a proxy fence");
+        if (thread->block == self->block && unfenced(*thread)) fail("shared memory read by the async proxy without a proxy fence");
 }
-inline void proxy_fence() { self->staged = self->copied = false; }
+inline void proxy_fence() { self->staged.clear(), self->copied = false; }
 inline void store(const void* map_at, int x, int y, uint32_t from) {
     const Map& map = *(const Map*)map_at;
-    all_fenced(map.box[1] == 16 ? self->index / 32 * 32 : 0, map.box[1] == 16 ? 32 : self->block->threads, &Thread::staged);
+    const uint32_t end = from + map.box[0] * map.box[1] * 2;
+    all_fenced([=](const Thread& t) {
+        const auto first = t.staged.lower_bound(from);
+        return first != t.staged.end() && *first < end;
+    });
     auto s = std::make_shared<Store>(Store{*(const Map*)map_at, self->block, from, x, y, false});
     self->open_stores.push_back(s);
     leaving.push_back(s);
@@ -217,7 +222,7 @@ inline float half_at(uint32_t address, int kind) {
     return (float)h;
 }
 inline void compute(Product& p) {
-    all_fenced(0, self->block->threads, &Thread::copied);
+    all_fenced([](const Thread& t) { return t.copied; });
     const int lane = self->index % 32, first = self->index / 32 % 4 * 16 + lane / 4;
     const auto field = [](uint64_t d, int from) { return (uint32_t)(d >> from & 0x3FFF) << 4; };
     const int kind_a = p.a >> 62, kind_b = p.b >> 62;
@@ -277,7 +282,7 @@ inline void stmatrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_
     // Eight rows of 16 bytes are written at once: together they must touch every bank.
     for (int other = lane / 8 * 8; other < lane / 8 * 8 + 8; ++other)
         if (other != lane && lane_words(other)[4] / 16 % 8 == to / 16 % 8) fail("stmatrix rows share banks");
-    self->staged = true;
+    self->staged.insert(to);
     for (int i = 0; i < 4; ++i) memcpy(at(self->block, to, 16) + 4 * i, lane_words(lane % 8 * 4 + i) + lane / 8, 4);
     syncwarp();
 }

@@ -35,6 +35,7 @@ BEST_GUESS: dict[str, Knobs] = {
     "split_k": {"tile_m": 128, "tile_n": 128, "consumers": 2, "stages": 4, "splits": 4, "raster": "rows 8"},
     "stream_k": {"tile_m": 128, "tile_n": 128, "consumers": 2, "stages": 5, "tiles": "two waves shared"},
     "store_bound": {"tile_m": 128, "tile_n": 128, "step": 128, "groups": 2, "blocks": 2},
+    "resident": {"tile_m": 128, "tile_n": 256, "k_resident": 256, "stages": 4},
     "small_cluster": {"tile_n": 32, "splits": 4, "stages": 2},
     "cute_wgmma": {},
 }
@@ -74,6 +75,7 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
         ("warp_specialised", "nn", {"tile_n": 96, "epilogue": "direct"}, "boxes of 64 columns"),
         ("warp_specialised", "tn", {"schedule": "ping-pong", "consumers": 3}, "played by two"),
         ("split_k", "tn", {"reduce": "cluster", "splits": 16}, "at most 8 blocks"),
+        ("resident", "tn", {"k_resident": 512}, "do not fit shared memory"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs: Knobs, reason: str) -> None:
@@ -187,6 +189,53 @@ def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed:
     library = hopper.build(source.replace(found, changed), tmp_path)
     problem = Problem(264, 520, 712, "tn")
     assert any(hopper.run(library, problem, seed, processors=1 + seed) for seed in range(3))
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"k_resident": 64, "schedule": "ping-pong"},
+        {"k_resident": 128, "schedule": "free", "boxes": "warp", "stages": 2},
+        {"k_resident": 256, "schedule": "ping-pong", "tile_m": 256, "buffers": 4},
+    ],
+    ids=["one slab", "free", "four slabs"],
+)
+def test_a_panel_of_b_stays_or_streams(layout: Layout, knobs: Knobs, tmp_path: Path) -> None:
+    """K up to and beyond what stays; few enough blocks that one walks from panel to panel, mid-panel to mid-panel."""
+    member = family("resident")
+    library = hopper.build(corpus.render(member, setting(member, **{"tile_n": 64} | knobs), layout), tmp_path)
+    seed = 0
+    for shape in ((8, 8, 8), (72, 136, 72), (200, 136, 320), (8, 328, 128), (648, 200, 64), (520, 264, 136)):
+        for processors in (1, 2, 5):
+            seed += 1
+            assert hopper.run(library, Problem(*shape, layout), seed, processors) == "", (shape, processors)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "k", "found", "changed"),
+    [
+        # A panel is given back before its last rows have been multiplied.
+        ({}, 128, "last = streaming || down == rows - 1;", "last = streaming || down == max(rows - 2, 0);"),
+        # The next panel comes in before both warpgroups have let go.
+        ({}, 128, "barrier_init(empty_b + 8 * s, 8)", "barrier_init(empty_b + 8 * s, 4)"),
+        ({"schedule": "free"}, 320, "wgmma_wait<1>();\n                if (step &&", "if (step &&"),
+        # Each warpgroup waits for the other's last product, which needs slabs that it holds itself.
+        ({}, 320, "if (!streaming) asm", "asm"),
+        # A buffer is filled again while it is still being sent.
+        ({}, 128, 'if (sends) asm volatile("cp.async.bulk.wait_group.read 0;"', 'if (false) asm volatile(""'),
+    ],
+    ids=["early release", "one of two", "in flight", "turns while streaming", "buffer"],
+)  # fmt: skip
+def test_the_emulation_sees_faults_of_a_resident_panel(
+    knobs: Knobs, k: int, found: str, changed: str, tmp_path: Path
+) -> None:
+    member = family("resident")
+    small = {"tile_n": 128, "k_resident": 128, "style": "plain"}
+    source = corpus.render(member, setting(member, **small | knobs), "tn")
+    assert found in source
+    library = hopper.build(source.replace(found, changed), tmp_path)
+    assert any(hopper.run(library, Problem(520, 264, k, "tn"), seed, processors=1 + seed) for seed in range(3))
 
 
 def test_every_raster_visits_every_tile_once(tmp_path: Path) -> None:
