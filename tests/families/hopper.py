@@ -18,7 +18,7 @@ INSTRUCTIONS = [
     (r"mbarrier\.init\.shared::cta\.b64 \[%(\d+)\], %(\d+)", "mbarrier_init"),
     (r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[%(\d+)\], %(\d+)", "mbarrier_expect"),
     (r"mbarrier\.arrive\.shared::cta\.b64 _, \[%(\d+)\]", "mbarrier_arrive"),
-    (r"mapa\.shared::cluster\.u32 there, %(\d+), %(\d+);\s*mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64"
+    (r"mapa\.shared::cluster\.u32 there, %(\d+), %(\d+);\s*mbarrier\.arrive\.shared::cluster\.b64"
      r" _, \[there\]", "mbarrier_arrive_remote"),
     (r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[%(1)\], %(2);\s*selp\.u32 %(0), 1, 0, p", "mbarrier_try_wait"),
     (r"barrier\.cluster\.arrive\.release;\s*barrier\.cluster\.wait\.acquire", "cluster_both"),

@@ -191,6 +191,16 @@ def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed:
     assert any(hopper.run(library, problem, seed, processors=1 + seed) for seed in range(3))
 
 
+@pytest.mark.parametrize("tiles", ["last wave shared", "two waves shared"])
+def test_stream_k_with_fewer_steps_to_share_than_blocks(tiles: str, tmp_path: Path) -> None:
+    """A block whose share would be empty must not be waited for."""
+    member = family("stream_k")
+    knobs = setting(member, tile_n=64, stages=2, least=4, tiles=tiles)
+    library = hopper.build(corpus.render(member, knobs, "tn"), tmp_path)
+    for seed, (shape, processors) in enumerate([((896, 64, 128), 6), ((1152, 64, 256), 8), ((640, 128, 72), 9)]):
+        assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
+
+
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(
     "knobs",
