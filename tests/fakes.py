@@ -8,7 +8,7 @@ Run as a script, `python fakes.py FOLDER LOG OVERRIDE…` trains in a process of
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cudal2.records import Candidate, Environment, Status, Timing, Verdict
@@ -36,8 +36,16 @@ class FakePool:
     def environment(self) -> Environment:
         return ENVIRONMENT
 
-    def evaluate(self, candidates: Sequence[Candidate], progress: object = None) -> list[Verdict | None]:
-        return [self._one(candidate) for candidate in candidates]
+    def evaluate(
+        self,
+        candidates: Sequence[Candidate],
+        progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None,
+    ) -> list[Verdict | None]:
+        found = []
+        for candidate in candidates:
+            found.append(self._one(candidate))
+            progress(candidate, found[-1])
+        return found
 
     def _one(self, candidate: Candidate) -> Verdict:
         cached = candidate.key in self.seen

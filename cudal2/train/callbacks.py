@@ -94,7 +94,7 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def judged(self, _: object) -> None:
+    def judged(self, *_: object) -> None:
         """One more kernel of this step has its verdict."""
         self._judged += 1
         self._bar.update(self._task, judged=f"judged {self._judged}")

@@ -34,7 +34,7 @@ class Judge:
     def __init__(self, config: TrainConfig, pool: Pool | None, archive: Archive) -> None:
         self.config, self.pool, self.archive = config, pool, archive
         self.row: dict[str, Any] = {}
-        self.progress: Callable[[Verdict | None], None] = lambda _: None
+        self.progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None
         self.started = self.finished = time.perf_counter()
         box = [pool.environment() if pool else None]
         self.environment: Environment = broadcast_object_list(box)[0]

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
@@ -105,16 +105,19 @@ class Pool:
         return self._insist(self.devices[0], _environment)
 
     def evaluate(
-        self, candidates: Sequence[Candidate], progress: Callable[[Verdict | None], None] = lambda _: None
+        self,
+        candidates: Sequence[Candidate],
+        progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None,
     ) -> list[Verdict | None]:
         """One verdict for each candidate, in order; equal candidates are judged once.
 
         None marks a candidate whose verdict the harness failed to reach in TRIES tries (`fault` says why).
-        `progress` is called with each as it becomes known.
+        `progress` is called with each candidate and its verdict as that becomes known, one at a time. What it raises
+        ends the evaluation, as Ctrl-C does, once every device is through with the candidate that it is at.
         """
         distinct = list(dict.fromkeys(candidates))
         found: dict[Candidate, Verdict | None] = {}
-        one_at_a_time = threading.Lock()
+        one_at_a_time, leave = threading.Lock(), threading.Event()
 
         def judge(device: int | None, share: list[Candidate]) -> None:
             try:
@@ -122,6 +125,8 @@ class Pool:
             except HarnessFault as fault:  # each candidate meets it again below, and alone
                 log.warning("%s", fault)
             for candidate in share:
+                if leave.is_set():
+                    return
                 try:
                     verdict = self._insist(device, _judge, candidate)
                 except HarnessFault as fault:
@@ -129,11 +134,16 @@ class Pool:
                     self.fault, verdict = fault, None
                 with one_at_a_time:
                     found[candidate] = verdict
-                    progress(verdict)
+                    progress(candidate, verdict)
 
         with ThreadPoolExecutor(len(self.devices)) as threads:
             shares = [distinct[start :: len(self.devices)] for start in range(len(self.devices))]
-            list(threads.map(judge, self.devices, shares))
+            try:
+                for done in as_completed([threads.submit(judge, *one) for one in zip(self.devices, shares)]):
+                    done.result()
+            except BaseException:
+                leave.set()
+                raise
         return [found[candidate] for candidate in candidates]
 
     def _insist(self, device: int | None, function: Callable, *arguments):

@@ -1,5 +1,6 @@
 """Candidates are dealt out to the GPUs, a worker process each; see test_worker.py for the processor's."""
 
+import time
 from concurrent.futures import Future
 from typing import ClassVar
 
@@ -66,6 +67,24 @@ def test_a_lost_gpu_costs_a_retry_in_a_new_process(gpus) -> None:
     assert all(before)
     assert FakeExecutor.judged.count((3, "1")) == 2
     assert FakeExecutor.judged.count((0, "0")) == 1
+
+
+def test_what_progress_raises_ends_the_evaluation_on_every_gpu(gpus, monkeypatch) -> None:
+    """As Ctrl-C does: nobody waits for the rest."""
+    submit = FakeExecutor.submit
+
+    def slow(self, *arguments) -> Future:
+        time.sleep(0.01 * (self.device == 3))
+        return submit(self, *arguments)
+
+    def interrupted(candidate: Candidate, _) -> None:
+        if candidate.source == "0":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeExecutor, "submit", slow)
+    with pytest.raises(KeyboardInterrupt):
+        gpus.evaluate(candidates(400), interrupted)
+    assert len(FakeExecutor.judged) < 200, "the other GPU went on to its end"
 
 
 def test_names_of_visible_devices_are_kept(monkeypatch) -> None:

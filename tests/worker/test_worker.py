@@ -91,11 +91,12 @@ def test_large_problem_uses_its_guarded_slots(hasty, monkeypatch) -> None:
 
 def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:
     wrong = Candidate(NAIVE.replace("sum +=", "sum -="), PROBLEM)
-    seen = []
+    seen = {}
     with Pool(hasty) as pool:
-        verdicts = pool.evaluate([Candidate("", PROBLEM), wrong, Candidate(NAIVE, PROBLEM), wrong], seen.append)
+        candidates = [Candidate("", PROBLEM), wrong, Candidate(NAIVE, PROBLEM), wrong]
+        verdicts = pool.evaluate(candidates, seen.__setitem__)
         assert [verdict.status for verdict in verdicts] == ["no_source", "wrong", "ok", "wrong"]
-        assert len(seen) == 3
+        assert seen == dict(zip(candidates, verdicts))
         assert pool.environment() == verdicts[0].environment
 
 
