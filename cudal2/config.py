@@ -201,10 +201,10 @@ class EvalConfig(_Config, frozen=True):
 class SearchMethodConfig(_Config, frozen=True):
     """How settings are proposed, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
 
-    `families` are names, none for all. The first generation of `evolve` starts with the best settings of
-    `neighbours` other shapes and what `prior` proposes (nvidia: `pip install cudal2[heuristics]`).
-    `seconds` are of wall time and looked at between generations; a search that is continued has used up what
-    it spent before.
+    `families` are names, none for all. A generation of `evolve` begins with the best settings of `neighbours` other
+    shapes; the very first also with what `prior` proposes: known settings of near shapes, as they ship (known), or
+    NVIDIA's (nvidia: `pip install cudal2[heuristics]`). `seconds` are of wall time, which the kernels of a round share
+    equally, and looked at between generations; a search that is continued has used up what it spent before.
     """
 
     method: Literal["evolve", "random"] = "evolve"
@@ -213,7 +213,7 @@ class SearchMethodConfig(_Config, frozen=True):
     generation: int = 8
     families: tuple[str, ...] = ()
     neighbours: int = 3
-    prior: Literal["none", "nvidia"] = "none"
+    prior: Literal["none", "nvidia", "known"] = "known"
 
 
 class SearchConfig(_Config, frozen=True):

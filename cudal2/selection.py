@@ -13,9 +13,20 @@ EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LA
 """Failures whose log tells an author what to change."""
 
 
+def by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
+    """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K)."""
+
+    def distance(other: Problem) -> float:
+        pairs = ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k))
+        return math.hypot(*(math.log2(a / b) for a, b in pairs))
+
+    alike = (problem.layout, problem.accumulate)
+    return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)
+
+
 def nearest(archive: Archive, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
     """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
-    others = [p for p in _by_distance(problem, archive.problems(target, fingerprint)) if p != problem]
+    others = [p for p in by_distance(problem, archive.problems(target, fingerprint)) if p != problem]
     bests = (archive.best(other, target, fingerprint) for other in others[:limit])
     return [entry for entry in bests if entry is not None]
 
@@ -30,7 +41,7 @@ def exemplars(
     exemplars of CUDA-L1 (arXiv:2507.14111).
     """
     found: dict[str, Entry] = {}
-    for other in _by_distance(problem, archive.problems(target, fingerprint)):
+    for other in by_distance(problem, archive.problems(target, fingerprint)):
         if len(found) >= count:
             break
         for entry in archive.ranked(other, target, fingerprint):
@@ -45,18 +56,7 @@ def failures(archive: Archive, problem: Problem, target: str, fingerprint: str, 
     """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
     problem first, then those of its neighbours."""
     found: list[Entry] = []
-    for other in _by_distance(problem, archive.problems(target, fingerprint, EXPLAINED)):
+    for other in by_distance(problem, archive.problems(target, fingerprint, EXPLAINED)):
         if len(found) < count:
             found += archive.latest(other, target, fingerprint, EXPLAINED, count - len(found))
     return found
-
-
-def _by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
-    """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K)."""
-
-    def distance(other: Problem) -> float:
-        pairs = ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k))
-        return math.hypot(*(math.log2(a / b) for a, b in pairs))
-
-    alike = (problem.layout, problem.accumulate)
-    return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)

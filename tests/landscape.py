@@ -8,7 +8,7 @@ import json
 from fakes import ENVIRONMENT, FakePool
 
 from cudal2.corpus import Family, Rule
-from cudal2.records import Status, Timing, Verdict
+from cudal2.records import Candidate, Status, Timing, Verdict
 
 TILES = (8, 16, 32, 64, 128, 256)
 KNOBS = {
@@ -38,12 +38,22 @@ def speed(name: str, knobs: dict) -> float:
 
 
 class Landscape(FakePool):
-    """Judges settings by `speed`, notes what it was asked, and reaches no verdict where `fails(how many)` says so."""
+    """Judges settings by `speed`, notes what it was asked, and reaches no verdict where `fails(how many)` says so.
 
-    def __init__(self, fails=lambda asked: False):
+    `batches` are the candidates of each call, `asked` the sources in the order judged: the last ones first where
+    `backwards`, as another device may be the quicker one.
+    """
+
+    def __init__(self, fails=lambda asked: False, backwards=False):
         super().__init__()
         self.asked: list[str] = []
-        self.fails = fails
+        self.batches: list[list[Candidate]] = []
+        self.fails, self.backwards = fails, backwards
+
+    def evaluate(self, candidates, progress):
+        self.batches.append(list(candidates))
+        order = -1 if self.backwards else 1
+        return super().evaluate(candidates[::order], progress)[::order]
 
     def _one(self, candidate):
         self.asked.append(candidate.source)

@@ -1,5 +1,6 @@
 """Knob search over the kernel families: `run` it, `describe` what it found."""
 
-from cudal2.search.loop import Found, describe, run
+from cudal2.search.found import Found, describe
+from cudal2.search.loop import run
 
 __all__ = ["Found", "describe", "run"]

@@ -52,7 +52,7 @@ def _gpu(device: str, known: Sequence[str]) -> str:
     # The first word with a digit is the model; the others tell its variants apart.
     of_model = [name for name in known if next((w for w in name.split("_") if re.search(r"\d", w)), "") in words]
     if not of_model:
-        raise ValueError(f"nvMatmulHeuristics does not know {device}; leave search.prior at none")
+        raise ValueError(f"nvMatmulHeuristics does not know {device}; choose another search.prior")
     return max(of_model, key=lambda name: len(words.intersection(name.split("_"))))
 
 

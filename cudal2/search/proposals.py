@@ -43,13 +43,14 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A setting that was judged: `source` is the hash of what it renders to, `low` the lower bound of that
-    kernel's speedup over the fastest baseline, 0 unless it is correct."""
+    """A setting's verdict, the `index`-th of its generation: `source` is the hash of what it renders to, `low` the
+    lower bound of that kernel's speedup over the fastest baseline, 0 unless it is judged and correct."""
 
     setting: Setting
     generation: int
+    index: int
     source: str
-    low: float
+    low: float = 0.0
 
 
 def propose(
@@ -77,7 +78,7 @@ def propose(
         if setting is None and method == "evolve":
             setting = _child(problem, families, trials, rng)
         setting = setting or draw(problem, rng.choice(families), rng)
-        if setting and _allowed(problem, by_name[setting.family], setting.knobs):
+        if setting and allowed(problem, by_name[setting.family], setting.knobs):
             source = corpus.render(by_name[setting.family], setting.knobs, problem.layout)
             if source not in found and digest(source) not in tried:
                 found[source] = setting
@@ -92,7 +93,7 @@ def _child(problem: Problem, families: Sequence[Family], trials: Sequence[Trial]
         return None
     family = _choose(families, trials, ranked, rng)
     good = [trial for trial in ranked if trial.setting.family == family.name]
-    parents = list(islice((t.setting.knobs for t in good if _allowed(problem, family, t.setting.knobs)), PARENTS))
+    parents = list(islice((t.setting.knobs for t in good if allowed(problem, family, t.setting.knobs)), PARENTS))
     if not parents:
         return draw(problem, family, rng)
     one, other = (parents[min(rng.randrange(len(parents)) for _ in range(TOURNAMENT))] for _ in range(2))
@@ -147,7 +148,7 @@ def space_of(problem: Problem, family: Family) -> Space:
     return space
 
 
-def _allowed(problem: Problem, family: Family, knobs: Knobs) -> bool:
+def allowed(problem: Problem, family: Family, knobs: Knobs) -> bool:
     """Whether the family as it is now renders that setting for the problem."""
     space = space_of(problem, family)
     fits = knobs.keys() == space.keys() and all(value in space[knob] for knob, value in knobs.items())

@@ -1,10 +1,11 @@
-"""What a search promises: its budget, its best, and to go on where it was killed."""
+"""What a search promises: its budget, its best, one batch a round, and to go on where it was killed."""
 
 import io
 import json
 import statistics
 import sys
 from collections import Counter
+from itertools import chain
 
 import pytest
 from fakes import ENVIRONMENT
@@ -16,7 +17,9 @@ from cudal2.archive import Archive
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, load
 from cudal2.corpus import Family
 from cudal2.records import HarnessFault, digest
-from cudal2.search import loop
+from cudal2.search import known, loop
+from cudal2.search.history import History
+from cudal2.search.proposals import Setting
 
 
 @pytest.fixture
@@ -30,7 +33,8 @@ def hunt(tmp_path, monkeypatch):
     def run(config, judge, name="archive", output=None):
         with Archive(tmp_path / f"{name}.sqlite") as archive:
             found = search.run(config, judge, archive, Console(file=output or io.StringIO(), width=40))
-            return found, [s for f in found for s in loop._trials(config, f.problem, ENVIRONMENT.fingerprint, archive)]
+            history = History(config, ENVIRONMENT.fingerprint, archive)
+            return found, [trial for one in found for trial in history.trials(one.problem)]
 
     return run
 
@@ -76,25 +80,87 @@ def test_a_larger_budget_continues_the_same_search(hunt):
     assert small.asked + large.asked == whole.asked
 
 
-@pytest.mark.parametrize("at", [0, 1, 13, 24, 30])
-def test_a_killed_search_goes_on_as_if_nothing_had_happened(hunt, monkeypatch, at):
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("at", [0, 1, 13, 24, 30, 60, 73, 97])
+def test_a_killed_search_goes_on_as_if_nothing_had_happened(hunt, monkeypatch, at, backwards):
+    """Whatever it was recording, and in whichever order the devices judge."""
+    three = config("256_256_256", "256_256_512", "64_2048_64", kernels=20)
     whole = Landscape()
-    _, expected = hunt(config(kernels=40), whole, "whole")
-    add, added = Archive.add, iter(range(100))
+    _, expected = hunt(three, whole, "whole")
+    add, added, kept = Archive.add, iter(range(1000)), set()
 
-    def killed(*arguments):
+    def killed(self, verdict, candidate, origin):
         if next(added) == at:
             raise KeyboardInterrupt
-        add(*arguments)
+        add(self, verdict, candidate, origin)
+        kept.add(candidate)
 
     monkeypatch.setattr(Archive, "add", killed)
     with pytest.raises(KeyboardInterrupt):
-        hunt(config(kernels=40), Landscape())
+        hunt(three, Landscape(backwards=backwards))
     monkeypatch.setattr(Archive, "add", add)
     rest = Landscape()
-    _, trials = hunt(config(kernels=40), rest)
-    assert rest.asked == whole.asked[at:]
-    assert [(t.source, t.generation, t.low) for t in trials] == [(t.source, t.generation, t.low) for t in expected]
+    _, trials = hunt(three, rest)
+    assert [*chain(*rest.batches)] == [one for one in chain(*whole.batches) if one not in kept]
+    assert [_lasting(trial) for trial in trials] == [_lasting(trial) for trial in expected]
+
+
+def _lasting(trial):
+    return trial.generation, trial.index, trial.source, trial.low
+
+
+def test_a_verdict_is_kept_before_the_round_ends(hunt):
+    def interrupted(asked):
+        if asked == 11:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hunt(config("256_256_256", "256_256_512", kernels=16), Landscape(interrupted))
+    rest = Landscape()
+    hunt(config("256_256_256", "256_256_512", kernels=16), rest)
+    assert [len(batch) for batch in rest.batches] == [6, 16]
+
+
+def test_a_round_is_one_batch_problem_by_problem(hunt):
+    judge = Landscape()
+    found, _ = hunt(config("256_256_256", "1024_64_64", "8_8_8_nn_f16", kernels=20), judge)
+    rounds = [[one.problem for one in batch] for batch in judge.batches]
+    problems = [one.problem for one in found]
+    assert rounds == [[problem for problem in problems for _ in range(size)] for size in (8, 8, 4)]
+
+
+def test_what_many_shapes_want_is_in_one_batch(hunt):
+    """What one shape found, both its neighbours try in the next round."""
+    judge = Landscape()
+    hunt(config("256_256_256", "256_256_512", "256_512_256", kernels=32), judge)
+    wanted = [Counter(one.source for one in batch) for batch in judge.batches]
+    assert any(count > 1 for counts in wanted[1:] for count in counts.values())
+
+
+def test_a_shape_that_comes_later_catches_up(hunt):
+    """It is lent what it had been lent in step with the others, though they are ahead."""
+    others, late = ("256_256_256", "256_256_512"), "256_256_4096"
+    hunt(config(*others, kernels=40, neighbours=1), Landscape())
+    alone, together = Landscape(), Landscape()
+    hunt(config(*others, late, kernels=40, neighbours=1), alone)
+    hunt(config(*others, late, kernels=40, neighbours=1), together, "together")
+    assert [*chain(*alone.batches)] == [one for one in chain(*together.batches) if one.problem.mnk == late]
+
+
+def test_known_settings_come_first_unless_told_otherwise(hunt, monkeypatch):
+    best = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
+    absent = Setting("absent", best.knobs)
+    monkeypatch.setattr(known, "settings", lambda target, problem, families: [absent, best])
+    asked = {}
+    for prior in ("known", "none"):
+        judge = Landscape()
+        hunt(config(kernels=16, prior=prior), judge, prior)
+        asked[prior] = [json.loads(source) for source in judge.asked]
+    wanted = {"name": best.family, "knobs": best.knobs}
+    assert asked["known"][0] == wanted and asked["none"][0] != wanted
+    judge = Landscape()
+    hunt(config(kernels=16, method="random"), judge, "random")
+    assert json.loads(judge.asked[0]) != wanted, "chance owes nothing to a prior"
 
 
 def test_evolution_finds_more_than_chance(hunt):
@@ -132,13 +198,14 @@ def test_a_harness_that_judges_nothing_is_an_error(hunt):
         hunt(config(), judge)
 
 
-def test_neighbouring_shapes_lend_their_best(hunt):
-    judge = Landscape()
-    (near, _), _ = hunt(config("256_256_256", "256_256_512", kernels=32), judge)
-    assert json.loads(judge.asked[32])["knobs"] == near.best.knobs
-    alone = Landscape()
-    hunt(config("256_256_256", "256_256_512", kernels=32, neighbours=0), alone, "alone")
-    assert alone.asked[:32] == judge.asked[:32] and alone.asked[32] != judge.asked[32]
+def test_an_earlier_search_lends_from_the_first_generation_on(hunt):
+    (near,), _ = hunt(config("256_256_256", kernels=32), Landscape())
+    hunt(config("256_256_256", kernels=32), Landscape(), "alone")
+    judge, alone = Landscape(), Landscape()
+    hunt(config("256_256_512", kernels=32), judge)
+    hunt(config("256_256_512", kernels=32, neighbours=0), alone, "alone")
+    assert json.loads(judge.asked[0])["knobs"] == near.best.knobs
+    assert judge.asked[0] not in alone.asked[:8]
 
 
 def test_a_search_ends_when_everything_was_tried(hunt, monkeypatch):

@@ -22,10 +22,10 @@ def test_the_families_that_ship_can_be_searched(name):
         rng = random.Random(generation)
         proposed = proposals.propose("evolve", problem, families, trials, [], 8, rng)
         assert len(proposed) == 8
-        for source, setting in proposed.items():
+        for index, (source, setting) in enumerate(proposed.items()):
             family = next(family for family in families if family.name == setting.family)
             assert source == corpus.render(family, setting.knobs, problem.layout)
-            trials.append(Trial(setting, generation, digest(source), rng.random()))
+            trials.append(Trial(setting, generation, index, digest(source), rng.random()))
     assert len({trial.source for trial in trials}) == 32
 
 
@@ -33,7 +33,7 @@ def test_settings_of_another_edition_of_a_family_are_no_parents():
     """A knob or a value that is gone must not reach the template."""
     old = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "gone": 1})
     gone = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "tile_m": 7})
-    trials = [Trial(setting, 0, str(i), 1.0) for i, setting in enumerate((old, gone))]
+    trials = [Trial(setting, 0, i, str(i), 1.0) for i, setting in enumerate((old, gone))]
     for seed in range(50):
         child = proposals._child(parse("64_64_64"), FAMILIES[:1], trials, random.Random(seed))
-        assert child is None or proposals._allowed(parse("64_64_64"), FAMILIES[0], child.knobs)
+        assert child is None or proposals.allowed(parse("64_64_64"), FAMILIES[0], child.knobs)

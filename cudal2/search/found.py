@@ -1,0 +1,52 @@
+"""What a search found for a problem, and what a terminal shows of it: a line while it runs, a line for each result."""
+
+import msgspec
+from rich.status import Status
+
+from cudal2.problem import Problem
+from cudal2.records import Timing, Verdict
+from cudal2.search.proposals import Setting
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What is known after `kernels` verdicts; `best` and `timing` are None where no kernel was correct."""
+
+    problem: Problem
+    best: Setting | None
+    timing: Timing | None
+    kernels: int
+    seconds: float
+
+
+def describe(found: Found, width: int = 0) -> str:
+    """One result as one plain line; `width` is that of the column of names."""
+    spent = f"{found.kernels:>5} kernels {found.seconds:>7.1f} s"
+    best, timing = found.best, found.timing
+    if best is None or timing is None:
+        return f"{found.problem.name:<{width}}  {'no correct kernel':<24}  {spent}"
+    speedup = f"{timing.speedup:6.3f} × [{timing.low:.3f}, {timing.high:.3f}]"
+    knobs = " ".join(f"{knob}={value}" for knob, value in best.knobs.items() if knob != "style")
+    return f"{found.problem.name:<{width}}  {speedup:<24}  {spent}  {best.family}  {knobs}"
+
+
+class Live:
+    """The line of a search that runs: its round, kernels judged, and problems won, surely faster than the vendor."""
+
+    def __init__(self, status: Status, lows: dict[Problem, list[float]]) -> None:
+        self._status, self._problems = status, len(lows)
+        self._kernels = sum(map(len, lows.values()))
+        self._won = {problem for problem, found in lows.items() if max(found, default=0.0) > 1}
+
+    def begin(self, generation: int) -> None:
+        self._round = generation + 1
+        self._show()
+
+    def judged(self, verdict: Verdict) -> None:
+        self._kernels += 1
+        if verdict.timing and verdict.timing.low > 1:
+            self._won.add(verdict.problem)
+        self._show()
+
+    def _show(self) -> None:
+        won = f"{len(self._won)} of {self._problems} problems won"
+        self._status.update(f"round {self._round}  {self._kernels} kernels  {won}")

@@ -1,0 +1,59 @@
+"""Settings known to be fast, as they ship: what earlier searches found, for the next one to start from.
+
+`data/settings/TARGET.jsonl`, where there is one, holds a record of `Known` on each line, several for a problem, the
+fastest first. None says what it accumulates in: its family's knob `accumulate` does.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import islice, zip_longest
+
+import msgspec
+
+from cudal2.assets import asset
+from cudal2.corpus import Family, Knobs
+from cudal2.problem import Layout, Problem, parse
+from cudal2.search.proposals import Setting, allowed
+from cudal2.selection import by_distance
+
+NEAREST = 8
+"""Settings come from so many problems."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """One setting and its speedup over the fastest baseline; `problem` is written M_N_K."""
+
+    problem: str
+    layout: Layout
+    family: str
+    knobs: Knobs
+    speedup: float
+
+
+def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
+    """What the nearest problems of the same layout used that `families` render: first the fastest of each, nearest
+    first, then the second of each, and so on. Empty where nothing is known.
+
+    Settings of a family that is gone, or whose knobs have changed, are passed over.
+    """
+    by_name = {family.name: family for family in families}
+    shipped = _shipped(target)
+
+    def usable(other: Problem) -> list[Setting]:
+        mine = [setting for setting in shipped[other] if setting.family in by_name]
+        return [setting for setting in mine if allowed(problem, by_name[setting.family], setting.knobs)]
+
+    others = by_distance(msgspec.structs.replace(problem, accumulate="f32"), list(shipped))
+    nearest = islice(filter(None, map(usable, others)), NEAREST)
+    return [setting for rank in zip_longest(*nearest) for setting in rank if setting]
+
+
+@cache
+def _shipped(target: str) -> dict[Problem, list[Setting]]:
+    """The target's file, by problem; every problem counts as one of f32."""
+    path = asset("data").joinpath("settings", f"{target}.jsonl")
+    found: dict[Problem, list[Setting]] = {}
+    if path.exists():
+        for line in msgspec.json.Decoder(Known).decode_lines(path.read_bytes()):
+            found.setdefault(parse(line.problem, line.layout), []).append(Setting(line.family, line.knobs))
+    return found
