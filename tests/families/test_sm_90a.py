@@ -179,9 +179,8 @@ def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int
         ("warp_specialised", {}, "((c + lane / 16) ^ lane % 8)", "(c + lane / 16)"),
         ("warp_specialised", {}, 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ""),
         ("stream_k", {}, "flags[block] = 0;", ""),
-        ("split_k", {"splits": 2}, "    __syncwarp();\n    cluster_sync();\n}", "}"),
     ],
-    ids=["early release", "deaf peer", "stride", "swizzle", "proxy fence", "flag", "early exit"],
+    ids=["early release", "deaf peer", "stride", "swizzle", "proxy fence", "flag"],
 )  # fmt: skip
 def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed: str, tmp_path: Path) -> None:
     source = corpus.render(family(name), setting(family(name), step=64, **knobs) | {"style": "plain"}, "tn")
@@ -189,6 +188,24 @@ def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed:
     library = hopper.build(source.replace(found, changed), tmp_path)
     problem = Problem(264, 520, 712, "tn")
     assert any(hopper.run(library, problem, seed, processors=1 + seed) for seed in range(3))
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"schedule": "staggered", "epilogue": "tma boxes", "cluster": "2x1"},
+        {"schedule": "staggered", "epilogue": "staged", "cluster": "1x1", "in_flight": 0},
+        {"schedule": "ping-pong", "epilogue": "tma boxes", "cluster": "1x2"},
+    ],
+    ids=["staggered", "staggered, nothing in flight", "ping-pong"],
+)
+def test_two_warpgroups_that_store_at_different_times(knobs: Knobs, tmp_path: Path) -> None:
+    """Also where all of k is shorter than the lead of one of them."""
+    member = family("warp_specialised")
+    library = hopper.build(corpus.render(member, setting(member, tile_n=64, **knobs), "tn"), tmp_path)
+    for seed, shape in enumerate([(8, 8, 8), (200, 136, 72), (520, 264, 320), (648, 200, 128)]):
+        for processors in (2, 5):
+            assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
 
 @pytest.mark.parametrize("tiles", ["last wave shared", "two waves shared"])
@@ -246,6 +263,71 @@ def test_the_emulation_sees_faults_of_a_resident_panel(
     assert found in source
     library = hopper.build(source.replace(found, changed), tmp_path)
     assert any(hopper.run(library, Problem(520, 264, k, "tn"), seed, processors=1 + seed) for seed in range(3))
+
+
+ASYNC_STORE = (
+    r"setp\.ne\.b32 mine, %(3), 0;\s*mapa\.shared::cluster\.u32 there, %(0), %(2);"
+    r"\s*mapa\.shared::cluster\.u32 bar, %(1), %2;\s*@mine st\.shared\.v4\.f32 \[%0\], \{ %4, %5, %6, %7\};"
+    r"\s*@!mine st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes\.v4\.f32"
+    r" \[there\], \{ %(4), %(5), %(6), %(7)\}, \[bar\]"
+)
+"""Sums to another block of the cluster, whose barrier counts their bytes; to the block itself by an ordinary store."""
+hopper.INSTRUCTIONS.insert(0, (ASYNC_STORE, "st_async"))
+hopper.ORDER["st_async"] = (1, 3, 2, 0, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        # Whole eights: as many for each block, and more for the first.
+        ("small_cluster", {"tile_n": 32, "splits": 4}),
+        ("small_cluster", {"tile_n": 64, "splits": 3, "load": "cp.async"}),
+        # Warps' pieces of eights: one for each block, uneven, and none for some.
+        ("small_cluster", {"tile_n": 32, "splits": 16}),
+        ("small_cluster", {"tile_m": 128, "tile_n": 32, "splits": 5}),
+        ("small_cluster", {"tile_n": 16, "splits": 12, "load": "cp.async"}),
+        ("split_k", {"tile_n": 64, "splits": 3}),
+        ("split_k", {"tile_n": 64, "splits": 2, "tile_m": 256, "producer": "warpgroup"}),
+        ("split_k", {"tile_n": 64, "splits": 5, "tile_m": 64, "consumers": 1}),
+        ("split_k", {"tile_n": 64, "splits": 3, "cluster": "2x1"}),
+        ("split_k", {"tile_n": 64, "splits": 2, "cluster": "1x4"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.values())),
+)
+def test_blocks_push_their_sums_to_whoever_owns_them(name: str, knobs: Knobs, layout: Layout, tmp_path: Path) -> None:
+    """Also with fewer steps of k than blocks, and with tiles beyond the edges of C."""
+    member = family(name)
+    library = hopper.build(corpus.render(member, setting(member, stages=2, **knobs), layout), tmp_path)
+    for seed, shape in enumerate([(8, 8, 8), (136, 72, 1096), (264, 136, 200)]):
+        problem = Problem(*shape, layout)
+        assert hopper.run(library, problem, seed, processors=1 + seed) == "", shape
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "found", "changed"),
+    [
+        ("small_cluster", {}, "barrier_wait(arrived, 0);", ""),
+        ("small_cluster", {}, "* (SPLITS - 1) * UNIT_BYTES", "* (SPLITS - 2) * UNIT_BYTES"),
+        ("small_cluster", {}, "* (SPLITS - 1) * UNIT_BYTES", "* SPLITS * UNIT_BYTES"),
+        ("small_cluster", {"splits": 16, "tile_n": 8}, "(UNITS * split + SPLITS - 1) / SPLITS", "UNITS * split / SPLITS"),
+        ("small_cluster", {}, "cluster_wait();\n    push_sums", "push_sums"),
+        ("split_k", {}, "cluster_wait();\n        push_sums", "push_sums"),
+        ("split_k", {}, "RING = STAGES * STAGE_BYTES + SUMS", "RING = STAGES * STAGE_BYTES"),
+        ("split_k", {"cluster": "4x1", "splits": 2}, "        cluster_wait();\n    }", "    }"),
+    ],
+    ids=["impatient", "too few bytes", "too many bytes", "whose", "early push", "early push", "no room", "early exit"],
+)  # fmt: skip
+def test_the_emulation_sees_faults_of_pushed_sums(
+    name: str, knobs: Knobs, found: str, changed: str, tmp_path: Path
+) -> None:
+    member = family(name)
+    small = {"tile_n": 64, "stages": 2, "style": "plain"}
+    source = corpus.render(member, setting(member, **small | knobs), "tn")
+    assert found in source
+    library = hopper.build(source.replace(found, changed), tmp_path)
+    shapes = [(264, 136, 64), (264, 136, 1096)]
+    assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + seed) for seed in range(3) for shape in shapes)
 
 
 def test_every_raster_visits_every_tile_once(tmp_path: Path) -> None:
