@@ -21,7 +21,7 @@ INSTRUCTIONS = [
     (r"mapa\.shared::cluster\.u32 there, %(\d+), %(\d+);\s*mbarrier\.arrive\.shared::cluster\.b64"
      r" _, \[there\]", "mbarrier_arrive_remote"),
     (r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[%(1)\], %(2);\s*selp\.u32 %(0), 1, 0, p", "mbarrier_try_wait"),
-    (r"barrier\.cluster\.arrive\.release;\s*barrier\.cluster\.wait\.acquire", "cluster_both"),
+    (r"barrier\.cluster\.arrive\.relaxed;\s*barrier\.cluster\.wait;", "cluster_both"),
     (r"barrier\.cluster\.arrive\.\w+;", "cluster_arrive"),
     (r"barrier\.cluster\.wait\.acquire;", "cluster_wait"),
     (r"bar\.sync (%?\d+), (%?\d+)", "bar_sync"),
