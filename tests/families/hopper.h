@@ -9,6 +9,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <functional>
@@ -62,6 +63,7 @@ struct Thread {
     int index;
     Block* block;
     bool done = false;
+    bool met = false;           // knows that all blocks of its cluster have started
     std::set<uint32_t> staged;  // where it has written shared memory that the copy engine may not see
     bool copied = false;        // has written shared memory that the tensor cores may not see
     std::vector<std::vector<Product>> groups;
@@ -108,6 +110,7 @@ inline uint32_t swizzle(uint32_t address, int kind) {  // 1, 2, 3: rows of 128, 
     return address ^ (address >> 3 & (kind == 1 ? 0x70 : kind == 2 ? 0x30 : 0x10));
 }
 inline Barrier& barrier(Block* block, uint32_t address) {
+    if (!block->running) fail("a barrier of a block that has ended");
     auto found = block->barriers.find(address & 0xFFFFFF);
     if (found == block->barriers.end()) fail("a barrier that was not initialised");
     return found->second;
@@ -158,6 +161,7 @@ inline void cluster_arrive() {
 inline void cluster_wait() {
     const int generation = cluster_waits.at(self);
     wait_until([&] { return self->block->cluster->barrier.generation != generation; });
+    self->met = true;
 }
 inline void cluster_both() { cluster_arrive(), cluster_wait(); }
 inline void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask) {
@@ -302,6 +306,20 @@ inline void st4(uint32_t to, float x, float y, float z, float w) {
     memcpy(at(block_of(to), to, 16), v, 16);
 }
 inline void st4_remote(uint32_t to, int rank, float x, float y, float z, float w) { st4(to | (rank + 1) << 24, x, y, z, w); }
+inline void st_async(uint32_t to, uint32_t bar, int rank, int mine, float x, float y, float z, float w) {
+    if (mine) return st4(to, x, y, z, w);
+    Block* block = ranked(rank);
+    if (!self->met) fail("sent to a block that may not have started");
+    barrier(block, bar);  // in place before anything is sent, or the bytes are lost
+    if (to % 16) fail("16 bytes not aligned");
+    const std::array<float, 4> v{x, y, z, w};
+    flights.push_back([=] {
+        memcpy(at(block, to, 16), v.data(), 16);
+        Barrier& b = barrier(block, bar);
+        b.tx -= 16;
+        settle(b);
+    });
+}
 inline void copy16(uint32_t to, const void* from, int bytes) {
     Block* block = self->block;
     self->open_copies.push_back([=] {
@@ -450,7 +468,7 @@ enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorNotSupported = 801, 
 enum { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 1, CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_32B = 3 };
 enum { cudaEnableDefault, cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize,
-    cudaFuncAttributePreferredSharedMemoryCarveout, cudaLaunchAttributeClusterDimension };
+    cudaFuncAttributePreferredSharedMemoryCarveout, cudaFuncAttributeNonPortableClusterSizeAllowed, cudaLaunchAttributeClusterDimension };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int, int rank, void* data, const cuuint64_t* size, const cuuint64_t* pitch,
     const cuuint32_t* box, const cuuint32_t* step, int, CUtensorMapSwizzle swizzle, int, int) {

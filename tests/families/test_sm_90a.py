@@ -310,11 +310,14 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, knobs: Knobs, la
         ("small_cluster", {}, "barrier_wait(arrived, 0);", ""),
         ("small_cluster", {}, "* (SPLITS - 1) * UNIT_BYTES", "* (SPLITS - 2) * UNIT_BYTES"),
         ("small_cluster", {}, "* (SPLITS - 1) * UNIT_BYTES", "* SPLITS * UNIT_BYTES"),
-        ("small_cluster", {"splits": 16, "tile_n": 8}, "(UNITS * split + SPLITS - 1) / SPLITS", "UNITS * split / SPLITS"),
+        ("small_cluster", {"splits": 16, "tile_n": 8}, "(UNITS * split + SPLITS - 1) / SPLITS",
+         "UNITS * split / SPLITS"),
         ("small_cluster", {}, "cluster_wait();\n    push_sums", "push_sums"),
         ("split_k", {}, "cluster_wait();\n        push_sums", "push_sums"),
         ("split_k", {}, "RING = STAGES * STAGE_BYTES + SUMS", "RING = STAGES * STAGE_BYTES"),
-        ("split_k", {"cluster": "4x1", "splits": 2}, "        cluster_wait();\n    }", "    }"),
+        ("split_k", {"cluster": "2x1", "reduce": "last"},
+         "for (int s = 0; s < STAGES; ++s) {\n                barrier_wait",
+         "for (int s = 0; false;) {\n                barrier_wait"),
     ],
     ids=["impatient", "too few bytes", "too many bytes", "whose", "early push", "early push", "no room", "early exit"],
 )  # fmt: skip
@@ -327,7 +330,21 @@ def test_the_emulation_sees_faults_of_pushed_sums(
     assert found in source
     library = hopper.build(source.replace(found, changed), tmp_path)
     shapes = [(264, 136, 64), (264, 136, 1096)]
-    assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + seed) for seed in range(3) for shape in shapes)
+    assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + seed % 3) for seed in range(8) for shape in shapes)
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [("small_cluster", {"splits": 16}), ("split_k", {}), ("split_k", {"cluster": "2x1", "splits": 2})],
+    ids=["small_cluster", "split_k", "split_k multicast"],
+)
+def test_no_fence_of_the_whole_gpu_stands_in_the_way_of_pushed_sums(name: str, knobs: Knobs, tmp_path: Path) -> None:
+    path, cubin = tmp_path / "kernel.cu", tmp_path / "kernel.cubin"
+    path.write_text(corpus.render(family(name), setting(family(name), **knobs), "tn"))
+    subprocess.run(["nvcc", *SM_90A.flags, "-cubin", str(path), "-o", str(cubin)], check=True)
+    sass = disassemble(cubin)
+    assert "STAS" in sass and "MEMBAR.ALL.GPU" not in sass
 
 
 def test_every_raster_visits_every_tile_once(tmp_path: Path) -> None:
