@@ -291,7 +291,7 @@ hopper.ORDER["st_async"] = (1, 3, 2, 0, 4, 5, 6, 7)
         ("split_k", {"tile_n": 64, "splits": 2, "tile_m": 256, "producer": "warpgroup"}),
         ("split_k", {"tile_n": 64, "splits": 5, "tile_m": 64, "consumers": 1}),
         ("split_k", {"tile_n": 64, "splits": 3, "cluster": "2x1"}),
-        ("split_k", {"tile_n": 64, "splits": 2, "cluster": "1x4"}),
+        ("split_k", {"tile_n": 64, "splits": 2, "cluster": "1x4", "style": "terse"}),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.values())),
 )
@@ -316,8 +316,8 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, knobs: Knobs, la
         ("split_k", {}, "cluster_wait();\n        push_sums", "push_sums"),
         ("split_k", {}, "RING = STAGES * STAGE_BYTES + SUMS", "RING = STAGES * STAGE_BYTES"),
         ("split_k", {"cluster": "2x1", "reduce": "last"},
-         "for (int s = 0; s < STAGES; ++s) {\n                barrier_wait",
-         "for (int s = 0; false;) {\n                barrier_wait"),
+         "for (int left = STAGES; left > 0; --left) {\n                barrier_wait",
+         "for (int left = 0; left > 0; --left) {\n                barrier_wait"),
     ],
     ids=["impatient", "too few bytes", "too many bytes", "whose", "early push", "early push", "no room", "early exit"],
 )  # fmt: skip
