@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.worker import jail
@@ -70,7 +71,7 @@ def _judge(candidate: Candidate) -> Verdict:
 class Pool:
     """Evaluates candidates for one target in worker processes, started on first use and again when they die.
 
-    A processor has one; GPUs have one each (`worker.devices`), and candidates are dealt out to them. Use as a context
+    A processor has one; GPUs have one each (`worker.devices`), and problems are dealt out to them. Use as a context
     manager. `fault` is the last HarnessFault that cost a candidate its verdict, or None.
     """
 
@@ -137,9 +138,9 @@ class Pool:
                     progress(candidate, verdict)
 
         with ThreadPoolExecutor(len(self.devices)) as threads:
-            shares = [distinct[start :: len(self.devices)] for start in range(len(self.devices))]
+            shares = zip(self.devices, deal(distinct, len(self.devices)))
             try:
-                for done in as_completed([threads.submit(judge, *one) for one in zip(self.devices, shares)]):
+                for done in as_completed([threads.submit(judge, *share) for share in shares]):
                     done.result()
             except BaseException:
                 leave.set()
@@ -175,6 +176,21 @@ class Pool:
                 initargs=(self.config, self.target, device, os.getpid()),
             )
         return self._executors[device].submit(function, *arguments)
+
+
+def deal(candidates: Sequence[Candidate], hands: int) -> list[list[Candidate]]:
+    """Shares for so many devices, as equal as may be: a problem stays on one device, which makes its buffers and tunes
+    its baselines once, unless it alone is more than a share.
+    """
+    most = -(-len(candidates) // hands)
+    by_problem: dict[Problem, list[Candidate]] = {}
+    for candidate in candidates:
+        by_problem.setdefault(candidate.problem, []).append(candidate)
+    pieces = [same[start : start + most] for same in by_problem.values() for start in range(0, len(same), most)]
+    shares: list[list[Candidate]] = [[] for _ in range(hands)]
+    for piece in pieces:
+        min(shares, key=len).extend(piece)
+    return shares
 
 
 def check(config: WorkerConfig, target: str) -> None:

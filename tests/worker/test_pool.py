@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import Future
+from itertools import chain
 from typing import ClassVar
 
 import pytest
@@ -58,7 +59,26 @@ def test_each_gpu_gets_its_share_and_the_order_is_kept(gpus) -> None:
     wanted = candidates(5)
     found = gpus.evaluate([*wanted, wanted[0]])
     assert [verdict.key for verdict in found] == [candidate.key for candidate in [*wanted, wanted[0]]]
-    assert sorted(FakeExecutor.judged) == [(0, "0"), (0, "2"), (0, "4"), (3, "1"), (3, "3")]
+    assert sorted(FakeExecutor.judged) == [(0, "0"), (0, "1"), (0, "2"), (3, "3"), (3, "4")]
+
+
+@pytest.mark.parametrize(
+    ("counts", "hands"), [((8, 8, 8, 8), 2), ((3, 7, 1, 5, 4), 2), ((9,), 4), ((1, 1, 1), 2), ((5, 1), 3)]
+)
+def test_shares_are_equal_and_problems_stay_whole(counts: tuple[int, ...], hands: int) -> None:
+    problems = [Problem(64, 64, 64 * (1 + number)) for number in range(len(counts))]
+    wanted = [Candidate(str(i), p, "sm_90a") for p, count in zip(problems, counts) for i in range(count)]
+    shares = pool.deal(wanted, hands)
+    assert sorted(chain.from_iterable(shares), key=wanted.index) == wanted and len(shares) == hands
+    most = -(-len(wanted) // hands)
+    for problem, count in zip(problems, counts):
+        on = [share for share in shares if any(one.problem == problem for one in share)]
+        assert len(on) <= -(-count // most)
+    assert max(map(len, shares)) < min(map(len, shares)) + most + 1
+
+
+def test_nothing_to_judge_is_no_error(gpus) -> None:
+    assert gpus.evaluate([]) == []
 
 
 def test_a_lost_gpu_costs_a_retry_in_a_new_process(gpus) -> None:
