@@ -2,8 +2,8 @@
 
     python experiments/h200/counters.py KERNELS.jsonl > experiments/h200/counters.txt
 
-KERNELS.jsonl holds {"problem": "M_N_K", "family": …, "knobs": {…}} on each line. Needs nvcc and ncu of the CUDA toolkit. The
-clocks are left alone; the third of three calls is measured, the caches flushed by ncu before.
+KERNELS.jsonl holds {"problem": "M_N_K", "family": …, "knobs": {…}} on each line. Needs nvcc and ncu of the CUDA toolkit.
+The clocks are left alone; the third of three calls is measured, the caches flushed by ncu before.
 """
 
 import csv
