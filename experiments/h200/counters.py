@@ -2,7 +2,7 @@
 
     python experiments/h200/counters.py KERNELS.jsonl > experiments/h200/counters.txt
 
-KERNELS.jsonl holds {"problem": "M_N_K", "family": …, "knobs": {…}} on each line. Needs nvcc and ncu of the CUDA toolkit.
+KERNELS.jsonl holds {"problem": "M_N_K", "family": …, "knobs": {…}} on each line. Needs the toolkit's nvcc and ncu.
 The clocks are left alone; the third of three calls is measured, the caches flushed by ncu before.
 """
 
