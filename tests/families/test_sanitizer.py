@@ -78,7 +78,11 @@ def test_nothing_to_report(launch: Path, libraries: dict[str, list[Path]], name:
     if not libraries[name]:
         pytest.skip(f"{name} is not for this GPU")
     watch = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(launch)]
-    for path in libraries[name]:
-        shape = [str(size) for size in SHAPE[tool]]
-        done = subprocess.run([*watch, str(path), *shape, "2"], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    arguments = [*map(str, SHAPE[tool]), "2"]
+
+    def run(path: Path) -> str:
+        done = subprocess.run([*watch, str(path), *arguments], capture_output=True, text=True, timeout=300)
+        return "" if done.returncode == 0 else f"{path.name}: {done.stdout[-3000:]}{done.stderr}"
+
+    with ThreadPoolExecutor(SETTINGS) as threads:
+        assert not "".join(threads.map(run, libraries[name]))
