@@ -9,6 +9,7 @@ import pytest
 
 from cudal2 import corpus
 from cudal2.config import WorkerConfig
+from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
 from cudal2.target import TARGETS, Target
@@ -16,6 +17,8 @@ from cudal2.worker import Worker
 from cudal2.worker.cuda import device
 
 SETTINGS = 200
+SHAPES = 24
+"""So few that tuning the vendor's side does not take longer than everything else."""
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = sorted(
     {family.name for target in TARGETS.values() if target.kind == "cuda" for family in corpus.families(target)}
@@ -46,11 +49,24 @@ def worker(target: Target, tmp_path_factory):
         yield worker
 
 
-def shape(rng: random.Random) -> tuple[int, int, int]:
-    """Powers of two, or any multiples of 8."""
-    any_, powers = [8 * rng.randint(1, 200) for _ in range(3)], [rng.choice(SIZES) for _ in range(3)]
-    m, n, k = rng.choice((any_, powers))
-    return m, n, k
+def shapes(rng: random.Random) -> list[tuple[int, int, int]]:
+    """Half of them powers of two, half any multiples of 8."""
+    powers = [tuple(rng.choice(SIZES) for _ in range(3)) for _ in range(SHAPES // 2)]
+    return powers + [tuple(8 * rng.randint(1, 200) for _ in range(3)) for _ in range(SHAPES // 2)]
+
+
+def candidates(family: Family, target: Target) -> list[Candidate]:
+    """Random settings, each on a random shape and layout; those of one problem together."""
+    rng, sizes = random.Random(family.name), shapes(random.Random("shapes"))
+    found: list[Candidate] = []
+    while len(found) < SETTINGS:
+        layout = rng.choice(family.layouts)
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
+        if not corpus.refusal(family, knobs, layout):
+            accumulate = "f16" if knobs.get("accumulate") == "f16" else "f32"
+            problem = Problem(*rng.choice(sizes), layout, accumulate)
+            found.append(Candidate(corpus.render(family, knobs, layout), problem, target.name))
+    return sorted(found, key=lambda candidate: candidate.problem)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -58,15 +74,8 @@ def test_right_whatever_the_setting_and_the_shape(worker: Worker, target: Target
     family = next((family for family in corpus.families(target) if family.name == name), None)
     if family is None:
         pytest.skip(f"{name} is not for {target.name}")
-    rng, candidates = random.Random(name), []
-    while len(candidates) < (SETTINGS if "cute" not in name else SETTINGS // 10):
-        layout = rng.choice(family.layouts)
-        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
-        if not corpus.refusal(family, knobs, layout):
-            accumulate = "f16" if knobs.get("accumulate") == "f16" else "f32"
-            problem = Problem(*shape(rng), layout, accumulate)
-            candidates.append(Candidate(corpus.render(family, knobs, layout), problem, target.name))
-    worker.build_ahead(candidates)
-    verdicts = [worker.evaluate(candidate) for candidate in candidates]
+    drawn = candidates(family, target)
+    worker.build_ahead(drawn)
+    verdicts = [worker.evaluate(candidate) for candidate in drawn]
     bad = [f"{verdict.problem.name}: {verdict.status}, {verdict.reason}" for verdict in verdicts if not verdict.ok]
     assert not bad, "\n".join(bad)
