@@ -74,7 +74,7 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
         ("warp_specialised", "tn", {"tile_m": 256, "tile_n": 256}, "do not fit the registers"),
         ("warp_specialised", "nn", {"tile_n": 96, "epilogue": "direct"}, "boxes of 64 columns"),
         ("warp_specialised", "tn", {"schedule": "ping-pong", "consumers": 3}, "played by two"),
-        ("split_k", "tn", {"reduce": "cluster", "splits": 16}, "at most 8 blocks"),
+        ("split_k", "tn", {"reduce": "cluster", "splits": 16, "cluster": "2x1"}, "at most 16 blocks"),
         ("resident", "tn", {"k_resident": 512}, "do not fit shared memory"),
     ],
 )
