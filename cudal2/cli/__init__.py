@@ -154,7 +154,7 @@ def _shapes(arguments: argparse.Namespace) -> list[str]:
     """`--shapes` as overrides: the name of a list in conf/shapes, or problems with commas between."""
     if arguments.shapes is None:
         return []
-    if asset("conf", "shapes").joinpath(f"{arguments.shapes}.yaml").exists():
+    if arguments.shapes in {path.stem for path in asset("conf", "shapes").glob("*.yaml")}:
         return [f"shapes={arguments.shapes}"]
     return [f"shapes.names=[{arguments.shapes}]"]
 

@@ -1,6 +1,9 @@
 """What a search found for a problem, and what a terminal shows of it: a line while it runs, a line for each result."""
 
+import time
+
 import msgspec
+from rich.console import Console
 from rich.status import Status
 
 from cudal2.problem import Problem
@@ -29,11 +32,16 @@ def describe(found: Found, width: int = 0) -> str:
     return f"{found.problem.name:<{width}}  {speedup:<24}  {spent}  {best.family}  {knobs}"
 
 
+EVERY = 60.0
+"""Seconds between the lines of a search that no terminal shows."""
+
+
 class Live:
     """The line of a search that runs: its round, kernels judged, and problems won, surely faster than the vendor."""
 
-    def __init__(self, status: Status, lows: dict[Problem, list[float]]) -> None:
-        self._status, self._problems = status, len(lows)
+    def __init__(self, console: Console, status: Status, lows: dict[Problem, list[float]]) -> None:
+        self._console, self._status, self._problems = console, status, len(lows)
+        self._shown = time.monotonic()
         self._kernels = sum(map(len, lows.values()))
         self._won = {problem for problem, found in lows.items() if max(found, default=0.0) > 1}
 
@@ -49,4 +57,8 @@ class Live:
 
     def _show(self) -> None:
         won = f"{len(self._won)} of {self._problems} problems won"
-        self._status.update(f"round {self._round}  {self._kernels} kernels  {won}")
+        line = f"round {self._round}  {self._kernels} kernels  {won}"
+        self._status.update(line)
+        if not self._console.is_terminal and time.monotonic() - self._shown >= EVERY:
+            self._shown = time.monotonic()
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)

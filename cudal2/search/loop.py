@@ -48,7 +48,7 @@ def run(config: SearchConfig, judge: Pool, archive: Archive, console: Console | 
     tasks = [Task(problem, families[problem], lenders[problem]) for problem in families]
     trials = _trials(history, tasks)
     with console.status("") as status:
-        live = Live(status, {problem: [trial.low for trial in trials[problem]] for problem in families})
+        live = Live(console, status, {problem: [trial.low for trial in trials[problem]] for problem in families})
         for generation in count(min((_reached(trials[task.problem]) for task in tasks), default=0)):
             started = time.perf_counter()
             live.begin(generation)

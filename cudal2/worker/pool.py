@@ -80,16 +80,21 @@ class Pool:
         self.fault: HarnessFault | None = None
         self.devices: tuple[int | None, ...] = config.devices if find(target).kind == "cuda" else (None,)
         self._executors: dict[int | None, ProcessPoolExecutor] = {}
+        self._leave = threading.Event()
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # nobody waits for what is under way
-            for executor in self._executors.values():
-                for process in list(executor._processes.values()):
-                    process.kill()
+        if kind is not None:
+            self._kill()
         self.close()
+
+    def _kill(self) -> None:
+        """Nobody waits for what is under way, which may be a compiler, or a kernel that does not end."""
+        for executor in list(self._executors.values()):
+            for process in list(executor._processes.values()):
+                process.kill()
 
     def close(self) -> None:
         """End the worker processes."""
@@ -114,11 +119,11 @@ class Pool:
 
         None marks a candidate whose verdict the harness failed to reach in TRIES tries (`fault` says why).
         `progress` is called with each candidate and its verdict as that becomes known, one at a time. What it raises
-        ends the evaluation, as Ctrl-C does, once every device is through with the candidate that it is at.
+        ends the evaluation at once, as Ctrl-C does.
         """
         distinct = list(dict.fromkeys(candidates))
         found: dict[Candidate, Verdict | None] = {}
-        one_at_a_time, leave = threading.Lock(), threading.Event()
+        one_at_a_time = threading.Lock()
 
         def judge(device: int | None, share: list[Candidate]) -> None:
             try:
@@ -126,25 +131,30 @@ class Pool:
             except HarnessFault as fault:  # each candidate meets it again below, and alone
                 log.warning("%s", fault)
             for candidate in share:
-                if leave.is_set():
-                    return
                 try:
                     verdict = self._insist(device, _judge, candidate)
-                except HarnessFault as fault:
-                    log.error("no verdict: %s", fault)
-                    self.fault, verdict = fault, None
+                except HarnessFault as error:
+                    self.fault, verdict = error, None
                 with one_at_a_time:
+                    if self._leave.is_set():
+                        return
+                    if verdict is None:
+                        log.error("no verdict: %s", self.fault)
                     found[candidate] = verdict
                     progress(candidate, verdict)
 
-        with ThreadPoolExecutor(len(self.devices)) as threads:
-            shares = zip(self.devices, deal(distinct, len(self.devices)))
-            try:
-                for done in as_completed([threads.submit(judge, *share) for share in shares]):
-                    done.result()
-            except BaseException:
-                leave.set()
-                raise
+        shares = zip(self.devices, deal(distinct, len(self.devices)))
+        try:
+            with ThreadPoolExecutor(len(self.devices)) as threads:
+                try:
+                    for done in as_completed([threads.submit(judge, *share) for share in shares]):
+                        done.result()
+                except BaseException:
+                    self._leave.set()
+                    self._kill()
+                    raise
+        finally:
+            self._leave.clear()
         return [found[candidate] for candidate in candidates]
 
     def _insist(self, device: int | None, function: Callable, *arguments):
@@ -152,6 +162,8 @@ class Pool:
         if device not in self._executors:
             check(self.config, self.target)  # no try mends a machine without a jail, a compiler or a GPU
         for attempt in range(1, TRIES + 1):
+            if self._leave.is_set():
+                raise HarnessFault("the evaluation was interrupted", "Start it again to continue")
             try:
                 return self._submit(device, function, *arguments).result()
             except BrokenProcessPool as error:

@@ -1,8 +1,11 @@
 """Candidates are dealt out to the GPUs, a worker process each; see test_worker.py for the processor's."""
 
+import signal
+import threading
 import time
 from concurrent.futures import Future
 from itertools import chain
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -75,6 +78,25 @@ def test_shares_are_equal_and_problems_stay_whole(counts: tuple[int, ...], hands
         on = [share for share in shares if any(one.problem == problem for one in share)]
         assert len(on) <= -(-count // most)
     assert max(map(len, shares)) < min(map(len, shares)) + most + 1
+
+
+def test_an_interrupted_pool_waits_for_no_kernel(tmp_path) -> None:
+    """The pool can be used again."""
+    patience = 600.0
+    config = WorkerConfig(cache=str(tmp_path), run_seconds=patience)
+    source = Path(__file__).with_name("kernels").joinpath("loops_forever.cpp").read_text()
+    with Pool(config) as busy:
+        environment = busy.environment()
+        main = threading.main_thread().ident
+        interrupt = threading.Timer(8, signal.pthread_kill, [main, signal.SIGINT])
+        interrupt.start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            verdicts = busy.evaluate([Candidate(source, Problem(64, 64, 64))])
+            interrupt.cancel()
+            pytest.fail(f"ended by itself: {verdicts}")
+        assert time.monotonic() - started < patience / 4
+        assert busy.environment() == environment
 
 
 def test_nothing_to_judge_is_no_error(gpus) -> None:
