@@ -114,8 +114,16 @@ def readable() -> list[Path]:
 
 
 def environment() -> dict[str, str]:
-    """What a CUDA process needs to find its driver and the same GPU as we do."""
-    found = {"LD_LIBRARY_PATH": str(Path(find().driver_library).parent), "CUDA_MODULE_LOADING": "EAGER"}
+    """What a CUDA process needs to find its driver and the same GPU as we do.
+
+    Every verdict needs two contexts. They use one stream, and with one queue instead of eight to the GPU a context is
+    made in 0.06 s instead of 0.12 s.
+    """
+    found = {
+        "LD_LIBRARY_PATH": str(Path(find().driver_library).parent),
+        "CUDA_MODULE_LOADING": "EAGER",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         found["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
     return found
