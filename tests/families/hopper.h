@@ -295,7 +295,6 @@ inline void ld4(float& x, float& y, float& z, float& w, uint32_t from) {
     memcpy(v, at(block_of(from), from, 16), 16);
     x = v[0], y = v[1], z = v[2], w = v[3];
 }
-inline void ld4_remote(float& x, float& y, float& z, float& w, uint32_t from, int rank) { ld4(x, y, z, w, from | (rank + 1) << 24); }
 inline void ld4_words(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, uint32_t from) {
     uint32_t v[4];
     memcpy(v, at(self->block, from, 16), 16);
@@ -305,7 +304,6 @@ inline void st4(uint32_t to, float x, float y, float z, float w) {
     const float v[4] = {x, y, z, w};
     memcpy(at(block_of(to), to, 16), v, 16);
 }
-inline void st4_remote(uint32_t to, int rank, float x, float y, float z, float w) { st4(to | (rank + 1) << 24, x, y, z, w); }
 inline void st_async(uint32_t to, uint32_t bar, int rank, int mine, float x, float y, float z, float w) {
     if (mine) return st4(to, x, y, z, w);
     Block* block = ranked(rank);

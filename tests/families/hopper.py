@@ -37,10 +37,11 @@ INSTRUCTIONS = [
     (r"wgmma\.commit_group", "wgmma_commit"),
     (r"wgmma\.wait_group\.sync\.aligned %(\d+)", "wgmma_wait"),
     (r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[%(\d+)\], \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "stmatrix"),
-    (r"mapa\.shared::cluster\.u32 there, %(4), %(5);\s*ld\.shared::cluster\.v4\.f32 \{ %(0), %(1), %(2), %(3)\}",
-     "ld4_remote"),
-    (r"mapa\.shared::cluster\.u32 there, %(\d+), %(\d+);\s*st\.shared::cluster\.v4\.f32 \[there\],"
-     r" \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "st4_remote"),
+    # Sums to another block of the cluster, whose barrier counts their bytes; to the block itself by an ordinary store.
+    (r"setp\.ne\.b32 mine, %(3), 0;\s*mapa\.shared::cluster\.u32 there, %(0), %(2);"
+     r"\s*mapa\.shared::cluster\.u32 bar, %(1), %2;\s*@mine st\.shared\.v4\.f32 \[%0\], \{ %4, %5, %6, %7\};"
+     r"\s*@!mine st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes\.v4\.f32"
+     r" \[there\], \{ %(4), %(5), %(6), %(7)\}, \[bar\]", "st_async"),
     (r"ld\.shared\.v4\.f32 \{ %(\d+), %(\d+), %(\d+), %(\d+)\}, \[%(\d+)\]", "ld4"),
     (r"ld\.shared\.v4\.b32 \{ %(\d+), %(\d+), %(\d+), %(\d+)\}, \[%(\d+)\]", "ld4_words"),
     (r"st\.shared\.v4\.f32 \[%(\d+)\], \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "st4"),
@@ -55,7 +56,7 @@ INSTRUCTIONS = [
 ]  # fmt: skip
 """What each PTX statement calls; groups are operands, or numbers where they have no %."""
 
-ORDER = {"mbarrier_try_wait": (2, 0, 1), "ld4_remote": (2, 3, 4, 5, 0, 1)}
+ORDER = {"mbarrier_try_wait": (2, 0, 1), "st_async": (1, 3, 2, 0, 4, 5, 6, 7)}
 """Groups that the text has in another order than the call."""
 
 WGMMA = re.compile(r"m64n(\d+)k16\.\w+\.f16\.f16 \{(.*?)\}, %(\d+), %(\d+), p, 1, 1, 0, ([01]);", re.DOTALL)

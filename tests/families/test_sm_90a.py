@@ -265,17 +265,6 @@ def test_the_emulation_sees_faults_of_a_resident_panel(
     assert any(hopper.run(library, Problem(520, 264, k, "tn"), seed, processors=1 + seed) for seed in range(3))
 
 
-ASYNC_STORE = (
-    r"setp\.ne\.b32 mine, %(3), 0;\s*mapa\.shared::cluster\.u32 there, %(0), %(2);"
-    r"\s*mapa\.shared::cluster\.u32 bar, %(1), %2;\s*@mine st\.shared\.v4\.f32 \[%0\], \{ %4, %5, %6, %7\};"
-    r"\s*@!mine st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes\.v4\.f32"
-    r" \[there\], \{ %(4), %(5), %(6), %(7)\}, \[bar\]"
-)
-"""Sums to another block of the cluster, whose barrier counts their bytes; to the block itself by an ordinary store."""
-hopper.INSTRUCTIONS.insert(0, (ASYNC_STORE, "st_async"))
-hopper.ORDER["st_async"] = (1, 3, 2, 0, 4, 5, 6, 7)
-
-
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(
     ("name", "knobs"),
