@@ -21,13 +21,12 @@ NEAREST = 8
 
 
 class Known(msgspec.Struct, frozen=True):
-    """One setting and its speedup over the fastest baseline; `problem` is written M_N_K."""
+    """One setting; `problem` is written M_N_K."""
 
     problem: str
     layout: Layout
     family: str
     knobs: Knobs
-    speedup: float
 
 
 def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:

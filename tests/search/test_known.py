@@ -26,7 +26,7 @@ def ship(tmp_path, monkeypatch):
         with path.open("w") as file:
             for problem, knobs in settings:
                 setting = {"family": "good", "knobs": KNOBS | knobs}
-                print(json.dumps({"problem": problem, "layout": "tn", "speedup": 1.0} | setting), file=file)
+                print(json.dumps({"problem": problem, "layout": "tn"} | setting), file=file)
         known._shipped.cache_clear()
 
     monkeypatch.setattr(known, "asset", lambda name: tmp_path)
