@@ -87,14 +87,15 @@ class Pool:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._kill()
+            self._kill(*self._executors)
         self.close()
 
-    def _kill(self) -> None:
-        """Nobody waits for what is under way, which may be a compiler, or a kernel that does not end."""
-        for executor in list(self._executors.values()):
-            for process in list(executor._processes.values()):
-                process.kill()
+    def _kill(self, *devices: int | None) -> None:
+        """Nobody waits for what is under way there: compilers with a queue before them, a kernel that does not end."""
+        for device in devices:
+            if executor := self._executors.get(device):
+                for process in list(executor._processes.values()):
+                    process.kill()
 
     def close(self) -> None:
         """End the worker processes."""
@@ -151,7 +152,7 @@ class Pool:
                         done.result()
                 except BaseException:
                     self._leave.set()
-                    self._kill()
+                    self._kill(*self._executors)
                     raise
         finally:
             self._leave.clear()
@@ -173,6 +174,7 @@ class Pool:
             except HarnessFault as error:
                 fault = error
                 if device is not None:  # its context may be spoilt
+                    self._kill(device)
                     self._drop(device)
             if attempt < TRIES:
                 log.warning("%s; trying again (%d of %d)", fault, attempt, TRIES)
