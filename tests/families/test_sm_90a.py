@@ -165,6 +165,7 @@ def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int
     return tuple(8 * rng.randint(1, most // 8) for most in (3 * int(knobs["tile_m"]), 3 * int(knobs["tile_n"]), 480))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "knobs", "found", "changed"),
     [
@@ -203,9 +204,8 @@ def test_two_warpgroups_that_store_at_different_times(knobs: Knobs, tmp_path: Pa
     """Also where all of k is shorter than the lead of one of them."""
     member = family("warp_specialised")
     library = hopper.build(corpus.render(member, setting(member, tile_n=64, **knobs), "tn"), tmp_path)
-    for seed, shape in enumerate([(8, 8, 8), (200, 136, 72), (520, 264, 320), (648, 200, 128)]):
-        for processors in (2, 5):
-            assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
+    for seed, (shape, processors) in enumerate([((8, 8, 8), 2), ((520, 264, 320), 2), ((648, 200, 128), 5)]):
+        assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
 
 @pytest.mark.parametrize("tiles", ["last wave shared", "two waves shared"])
@@ -218,13 +218,12 @@ def test_stream_k_with_fewer_steps_to_share_than_blocks(tiles: str, tmp_path: Pa
         assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
 
-@pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(
-    "knobs",
+    ("layout", "knobs"),
     [
-        {"k_resident": 64, "schedule": "ping-pong"},
-        {"k_resident": 128, "schedule": "free", "boxes": "warp", "stages": 2},
-        {"k_resident": 256, "schedule": "ping-pong", "tile_m": 256, "buffers": 4},
+        ("tn", {"k_resident": 64, "schedule": "ping-pong"}),
+        ("nn", {"k_resident": 128, "schedule": "free", "boxes": "warp", "stages": 2}),
+        ("tn", {"k_resident": 256, "schedule": "ping-pong", "tile_m": 256, "buffers": 4}),
     ],
     ids=["one slab", "free", "four slabs"],
 )
@@ -239,6 +238,7 @@ def test_a_panel_of_b_stays_or_streams(layout: Layout, knobs: Knobs, tmp_path: P
             assert hopper.run(library, Problem(*shape, layout), seed, processors) == "", (shape, processors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("knobs", "k", "found", "changed"),
     [
@@ -265,26 +265,25 @@ def test_the_emulation_sees_faults_of_a_resident_panel(
     assert any(hopper.run(library, Problem(520, 264, k, "tn"), seed, processors=1 + seed) for seed in range(3))
 
 
-@pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(
-    ("name", "knobs"),
+    ("name", "layout", "knobs"),
     [
         # Whole eights: as many for each block, and more for the first.
-        ("small_cluster", {"tile_n": 32, "splits": 4}),
-        ("small_cluster", {"tile_n": 64, "splits": 3, "load": "cp.async"}),
+        ("small_cluster", "nn", {"tile_n": 32, "splits": 4}),
+        ("small_cluster", "tn", {"tile_n": 64, "splits": 3, "load": "cp.async"}),
         # Warps' pieces of eights: one for each block, uneven, and none for some.
-        ("small_cluster", {"tile_n": 32, "splits": 16}),
-        ("small_cluster", {"tile_m": 128, "tile_n": 32, "splits": 5}),
-        ("small_cluster", {"tile_n": 16, "splits": 12, "load": "cp.async"}),
-        ("split_k", {"tile_n": 64, "splits": 3}),
-        ("split_k", {"tile_n": 64, "splits": 2, "tile_m": 256, "producer": "warpgroup"}),
-        ("split_k", {"tile_n": 64, "splits": 5, "tile_m": 64, "consumers": 1}),
-        ("split_k", {"tile_n": 64, "splits": 3, "cluster": "2x1"}),
-        ("split_k", {"tile_n": 64, "splits": 2, "cluster": "1x4", "style": "terse"}),
+        ("small_cluster", "tn", {"tile_n": 32, "splits": 16}),
+        ("small_cluster", "nn", {"tile_m": 128, "tile_n": 32, "splits": 5}),
+        ("small_cluster", "nn", {"tile_n": 16, "splits": 12, "load": "cp.async"}),
+        ("split_k", "nn", {"tile_n": 64, "splits": 3}),
+        ("split_k", "tn", {"tile_n": 64, "splits": 2, "tile_m": 256, "producer": "warpgroup"}),
+        ("split_k", "tn", {"tile_n": 64, "splits": 5, "tile_m": 64, "consumers": 1}),
+        ("split_k", "nn", {"tile_n": 64, "splits": 3, "cluster": "2x1"}),
+        ("split_k", "tn", {"tile_n": 64, "splits": 2, "cluster": "1x4", "style": "terse"}),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.values())),
 )
-def test_blocks_push_their_sums_to_whoever_owns_them(name: str, knobs: Knobs, layout: Layout, tmp_path: Path) -> None:
+def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, knobs: Knobs, tmp_path: Path) -> None:
     """Also with fewer steps of k than blocks, and with tiles beyond the edges of C."""
     member = family(name)
     library = hopper.build(corpus.render(member, setting(member, stages=2, **knobs), layout), tmp_path)
@@ -293,6 +292,7 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, knobs: Knobs, la
         assert hopper.run(library, problem, seed, processors=1 + seed) == "", shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "knobs", "found", "changed"),
     [
