@@ -80,8 +80,10 @@ def test_shares_are_equal_and_problems_stay_whole(counts: tuple[int, ...], hands
     assert max(map(len, shares)) < min(map(len, shares)) + most + 1
 
 
-def test_an_interrupted_pool_waits_for_no_kernel(tmp_path) -> None:
+def test_an_interrupted_pool_waits_for_no_kernel(tmp_path, request) -> None:
     """The pool can be used again."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     patience = 600.0
     config = WorkerConfig(cache=str(tmp_path), run_seconds=patience)
     source = Path(__file__).with_name("kernels").joinpath("loops_forever.cpp").read_text()
