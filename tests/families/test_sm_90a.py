@@ -266,6 +266,22 @@ def test_the_emulation_sees_faults_of_a_resident_panel(
 
 
 @pytest.mark.parametrize(
+    ("name", "knobs", "large"),
+    [
+        ("small_cluster", {"tile_n": 32, "splits": 16}, True),
+        ("small_cluster", {"tile_n": 32, "splits": 8}, False),
+        ("split_k", {"tile_n": 64, "splits": 12, "stages": 2}, True),
+        ("split_k", {"tile_n": 64, "splits": 8, "stages": 2, "cluster": "2x1"}, True),
+        ("split_k", {"tile_n": 64, "splits": 4, "stages": 2, "cluster": "2x1"}, False),
+    ],
+)
+def test_only_clusters_of_more_than_eight_are_asked_for(name: str, knobs: Knobs, large: bool) -> None:
+    member = family(name)
+    source = corpus.render(member, setting(member, **knobs), "tn")
+    assert ("cudaFuncAttributeNonPortableClusterSizeAllowed" in source) == large
+
+
+@pytest.mark.parametrize(
     ("name", "layout", "knobs"),
     [
         # Whole eights: as many for each block, and more for the first.
