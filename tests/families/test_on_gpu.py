@@ -6,33 +6,22 @@ Takes minutes: `pytest -m "gpu and slow" tests/families/test_on_gpu.py`.
 import random
 
 import pytest
+from families.contract import ON_GPUS
 
 from cudal2 import corpus
 from cudal2.config import WorkerConfig
 from cudal2.corpus import Family
 from cudal2.problem import Problem
-from cudal2.records import Candidate, HarnessFault
-from cudal2.target import TARGETS, Target
+from cudal2.records import Candidate
+from cudal2.target import Target
 from cudal2.worker import Worker
-from cudal2.worker.cuda import device
 
 SETTINGS = 200
 SHAPES = 24
 """So few that tuning the vendor's side does not take longer than everything else."""
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
-FAMILIES = sorted(
-    {family.name for target in TARGETS.values() if target.kind == "cuda" for family in corpus.families(target)}
-)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def target() -> Target:
-    try:
-        return device.find().target
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +58,7 @@ def candidates(family: Family, target: Target) -> list[Candidate]:
     return sorted(found, key=lambda candidate: candidate.problem)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ON_GPUS)
 def test_right_whatever_the_setting_and_the_shape(worker: Worker, target: Target, name: str) -> None:
     family = next((family for family in corpus.families(target) if family.name == name), None)
     if family is None:

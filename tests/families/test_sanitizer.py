@@ -9,32 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from families.contract import some_settings
+from families.contract import ON_GPUS, some_settings
 
 from cudal2 import corpus
 from cudal2.config import WorkerConfig
-from cudal2.records import HarnessFault, Status
-from cudal2.target import TARGETS, Target
+from cudal2.records import Status
+from cudal2.target import Target
 from cudal2.worker import jail
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import build, device
+from cudal2.worker.cuda import build
 
 SETTINGS = 4
 SHAPE = {"memcheck": (264, 200, 328), "racecheck": (136, 136, 200)}
 """No tile divides them, and racecheck, which follows every access to shared memory, is through in seconds."""
 
-FAMILIES = sorted(
-    {family.name for target in TARGETS.values() if target.kind == "cuda" for family in corpus.families(target)}
-)
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def target() -> Target:
-    try:
-        return device.find().target
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +58,11 @@ def libraries(target: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
     with ThreadPoolExecutor() as threads:
         built = list(threads.map(make, range(len(chosen))))
-    return {name: [path for other, path in built if other == name] for name in FAMILIES}
+    return {name: [path for other, path in built if other == name] for name in ON_GPUS}
 
 
 @pytest.mark.parametrize("tool", SHAPE)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ON_GPUS)
 def test_nothing_to_report(launch: Path, libraries: dict[str, list[Path]], name: str, tool: str) -> None:
     if not libraries[name]:
         pytest.skip(f"{name} is not for this GPU")
