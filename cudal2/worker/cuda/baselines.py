@@ -254,4 +254,5 @@ class Vendor:
             prepared = self._find(problem, layout)
             algorithm = prepared.first if library == "cublaslt" else prepared.tuned
             call = hostcalls.matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
+        self.clock.take_turn()
         return hostcalls.seconds(call, sets, calls, stream, gap_seconds)

@@ -54,6 +54,12 @@ class DeviceClock:
         """Seconds of one replay of a graph whose sets together exceed the L2."""
         return self._seconds(graph, lambda: torch.cuda._sleep(SPIN_CYCLES))
 
+    def take_turn(self) -> None:
+        """Have the GPU turn to this process from another's, which takes tens of microseconds, and wait for it."""
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(SPIN_CYCLES)
+        self.stream.synchronize()
+
     def _seconds(self, graph: torch.cuda.CUDAGraph, ahead: Callable[[], object]) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
