@@ -39,7 +39,9 @@ class WorkerConfig(_Config, frozen=True):
     devices: tuple[int, ...] = (0,)
     """GPUs that candidates are spread over, one owner each; a processor is used whole."""
     protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
-    """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps."""
+    """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
+
+    With none of them kernels are only checked, on any target."""
     host_calls: int = 50
     """Calls in a block of `offline` or `server`."""
     server_qps: float = 1000.0

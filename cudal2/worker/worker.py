@@ -109,7 +109,7 @@ class Worker:
             outcome = Outcome(prepared.status, prepared.reason)
             if prepared.status is Status.OK:
                 waited = time.perf_counter()
-                with device(exclusive=True, name=self.backend.lock):
+                with device(exclusive=bool(self.config.protocols), name=self.backend.lock):
                     seconds["wait"] = time.perf_counter() - waited
                     try:
                         outcome = self.backend.judge(prepared, candidate.problem)

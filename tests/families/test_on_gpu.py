@@ -6,6 +6,7 @@ Takes minutes: `pytest -m "gpu and slow" tests/families/test_on_gpu.py`.
 import random
 
 import pytest
+import torch
 from families.contract import ON_GPUS
 
 from cudal2 import corpus
@@ -14,28 +15,22 @@ from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.target import Target
-from cudal2.worker import Worker
+from cudal2.worker.pool import Pool
 
 SETTINGS = 200
 SHAPES = 24
-"""So few that tuning the vendor's side does not take longer than everything else."""
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def worker(target: Target, tmp_path_factory):
-    config = WorkerConfig(
-        cache=str(tmp_path_factory.mktemp("cache")),
-        run_seconds=6,
-        min_pairs=1,
-        max_pairs=3,
-        batch_ms=1,
-        timing_seconds=0.02,
-    )
-    with Worker(config, target.name) as worker:
-        yield worker
+def pool(target: Target, tmp_path_factory):
+    """Checks on every GPU there is; nothing is timed."""
+    devices = tuple(range(torch.cuda.device_count()))
+    config = WorkerConfig(cache=str(tmp_path_factory.mktemp("cache")), devices=devices, protocols=(), run_seconds=6)
+    with Pool(config, target.name) as pool:
+        yield pool
 
 
 def shapes(rng: random.Random) -> list[tuple[int, int, int]]:
@@ -59,12 +54,11 @@ def candidates(family: Family, target: Target) -> list[Candidate]:
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_right_whatever_the_setting_and_the_shape(worker: Worker, target: Target, name: str) -> None:
+def test_right_whatever_the_setting_and_the_shape(pool: Pool, target: Target, name: str) -> None:
     family = next((family for family in corpus.families(target) if family.name == name), None)
     if family is None:
         pytest.skip(f"{name} is not for {target.name}")
-    drawn = candidates(family, target)
-    worker.build_ahead(drawn)
-    verdicts = [worker.evaluate(candidate) for candidate in drawn]
+    verdicts = pool.evaluate(candidates(family, target))
+    assert None not in verdicts, pool.fault
     bad = [f"{verdict.problem.name}: {verdict.status}, {verdict.reason}" for verdict in verdicts if not verdict.ok]
     assert not bad, "\n".join(bad)

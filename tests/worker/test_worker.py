@@ -43,6 +43,12 @@ def test_key_depends_on_all_that_matters(hasty) -> None:
         assert Worker(msgspec.structs.replace(hasty, threads=1)).key(Candidate(NAIVE, PROBLEM)) != base
 
 
+def test_without_a_protocol_a_kernel_is_only_checked(hasty) -> None:
+    with Worker(msgspec.structs.replace(hasty, protocols=())) as worker:
+        verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
+    assert verdict.ok and verdict.rho is not None and verdict.timing is None
+
+
 def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:
     with Worker(hasty) as worker:
         first = worker.evaluate(Candidate("int hgemm(;", PROBLEM))

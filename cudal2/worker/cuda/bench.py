@@ -78,7 +78,7 @@ class CudaBench:
             clock.lap("load")
             checks, guess = check_calls(runner.run, table.arena, workspace, self.device.target.rounding)
             clock.lap("verify")
-            timings = self._time(runner, guess, table, workspace)
+            timings = self._time(runner, guess, table, workspace) if self.config.protocols else ()
             clock.lap("time")
             return Outcome(Status.OK, timings=timings, seconds=clock.laps, **checks)
         except CandidateFailed as failed:
@@ -182,7 +182,7 @@ class CudaBench:
             arena = Arena(place, memory.tensor, inputs.generator(memory.tensor.device))
             arena.fill(slice(None))
             side = VendorSide(self.vendor, place, *arena.inputs, arena.reference)
-            return Table(memory, arena, side, self.vendor.prepare(problem, side.sets))
+            return Table(memory, arena, side, self.vendor.prepare(problem, side.sets) if self.config.protocols else {})
         except torch.OutOfMemoryError as error:
             memory.close()
             raise HarnessFault(f"the GPU has no room for {problem.name}", "Free its memory, or leave it out") from error

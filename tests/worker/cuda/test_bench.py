@@ -116,6 +116,12 @@ def test_host_protocols_pair_with_the_faster_layout_of_each_library(judge) -> No
     assert judge.host_seconds(PROBLEM, "server").keys() == SECONDS.keys()
 
 
+def test_without_a_protocol_nothing_is_tuned_or_timed(judge) -> None:
+    judge.config, judge.vendor = WorkerConfig(protocols=()), None
+    outcome = judge.judge(RECORDING, b"cubin", PROBLEM)
+    assert (outcome.status, outcome.timings) == (Status.OK, ()) and outcome.rho is not None
+
+
 def test_a_failing_kernel_is_data_and_its_runner_ends(judge, monkeypatch) -> None:
     monkeypatch.setattr(Runner, "kind", RightAtFirst)
     outcome = judge.judge(RECORDING, b"cubin", PROBLEM)
