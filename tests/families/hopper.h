@@ -431,6 +431,11 @@ inline int launch(unsigned grid, int threads, size_t shared, int cluster_size, s
     if (!failed && flights.size()) failed = true, report = "a block ended before its loads had come in";
     return failed;
 }
+// A cooperative launch: all blocks at once, or none.
+inline int launch_together(unsigned grid, int threads, size_t shared, std::function<void()> kernel) {
+    if (grid > (unsigned)processors) return report = "not all blocks of a cooperative launch fit", 720;
+    return launch(grid, threads, shared, 1, kernel);
+}
 }  // namespace emu
 
 struct ThreadIndex { operator unsigned() const { return emu::self->index; } };

@@ -61,6 +61,12 @@ ORDER = {"mbarrier_try_wait": (2, 0, 1), "st_async": (1, 3, 2, 0, 4, 5, 6, 7)}
 
 WGMMA = re.compile(r"m64n(\d+)k16\.\w+\.f16\.f16 \{(.*?)\}, %(\d+), %(\d+), p, 1, 1, 0, ([01]);", re.DOTALL)
 
+COOPERATIVE = re.compile(
+    r"void\* arguments\[\] = \{(.*?)\};\s*return cudaLaunchCooperativeKernel\("
+    r"\s*\(const void\*\)(\w+), (.*?), (\w+), arguments, (\w+), stream\);",
+    re.DOTALL,
+)
+
 
 def translate(source: str) -> str:
     """The source as C++ over `hopper.h`; ValueError for a PTX statement that it does not know."""
@@ -73,12 +79,19 @@ def translate(source: str) -> str:
     source = re.sub(r"__shared__ (\w+) (\w+);", r"\1& \2 = emu::static_shared<\1>(__LINE__);", source)
     launch = f"emu::launch((\\2), \\3, \\4, {clusters.group(1) if clusters else 1}, [=] {{ \\1(\\5); }});"
     source = re.sub(r"(\w+)<<<(.*?), (\w+), (\w+), stream>>>\((.*?)\);", launch, source, flags=re.DOTALL)
+    source = COOPERATIVE.sub(_launch_together, source)
     pieces, rest = [], source
     while (at := rest.find("asm volatile(")) >= 0:
         end = _closing(rest, at + len("asm volatile"))
         pieces += [rest[:at], _call(rest[at + len("asm volatile(") : end])]
         rest = rest[end + 1 :]
     return f'#include "{HEADER}"\n' + "".join(pieces) + rest
+
+
+def _launch_together(found: re.Match[str]) -> str:
+    pointers, kernel, grid, threads, shared = found.groups()
+    arguments = ", ".join(pointer.strip().removeprefix("(void*)").removeprefix("&") for pointer in pointers.split(","))
+    return f"return emu::launch_together({grid}, {threads}, {shared}, [=] {{ {kernel}({arguments}); }});"
 
 
 def build(source: str, folder: Path) -> ctypes.CDLL:
