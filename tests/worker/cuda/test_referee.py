@@ -235,6 +235,18 @@ def test_a_clock_that_was_tampered_with_is_implausible(stage: Stage) -> None:
     assert failed.value.status is Status.IMPLAUSIBLE
 
 
+def test_a_host_that_is_called_away_in_most_replays_accuses_nobody(stage: Stage) -> None:
+    class Busy(Candidate):
+        replays = 0
+
+        def __call__(self, sets, salts=()):
+            self.replays += 1
+            device, host = super().__call__(sets, salts)
+            return device, host + (0.01 if self.replays % 9 else 0.0)
+
+    pair(Busy(stage.arena), 1e-6, 0, stage, "cublas-tn", 2e-6)
+
+
 def test_guards_are_restored_for_the_next_candidate(stage: Stage) -> None:
     with pytest.raises(CandidateFailed):
         judge(stage, beside("c", -1)(stage.arena))
