@@ -6,6 +6,7 @@ carries: host code can put bytes of its own choice into the sections of a shared
 
 import hashlib
 import io
+import math
 import re
 import shutil
 import stat
@@ -38,6 +39,8 @@ LIBRARY_BYTES = 64 << 20
 MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
 FILE_BYTES = 256 << 20
+PATIENCE = 4
+"""So many times its CPU seconds a compiler may take of wall time: beside many others it has less than a processor."""
 CANNOT_RUN = (126, 127)
 """What a shell, or a jail that cannot start another process, answers with."""
 MESSAGE_BYTES = 4 << 20
@@ -108,7 +111,7 @@ def build(
     extra_flags: tuple[str, ...] = (),
     memory: int = MEMORY,
 ) -> CudaBuild:
-    """Compile `source` for `target` in a jail of that kind within `seconds` of wall time, or recall it.
+    """Compile `source` for `target` in a jail of that kind, `seconds` of CPU time for each process, or recall it.
 
     `includes` are further folders of headers; `memory` is the address space, in bytes, of each compiler process.
     A recalled build counts only while every header it included is unchanged. A source that fails to compile is a
@@ -130,7 +133,8 @@ def build(
             if all(_digest(path) == content for path, content in known.headers.items()):
                 return known
         made = _compile(source, target, tools, flags, folders, kind, seconds, memory)
-        cache.write("builds", key, msgspec.msgpack.encode(made))
+        if made.status is not Status.COMPILE_TIMEOUT:  # with more time it may end
+            cache.write("builds", key, msgspec.msgpack.encode(made))
         return made
 
 
@@ -158,10 +162,10 @@ def _compile(
                     *(word for place in folders for word in ("-isystem", str(place))),
                     *(f"kernel{target.suffix}", "-o", "kernel.so"),
                 ],
-                seconds,
+                PATIENCE * seconds,
                 readable=[*tools.readable, *includes],
                 writable=[folder],
-                limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=int(seconds) + 1),
+                limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=math.ceil(seconds)),
                 environment={"TMPDIR": str(folder)},
                 filter_program=seccomp.toolchain(),
                 stderr=messages.fileno(),
@@ -182,7 +186,7 @@ def _compile(
             raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
         if shutil.disk_usage(folder).free < FREE_BYTES:
             raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
-        if code is None:
+        if code is None or (_DIED.search(text) and made.seconds >= seconds):
             return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
         log = made.log or f"the compiler ended with {code}"
         if _NO_MEMORY.search(text) or _DIED.search(text):
