@@ -3,7 +3,8 @@
 A kernel is the archive's best partly by luck, so the measurement that selected it is never the one reported:
 `run` selects with one pool and reports what another, stricter one (`strict`) finds. Results go to
 `RUN/eval/results.json` (everything) and `results.csv` (a row for each shape and baseline) after every shape,
-each file replaced atomically; a killed evaluation continues where it stopped.
+each file replaced atomically; a killed evaluation continues where it stopped. Shapes are judged a batch at a time, so
+that compilers work ahead and all GPUs have something to do.
 """
 
 import math
@@ -14,15 +15,14 @@ from typing import Any, Protocol
 
 import msgspec
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from cudal2 import selection
 from cudal2.archive import ANY, Archive, Origin
 from cudal2.config import EvalConfig, WorkerConfig
+from cudal2.evaluated import Shown
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Timing, Verdict, digest
-from cudal2.results import NOTHING_ARCHIVED, Results, Row, by_decade, load, save, summarise
+from cudal2.records import Candidate, Environment, Verdict, digest
+from cudal2.results import NOTHING_ARCHIVED, Results, Row, load, save
 from cudal2.source import extract
 from cudal2.target import find
 
@@ -30,13 +30,16 @@ Sampler = Callable[[Problem], Sequence[str]]
 """New sources for a problem from a policy ("" where a completion holds none)."""
 
 
-_PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
+AT_ONCE = 64
+"""Shapes in a batch."""
 
 
 class Judge(Protocol):
     """What evaluation needs of `worker.pool.Pool`."""
 
-    def evaluate(self, candidates: Sequence[Candidate]) -> list[Verdict | None]: ...
+    def evaluate(
+        self, candidates: Sequence[Candidate], progress: Callable[[Candidate, Verdict | None], None] = ...
+    ) -> list[Verdict | None]: ...
 
     def environment(self) -> Environment: ...
 
@@ -86,27 +89,38 @@ def run(
     results = load(folder)
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
     environments = results.environments | {environment.fingerprint: environment}
-    found: list[Row] = []
     chosen = list(dict.fromkeys(problems))[:limit]
-    bar = track(chosen, "eval", console=console, disable=not console.is_terminal)
-    for number, problem in enumerate(bar, 1):
-        place = (problem, environment.fingerprint)
-        candidates = _candidates(problem, archive, target, source_of, neighbours)
-        if sampler and not candidates:
-            _sample(problem, sampler, select, archive, target)
-            candidates = _candidates(problem, archive, target, source_of, neighbours)
-        row = rows.get(place)
-        if row is None or row.considered != _hashes(candidates):
-            row = _measure(problem, candidates, target, environment, judge, select)
-            if row is not None:
-                rows[place] = row
-                save(folder, Results(environments, tuple(rows.values())))
+    shown = Shown(console, len(chosen))
+    found: dict[Problem, Row] = {}
+    places = {problem: place for place, problem in enumerate(chosen)}
+
+    def save_all() -> None:
+        ordered = sorted(rows.values(), key=lambda row: places.get(row.problem, -1))
+        save(folder, Results(environments, tuple(ordered)))
+
+    def keep(problem: Problem, row: Row | None) -> None:
         if row is not None:
-            found.append(row)
-        if not console.is_terminal:
-            console.print(f"eval {number}/{len(chosen)}  {describe(problem, row)}", **_PLAIN)
-    save(folder, Results(environments, tuple(rows.values())))
-    return found
+            found[problem] = rows[problem, environment.fingerprint] = row
+            save_all()
+        shown.add(problem, row)
+
+    with shown.bar:
+        for start in range(0, len(chosen), AT_ONCE):
+            new: dict[Problem, dict[str, Problem]] = {}
+            for problem in chosen[start : start + AT_ONCE]:
+                candidates = _candidates(problem, archive, target, source_of, neighbours)
+                if sampler and not candidates:
+                    _sample(problem, sampler, select, archive, target)
+                    candidates = _candidates(problem, archive, target, source_of, neighbours)
+                row = rows.get((problem, environment.fingerprint))
+                if row is None or row.considered != _hashes(candidates):
+                    new[problem] = candidates
+                else:
+                    found[problem] = row
+                    shown.add(problem, row)
+            _measure(new, target, environment, judge, select, keep)
+    save_all()
+    return [found[problem] for problem in chosen if problem in found]
 
 
 def _elsewhere(there: Environment, here: Environment) -> str:
@@ -162,71 +176,34 @@ def _sample(problem: Problem, sampler: Sampler, select: Judge, archive: Archive,
 
 
 def _measure(
-    problem: Problem,
-    candidates: dict[str, Problem],
+    new: dict[Problem, dict[str, Problem]],
     target: str,
     environment: Environment,
     judge: Judge,
     select: Judge,
-) -> Row | None:
-    considered = _hashes(candidates)
-    row = partial(Row, problem=problem, fingerprint=environment.fingerprint, considered=considered)
-    if not candidates:
-        return row(status=NOTHING_ARCHIVED)
-    source = next(iter(candidates))
-    if len(candidates) > 1:
-        verdicts = select.evaluate([Candidate(source, problem, target) for source in candidates])
-        lows = [v.timing.low if v and v.timing else -math.inf for v in verdicts]
-        source = list(candidates)[lows.index(max(lows))]
-    (verdict,) = judge.evaluate([Candidate(source, problem, target)])
-    if verdict is None:
-        return None
-    return row(
-        status=verdict.status.value,
-        kernel=digest(source),
-        origin=candidates[source],
-        timings=verdict.timings,
-    )
+    keep: Callable[[Problem, Row | None], None],
+) -> None:
+    """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come."""
 
+    def row(problem: Problem, **fields: Any) -> Row:
+        considered = _hashes(new[problem])
+        return Row(problem=problem, fingerprint=environment.fingerprint, considered=considered, **fields)
 
-def describe(problem: Problem, row: Row | None) -> str:
-    """One row as one plain line: the speedup over the fastest baseline under each protocol."""
-    if row is None:
-        return f"{problem.name:<24} no measurement (harness fault); evaluate again to retry"
-    if row.timing is None:
-        return f"{problem.name:<24} {row.status}"
-    against = "  ".join(f"{t.protocol} {_interval(t)}" for t in row.fastest)
-    return f"{problem.name:<24} {row.timing.candidate_us:>10.1f} µs  {against}"
+    def judged(candidate: Candidate, verdict: Verdict | None) -> None:
+        problem = candidate.problem
+        if verdict is None:
+            return keep(problem, None)
+        origin = new[problem][candidate.source]
+        fields = {"status": verdict.status.value, "timings": verdict.timings}
+        keep(problem, row(problem, kernel=digest(candidate.source), origin=origin, **fields))
 
-
-def _interval(timing: Timing) -> str:
-    return f"{timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}] {timing.baseline}"
-
-
-def show(rows: Sequence[Row], console: Console | None = None) -> None:
-    """Print the rows (a table on a terminal) and their summary, overall and by decade of FLOP."""
-    console = console or Console()
-    if console.is_terminal:
-        protocols = list(dict.fromkeys(timing.protocol for row in rows for timing in row.timings))
-        table = Table("problem", "µs", *(f"{name}: speedup over the fastest baseline" for name in protocols))
-        for row in rows:
-            if row.timing is None:
-                table.add_row(row.problem.name, row.status)
-                continue
-            cells = {t.protocol: _interval(t) for t in row.fastest}
-            microseconds = f"{row.timing.candidate_us:.1f}"
-            table.add_row(row.problem.name, microseconds, *(cells.get(name, "") for name in protocols))
-        console.print(table)
-    summaries = {f"1e{decade}–1e{decade + 1} FLOP": summary for decade, summary in by_decade(rows).items()}
-    overall = summarise(rows)
-    if overall is None:
-        console.print("no correct kernel on any of these shapes")
-        return
-    for name, summary in {**summaries, "all": overall}.items():
-        console.print(
-            f"{name:<14} {summary.shapes:>4} shapes  geometric mean {summary.geomean:.3f}  wins {summary.wins:4.0%}"
-            f"  certain {summary.sure_wins:4.0%}  with fall-back {summary.dispatched:.3f}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    for problem in new:
+        if not new[problem]:
+            keep(problem, row(problem, status=NOTHING_ARCHIVED))
+    asked = [Candidate(source, problem, target) for problem in new if len(new[problem]) > 1 for source in new[problem]]
+    lows = {
+        one: verdict.timing.low if verdict and verdict.timing else -math.inf
+        for one, verdict in zip(asked, select.evaluate(asked))
+    }
+    every = ([Candidate(source, problem, target) for source in new[problem]] for problem in new if new[problem])
+    judge.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in every], judged)

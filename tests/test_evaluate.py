@@ -9,7 +9,7 @@ from fakes import save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
 
-from cudal2 import evaluate, results
+from cudal2 import evaluate, evaluated, results
 from cudal2.archive import Archive
 from cudal2.config import EvalConfig, PolicyConfig, WorkerConfig
 from cudal2.problem import Problem, grid
@@ -30,10 +30,17 @@ class FakePool:
     def environment(self):
         return self.where
 
-    def evaluate(self, candidates):
-        self.asked += candidates
-        found = [self.speedups.get(c.source, self.default) for c in candidates]
-        return [v if v is None else verdict(c, v or None, self.where) for c, v in zip(candidates, found)]
+    def evaluate(self, candidates, progress=lambda candidate, verdict: None):
+        verdicts = []
+        for one in candidates:
+            verdicts.append(self.judge(one))
+            progress(one, verdicts[-1])
+        return verdicts
+
+    def judge(self, one):
+        self.asked.append(one)
+        found = self.speedups.get(one.source, self.default)
+        return found if found is None else verdict(one, found or None, self.where)
 
 
 @pytest.fixture
@@ -105,10 +112,10 @@ def test_continues_where_it_was_killed(run, archive, tmp_path):
         put(archive, problem.name, 1.5, problem)
 
     class Killed(FakePool):
-        def evaluate(self, candidates):
+        def judge(self, one):
             if len(self.asked) == 2:
                 raise KeyboardInterrupt
-            return super().evaluate(candidates)
+            return super().judge(one)
 
     with pytest.raises(KeyboardInterrupt):
         run([PROBLEM, NEAR, FAR], Killed(1.25))
@@ -216,7 +223,7 @@ def test_shows_every_shape_and_the_overall_figure(run, archive, terminal):
     put(archive, "a", 1.5)
     rows = run([PROBLEM, FAR], FakePool(1.25), neighbours=0)
     out = io.StringIO()
-    evaluate.show(rows, Console(file=out, force_terminal=terminal, width=160))
+    evaluated.show(rows, Console(file=out, force_terminal=terminal, width=160))
     assert ("64_128_256" in out.getvalue()) == terminal  # plain lines came with the run
     assert "1.250" in out.getvalue() and "1 shapes" in out.getvalue()
 
@@ -232,15 +239,15 @@ def test_a_gpus_protocols_are_told_apart(tmp_path, archive, terminal):
         found += [msgspec.structs.replace(one, protocol=protocol) for one in timings]
 
     class Gpu(FakePool):
-        def evaluate(self, candidates):
-            return [msgspec.structs.replace(v, timings=tuple(found)) for v in super().evaluate(candidates)]
+        def judge(self, one):
+            return msgspec.structs.replace(super().judge(one), timings=tuple(found))
 
     entry = Candidate(candidate("a").source, PROBLEM, "sm_90a")
     archive.add(verdict(entry, 1.5), entry, None)
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=220)
     rows = evaluate.run(tmp_path, [PROBLEM], Gpu(), Gpu(), archive, target="sm_90a", console=console)
-    evaluate.show(rows, console)
+    evaluated.show(rows, console)
     for shown in ("1.500 [1.485, 1.515] device-0", "offline-1.2", "server-1.2"):
         assert out.getvalue().count(shown) == 1
     assert "device-1" not in out.getvalue() and "offline-1.3" not in out.getvalue()

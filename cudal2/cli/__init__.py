@@ -80,7 +80,7 @@ def _stay_offline(policy: str) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from cudal2 import evaluate
+    from cudal2 import evaluate, evaluated
     from cudal2.archive import Archive
     from cudal2.worker.pool import Pool
 
@@ -104,7 +104,7 @@ def _eval(arguments: argparse.Namespace) -> None:
             sampler=evaluate.sampler(config) if config.samples else None,
             limit=arguments.limit,
         )
-        evaluate.show(rows)
+        evaluated.show(rows)
 
 
 def _search(arguments: argparse.Namespace) -> None:

@@ -83,7 +83,8 @@ class Worker:
     def build_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Start to build what has no verdict yet, on as many cores as allowed.
 
-        Returns at once where building disturbs no measurement, else when all is built.
+        Returns at once where building disturbs no measurement, else when all is built: compilers are in the way of
+        what runs on a processor, and of calls that are timed on the host's clock.
         """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.config.build_jobs or len(os.sched_getaffinity(0)))
@@ -92,7 +93,7 @@ class Worker:
         first = {candidate.source: candidate for candidate in reversed(new)}
         for candidate in sorted(new, key=lambda candidate: first[candidate.source] is not candidate):
             self._ahead[candidate] = self._threads.submit(self.build, candidate)
-        if self.backend.exclusive_builds:
+        if self.backend.exclusive_builds or not {"offline", "server"}.isdisjoint(self.config.protocols):
             for future in self._ahead.values():
                 future.exception()  # raised again where its candidate is judged
 
