@@ -15,6 +15,8 @@ from cudal2.records import HarnessFault, Timing
 
 RESAMPLES = 2000
 TRIES = 3
+BUSY = "Stop other programs; on a processor, set worker.threads to the number of cores that are free"
+"""The remedy where something else is at work."""
 
 
 class Speedup(msgspec.Struct, frozen=True):
@@ -80,7 +82,4 @@ def undisturbed(measure: Callable[[], Timing], alone: float, most: float) -> Tim
         if slowdown <= most and span <= most:
             return found
     said = f"{found.baseline} takes {slowdown:.1f} times as long as alone, the interval spans a factor of {span:.1f}"
-    raise HarnessFault(
-        f"the machine is too busy to time: {said}",
-        "Stop other programs; on a processor, set worker.threads to the number of cores that are free",
-    )
+    raise HarnessFault(f"the machine is too busy to time: {said}", BUSY)

@@ -169,3 +169,19 @@ def test_a_disturbed_measurement_is_a_fault_and_never_a_speedup(hasty, monkeypat
         )  # as if it had once been so fast
         with pytest.raises(HarnessFault):
             worker.evaluate(Candidate(NAIVE, PROBLEM))
+
+
+def test_threads_that_do_not_get_to_run_are_a_fault_and_never_a_speedup(hasty, monkeypatch) -> None:
+    starved = {"torch.fp32": 1e-3, "torch.fp16": 2e-3, "torch.fp32 on one thread": 1e-5}
+    with Worker(msgspec.structs.replace(hasty, threads=2, disturbed=1.6)) as worker:
+        monkeypatch.setattr(worker.backend.bench, "_baseline_alone", lambda arena, name: starved[name])
+        with pytest.raises(HarnessFault, match="busy"):
+            worker.baseline_seconds(PROBLEM)
+        starved["torch.fp32"] = 2e-5
+        assert worker.baseline_seconds(PROBLEM) == {"torch.fp32": 2e-5, "torch.fp16": 2e-3}
+
+
+def test_the_library_does_run_on_one_thread_when_asked(hasty) -> None:
+    with Worker(msgspec.structs.replace(hasty, threads=2)) as worker:
+        bench = worker.backend.bench
+        assert bench._baseline_alone(bench._arena(PROBLEM), "torch.fp32 on one thread") > 0

@@ -47,7 +47,8 @@ def wide_copies(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Matrices:
 
 
 PR_SET_PDEATHSIG = 1
-BASELINES = {"torch.fp32": fp32, "torch.fp16": fp16}
+BASELINES = {"torch.fp32": (fp32, 0), "torch.fp16": (fp16, 0), "torch.fp32 on one thread": (fp32, 1)}
+"""Each with its number of threads, 0 for as many as the host was told."""
 
 
 def views(order: dict, inputs: int, outputs: int) -> list[Matrices]:
@@ -71,7 +72,6 @@ def views(order: dict, inputs: int, outputs: int) -> list[Matrices]:
 
 def main(command_fd: int, reply_fd: int, socket_fd: int, threads: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would not notice a closed pipe
-    torch.set_num_threads(threads)
     orders = socket.socket(fileno=socket_fd)
     slots: list[Matrices] = []
     function = fp32
@@ -86,7 +86,8 @@ def main(command_fd: int, reply_fd: int, socket_fd: int, threads: int) -> None:
                 wide = wide_copies(*slots[0])
                 for fd in fds:
                     os.close(fd)
-            function = BASELINES[order["baseline"]]
+            function, number = BASELINES[order["baseline"]]
+            torch.set_num_threads(number or threads)
         else:
             for a, b, c in slots[first : first + count]:
                 function(a, b, c, wide)

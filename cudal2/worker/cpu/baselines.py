@@ -12,7 +12,10 @@ from cudal2.worker.cpu.arena import INPUTS, OUTPUTS, Arena
 from cudal2.worker.cpu.session import Side, pipes
 
 NAMES = ("torch.fp32", "torch.fp16")
-"""torch.matmul through fp32, and on fp16 tensors; the keys of BASELINES in `baseline_host.py`."""
+"""torch.matmul through fp32, and on fp16 tensors; keys of BASELINES in `baseline_host.py`."""
+
+ONE_THREAD = "torch.fp32 on one thread"
+"""Nothing to compare with, but a sign of whether the others were given their threads."""
 
 SECONDS = 600.0
 """For importing torch, and for a batch of calls."""
