@@ -27,7 +27,7 @@ LARGE_FLOP = 1e9
 """A reference of more work than this is worth several threads."""
 ARENAS = 8
 STARVED = 6
-"""A library is not slower on all threads than on one by so many times `worker.disturbed`, about ten in all, unless other
+"""So many times `worker.disturbed`, about ten in all, a library is slower on all threads than on one only where other
 programs have the processors."""
 
 
@@ -165,7 +165,7 @@ class CpuBench:
         return self._known[problem]
 
     def _measured(self, arena: Arena) -> dict[str, float]:
-        """Again where threads wait for one another on busy processors: then every call is slow, pair after pair alike."""
+        """Again where threads wait for one another on busy processors: every call is slow then, pair after pair."""
         most = STARVED * self.config.disturbed
         for _ in range(timing.TRIES):
             found: dict[str, float] = {}
