@@ -4,14 +4,12 @@ Both come out of one device compilation. The cubin is the file that ptxas wrote,
 carries: host code can put bytes of its own choice into the sections of a shared object.
 """
 
-import hashlib
 import io
 import math
 import re
 import shutil
 import stat
 import time
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -24,7 +22,7 @@ from cudal2.target import Target
 from cudal2.worker import jail, seccomp
 from cudal2.worker.build import FREE_BYTES, readable
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import toolchain
+from cudal2.worker.cuda import headers, toolchain
 from cudal2.worker.cuda.toolchain import Toolchain
 
 FLAGS = (
@@ -63,7 +61,6 @@ _ROUTINE = re.compile(
 )
 _NO_MEMORY = re.compile(r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail", re.IGNORECASE)
 _DIED = re.compile(r"died due to signal (?:6|9|11)\b|Killed|Segmentation fault")
-_ENTERED = re.compile(rb'^# \d+ "([^"\n]+)" 1\b', re.MULTILINE)
 
 
 class Resources(msgspec.Struct, frozen=True):
@@ -130,7 +127,7 @@ def build(
         stored = cache.read("builds", key)
         if stored is not None:
             known = msgspec.msgpack.decode(stored, type=CudaBuild)
-            if all(_digest(path) == content for path, content in known.headers.items()):
+            if headers.unchanged(known.headers):
                 return known
         made = _compile(source, target, tools, flags, folders, kind, seconds, memory)
         if made.status is not Status.COMPILE_TIMEOUT:  # with more time it may end
@@ -176,7 +173,9 @@ def _compile(
             Status.OK,
             log=readable(_ROUTINE.sub("", text), folder),
             seconds=time.perf_counter() - started,
-            headers=_headers(folder, (tools.root, Path("/usr"), *folders)),
+            headers=headers.entered(
+                (_output(file, FILE_BYTES) for file in folder.glob("*.ii")), (tools.root, Path("/usr"), *folders)
+            ),
         )
         if code == 0:
             return _finished(made, folder, text)
@@ -237,28 +236,3 @@ def _resources(text: str) -> tuple[Resources, ...]:
         numbers = {name: re.search(pattern, body) for name, pattern in _NUMBERS.items()}
         found.append(Resources(kernel, **{name: int(hit.group(1)) for name, hit in numbers.items() if hit}))
     return tuple(found)
-
-
-def _headers(folder: Path, places: tuple[Path, ...]) -> dict[str, str]:
-    """Every file below `places` that the preprocessed sources entered, by path, with its digest.
-
-    The host's pass (`-MD`) does not see what device code alone includes, the line markers of both passes do.
-    https://gcc.gnu.org/onlinedocs/cpp/Preprocessor-Output.html
-    """
-    named = {name for file in folder.glob("*.ii") for name in _ENTERED.findall(_output(file, FILE_BYTES))}
-    files = {Path(name.decode(errors="replace")).resolve() for name in named}
-    return {str(file): _digest(str(file)) for file in sorted(files) if any(map(file.is_relative_to, places))}
-
-
-def _digest(path: str) -> str:
-    """SHA-256 of a file, empty where there is none; read again only when its time or size changed."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return ""
-    return _digest_of(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else ""
-
-
-@lru_cache(maxsize=65536)
-def _digest_of(path: str, mtime_ns: int, size: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
