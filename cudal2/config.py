@@ -182,15 +182,17 @@ class SftConfig(_Config, frozen=True):
 
 
 class EvalConfig(_Config, frozen=True):
-    """Which shapes the archive of `run` is evaluated on; `neighbours` other shapes lend their best kernels.
+    """Which shapes the archive of `run` is evaluated on.
 
-    Where nothing is archived for a shape or near it, `policy` writes `samples` new kernels. `anywhere` also
-    tries kernels that were judged in another environment; they are measured in this one.
+    A shape's `finalists` best kernels and the best of `neighbours` other shapes are timed against one another. Where
+    nothing is archived for a shape or near it, `policy` writes `samples` new kernels. `anywhere` also tries kernels
+    that were judged in another environment; they are measured in this one.
     """
 
     run: str
     target: str = "cpu"
     shapes: ShapesConfig = ShapesConfig()
+    finalists: int = 3
     neighbours: int = 2
     anywhere: bool = False
     samples: int = 0

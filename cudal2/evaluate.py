@@ -1,10 +1,10 @@
 """The archive's best kernels, measured once more and more strictly, shape by shape.
 
-A kernel is the archive's best partly by luck, so the measurement that selected it is never the one reported:
-`run` selects with one pool and reports what another, stricter one (`strict`) finds. Results go to
-`RUN/eval/results.json` (everything) and `results.csv` (a row for each shape and baseline) after every shape,
-each file replaced atomically; a killed evaluation continues where it stopped. Shapes are judged a batch at a time, so
-that compilers work ahead and all GPUs have something to do.
+A kernel is the archive's best partly by luck. So its best few are timed against one another, and the measurement that
+selected one is never the one reported: `run` selects with one pool and reports what another, stricter one finds.
+Results go to `RUN/eval/results.json` (everything) and `results.csv` (a row for each shape and baseline) after every
+shape, each file replaced atomically; a killed evaluation continues where it stopped. Shapes are judged a batch at a
+time, so that compilers work ahead and all GPUs have something to do.
 """
 
 import math
@@ -44,6 +44,12 @@ class Judge(Protocol):
     def environment(self) -> Environment: ...
 
 
+def anew(config: WorkerConfig) -> WorkerConfig:
+    """The worker that selects: on the device's clock, and once more than `config` lest it recall what was archived."""
+    pairs = {"min_pairs": config.min_pairs + 1, "max_pairs": config.max_pairs + 1}
+    return msgspec.structs.replace(config, protocols=("device",), **pairs)
+
+
 def strict(config: WorkerConfig) -> WorkerConfig:
     """The worker that reports: twice the batch, three times the pairs, half the interval of `config`."""
     return msgspec.structs.replace(
@@ -63,6 +69,7 @@ def run(
     archive: Archive,
     *,
     target: str = "cpu",
+    finalists: int = 3,
     neighbours: int = 2,
     anywhere: bool = False,
     sampler: Sampler | None = None,
@@ -71,9 +78,9 @@ def run(
 ) -> list[Row]:
     """Evaluate the first `limit` of `problems` and return their rows, in order; says how far it is on `console`.
 
-    The archive's best kernel of each problem competes with the best of its `neighbours` nearest other
-    problems, timed by `select`; `judge` (a pool made from `strict(config)`) measures the winner. Where nothing
-    is archived near it, `sampler`, if given, writes new kernels, which join the archive.
+    The archive's best `finalists` kernels of each problem compete with the best of its `neighbours` nearest other
+    problems, timed by `select` (a pool made from `anew(config)`); `judge` (from `strict(config)`) measures the
+    winner. Where nothing is archived near it, `sampler`, if given, writes new kernels, which join the archive.
     A problem whose row is there already, for this environment and the same kernels, is skipped; one
     whose measurement the harness could not complete gets no row and is tried again by the next evaluation.
 
@@ -108,10 +115,10 @@ def run(
         for start in range(0, len(chosen), AT_ONCE):
             new: dict[Problem, dict[str, Problem]] = {}
             for problem in chosen[start : start + AT_ONCE]:
-                candidates = _candidates(problem, archive, target, source_of, neighbours)
+                candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
                 if sampler and not candidates:
                     _sample(problem, sampler, select, archive, target)
-                    candidates = _candidates(problem, archive, target, source_of, neighbours)
+                    candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
                 row = rows.get((problem, environment.fingerprint))
                 if row is None or row.considered != _hashes(candidates):
                     new[problem] = candidates
@@ -150,13 +157,13 @@ def sampler(config: EvalConfig) -> Sampler:
 
 
 def _candidates(
-    problem: Problem, archive: Archive, target: str, fingerprint: str, neighbours: int
+    problem: Problem, archive: Archive, target: str, fingerprint: str, finalists: int, neighbours: int
 ) -> dict[str, Problem]:
     """Sources worth trying, the problem's own best first, with the problem each was archived for."""
-    own = archive.best(problem, target, fingerprint)
+    own = archive.ranked(problem, target, fingerprint, finalists)
     near = selection.nearest(archive, problem, target, fingerprint, neighbours) if neighbours else []
     found: dict[str, Problem] = {}
-    for entry in ([own] if own else []) + near:
+    for entry in own + near:
         found.setdefault(entry.source, entry.verdict.problem)
     return found
 

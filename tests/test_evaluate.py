@@ -15,6 +15,7 @@ from cudal2.config import EvalConfig, PolicyConfig, WorkerConfig
 from cudal2.problem import Problem, grid
 from cudal2.records import Candidate, HarnessFault
 from cudal2.results import Row
+from cudal2.worker import Worker
 
 NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
 
@@ -83,6 +84,25 @@ def test_the_best_of_a_neighbour_wins_where_it_is_faster_here(run, archive):
     assert {c.problem for c in select.asked} == {PROBLEM}
     (row,) = run([PROBLEM], FakePool(1.4), select, neighbours=0)
     assert row.origin == PROBLEM
+
+
+def test_the_best_few_are_timed_against_one_another(run, archive):
+    """The archive's first was lucky; the fourth is not asked."""
+    for text, speedup in (("lucky", 1.9), ("good", 1.8), ("fair", 1.7), ("poor", 1.1)):
+        put(archive, text, speedup)
+    select = FakePool(lucky=1.2, good=1.6, fair=1.4, poor=9.0)
+    judge = FakePool(1.5)
+    run([PROBLEM], judge, select)
+    assert [one.source for one in judge.asked] == [candidate("good").source]
+    assert len(select.asked) == 3
+    run([PROBLEM], judge, select, finalists=1)
+    assert [one.source for one in judge.asked[1:]] == [candidate("lucky").source]
+
+
+def test_a_selection_recalls_nothing(tmp_path):
+    quick = WorkerConfig(cache=str(tmp_path))
+    with Worker(quick) as worker, Worker(evaluate.anew(quick)) as select, Worker(evaluate.strict(quick)) as strict:
+        assert len({one.key(candidate("a")) for one in (worker, select, strict)}) == 3
 
 
 def test_a_neighbours_kernel_that_fails_here_is_passed_over(run, archive):

@@ -89,7 +89,7 @@ def _eval(arguments: argparse.Namespace) -> None:
     _stay_offline(config.policy.path)
     with (
         Archive(folder / "archive.sqlite", create=False) as archive,
-        Pool(config.worker, config.target) as select,
+        Pool(evaluate.anew(config.worker), config.target) as select,
         Pool(evaluate.strict(config.worker), config.target) as judge,
     ):
         rows = evaluate.run(
@@ -99,6 +99,7 @@ def _eval(arguments: argparse.Namespace) -> None:
             select,
             archive,
             target=config.target,
+            finalists=config.finalists,
             neighbours=config.neighbours,
             anywhere=config.anywhere,
             sampler=evaluate.sampler(config) if config.samples else None,
