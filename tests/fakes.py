@@ -16,13 +16,35 @@ from cudal2.records import Candidate, Environment, Status, Timing, Verdict
 ENVIRONMENT = Environment("fake", 1, "none", "", "", "0")
 
 
-class FakePool:
+class Says:
+    """A pool whose verdict on a candidate is what `judge` says of it."""
+
+    def __init__(self, judge: Callable[[Candidate], Verdict | None], environment: Environment) -> None:
+        self.judge, self._environment = judge, environment
+
+    def environment(self) -> Environment:
+        return self._environment
+
+    def evaluate(
+        self,
+        candidates: Sequence[Candidate],
+        progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None,
+    ) -> list[Verdict | None]:
+        verdicts = []
+        for candidate in candidates:
+            verdicts.append(self.judge(candidate))
+            progress(candidate, verdicts[-1])
+        return verdicts
+
+
+class FakePool(Says):
     """Judges by counting words. What it had to judge is appended to `log`; what is there is cached."""
 
     log: Path | None = None
     fault = None
 
     def __init__(self, config: object = None, target: str = "cpu") -> None:
+        super().__init__(self._one, ENVIRONMENT)
         self.seen: set[str] = set()
         if self.log and self.log.exists():
             self.seen = set(self.log.read_text().split())
@@ -32,20 +54,6 @@ class FakePool:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def environment(self) -> Environment:
-        return ENVIRONMENT
-
-    def evaluate(
-        self,
-        candidates: Sequence[Candidate],
-        progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None,
-    ) -> list[Verdict | None]:
-        found = []
-        for candidate in candidates:
-            found.append(self._one(candidate))
-            progress(candidate, found[-1])
-        return found
 
     def _one(self, candidate: Candidate) -> Verdict:
         cached = candidate.key in self.seen

@@ -5,7 +5,7 @@ import math
 
 import msgspec
 import pytest
-from fakes import save_policy
+from fakes import Says, save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
 
@@ -20,28 +20,19 @@ from cudal2.worker import Worker
 NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
 
 
-class FakePool:
+class FakePool(Says):
     """Finds the speedup that `speedups` says for a source, `default` otherwise; counts what it is asked."""
 
     def __init__(self, default=1.0, environment=HERE, **speedups):
-        self.default, self.where = default, environment
+        super().__init__(self.look, environment)
+        self.default = default
         self.speedups = {candidate(text).source: value for text, value in speedups.items()}
         self.asked = []
 
-    def environment(self):
-        return self.where
-
-    def evaluate(self, candidates, progress=lambda candidate, verdict: None):
-        verdicts = []
-        for one in candidates:
-            verdicts.append(self.judge(one))
-            progress(one, verdicts[-1])
-        return verdicts
-
-    def judge(self, one):
+    def look(self, one):
         self.asked.append(one)
         found = self.speedups.get(one.source, self.default)
-        return found if found is None else verdict(one, found or None, self.where)
+        return found if found is None else verdict(one, found or None, self.environment())
 
 
 @pytest.fixture
@@ -132,10 +123,10 @@ def test_continues_where_it_was_killed(run, archive, tmp_path):
         put(archive, problem.name, 1.5, problem)
 
     class Killed(FakePool):
-        def judge(self, one):
+        def look(self, one):
             if len(self.asked) == 2:
                 raise KeyboardInterrupt
-            return super().judge(one)
+            return super().look(one)
 
     with pytest.raises(KeyboardInterrupt):
         run([PROBLEM, NEAR, FAR], Killed(1.25))
@@ -259,8 +250,8 @@ def test_a_gpus_protocols_are_told_apart(tmp_path, archive, terminal):
         found += [msgspec.structs.replace(one, protocol=protocol) for one in timings]
 
     class Gpu(FakePool):
-        def judge(self, one):
-            return msgspec.structs.replace(super().judge(one), timings=tuple(found))
+        def look(self, one):
+            return msgspec.structs.replace(super().look(one), timings=tuple(found))
 
     entry = Candidate(candidate("a").source, PROBLEM, "sm_90a")
     archive.add(verdict(entry, 1.5), entry, None)

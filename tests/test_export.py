@@ -5,6 +5,7 @@ import msgspec
 import pytest
 import torch
 from exported import NN
+from fakes import Says
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, candidate, timing, verdict
 
@@ -32,18 +33,12 @@ def archive(tmp_path):
 def assess(tmp_path, archive, speedups, environment=HERE):
     """Archive and evaluate one kernel for each problem, as a worker that finds these speedups would."""
 
-    class Pool:
-        def environment(self):
-            return environment
-
-        def evaluate(self, candidates):
-            return [verdict(c, speedups[c.problem][1], environment) for c in candidates]
-
+    pool = Says(lambda candidate: verdict(candidate, speedups[candidate.problem][1], environment), environment)
     for problem, (source, speedup) in speedups.items():
         entry = Candidate(source, problem)
         archive.add(verdict(entry, speedup, environment), entry, None)
     quiet = Console(file=io.StringIO())
-    evaluate.run(tmp_path / "run", list(speedups), Pool(), Pool(), archive, neighbours=0, console=quiet)
+    evaluate.run(tmp_path / "run", list(speedups), pool, pool, archive, neighbours=0, console=quiet)
 
 
 def built(candidate):
@@ -82,15 +77,9 @@ def test_an_export_for_a_gpu_asks_nothing_of_the_processor(tmp_path, archive):
     entry = Candidate(candidate("a").source, FAST, "sm_90a")
     archive.add(verdict(entry, 2.5), entry, None)
 
-    class Pool:
-        def environment(self):
-            return HERE
-
-        def evaluate(self, candidates):
-            return [verdict(c, 2.5) for c in candidates]
-
+    pool = Says(lambda candidate: verdict(candidate, 2.5), HERE)
     quiet = Console(file=io.StringIO())
-    evaluate.run(tmp_path / "run", [FAST], Pool(), Pool(), archive, target="sm_90a", console=quiet)
+    evaluate.run(tmp_path / "run", [FAST], pool, pool, archive, target="sm_90a", console=quiet)
     written = export.run(tmp_path / "run", archive, built, HERE, target="sm_90a")
     assert written.target == "sm_90a" and written.instructions == ()
     (kernel,) = written.kernels

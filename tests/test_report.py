@@ -5,6 +5,7 @@ from itertools import product
 
 import msgspec
 import pytest
+from fakes import Says
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
 
@@ -58,16 +59,10 @@ def folder(tmp_path_factory):
     folder = make(tmp_path_factory.mktemp("runs") / "demo")
     (folder / "config.json").write_text('{"run": "<b>bold</b>"}')
 
-    class Pool:
-        def environment(self):
-            return HERE
-
-        def evaluate(self, candidates):
-            return [verdict(c, 1.25) for c in candidates]
-
+    pool = Says(lambda candidate: verdict(candidate, 1.25), HERE)
     with Archive(folder / "archive.sqlite") as archive:
         quiet = Console(file=io.StringIO())
-        evaluate.run(folder, [*PROBLEMS, Problem(8, 8, 8, "nn")], Pool(), Pool(), archive, console=quiet)
+        evaluate.run(folder, [*PROBLEMS, Problem(8, 8, 8, "nn")], pool, pool, archive, console=quiet)
     return folder
 
 
