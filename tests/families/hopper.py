@@ -5,7 +5,10 @@ Slow and small, for shapes of a few tiles; what it covers is said at the top of 
 
 import ctypes
 import re
+import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +88,7 @@ def translate(source: str) -> str:
         end = _closing(rest, at + len("asm volatile"))
         pieces += [rest[:at], _call(rest[at + len("asm volatile(") : end])]
         rest = rest[end + 1 :]
-    return f'#include "{HEADER}"\n' + "".join(pieces) + rest
+    return f'#include "{HEADER.name}"\n' + "".join(pieces) + rest
 
 
 def _launch_together(found: re.Match[str]) -> str:
@@ -94,12 +97,24 @@ def _launch_together(found: re.Match[str]) -> str:
     return f"return emu::launch_together({grid}, {threads}, {shared}, [=] {{ {kernel}({arguments}); }});"
 
 
+FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC"]
+_KEPT = tempfile.TemporaryDirectory(prefix="cudal2-hopper-")
+
+
+@cache
+def _precompiled() -> Path:
+    """A folder with the header, compiled once: a third of the time of every other build."""
+    header = Path(shutil.copy(HEADER, _KEPT.name))
+    subprocess.run(["g++", *FLAGS, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return header.parent
+
+
 def build(source: str, folder: Path) -> ctypes.CDLL:
     """The translated source as a library with `hgemm`, built in that folder."""
     path = folder / "emulated.cpp"
     path.write_text(translate(source))
-    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
-    done = subprocess.run(["g++", *flags, path, "-o", path.with_suffix(".so")], capture_output=True, text=True)
+    command = ["g++", *FLAGS, "-shared", "-I", _precompiled(), path, "-o", path.with_suffix(".so")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     library = ctypes.CDLL(str(path.with_suffix(".so")))
     library.emulator_report.restype = ctypes.c_char_p
