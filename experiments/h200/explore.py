@@ -1,0 +1,161 @@
+"""Many settings on many shapes, quickly, without the worker: where to look, not a verdict. data/settings came so.
+
+    python experiments/h200/explore.py SETTINGS.jsonl M_N_K,M_N_K,… OUT.jsonl [SECONDS]
+
+SETTINGS.jsonl holds {"family": …, "knobs": {…}} on each line. Every kernel is compiled once, then launched in this
+process beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl gets a
+line for each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its family was
+far faster), its microseconds and its speedup over that baseline. These are our own kernels: nothing protects the
+process from them but a parent that starts it again without the one that crashed or hung.
+"""
+
+import ctypes
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cudal2 import corpus
+from cudal2.problem import Problem, parse
+from cudal2.records import digest
+from cudal2.target import find
+from cudal2.worker.cuda import toolchain
+
+TARGET = find("sm_90a")
+PATIENCE = 20.0
+"""Seconds after which a kernel hangs."""
+BATCH, ROUNDS, ALGORITHMS = 0.5e-3, 3, 16
+SLOW = 1.6
+WRONG = 3e-3
+"""Relative RMS difference from torch.matmul that no rounding explains."""
+
+
+class Refused(Exception):
+    """A launcher answered with an error."""
+
+
+def build(folder: Path, settings: list[dict]) -> dict[str, dict]:
+    """A shared object for each setting, by the digest of its source; those that are there already are kept."""
+    families = {family.name: family for family in corpus.families(TARGET)}
+    tools = toolchain.find()
+    command = [*tools.command, *TARGET.flags, "-shared", "-Xcompiler", "-fPIC"]
+    command += [word for place in tools.cutlass for word in ("-isystem", str(place))]
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for setting in settings:
+        source = corpus.render(families[setting["family"]], setting["knobs"], "tn")
+        found[digest(source)] = (source, setting)
+
+    def make(name: str) -> None:
+        source, library = folder / f"{name}.cu", folder / f"{name}.so"
+        if not library.exists():
+            source.write_text(found[name][0])
+            subprocess.run([*command, str(source), "-o", f"{library}.new"], check=True, capture_output=True)
+            Path(f"{library}.new").rename(library)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(make, found))
+    return {name: setting for name, (_, setting) in found.items()}
+
+
+def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:
+    """Measure every kernel on one shape; `mark` says which one is at work."""
+    import torch
+
+    from cudal2.worker import timing
+    from cudal2.worker.cache import Cache
+    from cudal2.worker.cuda import baselines, tuning
+    from cudal2.worker.cuda.arena import matrices
+    from cudal2.worker.cuda.layout import layout
+    from cudal2.worker.cuda.names import split
+
+    baselines.REQUESTED = ALGORITHMS
+    vendor = baselines.Vendor(0, Cache(folder / "cache"))
+    place = layout(problem)
+    a, b, c = matrices(torch.empty(place.workspace // 2, dtype=torch.int16, device="cuda"), place)
+    a.normal_(), b.normal_()
+    sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
+    seconds = vendor.prepare(problem, sets.__getitem__)
+    best = min(seconds, key=seconds.__getitem__)
+    window = slice(0, timing.calls_for(seconds[best], BATCH, place.sets))
+    reference = torch.matmul(a[0], b[0].t())
+    workspace = torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
+    theirs = vendor.capture(best, problem, sets[split(best)[1]][window])
+    graphs, lines = {}, []
+    fastest: dict[str, float] = {}
+    for name, setting in settings.items():
+        mark.write_text(name)
+        hgemm = ctypes.CDLL(str(folder / f"{name}.so")).hgemm
+        hgemm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_void_p] * 2
+
+        def call(x, y, z, hgemm=hgemm):
+            stream = torch.cuda.current_stream().cuda_stream
+            sizes = (problem.m, problem.n, problem.k)
+            if hgemm(x.data_ptr(), y.data_ptr(), z.data_ptr(), *sizes, workspace.data_ptr(), stream):
+                raise Refused
+
+        try:
+            result = vendor.clock.run(call, sets["tn"][0])
+        except Refused:
+            lines.append({"problem": problem.mnk, **setting, "said": "refused"})
+            continue
+        if not tuning.difference(result, reference) < WRONG:
+            lines.append({"problem": problem.mnk, **setting, "said": "wrong"})
+            workspace.zero_()  # what the next one expects
+            continue
+        few = sets["tn"][: min(4, window.stop)]
+        first = vendor.clock.cold(vendor.clock.graph(call, few), len(few))
+        if first > SLOW * fastest.get(setting["family"], math.inf):
+            lines.append({"problem": problem.mnk, **setting, "said": "slow", "us": first * 1e6})
+            continue
+        fastest[setting["family"]] = min(first, fastest.get(setting["family"], math.inf))
+        graphs[name] = vendor.clock.graph(call, sets["tn"][window])
+    ours: dict[str, list[float]] = {name: [] for name in graphs}
+    baseline = []
+    for _ in range(ROUNDS + 1):
+        baseline.append(vendor.clock.replay(theirs) / window.stop)
+        for name, graph in graphs.items():
+            mark.write_text(name)
+            ours[name].append(vendor.clock.replay(graph) / window.stop)
+    base = statistics.median(baseline[1:])
+    for name, found in ours.items():
+        us, speedup = statistics.median(found[1:]) * 1e6, base / statistics.median(found[1:])
+        lines.append({"problem": problem.mnk, **settings[name], "said": "ok", "us": us, "speedup": round(speedup, 3)})
+    with out.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    top = max((line["speedup"] for line in lines if line["said"] == "ok"), default=0)
+    print(f"{problem.mnk:<20} {len(ours):>4} kernels  {base * 1e6:9.2f} µs  {top:.3f}", flush=True)
+
+
+def main(settings_path: str, shapes: str, out_path: str, limit: str = "300") -> None:
+    out, deadline = Path(out_path), time.monotonic() + float(limit)
+    folder = out.with_suffix(".kernels")
+    settings = build(folder, [json.loads(line) for line in Path(settings_path).read_text().splitlines()])
+    mark = folder / "at work"
+    for shape in shapes.split(","):
+        while time.monotonic() < deadline:
+            mark.write_text("")
+            child = subprocess.Popen([sys.executable, __file__, str(folder), shape, str(out)], stdin=subprocess.PIPE)
+            assert child.stdin
+            child.stdin.write(json.dumps(settings).encode())
+            child.stdin.close()
+            while child.poll() is None:
+                time.sleep(0.2)
+                if mark.read_text() and time.time() - mark.stat().st_mtime > PATIENCE:
+                    child.kill()
+            if child.returncode == 0 or not (culprit := mark.read_text()):
+                break
+            print(f"{shape}: {settings.pop(culprit)} crashed or hung", flush=True)
+
+
+if __name__ == "__main__":
+    if not sys.stdin.isatty() and len(sys.argv) == 4 and Path(sys.argv[1]).is_dir():
+        here = Path(sys.argv[1])
+        explore(here, json.loads(sys.stdin.read()), parse(sys.argv[2]), Path(sys.argv[3]), here / "at work")
+        os._exit(0)
+    main(*sys.argv[1:])
