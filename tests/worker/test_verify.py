@@ -119,6 +119,15 @@ def test_a_processor_s_fp16_sum_is_too_coarse_where_a_tensor_core_s_is_asked_for
     assert verify.check_timed(coarse[None], fine[None], problem, 16)[0] is Status.IMPRECISE
 
 
+@pytest.mark.parametrize("k", [16, 24, 40, 48, 328])
+def test_the_bound_is_what_rounding_after_every_chunk_gives_a_short_last_one_too(k: int) -> None:
+    a, b = torch.randn(256, k).half(), torch.randn(k, 192).half()
+    exact, sums = a.double() @ b.double(), torch.zeros(256, 192, dtype=torch.float16)
+    for start in range(0, k, 16):
+        sums = (sums.double() + a[:, start : start + 16].double() @ b[start : start + 16].double()).half()
+    assert verify.rho(sums, exact) == pytest.approx(verify.rho_limit("f16", k, 16) / 1.15, rel=0.05)
+
+
 def test_a_sum_within_one_chunk_is_rounded_once() -> None:
     assert verify.rho_limit("f16", 8, 16) == verify.rho_limit("f16", 16, 16) == pytest.approx(1.15)
 
