@@ -3,7 +3,11 @@
 Takes minutes: `pytest -m "gpu and slow" tests/families/test_on_gpu.py`.
 """
 
+import os
 import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -15,22 +19,28 @@ from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.target import Target
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool import Pool, deal
 
 SETTINGS = 200
 SHAPES = 24
+POOLS = 4
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def pool(target: Target, tmp_path_factory):
-    """Checks on every GPU there is; nothing is timed."""
-    devices = tuple(range(torch.cuda.device_count()))
-    config = WorkerConfig(cache=str(tmp_path_factory.mktemp("cache")), devices=devices, protocols=(), run_seconds=6)
-    with Pool(config, target.name) as pool:
-        yield pool
+def pools(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Pool]]:
+    """Checks on every GPU there is. Nothing is timed, so several workers may share each."""
+    config = WorkerConfig(
+        cache=str(tmp_path_factory.mktemp("cache")),
+        devices=tuple(range(torch.cuda.device_count())),
+        build_jobs=max(1, len(os.sched_getaffinity(0)) // POOLS),
+        protocols=(),
+        run_seconds=8,
+    )
+    with ExitStack() as stack:
+        yield [stack.enter_context(Pool(config, target.name)) for _ in range(POOLS)]
 
 
 def shapes(rng: random.Random) -> list[tuple[int, int, int]]:
@@ -54,11 +64,13 @@ def candidates(family: Family, target: Target) -> list[Candidate]:
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_right_whatever_the_setting_and_the_shape(pool: Pool, target: Target, name: str) -> None:
+def test_right_whatever_the_setting_and_the_shape(pools: list[Pool], target: Target, name: str) -> None:
     family = next((family for family in corpus.families(target) if family.name == name), None)
     if family is None:
         pytest.skip(f"{name} is not for {target.name}")
-    verdicts = pool.evaluate(candidates(family, target))
-    assert None not in verdicts, pool.fault
+    shares = deal(candidates(family, target), POOLS)
+    with ThreadPoolExecutor(POOLS) as threads:
+        verdicts = [verdict for share in threads.map(Pool.evaluate, pools, shares) for verdict in share]
+    assert None not in verdicts, next(pool.fault for pool in pools if pool.fault)
     bad = [f"{verdict.problem.name}: {verdict.status}, {verdict.reason}" for verdict in verdicts if not verdict.ok]
     assert not bad, "\n".join(bad)
