@@ -35,7 +35,13 @@ struct Reader {
 };
 
 inline void set_up(CUfunction function, unsigned shared, int carveout, const unsigned* cluster) {
-    if (shared > 48 << 10) CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared));
+    int fixed, most;
+    CHECK(cuFuncGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function));
+    CHECK(cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
+    // What needs no asking is 48 KB with the static part. Never lowered: another launch of the kernel may need more.
+    if ((size_t)shared + fixed > 48 << 10)
+        CHECK(cuFuncSetAttribute(
+            function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared > most ? (int)shared : most));
     if (carveout >= 0) CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, carveout));
     if (cluster[0] * cluster[1] * cluster[2] > 8)
         CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
