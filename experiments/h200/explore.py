@@ -20,11 +20,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
 from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import digest
 from cudal2.target import find
-from cudal2.worker.cuda import toolchain
+from cudal2.worker import timing
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda import baselines, toolchain, tuning
+from cudal2.worker.cuda.arena import matrices
+from cudal2.worker.cuda.clock import Enqueue
+from cudal2.worker.cuda.layout import layout
+from cudal2.worker.cuda.names import split
 
 TARGET = find("sm_90a")
 PATIENCE = 20.0
@@ -33,6 +41,8 @@ BATCH, ROUNDS, ALGORITHMS = 0.5e-3, 3, 16
 SLOW = 1.6
 WRONG = 3e-3
 """Relative RMS difference from torch.matmul that no rounding explains."""
+THEIRS = ""
+"""The baseline among the names of kernels: nobody to leave out after a crash."""
 
 
 class Refused(Exception):
@@ -63,73 +73,71 @@ def build(folder: Path, settings: list[dict]) -> dict[str, dict]:
     return {name: setting for name, (_, setting) in found.items()}
 
 
+def launcher(library: Path, problem: Problem, workspace: torch.Tensor) -> Enqueue:
+    """What enqueues the kernel on a set of matrices; that raises Refused."""
+    hgemm = ctypes.CDLL(str(library)).hgemm
+    hgemm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_void_p] * 2
+
+    def enqueue(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        pointers = (matrix.data_ptr() for matrix in (a, b, c))
+        stream = torch.cuda.current_stream().cuda_stream
+        if hgemm(*pointers, problem.m, problem.n, problem.k, workspace.data_ptr(), stream):
+            raise Refused
+
+    return enqueue
+
+
 def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:
     """Measure every kernel on one shape; `mark` says which one is at work."""
-    import torch
-
-    from cudal2.worker import timing
-    from cudal2.worker.cache import Cache
-    from cudal2.worker.cuda import baselines, tuning
-    from cudal2.worker.cuda.arena import matrices
-    from cudal2.worker.cuda.layout import layout
-    from cudal2.worker.cuda.names import split
-
     baselines.REQUESTED = ALGORITHMS
     vendor = baselines.Vendor(0, Cache(folder / "cache"))
-    place = layout(problem)
+    clock, place = vendor.clock, layout(problem)
     a, b, c = matrices(torch.empty(place.workspace // 2, dtype=torch.int16, device="cuda"), place)
     a.normal_(), b.normal_()
+    reference = torch.matmul(a[0], b[0].t())
     sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
+    workspace = torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
+
     seconds = vendor.prepare(problem, sets.__getitem__)
     best = min(seconds, key=seconds.__getitem__)
     window = slice(0, timing.calls_for(seconds[best], BATCH, place.sets))
-    reference = torch.matmul(a[0], b[0].t())
-    workspace = torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
-    theirs = vendor.capture(best, problem, sets[split(best)[1]][window])
-    graphs, lines = {}, []
+    few = sets["tn"][:4][window]
+    graphs, said = {THEIRS: vendor.capture(best, problem, sets[split(best)[1]][window])}, {}
     fastest: dict[str, float] = {}
     for name, setting in settings.items():
         mark.write_text(name)
-        hgemm = ctypes.CDLL(str(folder / f"{name}.so")).hgemm
-        hgemm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_void_p] * 2
-
-        def call(x, y, z, hgemm=hgemm):
-            stream = torch.cuda.current_stream().cuda_stream
-            sizes = (problem.m, problem.n, problem.k)
-            if hgemm(x.data_ptr(), y.data_ptr(), z.data_ptr(), *sizes, workspace.data_ptr(), stream):
-                raise Refused
-
+        call = launcher(folder / f"{name}.so", problem, workspace)
         try:
-            result = vendor.clock.run(call, sets["tn"][0])
+            result = clock.run(call, sets["tn"][0])
         except Refused:
-            lines.append({"problem": problem.mnk, **setting, "said": "refused"})
+            said[name] = {"said": "refused"}
             continue
         if not tuning.difference(result, reference) < WRONG:
-            lines.append({"problem": problem.mnk, **setting, "said": "wrong"})
+            said[name] = {"said": "wrong"}
             workspace.zero_()  # what the next one expects
             continue
-        few = sets["tn"][: min(4, window.stop)]
-        first = vendor.clock.cold(vendor.clock.graph(call, few), len(few))
-        if first > SLOW * fastest.get(setting["family"], math.inf):
-            lines.append({"problem": problem.mnk, **setting, "said": "slow", "us": first * 1e6})
+        first, family = clock.cold(clock.graph(call, few), len(few)), setting["family"]
+        if first > SLOW * fastest.get(family, math.inf):
+            said[name] = {"said": "slow", "us": first * 1e6}
             continue
-        fastest[setting["family"]] = min(first, fastest.get(setting["family"], math.inf))
-        graphs[name] = vendor.clock.graph(call, sets["tn"][window])
-    ours: dict[str, list[float]] = {name: [] for name in graphs}
-    baseline = []
+        fastest[family] = min(first, fastest.get(family, math.inf))
+        graphs[name] = clock.graph(call, sets["tn"][window])
+
+    rounds: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(ROUNDS + 1):
-        baseline.append(vendor.clock.replay(theirs) / window.stop)
         for name, graph in graphs.items():
             mark.write_text(name)
-            ours[name].append(vendor.clock.replay(graph) / window.stop)
-    base = statistics.median(baseline[1:])
-    for name, found in ours.items():
-        us, speedup = statistics.median(found[1:]) * 1e6, base / statistics.median(found[1:])
-        lines.append({"problem": problem.mnk, **settings[name], "said": "ok", "us": us, "speedup": round(speedup, 3)})
+            rounds[name].append(clock.replay(graph) / window.stop * 1e6)
+    microseconds = {name: statistics.median(found[1:]) for name, found in rounds.items()}
+    base = microseconds.pop(THEIRS)
+    for name, us in microseconds.items():
+        said[name] = {"said": "ok", "us": us, "speedup": round(base / us, 3)}
     with out.open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-    top = max((line["speedup"] for line in lines if line["said"] == "ok"), default=0)
-    print(f"{problem.mnk:<20} {len(ours):>4} kernels  {base * 1e6:9.2f} µs  {top:.3f}", flush=True)
+        file.writelines(
+            json.dumps({"problem": problem.mnk, **settings[name], **found}) + "\n" for name, found in said.items()
+        )
+    top = base / min(microseconds.values(), default=math.inf)
+    print(f"{problem.mnk:<20} {len(microseconds):>4} kernels  {base:9.2f} µs  {top:.3f}", flush=True)
 
 
 def main(settings_path: str, shapes: str, out_path: str, limit: str = "300") -> None:
