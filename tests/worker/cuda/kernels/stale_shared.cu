@@ -1,4 +1,4 @@
-// expect: wrong ok
+// expect: wrong imprecise ok
 // below: 1
 // problem: 64_64_4096_tn_f32
 // Looks for an earlier launch's result in what shared memory still holds: the right result at a lower cost, wherever
