@@ -38,6 +38,7 @@ def pools(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         build_jobs=max(1, len(os.sched_getaffinity(0)) // POOLS),
         protocols=(),
         run_seconds=8,
+        compile_seconds=300,
     )
     with ExitStack() as stack:
         yield [stack.enter_context(Pool(config, target.name)) for _ in range(POOLS)]
