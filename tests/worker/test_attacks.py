@@ -27,7 +27,7 @@ def worker(request, tmp_path_factory):
         cache=str(tmp_path_factory.mktemp("cache")),
         jail=request.param,
         compile_seconds=6,
-        run_seconds=4,
+        run_seconds=3,
         memory_mib=1024,
         timing_seconds=0.1,
         batch_ms=2,

@@ -165,7 +165,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_end_inside_the_limits(make, bomb):
-    built = make(BOMBS[bomb], seconds=4.0, memory=2 << 30)
+    built = make(BOMBS[bomb], seconds=2.0, memory=2 << 30)
     assert built.status in (Status.COMPILE_ERROR, Status.COMPILE_TIMEOUT), built.log
     assert not built.library and not built.cubin
     assert len(built.log) <= LOG_BYTES + 200 and "root:" not in built.log
