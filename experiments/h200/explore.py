@@ -23,12 +23,13 @@ from pathlib import Path
 import torch
 
 from cudal2 import corpus
+from cudal2.config import WorkerConfig
 from cudal2.problem import Problem, parse
-from cudal2.records import digest
+from cudal2.records import Status, digest
 from cudal2.target import find
-from cudal2.worker import timing
+from cudal2.worker import jail, timing
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import baselines, toolchain, tuning
+from cudal2.worker.cuda import baselines, build, tuning
 from cudal2.worker.cuda.arena import matrices
 from cudal2.worker.cuda.clock import Enqueue
 from cudal2.worker.cuda.layout import layout
@@ -49,24 +50,21 @@ class Refused(Exception):
     """A launcher answered with an error."""
 
 
-def build(folder: Path, settings: list[dict]) -> dict[str, dict]:
-    """A shared object for each setting, by the digest of its source; those that are there already are kept."""
+def libraries(folder: Path, settings: list[dict]) -> dict[str, dict]:
+    """A shared object for each setting, by the digest of its source; what was built before is recalled."""
     families = {family.name: family for family in corpus.families(TARGET)}
-    tools = toolchain.find()
-    command = [*tools.command, *TARGET.flags, "-shared", "-Xcompiler", "-fPIC"]
-    command += [word for place in tools.cutlass for word in ("-isystem", str(place))]
     folder.mkdir(parents=True, exist_ok=True)
+    cache, kind = Cache(folder / "cache"), jail.choose(WorkerConfig().jail)
     found = {}
     for setting in settings:
         source = corpus.render(families[setting["family"]], setting["knobs"], "tn")
         found[digest(source)] = (source, setting)
 
     def make(name: str) -> None:
-        source, library = folder / f"{name}.cu", folder / f"{name}.so"
-        if not library.exists():
-            source.write_text(found[name][0])
-            subprocess.run([*command, str(source), "-o", f"{library}.new"], check=True, capture_output=True)
-            Path(f"{library}.new").rename(library)
+        made = build.build(found[name][0], TARGET, cache, kind, seconds=300)
+        if made.status is not Status.OK:
+            raise RuntimeError(f"{found[name][1]}: {made.log}")
+        (folder / f"{name}.so").write_bytes(made.library)
 
     with ThreadPoolExecutor() as threads:
         list(threads.map(make, found))
@@ -143,7 +141,7 @@ def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path
 def main(settings_path: str, shapes: str, out_path: str, limit: str = "300") -> None:
     out, deadline = Path(out_path), time.monotonic() + float(limit)
     folder = out.with_suffix(".kernels")
-    settings = build(folder, [json.loads(line) for line in Path(settings_path).read_text().splitlines()])
+    settings = libraries(folder, [json.loads(line) for line in Path(settings_path).read_text().splitlines()])
     mark = folder / "at work"
     for shape in shapes.split(","):
         while time.monotonic() < deadline:
