@@ -321,7 +321,7 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, 
     """Also with fewer steps of k than blocks, and with tiles beyond the edges of C."""
     member = family(name)
     library = hopper.build(corpus.render(member, setting(member, stages=2, **knobs), layout), tmp_path)
-    for seed, shape in enumerate([(8, 8, 8), (136, 72, 1096), (136, 136, 200)]):
+    for seed, shape in enumerate([(8, 8, 8), (136, 72, 1096), (264, 136, 200)]):
         problem = Problem(*shape, layout)
         assert hopper.run(library, problem, seed, processors=1 + seed) == "", shape
 
