@@ -65,6 +65,14 @@ class Jailed(msgspec.Struct, frozen=True):
         with suppress(ProcessLookupError):
             os.kill(self.inside, number)
 
+    def stopped(self) -> bool:
+        """Whether every thread of the first process inside stands still, as after SIGSTOP, or is gone."""
+        try:
+            threads = [path.read_text() for path in Path(f"/proc/{self.inside}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):  # one of them ended just now
+            return False
+        return all(text.rpartition(") ")[2][0] in "TtZX" for text in threads)
+
     def kill(self) -> None:
         """End every process of the jail and wait for it."""
         self.signal(signal.SIGKILL)  # of a pid namespace this is the init: the kernel ends the rest

@@ -45,7 +45,7 @@ def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
     position = int(arena.calls[first, 2]) + arena.c(first).nbytes
     arena._bytes[arenas.OUTPUTS][position] ^= 1
     assert not arena.canaries_intact()
-    arena.restore_canaries()
+    arena.wipe_outputs()
     assert arena.canaries_intact()
 
 
@@ -59,6 +59,16 @@ def test_filling_changes_every_input_and_nothing_else(arena: Arena) -> None:
             for matrix in (arena.a(slot), arena.b(slot)):
                 assert matrix.isfinite().all() and matrix.float().std() > 0.5
     assert (arena._bytes[arenas.INPUTS][: len(header)] == header).all()
+
+
+def test_a_and_b_of_a_slot_come_from_unrelated_places() -> None:
+    """Else who knows where A was cut from also knows B."""
+    arena = Arena(Problem(8, 8, 8))
+    pool = torch.arange(1 << 15, dtype=torch.int16).view(torch.float16)
+    arena.fill_inputs(GUARDED, 50, pool)
+    starts = [[int(m.view(torch.int16)[0, 0]) for m in (arena.a(s), arena.b(s))] for s in range(GUARDED, GUARDED + 50)]
+    assert len({b - a for a, b in starts}) > 40
+    arena.close()
 
 
 def test_slots_outgrow_the_caches() -> None:

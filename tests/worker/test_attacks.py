@@ -31,7 +31,7 @@ def worker(request, tmp_path_factory):
         memory_mib=1024,
         timing_seconds=0.1,
         batch_ms=2,
-        min_pairs=3,
+        min_pairs=5,
         disturbed=1e3,
     )
     with Worker(config) as worker:

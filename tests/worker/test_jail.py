@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -154,6 +155,60 @@ def test_gpu_filter_lets_a_driver_listen_but_reaches_nobody() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("filter_program", ["toolchain", "gpu"])
+def test_no_filter_lets_act_on_another_process(filter_program: str) -> None:
+    script = f"""
+    import errno, os, resource, signal, subprocess
+    from cudal2.worker import landlock, seccomp
+
+    other = subprocess.Popen(["/bin/sleep", "100"]).pid
+    assert landlock._libc.prctl(landlock.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    landlock.load_filter(seccomp.{filter_program}())
+
+    def refused(call, *arguments):
+        try:
+            call(*arguments)
+        except PermissionError:
+            return True
+
+    cores, limit = os.sched_getaffinity(0), resource.getrlimit(resource.RLIMIT_CORE)
+    os.sched_setaffinity(0, cores)  # its own it may choose
+    resource.setrlimit(resource.RLIMIT_CORE, limit)
+    assert refused(os.sched_setaffinity, other, cores)
+    assert refused(resource.prlimit, other, resource.RLIMIT_CPU, (1, 1))
+    assert refused(os.setpriority, os.PRIO_PROCESS, other, 19)
+    assert refused(os.setpriority, os.PRIO_USER, 0, 19)
+    assert refused(os.sched_setscheduler, other, os.SCHED_BATCH, os.sched_param(0))
+    for number in (0, signal.SIGSTOP, signal.SIGKILL):
+        assert refused(os.kill, other, number)
+    assert refused(os.pidfd_open, other)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    subprocess.run(["pkill", "-f", "/bin/sleep 100"])
+    assert done.returncode == 0, done.stderr
+
+
+def test_stopped_means_every_thread(kind: str, folder: Path) -> None:
+    script = "i=0; echo > ready; while :; do i=$((i+1)); done"
+    jailed = jail.start(
+        kind, ["/bin/sh", "-c", script], writable=[folder], limits=jail.Limits(), filter_program=seccomp.toolchain()
+    )
+    while not (folder / "ready").exists():
+        time.sleep(0.01)
+    assert not jailed.stopped()
+    jailed.signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while not jailed.stopped() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert jailed.stopped()
+    jailed.signal(signal.SIGCONT)
+    while jailed.stopped() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert not jailed.stopped()
+    jailed.kill()
+    assert jailed.stopped(), "what is gone stands still"
 
 
 def test_kill_reaches_the_children(kind: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, HarnessFault, Status
@@ -93,6 +94,57 @@ def test_large_problem_uses_its_guarded_slots(hasty, monkeypatch) -> None:
     with Worker(hasty) as worker:
         verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
         assert verdict.ok and verdict.timing.calls <= 2
+
+
+HOARDER = """
+#include <cstddef>
+extern "C" size_t hgemm_workspace(int, int, int) { return 64 << 20; }
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    volatile long* mark = (long*)((char*)workspace + (50 << 20));
+    if (*mark == MARK) return 77;
+    if (FIRST) *mark = MARK;
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) {
+            float sum = 0;
+            for (int k = 0; k < K; ++k) sum += (float)A[i * K + k] * (float)B[j * K + k];
+            C[i * N + j] = (_Float16)sum;
+        }
+    return 0;
+}
+"""
+
+
+def test_no_candidate_finds_what_another_left_in_its_workspace(hasty) -> None:
+    config = msgspec.structs.replace(hasty, protocols=())
+    first, second = (HOARDER.replace("MARK", "0x5ec4e7").replace("FIRST", flag) for flag in "10")
+    with Worker(config) as worker:
+        # In the four checks it finds the poison of its own workspace, not what it wrote the call before.
+        assert worker.evaluate(Candidate(first, PROBLEM)).ok
+        assert worker.evaluate(Candidate(second, PROBLEM)).ok
+
+
+def test_no_candidate_finds_what_another_wrote_to_the_outputs(hasty) -> None:
+    with Worker(hasty) as worker:
+        assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
+        arena = worker.backend.bench._arena(PROBLEM)
+        seen = []
+        begin = worker.backend.bench._verify
+
+        def look(side, arena, room):
+            seen.append({int(arena.c(slot).view(torch.int16)[0, 0]) for slot in range(arena.count)})
+            return begin(side, arena, room)
+
+        worker.backend.bench._verify = look
+        assert worker.evaluate(Candidate(NAIVE + "//", PROBLEM)).ok
+    assert len(seen[0]) == 1, "one pattern in all of them"
+
+
+def test_each_candidate_is_timed_on_normals_of_its_own(hasty) -> None:
+    with Worker(hasty) as worker:
+        bench = worker.backend.bench
+        arena = bench._arena(PROBLEM)
+        pools = [bench._stage(arena).pool for _ in range(2)]
+    assert not torch.equal(*pools)
 
 
 def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:

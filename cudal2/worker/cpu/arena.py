@@ -1,10 +1,10 @@
 """The buffers of one problem: shared memory that the parent owns and a candidate sees through guard pages.
 
-Three memory files. `inputs` (read-only for the candidate) holds the table of calls, every A and every B;
-`outputs` every C; `scratch` the workspace. A slot is one A, one B and one C. The first GUARDED slots lie between
-pages nobody may touch: slot 0 ends where the page after it starts, slot 1 starts where the page before it ends,
-so that one step too far in either direction faults. The other slots are packed, with a canary band after each
-C, and there are enough of them that going round them leaves no cache warm.
+Two memory files. `inputs` (read-only for the candidate) holds the table of calls, every A and every B; `outputs`
+every C. A slot is one A, one B and one C. The first GUARDED slots lie between pages nobody may touch: slot 0 ends
+where the page after it starts, slot 1 starts where the page before it ends, so that one step too far in either
+direction faults. The other slots are packed, with a canary band after each C, and there are enough of them that going
+round them leaves no cache warm. The workspace is each candidate's own (`workspace.py`).
 """
 
 import mmap
@@ -27,21 +27,20 @@ ROTATION_BYTES = 64 << 20
 PACKED_LIMIT = 128 << 20
 """No packed slots where one slot alone is larger; the guarded ones then serve for timing as well."""
 MAX_SLOTS = 4096
-SCRATCH_LIMIT = 256 << 20
 CANARY = 0xA7
-INPUTS, OUTPUTS, SCRATCH = range(3)
+INPUTS, OUTPUTS = range(2)
 
 
 def round_up(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def _fill(target: np.ndarray, pool: np.ndarray) -> None:
+def _fill(target: np.ndarray, pool: np.ndarray, rng: np.random.Generator) -> None:
     """Copy windows of `pool` over all of `target` (bytes), each from a secret multiple of 16 bytes."""
     done, window = 0, len(pool) // 2
     while done < len(target):
         size = min(window, len(target) - done)
-        start = secrets.randbelow((len(pool) - size) // 16) * 16
+        start = int(rng.integers((len(pool) - size) // 16)) * 16
         target[done : done + size] = pool[start : start + size]
         done += size
 
@@ -68,7 +67,7 @@ class Arena:
         sizes = self._lay_out()
         self.fds, self._maps = [], []
         try:
-            for name, size in zip(("inputs", "outputs", "scratch"), (*sizes, SCRATCH_LIMIT + 2 * PAGE)):
+            for name, size in zip(("inputs", "outputs"), sizes):
                 fd = os.memfd_create(name)
                 self.fds.append(fd)
                 os.ftruncate(fd, size)
@@ -81,20 +80,18 @@ class Arena:
             ) from error
         self._bytes = [np.frombuffer(memory, dtype=np.uint8) for memory in self._maps]
         self._write_header()
-        self._bytes[OUTPUTS][:] = CANARY
+        self.wipe_outputs()
 
     def _lay_out(self) -> tuple[int, int]:
         """Fill in calls, guards and bands; returns the sizes of the inputs and outputs files."""
-        header = 16 + self.calls.nbytes + 24 * (6 * GUARDED + 2)
+        header = 16 + self.calls.nbytes + 24 * 6 * GUARDED
         ends = [round_up(header, PAGE), 0]
         for slot in range(self.count):
             for matrix, size in enumerate(self._sizes):
                 file = OUTPUTS if matrix == 2 else INPUTS
                 place = self._guarded if slot < GUARDED else self._packed
                 self.calls[slot, matrix], ends[file] = place(file, ends[file], size, at_end=slot == 0)
-        end = round_up(ends[OUTPUTS], PAGE)
-        self._guards += [(SCRATCH, 0, PAGE), (SCRATCH, PAGE + SCRATCH_LIMIT, PAGE)]
-        return round_up(ends[INPUTS], PAGE), end
+        return round_up(ends[INPUTS], PAGE), round_up(ends[OUTPUTS], PAGE)
 
     def _guarded(self, file: int, start: int, size: int, at_end: bool) -> tuple[int, int]:
         start = round_up(start, PAGE)
@@ -138,15 +135,22 @@ class Arena:
         return self._view(2, slot)
 
     def fill_inputs(self, first: int, count: int, pool: Tensor) -> None:
-        """Overwrite A and B of packed or guarded slots with windows of `pool` (float16) at secret places."""
-        normals = pool.numpy().view(np.uint8)
-        if first >= GUARDED:  # packed slots touch, so one run of memory covers them
-            start, end = int(self.calls[first, 0]), int(self.calls[first + count - 1, 1]) + self._sizes[1]
-            _fill(self._bytes[INPUTS][start:end], normals)
+        """Overwrite A and B of packed or guarded slots with windows of `pool` (float16), each at a secret place."""
+        normals, rng = pool.numpy().view(np.uint8), np.random.default_rng(secrets.randbits(128))
+        places = self.calls[first : first + count, :2].tolist()
+        most = len(normals) // 2
+        if max(self._sizes[:2]) > most:
+            for slot in range(first, first + count):
+                for matrix in (0, 1):
+                    _fill(self._span(matrix, slot), normals, rng)
             return
-        for slot in range(first, first + count):
-            for matrix in (0, 1):
-                _fill(self._span(matrix, slot), normals)
+        # Thousands of small slots: all places are drawn at once.
+        inputs, starts = self._bytes[INPUTS], (rng.integers(most // 16, size=(count, 2)) * 16).tolist()
+        (a_size, b_size), data = self._sizes[:2], memoryview(normals)
+        target = memoryview(inputs)
+        for (a, b), (from_a, from_b) in zip(places, starts):
+            target[a : a + a_size] = data[from_a : from_a + a_size]
+            target[b : b + b_size] = data[from_b : from_b + b_size]
 
     def outputs(self, first: int, count: int) -> list[Tensor]:
         """Views that together hold the C matrices of these slots, each [slots, M, N]."""
@@ -159,28 +163,26 @@ class Arena:
         data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size].view(np.float16)
         return [torch.from_numpy(data).as_strided((count, m, n), (stride // 2, n, 1))]
 
-    def scratch(self, size: int) -> np.ndarray:
-        """The first `size` bytes of the workspace that a candidate gets."""
-        return self._bytes[SCRATCH][PAGE : PAGE + size]
+    def words(self, file: int) -> memoryview:
+        """All of INPUTS or OUTPUTS as 16-bit words; a matrix begins at half its offset in `calls`."""
+        return memoryview(self._bytes[file]).cast("H")
 
     def canaries_intact(self) -> bool:
         """Whether every byte between and around the C matrices is as the parent left it."""
         outputs = self._bytes[OUTPUTS]
         return all((outputs[offset : offset + length] == CANARY).all() for offset, length in self._bands)
 
-    def restore_canaries(self) -> None:
-        """Make the bands whole again, for the next candidate."""
-        for offset, length in self._bands:
-            self._bytes[OUTPUTS][offset : offset + length] = CANARY
+    def wipe_outputs(self) -> None:
+        """For the next candidate: whole bands, and nothing of what the one before it wrote."""
+        self._bytes[OUTPUTS][:] = CANARY
 
-    def files_for_candidate(self) -> tuple[int, int, int]:
-        """Fresh descriptors of the three files, `inputs` read-only for good; the caller closes them."""
-        read_only = os.open(f"/proc/self/fd/{self.fds[INPUTS]}", os.O_RDONLY)
-        return read_only, os.dup(self.fds[OUTPUTS]), os.dup(self.fds[SCRATCH])
+    def files_for_candidate(self) -> tuple[int, int]:
+        """Fresh descriptors of the two files, `inputs` read-only for good; the caller closes them."""
+        return os.open(f"/proc/self/fd/{self.fds[INPUTS]}", os.O_RDONLY), os.dup(self.fds[OUTPUTS])
 
     @property
     def bytes(self) -> int:
-        """Address space that mapping all three files takes."""
+        """Address space that mapping both files takes."""
         return sum(len(memory) for memory in self._maps)
 
     def close(self) -> None:

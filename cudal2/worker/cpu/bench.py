@@ -12,15 +12,15 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
 from cudal2.worker import inputs, jail, timing, verify
-from cudal2.worker.cpu.arena import CANARY, PACKED_LIMIT, Arena
+from cudal2.worker.cpu.arena import PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, ONE_THREAD, Baselines
 from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, threads
 from cudal2.worker.cpu.session import Side, start_candidate
+from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
 
-POOL = 4 << 20
-"""Normals that timed inputs are cut from, at places drawn anew for every batch."""
-SCRATCH_BAND = 1 << 16
+POOL = 1 << 20, 4 << 20
+"""Fewest and most normals that timed inputs are cut from, at places drawn anew for every batch."""
 FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
 LARGE_FLOP = 1e9
@@ -32,13 +32,11 @@ programs have the processors."""
 
 
 class CpuBench:
-    """Owns the buffers, the baselines' process and a pool of normals; judges one kernel at a time."""
+    """Owns the buffers and the baselines' process; judges one kernel at a time."""
 
     def __init__(self, config: WorkerConfig, kind: jail.Kind, threads: int, runner: Path) -> None:
         self.config, self.kind, self.threads, self.runner = config, kind, threads, runner
         self._arenas: OrderedDict[Problem, Arena] = OrderedDict()
-        self._pool = torch.empty(POOL, dtype=torch.float16)
-        inputs.fill_normal(inputs.generator(), self._pool)
         self._baselines: Baselines | None = None
         self._known: dict[Problem, dict[str, float]] = {}
 
@@ -52,14 +50,16 @@ class CpuBench:
         """Check a shared object on fresh inputs, then time it. HarnessFault only where the harness fails."""
         clock = Clock()
         arena = self._arena(problem)
-        arena.restore_canaries()
+        arena.wipe_outputs()
+        room = Workspace()
         clock.lap("arena")
         checks: dict = {}
         side = None
         try:
-            side, workspace = start_candidate(
+            side = start_candidate(
                 library,
                 arena,
+                room,
                 self.kind,
                 self.runner,
                 threads=self.threads,
@@ -67,9 +67,9 @@ class CpuBench:
                 seconds=self.config.run_seconds,
             )
             clock.lap("start")
-            checks = self._verify(side, arena, workspace)
+            checks = self._verify(side, arena, room)
             clock.lap("verify")
-            timings = self._time(side, arena, workspace) if self.config.protocols else ()
+            timings = self._time(side, arena, room) if self.config.protocols else ()
             clock.lap("time")
             return Outcome(Status.OK, timings=timings, seconds=clock.laps, **checks)
         except CandidateFailed as failed:
@@ -78,14 +78,15 @@ class CpuBench:
         finally:
             if side:
                 side.close()
+            room.close()
 
     @threads(1)
-    def _verify(self, side: Side, arena: Arena, workspace: int) -> dict:
+    def _verify(self, side: Side, arena: Arena, room: Workspace) -> dict:
         """Normals, integers, wide integers, and the normals again; raises CandidateFailed."""
         problem, rng = arena.problem, inputs.generator()
         normal = inputs.normal(rng, problem)
         exact = self._reference(normal, problem)
-        first = self._run_on(side, arena, 0, normal, workspace)
+        first = self._run_on(side, arena, 0, normal, room)
         found, rho, error = verify.check_normal(first, exact, problem, CPU.rounding)
         raise_finding(found)
         for slot, make, name in (
@@ -93,9 +94,9 @@ class CpuBench:
             (0, inputs.wide_integers, "11-bit integers"),
         ):
             data = make(rng, problem)
-            result = self._run_on(side, arena, slot, data, workspace)
+            result = self._run_on(side, arena, slot, data, room)
             raise_finding(verify.check_exact(result, self._reference(data, problem), name))
-        again = self._run_on(side, arena, 1, normal, workspace)
+        again = self._run_on(side, arena, 1, normal, room)
         raise_finding(verify.check_normal(again, exact, problem, CPU.rounding)[0])
         return {"rho": rho, "max_error": error, "repeatable": torch.equal(first, again)}
 
@@ -103,28 +104,28 @@ class CpuBench:
         with threads(self.threads if problem.flop > LARGE_FLOP else 1):
             return verify.reference(*data, problem)
 
-    def _run_on(self, side: Side, arena: Arena, slot: int, data, workspace: int) -> Tensor:
+    def _run_on(self, side: Side, arena: Arena, slot: int, data, room: Workspace) -> Tensor:
         """One call in a guarded slot on poisoned C and workspace; returns a copy of C."""
         for matrix, values in zip((arena.a(slot), arena.b(slot)), data):
             matrix.copy_(values)
         inputs.poison(arena.c(slot))
-        arena.scratch(workspace + SCRATCH_BAND)[:] = CANARY
-        side.run(slot, 1, None)
-        self._check_bands(arena, workspace)
+        room.poison()
+        side.run(slot, 1)
+        self._check_bands(arena, room)
         return arena.c(slot).clone()
 
-    def _check_bands(self, arena: Arena, workspace: int) -> None:
+    def _check_bands(self, arena: Arena, room: Workspace) -> None:
         if not arena.canaries_intact():
             raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside the output")
-        if (arena.scratch(workspace + SCRATCH_BAND)[workspace:] != CANARY).any():
+        if room.overrun():
             raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beyond the workspace it asked for")
 
-    def _time(self, side: Side, arena: Arena, workspace: int) -> tuple[Timing, ...]:
+    def _time(self, side: Side, arena: Arena, room: Workspace) -> tuple[Timing, ...]:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
         known = self.baseline_seconds(arena.problem)
         best = min(known, key=known.__getitem__)
         paired = self._pair(side, arena, best, known[best])
-        self._check_bands(arena, workspace)
+        self._check_bands(arena, room)
         floor = max(arena.problem.flop / (FLOOR_FLOPS * self.threads), arena.problem.bytes / FLOOR_BYTES)
         if paired.candidate_us < floor * 1e6:
             raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
@@ -196,7 +197,12 @@ class CpuBench:
         return fastest_seconds(self._vendor(arena, name), self._stage(arena))
 
     def _stage(self, arena: Arena) -> Stage:
-        return Stage(arena, self._pool, self.config)
+        """With normals that no earlier candidate has seen."""
+        low, high = POOL
+        largest = max(arena.a(0).numel(), arena.b(0).numel())
+        pool = torch.empty(min(high, max(low, 4 * largest)), dtype=torch.float16)
+        inputs.fill_normal(inputs.generator(), pool)
+        return Stage(arena, pool, self.config)
 
     def _arena(self, problem: Problem) -> Arena:
         if problem not in self._arenas:

@@ -10,16 +10,19 @@ import torch
 from torch import Tensor
 
 from cudal2.config import WorkerConfig
-from cudal2.records import Timing
+from cudal2.records import Status, Timing
 from cudal2.target import CPU
 from cudal2.worker import inputs, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, Arena
+from cudal2.worker.cpu.perturbation import Perturbation
 from cudal2.worker.cpu.session import Side
-from cudal2.worker.outcome import raise_finding
+from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
 BASELINE_BATCHES = 7
+GUESSES = 3
+"""Single calls from which is told how many make a batch; the first is slow."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -47,10 +50,21 @@ class Stage(msgspec.Struct, frozen=True):
         for part in self.arena.outputs(first, count):
             inputs.poison(part)
 
-    def run(self, side: Side, first: int, calls: int, expected: float) -> float:
-        """Seconds of the batch. A call on a slot outside it wakes the side up first, unless calls are slow."""
-        warm = (0 if self.arena.first_timed else 1 - first) if expected < SLOW_CALL else None
-        return side.run(first, calls, warm)
+    def outputs(self, first: int, count: int) -> list[Tensor]:
+        """Copies of the outputs of these slots, each [slots, M, N]."""
+        return [part.clone() for part in self.arena.outputs(first, count)]
+
+    def wake(self, side: Side, expected: float) -> None:
+        """A call outside any batch, so that the process and its threads are awake in the next one.
+
+        It comes before the batch has inputs. Slow calls (`expected` seconds) need none.
+        """
+        if expected < SLOW_CALL:
+            side.run(0, 1)
+
+    def perturbation(self, first: int, calls: int, change: bool) -> Perturbation | None:
+        """For a batch of so many calls; None where no call has a later one to be found out by."""
+        return Perturbation(self.arena, first, calls, change) if first >= GUARDED and calls > 1 else None
 
 
 @contextmanager
@@ -68,17 +82,24 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def timed(side: Side, first: int, calls: int, expected: float, perturbation: Perturbation | None) -> float:
+    """Seconds a call of a batch that is perturbed at a random moment; a call is expected to take so many seconds."""
+    moment = secrets.randbelow(1000) / 1000 * calls * expected
+    return side.run(first, calls, (moment, perturbation) if perturbation else None) / calls
+
+
 @threads(1)
 def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: float) -> Timing:
     """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call).
 
-    Every batch has inputs of its own, a poisoned C, and slots moved on by one batch; every output of a timed call is
-    compared with the vendor's result on the same inputs. Raises CandidateFailed.
+    Every batch has inputs of its own, which its side sees when its clock runs and not before; a poisoned C; and slots
+    moved on by one batch. Some inputs change while it runs. Every output of a timed call is compared with the vendor's
+    result on the same inputs. Raises CandidateFailed.
     """
     arena, config = stage.arena, stage.config
     started, batch, first = time.perf_counter(), config.batch_ms / 1e3, arena.first_timed
     stage.fill(first, 1)
-    candidate, baseline = [side.run(first, 1, None)], [vendor_seconds]  # guesses, dropped below
+    candidate, baseline = [side.run(first, 1) for _ in range(GUESSES)], [vendor_seconds]  # dropped below
     warm_up = True
     while True:
         # A disturbed batch looks slow: go by the fastest seen.
@@ -89,19 +110,31 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
             candidate, baseline, warm_up = [], [], False
         count = max(mine, theirs)
         first = stage.next_window(first, count)
+        stage.wake(side, expected[0])
+        stage.wake(vendor, expected[1])
         stage.fill(first, count)
-        results: list[Tensor] = []
-        references: list[Tensor] = []
-        sides = [
-            (side, mine, expected[0], candidate, results),
-            (vendor, theirs, expected[1], baseline, references),
-        ]
-        for who, calls, guess, seconds, outputs in sides if secrets.randbelow(2) else reversed(sides):
+        perturbed = stage.perturbation(first, mine, change=True)
+        vendor_first = bool(secrets.randbelow(2))
+        for who in ("vendor", "candidate") if vendor_first else ("candidate", "vendor"):
             stage.poison(first, count)
-            seconds.append(stage.run(who, first, calls, guess) / calls)
-            if calls < mine:  # the vendor, whose result is wanted for each of the candidate's calls
-                who.run(first + calls, mine - calls, None)
-            outputs += [part.clone() for part in arena.outputs(first, mine)]
+            if who == "candidate":
+                candidate.append(timed(side, first, mine, expected[0], perturbed))
+                results = stage.outputs(first, mine)
+            else:
+                alike = stage.perturbation(first, theirs, change=False)
+                baseline.append(timed(vendor, first, theirs, expected[1], alike))
+                if theirs < mine:  # its result is wanted for each of the candidate's calls
+                    vendor.run(first + theirs, mine - theirs)
+                references = stage.outputs(first, mine)
+        if perturbed:
+            if perturbed.early is not None:
+                raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
+            for slot in perturbed.changed:
+                if vendor_first:
+                    vendor.run(slot, 1)
+                    references[0][slot - first] = arena.c(slot)
+            for slot in perturbed.unsure:  # may have used either input
+                results[0][slot - first] = references[0][slot - first]
         for result, reference in zip(results, references):
             raise_finding(verify.check_timed(result, reference, arena.problem, CPU.rounding))
         first += count
@@ -120,6 +153,10 @@ def fastest_seconds(side: Side, stage: Stage) -> float:
     """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds."""
     first = stage.arena.first_timed
     stage.fill(first, stage.most)
-    guess = side.run(first, 1, None)
+    guess = side.run(first, 1)
     calls = timing.calls_for(guess, stage.config.batch_ms / 1e3, stage.most)
-    return min(stage.run(side, first, calls, guess) / calls for _ in range(BASELINE_BATCHES))
+    found = []
+    for _ in range(BASELINE_BATCHES):
+        stage.wake(side, guess)
+        found.append(side.run(first, calls) / calls)
+    return min(found)

@@ -1,6 +1,6 @@
 // Hosts one candidate inside the jail: loads its shared object, then calls it on the parent's buffers when told.
 //
-//   runner KERNEL.so LOADING.bpf RUNNING.bpf COMMAND_FD REPLY_FD INPUTS_FD OUTPUTS_FD SCRATCH_FD M N K
+//   runner KERNEL.so LOADING.bpf RUNNING.bpf COMMAND_FD REPLY_FD INPUTS_FD OUTPUTS_FD WORKSPACE_FD M N K
 //
 // The parent owns the memory, the clock and the judgement. A candidate shares this process and can therefore say
 // anything on the reply pipe; nothing the parent concludes rests on a reply being true (see session.py).
@@ -32,9 +32,10 @@ struct Reply { uint32_t kind; int32_t code; uint64_t detail; };
 enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN };
 
 constexpr int COMMAND_FD = 100, REPLY_FD = 101;
+constexpr size_t WORKSPACE = 4096;  // where it begins in its file, behind a page that nobody may touch (workspace.py)
 
 struct Region { char* base; size_t size; };
-Region regions[3];  // inputs, outputs, scratch
+Region regions[3];  // inputs, outputs, workspace
 
 void reply(uint32_t kind, int32_t code = 0, uint64_t detail = 0) {
     const Reply message{kind, code, detail};
@@ -102,6 +103,7 @@ int main(int argc, char** argv) {
     const Guard* guards = reinterpret_cast<const Guard*>(calls + header.calls);
     for (uint64_t i = 0; i < header.guards; ++i)
         if (mprotect(regions[guards[i].file].base + guards[i].offset, guards[i].length, PROT_NONE)) return 2;
+    if (mprotect(regions[2].base, WORKSPACE, PROT_NONE)) return 2;
 
     static char alternate[1 << 16];
     const stack_t stack{alternate, 0, sizeof alternate};
@@ -128,9 +130,12 @@ int main(int argc, char** argv) {
     Command command;
     while (read(COMMAND_FD, &command, sizeof command) == sizeof command) {
         int code = 0;
-        for (uint32_t i = command.first; i < command.first + command.count && !code; ++i)
+        for (uint32_t i = command.first; i < command.first + command.count && !code; ++i) {
             code = hgemm(regions[0].base + calls[i].a, regions[0].base + calls[i].b, regions[1].base + calls[i].c,
-                         M, N, K, regions[2].base + 4096);
+                         M, N, K, regions[2].base + WORKSPACE);
+            // What a call wrote is seen before the next one reads: perturbation.py concludes from one on the other.
+            __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        }
         code ? reply(RETURNED_ERROR, code) : reply(DONE);
     }
     _exit(0);  // no destructors: they are the candidate's code

@@ -3,7 +3,7 @@
 The candidate's host (`runner.cpp`, jailed) and the baselines' host (`baseline_host.py`, ours) speak the same
 protocol over two pipes, so that whatever the protocol costs, both sides of a comparison pay it. A side is stopped
 (SIGSTOP) whenever it is not being timed: it cannot compute ahead, spin beside its rival, or finish a call that it
-has already called done.
+has already called done. The clock runs from before it is let go until after it was told to stop.
 """
 
 import os
@@ -17,13 +17,18 @@ from pathlib import Path
 
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import jail
-from cudal2.worker.cpu.arena import SCRATCH_LIMIT, Arena
+from cudal2.worker.cpu import workspace
+from cudal2.worker.cpu.arena import Arena
+from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
 DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN = range(7)
 CPU_SECONDS = 3600  # a stop for what slips past every other limit
 REGIONS = ("", "an input", "the output", "the workspace")
+
+Meanwhile = tuple[float, Callable[[], None]]
+"""Something to do so many seconds after a batch of calls has begun."""
 
 
 class Side:
@@ -57,34 +62,40 @@ class Side:
             data += part
         return REPLY.unpack(data)
 
-    def run(self, first: int, count: int, warm: int | None) -> float:
-        """Seconds that calls `first` to `first + count - 1` took; the side is stopped again before this returns.
+    def run(self, first: int, count: int, meanwhile: Meanwhile | None = None) -> float:
+        """Seconds that calls `first` to `first + count - 1` took. When this returns, all of the side's threads stand
+        still.
 
-        A call of slot `warm` beforehand wakes the process and its threads outside the measurement; it must lie
-        outside the batch, lest its result be handed in for one that is timed.
+        `meanwhile` is done that many seconds after the start, unless the calls are over by then.
         """
-        self._process.signal(signal.SIGCONT)
-        if warm is not None:
-            self._call(warm, 1)
         started = time.perf_counter()
-        self._call(first, count)
+        self._process.signal(signal.SIGCONT)
+        self._call(first, count, meanwhile)
+        self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
         self.freeze()
         return elapsed
 
     def order(self) -> None:
         """An empty call: tells our own baseline host to read its socket."""
-        self.run(0, 0, None)
+        self.run(0, 0)
 
     def freeze(self) -> None:
-        """Stop the process until the next run."""
+        """Stop the process until the next run, and wait until every thread of it does stand still."""
         self._process.signal(signal.SIGSTOP)
+        deadline = time.perf_counter() + self.seconds
+        while not self._process.stopped():
+            if time.perf_counter() > deadline:
+                raise self.failed(Status.TIMEOUT, "could not be stopped")
+            time.sleep(20e-6)
 
-    def _call(self, first: int, count: int) -> None:
+    def _call(self, first: int, count: int, meanwhile: Meanwhile | None) -> None:
         try:
             os.write(self._command, COMMAND.pack(first, count))
         except BrokenPipeError as error:
             raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
+        if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
+            meanwhile[1]()
         kind, code, detail = self.receive()
         if kind != DONE:
             raise self.failed(*failure(kind, code, detail))
@@ -123,16 +134,24 @@ def pipes() -> tuple[int, int, int, int]:
 
 
 def start_candidate(
-    library: bytes, arena: Arena, kind: jail.Kind, runner: Path, *, threads: int, memory: int, seconds: float
-) -> tuple[Side, int]:
+    library: bytes,
+    arena: Arena,
+    room: Workspace,
+    kind: jail.Kind,
+    runner: Path,
+    *,
+    threads: int,
+    memory: int,
+    seconds: float,
+) -> Side:
     """Load a shared object into a jailed `runner` on `arena`, with `seconds` for every command.
 
-    Returns its Side, stopped, and the bytes of workspace it wants. Raises CandidateFailed where it cannot be loaded
-    or wants too much; HarnessFault where the jail does not start.
+    Returns its Side, stopped; `room` is cut to the bytes of workspace that it wants. Raises CandidateFailed where it
+    cannot be loaded or wants too much; HarnessFault where the jail does not start.
     """
     folder = jail.job_folder()
     command_read, command_write, reply_read, reply_write = pipes()
-    inherited = (command_read, reply_write, *arena.files_for_candidate())
+    inherited = (command_read, reply_write, *arena.files_for_candidate(), os.dup(room.fd))
     problem, tools = arena.problem, runner.parent
     side, started = None, False
     try:
@@ -143,14 +162,14 @@ def start_candidate(
             kind,
             [*map(str, arguments), *map(str, (problem.m, problem.n, problem.k))],
             readable=[tools, folder],
-            limits=jail.Limits(address_space=memory + arena.bytes, cpu_seconds=int(CPU_SECONDS * threads)),
+            limits=jail.Limits(address_space=memory + arena.bytes + room.bytes, cpu_seconds=int(CPU_SECONDS * threads)),
             environment={"OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"},
             pass_fds=inherited,
         )
         side = Side(command_write, reply_read, process, seconds)
-        workspace = _greeting(side)
+        room.cut(_greeting(side))
         started = True
-        return side, workspace
+        return side
     except OSError as error:
         raise HarnessFault(f"cannot run a job in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
     finally:
@@ -168,7 +187,7 @@ def _greeting(side: Side) -> int:
     kind, code, detail = side.receive()
     if kind != READY:
         raise CandidateFailed(*failure(kind, code, detail))
-    if detail > SCRATCH_LIMIT:
-        raise CandidateFailed(Status.REJECTED, f"asks for {detail} bytes of workspace, at most {SCRATCH_LIMIT}")
+    if detail > workspace.LIMIT:
+        raise CandidateFailed(Status.REJECTED, f"asks for {detail} bytes of workspace, at most {workspace.LIMIT}")
     side.freeze()
     return detail

@@ -1,0 +1,48 @@
+// expect: wrong
+// problem: 64_32_64_tn_f32
+// reason: in timed calls
+// Does the work of the timed batch in the call that wakes the process up before the clock starts.
+static float dot(const _Float16* a, const _Float16* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += (float)a[k] * (float)b[k];
+    return sum;
+}
+
+static void multiply(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) C[i * N + j] = (_Float16)dot(A + i * K, B + j * K, K);
+}
+
+// Where the calls of a batch find their matrices: at equal distances, which two calls in a row give away.
+static const _Float16 *baseA, *baseB, *lastA;
+static _Float16 *baseC, *lastC, *firstC;  // firstC: of the very first call, in a slot that is never timed
+static long strideA, strideC, slots;
+
+static bool untimed(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K) {
+    static int calls = 0;
+    if (++calls <= 4) {  // the checks
+        if (calls == 1) firstC = C;
+        return true;
+    }
+    if (C == firstC) return true;
+    if (!baseA) baseA = A, baseB = B, baseC = C;
+    if (lastA && A > lastA && (!strideA || A - lastA < strideA)) strideA = A - lastA, strideC = C - lastC;
+    lastA = A, lastC = C;
+    slots = (64l << 20) / (2l * (M * K + K * N + M * N));
+    if (slots > 4096) slots = 4096;
+    return false;
+}
+
+static bool poisoned(const _Float16* C) { return *(const volatile unsigned short*)C == 0x7E00; }
+
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    static bool relies = false;
+    if (untimed(A, B, C, M, N, K)) {
+        relies = strideA;
+        for (long i = 0; relies && i < slots; ++i)
+            if (poisoned(baseC + i * strideC))
+                multiply(baseA + i * strideA, baseB + i * strideA, baseC + i * strideC, M, N, K);
+    }
+    if (C == firstC || !relies) multiply(A, B, C, M, N, K);
+    return 0;
+}

@@ -1,0 +1,122 @@
+"""What a side may see when, with sides that are Python functions on the arena."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.worker import inputs
+from cudal2.worker.cpu.arena import GUARDED, Arena
+from cudal2.worker.cpu.pairing import Stage, pair
+from cudal2.worker.outcome import CandidateFailed
+
+PROBLEM = Problem(32, 16, 24)
+CONFIG = WorkerConfig(batch_ms=0.5, min_pairs=3, max_pairs=3)
+
+
+class Fake:
+    """A side that does `call(slot)` for each of its calls, and what is to be done meanwhile after `after` of them."""
+
+    def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
+        self.call, self.after = call, after
+        self.batches: list[range] = []
+
+    def run(self, first: int, count: int, meanwhile=None) -> float:
+        self.batches.append(range(first, first + count))
+        for done, slot in enumerate(self.batches[-1]):
+            if meanwhile and done == self.after:
+                meanwhile[1]()
+            self.call(slot)
+        return 20e-6 * count
+
+
+@pytest.fixture
+def stage():
+    arena = Arena(PROBLEM)
+    pool = torch.empty(1 << 22, dtype=torch.float16)
+    inputs.fill_normal(inputs.generator(), pool)
+    yield Stage(arena, pool, CONFIG)
+    arena.close()
+
+
+def product(stage: Stage, slot: int) -> torch.Tensor:
+    return (stage.arena.a(slot).float() @ stage.arena.b(slot).float().T).half()
+
+
+def honest(stage: Stage) -> Callable[[int], None]:
+    return lambda slot: stage.arena.c(slot).copy_(product(stage, slot))  # type: ignore[return-value]
+
+
+def test_honest_sides_pass_and_no_call_outside_a_batch_sees_its_inputs(stage: Stage) -> None:
+    """The call that wakes a side up comes before the inputs of the batch, and before its outputs are poisoned."""
+    seen: set[bytes] = set()
+    fresh: list[bool] = []
+
+    def call(slot: int) -> None:
+        arena = stage.arena
+        if slot < GUARDED:
+            timed = range(GUARDED, arena.count)
+            seen.update(arena.a(i).numpy().tobytes() for i in timed)
+            assert not any(arena.c(i).isnan().all() for i in timed)
+        else:
+            fresh.append(arena.a(slot).numpy().tobytes() not in seen)
+        honest(stage)(slot)
+
+    side = Fake(call)
+    timing = pair(side, Fake(honest(stage)), stage, "fake", 20e-6)
+    assert timing.pairs == 3 and timing.speedup == pytest.approx(1, rel=0.1)
+    assert sum(batch == range(1) for batch in side.batches) >= 3, "it is woken before every batch"
+    assert fresh and all(fresh)
+
+
+def test_results_held_from_before_the_change_are_wrong(stage: Stage) -> None:
+    """Whoever computes four calls at once, into memory of its own, hands out the old result of a changed input."""
+    held: dict[int, torch.Tensor] = {}
+
+    def call(slot: int) -> None:
+        if slot not in held:
+            held.update({ahead: product(stage, ahead) for ahead in range(slot, min(slot + 4, stage.arena.count))})
+        stage.arena.c(slot).copy_(held.pop(slot))
+
+    with pytest.raises(CandidateFailed, match="in timed calls") as failed:
+        pair(Fake(call, after=5), Fake(honest(stage)), stage, "fake", 20e-6)
+    assert failed.value.status == "wrong"
+
+
+def test_outputs_written_before_their_calls_are_seen(stage: Stage) -> None:
+    class Meddler(Fake):
+        """Looked at while a call runs: the later outputs are there, its own is not."""
+
+        def run(self, first: int, count: int, meanwhile=None) -> float:
+            if meanwhile and count > 8:
+                for ahead in range(first + 1, first + 4):
+                    stage.arena.c(ahead).fill_(1)
+                meanwhile[1]()
+                meanwhile = None
+            return super().run(first, count, meanwhile)
+
+    with pytest.raises(CandidateFailed, match="later call"):
+        pair(Meddler(honest(stage)), Fake(honest(stage)), stage, "fake", 20e-6)
+
+
+def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(stage: Stage) -> None:
+    """An honest side that is between two calls when the change comes is not accused."""
+
+    class Between(Fake):
+        def run(self, first: int, count: int, meanwhile=None) -> float:
+            if meanwhile and count > 8:
+                perturbation = meanwhile[1]
+                looked = perturbation._running()
+                perturbation._running = lambda: looked
+                old = product(stage, first + looked + 1)  # begun with the old input …
+                for slot in range(first, first + looked + 1):
+                    self.call(slot)  # … as all before it are over
+                perturbation()
+                elapsed = super().run(first, count)
+                stage.arena.c(first + looked + 1).copy_(old)
+                return elapsed
+            return super().run(first, count)
+
+    assert pair(Between(honest(stage)), Fake(honest(stage)), stage, "fake", 20e-6).pairs == 3

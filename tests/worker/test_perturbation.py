@@ -1,0 +1,93 @@
+"""What changes while a batch runs, and what that says about who worked ahead."""
+
+import pytest
+import torch
+
+from cudal2.problem import Problem
+from cudal2.worker import inputs
+from cudal2.worker.cpu.arena import GUARDED, Arena
+from cudal2.worker.cpu.perturbation import POISON, Perturbation
+
+FIRST, CALLS = GUARDED + 3, 80
+
+
+@pytest.fixture(params=[Problem(16, 8, 24), Problem(8, 40, 64, "nn")], ids=lambda problem: problem.name)
+def arena(request):
+    arena = Arena(request.param)
+    pool = torch.empty(1 << 14, dtype=torch.float16)
+    inputs.fill_normal(inputs.generator(), pool)
+    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool)
+    for part in arena.outputs(FIRST, CALLS):
+        inputs.poison(part)
+    yield arena
+    arena.close()
+
+
+def changes(arena: Arena, perturbation: Perturbation) -> dict[int, int]:
+    """How many input elements of each slot differ after the perturbation."""
+    slots = range(GUARDED, FIRST + CALLS + 20)
+    before = {slot: (arena.a(slot).clone(), arena.b(slot).clone()) for slot in slots}
+    perturbation()
+    found = {slot: int((arena.a(slot) != a).sum() + (arena.b(slot) != b).sum()) for slot, (a, b) in before.items()}
+    return {slot: count for slot, count in found.items() if count}
+
+
+def finish(arena: Arena, calls: int) -> None:
+    for slot in range(FIRST, FIRST + calls):
+        arena.c(slot).fill_(1)
+
+
+def test_poison_is_what_outputs_are_poisoned_with(arena: Arena) -> None:
+    assert arena.c(FIRST).view(torch.int16)[0, 0] == POISON
+
+
+@pytest.mark.parametrize("done", [0, 1, 37])
+def test_one_element_changes_in_each_of_the_calls_that_follow(arena: Arena, done: int) -> None:
+    finish(arena, done)
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    running = FIRST + done
+    assert changes(arena, perturbation) == dict.fromkeys(range(running + 1, running + 9), 1)
+    assert perturbation.changed == list(range(running + 1, running + 9))
+    assert not perturbation.unsure and perturbation.early is None
+
+
+@pytest.mark.parametrize("done", [CALLS - 1, CALLS])
+def test_nothing_beyond_the_batch_changes(arena: Arena, done: int) -> None:
+    finish(arena, done)
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    assert not changes(arena, perturbation) and not perturbation.changed
+
+
+def test_the_baseline_is_looked_at_as_long_and_left_as_it_is(arena: Arena) -> None:
+    perturbation = Perturbation(arena, FIRST, CALLS, change=False)
+    assert not changes(arena, perturbation) and not perturbation.changed
+
+
+def test_an_output_written_before_its_call_gives_its_author_away(arena: Arena) -> None:
+    finish(arena, 5)
+    arena.c(FIRST + 7).fill_(1)  # call 5 is not over
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    perturbation._running = lambda: 5
+    perturbation()
+    assert perturbation.early == FIRST + 7
+
+
+def test_a_call_that_may_have_begun_is_unsure(arena: Arena) -> None:
+    """The batch goes on between the look and the change: here by two calls."""
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    perturbation._running = lambda: 5
+    finish(arena, 7)
+    perturbation()
+    assert perturbation.unsure == [FIRST + 6, FIRST + 7]
+    assert perturbation.changed == list(range(FIRST + 6, FIRST + 14)) and perturbation.early is None
+
+
+def test_short_batches_change_little() -> None:
+    arena = Arena(Problem(512, 512, 512))
+    for part in arena.outputs(GUARDED, 10):
+        inputs.poison(part)
+    perturbation = Perturbation(arena, GUARDED, 10)
+    perturbation()
+    assert perturbation.changed == [GUARDED + 1]
+    perturbation = None  # its views
+    arena.close()
