@@ -203,15 +203,20 @@ class Archive:
         """Samples of `run` (of every run) by run, step and index."""
         rows = self._rows(
             "SELECT run, step, position, policy, prompt, reward, problem, target, fingerprint, status, "
-            "speedup, source FROM samples JOIN verdicts ON id = verdict "
+            "speedup, low, source FROM samples JOIN verdicts ON id = verdict "
             "WHERE :run IS NULL OR run = :run ORDER BY run, step, position",
             {"run": run},
         )
-        names = ("target", "fingerprint", "status", "speedup", "source")
-        for *origin, problem, target, fingerprint, status, speedup, source in rows:
-            values = (target, fingerprint, Status(status), speedup, source)
+        names = ("target", "fingerprint", "status", "speedup", "low", "source")
+        for *origin, problem, target, fingerprint, status, speedup, low, source in rows:
+            values = (target, fingerprint, Status(status), speedup, low, source)
             fields = dict(zip(Origin.__struct_fields__, origin))
             yield Sample(origin=Origin(**fields), problem=parse(problem), **dict(zip(names, values)))
+
+    def verdict(self, run: str, step: int, index: int) -> Verdict | None:
+        """The very verdict that judged that sample, whatever was measured of its kernel since; None: no such sample."""
+        query = "SELECT body FROM samples JOIN verdicts ON id = verdict WHERE (run, step, position) = (?, ?, ?)"
+        return next((self._verdict(body) for (body,) in self._rows(query, (run, step, index))), None)
 
     def source(self, source_hash: str) -> str:
         """The source with that hash; HarnessFault where it was never added."""

@@ -18,7 +18,10 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample of a training step: its origin and what became of it. `source` is a hash."""
+    """One sample of a training step: its origin and what became of it, whatever was measured of its kernel since.
+
+    `low` is the lower bound of the speedup, None unless ok; `source` is a hash.
+    """
 
     origin: Origin
     problem: Problem
@@ -26,6 +29,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     status: Status
     speedup: float | None
+    low: float | None
     source: str
 
 

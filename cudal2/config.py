@@ -206,9 +206,13 @@ class SearchMethodConfig(_Config, frozen=True):
     """How settings are proposed, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
 
     `families` are names, none for all. A generation of `evolve` begins with the best settings of `neighbours` other
-    shapes; the very first also with what `prior` proposes: known settings of near shapes, as they ship (known), or
-    NVIDIA's (nvidia: `pip install cudal2[heuristics]`). `seconds` are of wall time, which the kernels of a round share
-    equally, and looked at between generations; a search that is continued has used up what it spent before.
+    shapes of the search; the very first with what `prior` proposes: known settings of near shapes, as they ship
+    (known), or NVIDIA's (nvidia: `pip install cudal2[heuristics]`). `random` has neither and refuses both; compare
+    with it, or with a policy, at prior=none neighbours=0. `seconds` are of wall time, which the kernels of a round
+    share equally, and looked at between generations; a search that is continued has used up what it spent before.
+
+    A search is continued where only its budget or the folders and devices that it works with differ (see
+    `search/history.py`). Any other value makes another search, which nothing that was found before has a part in.
     """
 
     method: Literal["evolve", "random"] = "evolve"

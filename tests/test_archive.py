@@ -85,6 +85,18 @@ def test_a_replayed_step_replaces_its_samples_and_keeps_the_verdicts(archive):
     assert len(archive.ranked(PROBLEM, "cpu", F)) == 2
 
 
+def test_a_sample_keeps_its_own_verdict_when_its_kernel_is_measured_again(archive):
+    entry = candidate()
+    first = verdict(entry, 1.5)
+    archive.add(first, entry, origin(3, 0))
+    archive.add(verdict(entry, 2.5), entry, origin(4, 0))
+    assert [sample.low for sample in archive.samples()] == [first.timing.low, verdict(entry, 2.5).timing.low]
+    assert archive.verdict("r", 3, 0) == first
+    assert archive.verdict("r", 3, 1) is None
+    put(archive, "b", None, where=origin(5, 0))
+    assert [*archive.samples()][-1].low is None
+
+
 def test_samples_come_in_order_of_step_and_index(archive):
     places = [(2, 1), (10, 0), (2, 0), (0, 5)]
     for step, index in places:

@@ -189,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = add_verb(verbs, "search", _search, "try settings of the kernel families for each problem; resumable")
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")
-    add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
+    add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.prior=none")
     verb = add_verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
     _of_a_run(verb)
 

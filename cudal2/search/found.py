@@ -6,8 +6,10 @@ import msgspec
 from rich.console import Console
 from rich.status import Status
 
+from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Timing, Verdict
+from cudal2.search.history import identity
 from cudal2.search.proposals import Setting
 
 
@@ -19,6 +21,26 @@ class Found(msgspec.Struct, frozen=True):
     timing: Timing | None
     kernels: int
     seconds: float
+
+
+def headline(config: SearchConfig, kernels: int) -> str:
+    """Which search this is and how many `kernels` it has judged before: as overrides all that tells it from others but
+    the shapes, which it counts. Of the worker's keys only those that are not at their defaults."""
+    usual = identity(SearchConfig(run=""))
+    told = {
+        key: value
+        for key, value in identity(config).items()
+        if key != "shapes" and not (key.startswith("worker.") and value == usual[key])
+    }
+    words = [f"{key}={_written(value)}" for key, value in told.items()]
+    if not any(key.startswith("worker.") for key in told):
+        words.append("worker=default")
+    count = len(set(config.shapes.problems()))
+    return f"{count} shape{'s' * (count != 1)}, {kernels} kernels so far: {' '.join(words)}"
+
+
+def _written(value: object) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
 def describe(found: Found, width: int = 0) -> str:

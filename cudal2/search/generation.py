@@ -9,23 +9,20 @@ algorithms, 1998, calls it migration).
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import count, groupby
 
 import msgspec
 
-from cudal2.config import SearchConfig
+from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate, digest
 from cudal2.search import known, prior
 from cudal2.search.proposals import Setting, Trial, propose
 
-BEFORE = -1
-"""The generation of trials that a search did not make itself but finds when it begins."""
-
 
 class Task(msgspec.Struct, frozen=True):
-    """A problem, the families that can serve it, and the problems that lend to it, nearest first."""
+    """A problem, the families that can serve it, and the problems of the search that lend to it, nearest first."""
 
     problem: Problem
     families: tuple[Family, ...]
@@ -51,7 +48,7 @@ def missing(
         return {}
     # Seeded anew for each generation, so that a continued search draws what it would have drawn.
     rng = random.Random(f"{config.seed} {problem.name} {generation}")
-    first = _first(config, device, task, generation, trials, rng) if search.method == "evolve" else []
+    first = _first(config, device, task, generation, trials, rng)
     proposed = propose(search.method, problem, task.families, before, first, size, rng)
     if not proposed:
         return None
@@ -64,6 +61,16 @@ def missing(
         Candidate(source, problem, config.target): Trial(proposed[source], generation, index, digest(source))
         for source, index in zip(new, places)
     }
+
+
+def affordable(search: SearchMethodConfig, trials: Sequence[Trial]) -> list[Trial]:
+    """Those of a problem's trials that this budget pays for: of a search that once had a larger one, the first."""
+    found: list[Trial] = []
+    for _, generation in groupby(trials[: search.kernels or None], key=lambda trial: trial.generation):
+        if 0 < search.seconds <= seconds(found):
+            break
+        found += generation
+    return found
 
 
 def seconds(trials: Sequence[Trial]) -> float:

@@ -4,13 +4,43 @@ Every verdict is a sample whose `prompt` is the setting as JSON, whose `step` is
 place therein.
 """
 
+from functools import cache
+from typing import Any
+
 import msgspec
 
 from cudal2.archive import Archive
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Timing, Verdict, to_json
+from cudal2.records import Candidate, Timing, Verdict, digest, to_json
 from cudal2.search.proposals import Setting, Trial
+
+NEUTRAL = ("run", "search.kernels", "search.seconds", "worker.cache", "worker.build_jobs", "worker.devices")
+"""Keys of which a search is independent: where and with what it works, and its budget, which may grow. All others,
+those too that are yet to come, make another search of it."""
+
+
+def identity(config: SearchConfig) -> dict[str, Any]:
+    """What tells a search from others, by key: all that may change what is proposed, judged or believed.
+
+    The other shapes are among it unless `neighbours` is 0, as what they find is tried here too.
+    """
+    values = msgspec.to_builtins(config)
+    del values["shapes"]
+    shapes = sorted({problem.name for problem in config.shapes.problems()}) if config.search.neighbours else []
+    return {key: value for key, value in _flat(values).items() if key not in NEUTRAL} | {"shapes": shapes}
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+    return found
+
+
+@cache
+def _digest(config: SearchConfig) -> str:
+    return digest(msgspec.json.encode(identity(config), order="sorted").decode())[:16]
 
 
 class History(msgspec.Struct, frozen=True):
@@ -21,15 +51,15 @@ class History(msgspec.Struct, frozen=True):
     archive: Archive
 
     def trials(self, problem: Problem) -> list[Trial]:
-        """What was tried for `problem`, in order."""
-        lows = {entry.hash: entry.low for entry in self.archive.ranked(problem, self.config.target, self.fingerprint)}
+        """What was tried for `problem`, in order, each as this search itself measured it."""
         return [
             Trial(
                 msgspec.json.decode(sample.origin.prompt, type=Setting),
                 sample.origin.step,
                 sample.origin.index,
                 sample.source,
-                lows.get(sample.source, 0.0),
+                # Of several GPUs one may be of another kind: its speeds do not compare.
+                (sample.low or 0.0) if sample.fingerprint == self.fingerprint else 0.0,
             )
             for sample in self.archive.samples(self._name(problem))
         ]
@@ -41,10 +71,9 @@ class History(msgspec.Struct, frozen=True):
         self.archive.add(verdict, candidate, place | {"policy": "search", "prompt": to_json(setting)})
 
     def timing(self, problem: Problem, trial: Trial) -> Timing | None:
-        """Of that trial's kernel; None unless it is correct."""
-        ranked = self.archive.ranked(problem, self.config.target, self.fingerprint)
-        return next((entry.verdict.timing for entry in ranked if entry.hash == trial.source), None)
+        """Of that trial's kernel, as this search measured it; None unless it is correct."""
+        verdict = self.archive.verdict(self._name(problem), trial.generation, trial.index)
+        return verdict.timing if verdict else None
 
     def _name(self, problem: Problem) -> str:
-        config = self.config
-        return f"search {config.target} {problem.name} {config.search.method} {config.seed} {self.fingerprint}"
+        return f"search {self.config.target} {problem.name} {_digest(self.config)} {self.fingerprint}"

@@ -11,10 +11,9 @@ what is missing of it, and goes on as if nothing had happened.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
-import msgspec
 from rich.console import Console
 
 from cudal2 import corpus, selection
@@ -23,8 +22,8 @@ from cudal2.config import SearchConfig
 from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Verdict
-from cudal2.search.found import Found, Live, describe
-from cudal2.search.generation import BEFORE, Task, missing, seconds
+from cudal2.search.found import Found, Live, describe, headline
+from cudal2.search.generation import Task, affordable, missing, seconds
 from cudal2.search.history import History
 from cudal2.search.proposals import Trial
 from cudal2.target import find
@@ -35,18 +34,21 @@ def run(config: SearchConfig, judge: Pool, archive: Archive, console: Console | 
     """Search for every problem of `config.shapes`, or continue where an earlier search stopped.
 
     A setting that `judge` reached no verdict on (a fault of the harness) is not recorded and may come again.
-    Raises ValueError for a family that is unknown or a search without end, HarnessFault where not one kernel
-    of a round could be judged.
+    What is found is a function of the configuration (see `history.identity`), the environment and the verdicts:
+    nothing else that the archive holds has a part in it.
+    Raises ValueError for a family that is unknown, a search without end or one that cannot be as it is asked for,
+    HarnessFault where not one kernel of a round could be judged.
     """
-    if config.search.generation < 1 or not (config.search.kernels or config.search.seconds):
-        raise ValueError("search.generation must be positive, and search.kernels or search.seconds too")
+    _check(config)
     console = console or Console()
     families = {problem: _families(config, problem) for problem in config.shapes.problems()}
     environment = judge.environment()
     history = History(config, environment.fingerprint, archive)
-    lenders = _lenders(history, list(families))
-    tasks = [Task(problem, families[problem], lenders[problem]) for problem in families]
-    trials = _trials(history, tasks)
+    neighbours = config.search.neighbours
+    tasks = [Task(problem, families[problem], _lenders(problem, families, neighbours)) for problem in families]
+    trials = {problem: history.trials(problem) for problem in families}
+    before = sum(map(len, trials.values()))
+    console.print(headline(config, before), highlight=False, markup=False, soft_wrap=True)
     with console.status("") as status:
         live = Live(console, status, {problem: [trial.low for trial in trials[problem]] for problem in families})
         for generation in count(min((_reached(trials[task.problem]) for task in tasks), default=0)):
@@ -65,6 +67,19 @@ def run(config: SearchConfig, judge: Pool, archive: Archive, console: Console | 
     for one in found:
         console.print(describe(one, width), highlight=False, markup=False, soft_wrap=True)
     return found
+
+
+def _check(config: SearchConfig) -> None:
+    """ValueError, with a remedy, for what cannot be searched for or would be done otherwise than it is asked for."""
+    search = config.search
+    if search.generation < 1 or not (search.kernels or search.seconds):
+        raise ValueError("search.generation must be positive, and search.kernels or search.seconds too")
+    if min(search.kernels, search.seconds, search.neighbours) < 0:
+        raise ValueError("search.kernels, search.seconds and search.neighbours must not be negative")
+    if search.method == "random" and (search.prior != "none" or search.neighbours):
+        raise ValueError("search.method=random starts and goes on by chance: add search.prior=none search.neighbours=0")
+    if not config.worker.protocols:
+        raise ValueError("worker.protocols=[] times nothing, so that a search has no best; name one, such as [device]")
 
 
 def _judge(asked: Mapping[Candidate, Trial], judge: Pool, history: History, live: Live, started: float) -> None:
@@ -98,23 +113,11 @@ def _families(config: SearchConfig, problem: Problem) -> tuple[Family, ...]:
     return found
 
 
-def _lenders(history: History, problems: Sequence[Problem]) -> dict[Problem, tuple[Problem, ...]]:
-    """For each problem the nearest others, of this search or with kernels in the archive."""
-    config = history.config
-    others = sorted({*problems, *history.archive.problems(config.target, history.fingerprint)})
-    near = {problem: selection.by_distance(problem, others) for problem in problems}
-    return {
-        problem: tuple(other for other in found if other != problem)[: config.search.neighbours]
-        for problem, found in near.items()
-    }
-
-
-def _trials(history: History, tasks: Sequence[Task]) -> dict[Problem, list[Trial]]:
-    """Every problem's trials so far; those of problems that are only lenders were all made before."""
-    found = {task.problem: history.trials(task.problem) for task in tasks}
-    for lender in {lender for task in tasks for lender in task.lenders} - found.keys():
-        found[lender] = [msgspec.structs.replace(trial, generation=BEFORE) for trial in history.trials(lender)]
-    return found
+def _lenders(problem: Problem, problems: Iterable[Problem], neighbours: int) -> tuple[Problem, ...]:
+    """The nearest other problems of this search."""
+    # Sorted, so that of equally near ones the order in which they were named decides nothing.
+    found = selection.by_distance(problem, sorted(problems))
+    return tuple(other for other in found if other != problem)[:neighbours]
 
 
 def _reached(trials: Sequence[Trial]) -> int:
@@ -123,6 +126,7 @@ def _reached(trials: Sequence[Trial]) -> int:
 
 
 def _found(history: History, problem: Problem, trials: Sequence[Trial]) -> Found:
+    trials = affordable(history.config.search, trials)
     top = max(trials, key=lambda trial: trial.low, default=None)
     if top is None or not top.low:
         return Found(problem, None, None, len(trials), seconds(trials))

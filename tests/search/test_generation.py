@@ -10,7 +10,7 @@ from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.problem import parse
 from cudal2.records import digest
 from cudal2.search import generation
-from cudal2.search.generation import BEFORE, Task, missing
+from cudal2.search.generation import Task, missing
 from cudal2.search.proposals import Setting, Trial
 
 HERE, NEAR, FAR = (parse(name) for name in ("256_256_256", "256_256_512", "2048_2048_2048"))
@@ -55,9 +55,6 @@ def test_only_earlier_generations_lend():
     assert asked(1, {HERE: tried, NEAR: [early]}) == asked(1, {HERE: tried, NEAR: [early, *late]})
     assert asked(1, {HERE: tried, NEAR: late}) == asked(1, {HERE: tried})
     assert asked(2, {HERE: tried, NEAR: [early, *late]})[0] == late[0].setting
-    before = trial(BEFORE, 0, 0.9, stages=2)
-    assert asked(0, {NEAR: [before]})[0] == before.setting
-    assert asked(0, {NEAR: [before]}, method="random") == asked(0, {}, method="random")
 
 
 def test_nothing_wrong_nothing_twice_and_at_most_half_is_lent():

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from cudal2 import corpus, search
 from cudal2.archive import Archive
-from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, load
+from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, WorkerConfig, load
 from cudal2.corpus import Family
-from cudal2.records import HarnessFault, digest
+from cudal2.problem import parse
+from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.search import known, loop
 from cudal2.search.history import History
 from cudal2.search.proposals import Setting
@@ -39,15 +40,20 @@ def hunt(tmp_path, monkeypatch):
     return run
 
 
-def config(*names, seed=0, layout="tn", accumulate="f32", **values) -> SearchConfig:
+WORKER = WorkerConfig()
+CHANCE = {"prior": "none", "neighbours": 0}
+"""The start that both methods can have."""
+
+
+def config(*names, seed=0, layout="tn", accumulate="f32", worker=WORKER, **values) -> SearchConfig:
     shapes = ShapesConfig(names=names or ("256_256_256",), layout=layout, accumulate=accumulate)
-    return SearchConfig(run="unused", seed=seed, shapes=shapes, search=SearchMethodConfig(**values))
+    return SearchConfig(run="unused", seed=seed, shapes=shapes, search=SearchMethodConfig(**values), worker=worker)
 
 
 @pytest.mark.parametrize("method", ["random", "evolve"])
 def test_the_budget_is_kept_and_no_kernel_is_judged_twice(hunt, method):
     judge = Landscape()
-    (found,), trials = hunt(config(method=method, kernels=61, generation=8), judge)
+    (found,), trials = hunt(config(method=method, kernels=61, generation=8, **CHANCE), judge)
     assert len(judge.asked) == len(set(judge.asked)) == len(trials) == found.kernels == 61
     assert found.timing.low == max(trial.low for trial in trials)
     settings = [json.loads(source)["knobs"] for source in judge.asked]
@@ -137,14 +143,63 @@ def test_what_many_shapes_want_is_in_one_batch(hunt):
     assert any(count > 1 for counts in wanted[1:] for count in counts.values())
 
 
-def test_a_shape_that_comes_later_catches_up(hunt):
-    """It is lent what it had been lent in step with the others, though they are ahead."""
-    others, late = ("256_256_256", "256_256_512"), "256_256_4096"
-    hunt(config(*others, kernels=40, neighbours=1), Landscape())
-    alone, together = Landscape(), Landscape()
-    hunt(config(*others, late, kernels=40, neighbours=1), alone)
-    hunt(config(*others, late, kernels=40, neighbours=1), together, "together")
-    assert [*chain(*alone.batches)] == [one for one in chain(*together.batches) if one.problem.mnk == late]
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        *[{"prior": "none"}, {"families": ("good", "fair")}, {"generation": 4}, {"neighbours": 1}, {"seed": 1}],
+        *[{"prior": "none", "neighbours": 0, "method": "random"}, {"worker": WorkerConfig(min_pairs=3)}],
+    ],
+)
+def test_another_configurations_search_has_no_part_in_this_one(hunt, monkeypatch, earlier):
+    """In the same folder each judges what it would have judged in a folder of its own."""
+    best = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
+    monkeypatch.setattr(known, "settings", lambda target, problem, families: [best])
+    shapes = ("256_256_256", "256_256_512")
+    hunt(config(*shapes, kernels=16, **earlier), Landscape())
+    second, alone = Landscape(), Landscape()
+    _, found = hunt(config(*shapes, kernels=16), second)
+    _, expected = hunt(config(*shapes, kernels=16), alone, "alone")
+    assert second.asked == alone.asked
+    assert [_lasting(trial) for trial in found] == [_lasting(trial) for trial in expected]
+
+
+def test_neither_has_anything_else_in_the_archive(hunt, tmp_path):
+    """Near problems that this search has no trials for take no lender's place."""
+    names = ("256_256_256", "256_256_4096")
+    alone, judge = Landscape(), Landscape()
+    hunt(config(*names, kernels=24, neighbours=1), alone, "alone")
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        for near in ("256_256_248", "256_256_4088"):
+            candidate = Candidate(json.dumps({"name": "good", "knobs": BEST}), parse(near))
+            archive.add(Landscape()._one(candidate), candidate, {"run": near, "step": 0, "index": 0})
+    hunt(config(*names, kernels=24, neighbours=1), judge)
+    assert judge.asked == alone.asked
+
+
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_a_longer_list_of_shapes_begins_anew_unless_nothing_is_lent(hunt, neighbours):
+    first, both = "256_256_256", ("256_256_256", "256_256_512")
+    hunt(config(first, kernels=24, neighbours=neighbours), Landscape())
+    judge = Landscape()
+    _, found = hunt(config(*both, kernels=24, neighbours=neighbours), judge)
+    _, expected = hunt(config(*both, kernels=24, neighbours=neighbours), Landscape(), "alone")
+    assert [_lasting(trial) for trial in found] == [_lasting(trial) for trial in expected]
+    assert len(judge.asked) == (48 if neighbours else 24)
+
+
+@pytest.mark.parametrize("small", [{"kernels": 20}, {"kernels": 0, "seconds": 25.0}])
+def test_a_smaller_budget_is_answered_with_what_it_pays_for(hunt, monkeypatch, small):
+    """Not with the best of a larger one."""
+
+    def search(name, **values):
+        clock = iter(range(0, 10**6, 10))
+        monkeypatch.setattr(loop.time, "perf_counter", lambda: next(clock))
+        return hunt(config("256_256_256", "256_256_512", generation=4, **values), Landscape(), name)[0]
+
+    search("archive", kernels=64)
+    (one, other), expected = search("archive", **small), search("alone", **small)
+    assert [one, other] == expected
+    assert one.kernels == other.kernels < 64
 
 
 def test_known_settings_come_first_unless_told_otherwise(hunt, monkeypatch):
@@ -158,15 +213,14 @@ def test_known_settings_come_first_unless_told_otherwise(hunt, monkeypatch):
         asked[prior] = [json.loads(source) for source in judge.asked]
     wanted = {"name": best.family, "knobs": best.knobs}
     assert asked["known"][0] == wanted and asked["none"][0] != wanted
-    judge = Landscape()
-    hunt(config(kernels=16, method="random"), judge, "random")
-    assert json.loads(judge.asked[0]) != wanted, "chance owes nothing to a prior"
 
 
 def test_evolution_finds_more_than_chance(hunt):
     best = {
         method: statistics.median(
-            hunt(config(method=method, seed=seed, kernels=64), Landscape(), f"{method} {seed}")[0][0].timing.speedup
+            hunt(config(method=method, seed=seed, kernels=64, **CHANCE), Landscape(), f"{method} {seed}")[0][
+                0
+            ].timing.speedup
             for seed in range(12)
         )
         for method in ("random", "evolve")
@@ -198,22 +252,12 @@ def test_a_harness_that_judges_nothing_is_an_error(hunt):
         hunt(config(), judge)
 
 
-def test_an_earlier_search_lends_from_the_first_generation_on(hunt):
-    (near,), _ = hunt(config("256_256_256", kernels=32), Landscape())
-    hunt(config("256_256_256", kernels=32), Landscape(), "alone")
-    judge, alone = Landscape(), Landscape()
-    hunt(config("256_256_512", kernels=32), judge)
-    hunt(config("256_256_512", kernels=32, neighbours=0), alone, "alone")
-    assert json.loads(judge.asked[0])["knobs"] == near.best.knobs
-    assert judge.asked[0] not in alone.asked[:8]
-
-
 def test_a_search_ends_when_everything_was_tried(hunt, monkeypatch):
     few = family("good", **{knob: (BEST[knob],) for knob in ("tile_m", "tile_n", "tile_k")})
     monkeypatch.setattr(corpus, "families", lambda target: (few,))
     for method in ("random", "evolve"):
         judge = Landscape()
-        hunt(config(method=method, kernels=1000, generation=5), judge, method)
+        hunt(config(method=method, kernels=1000, generation=5, **CHANCE), judge, method)
         assert len(judge.asked) == 6 * 3  # stages and raster
 
 
@@ -227,7 +271,8 @@ def test_nothing_correct_is_said_so(hunt):
 def test_one_aligned_line_a_problem(hunt):
     output = io.StringIO()
     found, _ = hunt(config("64_64_64", "1024_2048_512", kernels=16), Landscape(), output=output)
-    lines = output.getvalue().splitlines()
+    first, *lines = output.getvalue().splitlines()
+    assert first.startswith("2 shapes, 0 kernels so far: ") and "search.prior=known" in first
     assert len(lines) == 2 and len({line.index(" kernels ") for line in lines}) == 1
     for line, result in zip(lines, found):
         assert f"{result.timing.speedup:.3f}" in line and f"tile_m={result.best.knobs['tile_m']}" in line
@@ -239,7 +284,11 @@ def test_one_aligned_line_a_problem(hunt):
         ({"families": ("absent",)}, "absent"),
         ({"kernels": 0}, "search.kernels"),
         ({"generation": 0}, "search.generation"),
+        ({"neighbours": -1}, "search.neighbours"),
         ({"prior": "nvidia"}, "cudal2.heuristics"),
+        ({"method": "random"}, "search.prior=none search.neighbours=0"),
+        ({"method": "random", "prior": "none"}, "search.neighbours=0"),
+        ({"worker": WorkerConfig(protocols=())}, "worker.protocols"),
     ],
 )
 def test_mistakes_are_named(hunt, monkeypatch, values, message):

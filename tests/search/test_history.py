@@ -1,0 +1,97 @@
+"""Every key of the configuration tells one search from another, but for those of places, devices and budget."""
+
+import msgspec
+import pytest
+from fakes import ENVIRONMENT
+from landscape import BEST, Landscape
+
+from cudal2.archive import Archive
+from cudal2.config import SearchConfig, ShapesConfig
+from cudal2.problem import parse
+from cudal2.records import Candidate, to_json
+from cudal2.search.found import headline
+from cudal2.search.history import History
+from cudal2.search.proposals import Setting, Trial
+
+HERE = parse("256_256_256")
+CONFIG = SearchConfig(run="here", shapes=ShapesConfig(names=("256_256_256", "64_64_64")))
+INDEPENDENT = {"run", "search.kernels", "search.seconds", "worker.cache", "worker.build_jobs", "worker.devices"}
+SETTING = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
+CANDIDATE = Candidate(msgspec.json.encode({"name": SETTING.family, "knobs": SETTING.knobs}).decode(), HERE)
+TRIAL = Trial(SETTING, 0, 0, "")
+
+
+def keys(record: msgspec.Struct, before: str = "") -> list[str]:
+    fields = {before + name: getattr(record, name) for name in record.__struct_fields__}
+    nested = [
+        key for name, value in fields.items() if isinstance(value, msgspec.Struct) for key in keys(value, f"{name}.")
+    ]
+    return nested + [name for name, value in fields.items() if not isinstance(value, msgspec.Struct)]
+
+
+def changed(record, key: str):
+    name, _, rest = key.partition(".")
+    value = getattr(record, name)
+    other = changed(value, rest) if rest else value + {str: "x", tuple: ("x",)}.get(type(value), 1)
+    return msgspec.structs.replace(record, **{name: other})
+
+
+@pytest.fixture
+def archive(tmp_path):
+    with Archive(tmp_path / "archive.sqlite") as found:
+        yield found
+
+
+def history(archive, config=CONFIG) -> History:
+    return History(config, ENVIRONMENT.fingerprint, archive)
+
+
+@pytest.mark.parametrize("key", [key for key in keys(CONFIG) if not key.startswith("shapes.")])
+def test_a_key_makes_another_search_unless_it_is_known_not_to(archive, key):
+    """So does one that is added some day."""
+    history(archive).add(Landscape()._one(CANDIDATE), CANDIDATE, TRIAL)
+    other = changed(CONFIG, key)
+    assert len(history(archive, other).trials(HERE)) == (key in INDEPENDENT)
+    assert (headline(other, 0) == headline(CONFIG, 0)) == (key in INDEPENDENT)
+
+
+def test_shapes_that_may_lend_are_told_by_what_they_are(archive):
+    history(archive).add(Landscape()._one(CANDIDATE), CANDIDATE, TRIAL)
+
+    def same(search=CONFIG.search, **shapes) -> bool:
+        config = msgspec.structs.replace(CONFIG, shapes=ShapesConfig(**shapes), search=search)
+        return bool(history(archive, config).trials(HERE))
+
+    assert same(names=("64_64_64_tn_f32", "256_256_256", "64_64_64"), count=1, seed=1)
+    assert not same(names=("256_256_256", "64_64_128"))
+    assert not same(names=("256_256_256",))
+    assert not same(names=("256_256_256", "64_64_64"), layout="nn")
+    alone = msgspec.structs.replace(CONFIG.search, neighbours=0)
+    config = msgspec.structs.replace(CONFIG, search=alone)
+    history(archive, config).add(Landscape()._one(CANDIDATE), CANDIDATE, TRIAL)
+    assert same(alone, names=("256_256_256",)), "nothing is lent"
+
+
+def test_a_kernel_measured_again_elsewhere_stays_what_this_search_measured(archive):
+    mine = Landscape()._one(CANDIDATE)
+    history(archive).add(mine, CANDIDATE, TRIAL)
+    for lucky in (0.5, 2.0):
+        timing = msgspec.structs.replace(mine.timing, speedup=lucky, low=lucky, high=lucky)
+        archive.add(msgspec.structs.replace(mine, timings=(timing,)), CANDIDATE, None)
+        (trial,) = history(archive).trials(HERE)
+        assert trial.low == mine.timing.low
+        assert history(archive).timing(HERE, trial) == mine.timing
+
+
+def test_speeds_of_another_environment_do_not_count(archive):
+    there = changed(Landscape()._one(CANDIDATE), "environment.device")
+    history(archive).add(there, CANDIDATE, TRIAL)
+    assert [trial.low for trial in history(archive).trials(HERE)] == [0.0]
+
+
+def test_what_an_earlier_version_searched_is_left_alone(archive):
+    """It was not said which configuration that was."""
+    place = {"run": f"search cpu {HERE.name} evolve 0 {ENVIRONMENT.fingerprint}", "step": 0, "index": 0}
+    archive.add(Landscape()._one(CANDIDATE), CANDIDATE, place | {"policy": "search", "prompt": to_json(SETTING)})
+    assert history(archive).trials(HERE) == []
+    assert len(list(archive.samples())) == 1
