@@ -44,6 +44,7 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
 def unpatch(model: torch.nn.Module) -> None:
     """Make every layer that `patch` routed a plain nn.Linear again."""
     for module in model.modules():
-        if type(module) is Routed and "forward" not in module.__dict__:
+        routed = type(module) is Routed and "forward" not in module.__dict__
+        if routed:
             module.__class__ = torch.nn.Linear
             del module.__dict__["library"]
