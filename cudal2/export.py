@@ -23,7 +23,7 @@ from cudal2.results import load, surely_faster
 from cudal2.runtime.manifest import FILE, Kernel, Manifest
 from cudal2.target import Target, find
 
-DISPATCH_US = 6.0
+DISPATCH_US = 9.0
 """What `cudal2.runtime` spends on a call beside a processor's kernel, in microseconds."""
 
 ENQUEUE_US = 30.0

@@ -35,7 +35,7 @@ class Cpu:
             return f"not measured with {threads} threads"
         scratch = getattr(self._local, "scratch", None)
         if scratch is None or scratch.numel() < kernel.workspace:
-            scratch = self._local.scratch = torch.empty(max(kernel.workspace, 1), dtype=torch.uint8)
+            scratch = self._local.scratch = torch.empty(max(kernel.workspace, 1), dtype=torch.uint8, device="cpu")
         code = kernel.function(a.data_ptr(), b.data_ptr(), c.data_ptr(), *kernel.mnk, scratch.data_ptr())
         return "the kernel refused" if code else ""
 

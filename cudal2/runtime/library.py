@@ -2,8 +2,8 @@
 
 A kernel runs in this process: load only folders you trust, as with any shared library. It is chosen by the exact
 problem (M, N, K, layout, accumulator), and only where the device is the one it was measured on, a processor uses
-as many threads as the measurement did, and it was surely faster then. Everything else
-(other shapes, types, strides, alignments, gradients) goes to torch, unchanged.
+as many threads as the measurement did, and it was surely faster then. Everything else (other shapes, types, strides
+and alignments; gradients, autocast, torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
 """
 
 import logging
@@ -17,11 +17,11 @@ from cudal2.runtime.cpu import Cpu
 from cudal2.runtime.cuda import Cuda
 from cudal2.runtime.loaded import Loaded
 from cudal2.runtime.manifest import read
+from cudal2.runtime.ordinary import unusual
 from cudal2.target import find
 
 log = logging.getLogger(__name__)
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _Key = tuple[int, int, int, str]
 
 
@@ -29,7 +29,8 @@ class Library:
     """The kernels of one exported folder. Safe to use from several threads.
 
     `environment` is where they were measured; `reason` says why none of them is used here, empty where they
-    are. `calls` counts what happened to each call: "kernel", or the reason torch served it.
+    are. `calls` counts what happened to each call: "kernel", or the reason torch served it. torch.compile sees
+    torch's own functions, and its calls are not counted.
     """
 
     def __init__(self, folder: Path, accumulate: Accumulate) -> None:
@@ -56,40 +57,43 @@ class Library:
 
         A `b` that is contiguous is the layout "nn"; one that is the transpose of a contiguous matrix, "tn".
         """
-        found = self._run(a, b)
-        return torch.matmul(a, b) if isinstance(found, str) else found
+        found = None if torch.compiler.is_compiling() else self._run(a, b)
+        return torch.matmul(a, b) if found is None else found
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """torch.nn.functional.linear: x [..., K] times weight [N, K] transposed, plus bias [N]."""
-        if bias is not None and _wants_gradient(bias):
-            self.calls["gradients are wanted"] += 1
-        elif bias is not None and not self._place.adds_bias:
-            self.calls["a bias is wanted"] += 1
-        else:
-            found = self._run(x, weight.t())
-            if not isinstance(found, str):
-                return found if bias is None else found.add_(bias)
-        return torch.nn.functional.linear(x, weight, bias)
+        found = None if torch.compiler.is_compiling() else self._run(x, weight, bias, transpose=True)
+        return torch.nn.functional.linear(x, weight, bias) if found is None else found
 
-    def _run(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | str:
-        """The product, or the reason no kernel can give it."""
-        found = self._product(a, b)
-        self.calls[found if isinstance(found, str) else "kernel"] += 1
+    def _run(
+        self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, transpose: bool = False
+    ) -> torch.Tensor | None:
+        """The product by a kernel, or nothing where torch is to serve the call."""
+        found = self._product(a, b, bias, transpose)
+        if isinstance(found, str):
+            self.calls[found] += 1
+            return None
+        self.calls["kernel"] += 1
         return found
 
-    def _product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | str:
+    def _product(
+        self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transpose: bool
+    ) -> torch.Tensor | str:
+        """The product, or the reason no kernel can give it."""
         if self.reason:
             return self.reason
-        if type(a) not in _PLAIN or type(b) not in _PLAIN:
-            return "not a plain tensor"
-        if a.dtype is not torch.float16 or b.dtype is not torch.float16:
-            return "not float16"
-        if strange := self._place.strange(a) or self._place.strange(b):
-            return strange
-        if a.device != b.device:
-            return "not on one device"
-        if b.ndim != 2 or a.ndim < 2 or a.shape[-1] != b.shape[0]:
+        operands = (a, b) if bias is None else (a, b, bias)
+        if why := unusual(*operands):
+            return why
+        if why := self._place.strange(a):
+            return why
+        for operand in operands[1:]:
+            if operand.device != a.device:
+                return "not on one device"
+        if b.ndim != 2 or a.ndim < 2 or a.shape[-1] != b.shape[1 if transpose else 0]:
             return "not a matrix times a matrix"
+        if transpose:
+            b = b.t()
         k, n = b.shape
         layout = {(n, 1): "nn", (1, k): "tn"}.get((b.stride(0), b.stride(1)))
         if not layout or not a.is_contiguous():
@@ -97,17 +101,22 @@ class Library:
         kernel = self._kernels.get((a.numel() // k if k else 0, n, k, layout))
         if kernel is None:
             return "no faster kernel for this shape"
-        if _wants_gradient(a) or _wants_gradient(b):
-            return "gradients are wanted"
-        align = self._place.align
-        if a.data_ptr() % align or b.data_ptr() % align:
+        if bias is not None:
+            if not self._place.adds_bias:
+                return "a bias is wanted"
+            if bias.shape != (n,):
+                return "not a bias for each column"
+            if not bias.data_ptr():
+                return "no memory"
+        at_a, at_b, align = a.data_ptr(), b.data_ptr(), self._place.align
+        if not at_a or not at_b:
+            return "no memory"
+        if at_a % align or at_b % align:
             return f"not aligned to {align} bytes"
         c = torch.empty((*a.shape[:-1], n), dtype=torch.float16, device=a.device)
-        return self._place.run(kernel, a, b, c) or c
-
-
-def _wants_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and torch.is_grad_enabled()
+        if why := self._place.run(kernel, a, b, c):
+            return why
+        return c if bias is None else c.add_(bias)
 
 
 def load(folder: str | Path, accumulate: Accumulate = "f32") -> Library:

@@ -2,12 +2,18 @@
 
 import ctypes
 import hashlib
+import os
+import tempfile
+import threading
 from pathlib import Path
 
 from cudal2.records import HarnessFault
 from cudal2.runtime.manifest import Kernel
 
 _ARGUMENTS = (ctypes.c_void_p,) * 3 + (ctypes.c_int,) * 3 + (ctypes.c_void_p,)
+_LOCK = threading.Lock()
+_OPENED: dict[str, ctypes.CDLL] = {}
+"""By digest, and for good: nothing unloads a library."""
 
 
 class Loaded:
@@ -21,13 +27,7 @@ class Loaded:
         problem = kernel.problem
         path = folder / kernel.library
         try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
-        if found != kernel.sha256:
-            raise HarnessFault(f"{path} is not the library that was exported", "Export again")
-        try:
-            library = ctypes.CDLL(str(path))  # without OpenMP of its own: torch's is loaded, and shared
+            library = opened(path, kernel.sha256)
             self.function = library.hgemm
         except (OSError, AttributeError) as error:
             raise HarnessFault(f"{path} cannot be loaded: {error}", "Export again on this machine") from error
@@ -37,3 +37,35 @@ class Loaded:
         if hasattr(library, "hgemm_workspace"):
             library.hgemm_workspace.restype = ctypes.c_size_t
             self.workspace = library.hgemm_workspace(*self.mnk)
+
+
+def opened(path: Path, sha256: str) -> ctypes.CDLL:
+    """The shared library whose bytes `path` holds and `sha256` describes; each content is mapped once.
+
+    Raises HarnessFault where the file cannot be read or is another, OSError where it cannot be loaded.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise HarnessFault(f"{path} is not the library that was exported", "Export again")
+    with _LOCK:
+        if sha256 not in _OPENED:
+            _OPENED[sha256] = _mapped(content)
+        return _OPENED[sha256]
+
+
+def _mapped(content: bytes) -> ctypes.CDLL:
+    """These very bytes, from memory of our own: what becomes of the file they were read from is not seen."""
+    file = os.memfd_create("hgemm", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(file), "wb") as out:
+            out.write(content)
+        with tempfile.TemporaryDirectory(prefix="cudal2.") as folder:
+            # The loader takes a name it knows for the library that had it, and numbers of descriptors come again.
+            name = Path(folder) / "hgemm.so"
+            name.symlink_to(f"/proc/self/fd/{file}")
+            return ctypes.CDLL(str(name))  # without OpenMP of its own: torch's is loaded, and shared
+    finally:
+        os.close(file)

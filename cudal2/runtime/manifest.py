@@ -1,9 +1,9 @@
 """`export/manifest.json`: which kernels a folder holds, for which problems, and how they were measured.
 
-Paths are relative to the folder, so that it may be copied anywhere.
+Paths are relative to the folder and stay in it, so that it may be copied anywhere.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -39,7 +39,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest in `folder`. Raises ValueError where there is none, HarnessFault where it is damaged."""
+    """The manifest in `folder`.
+
+    Raises ValueError where there is none, HarnessFault where it is damaged or names files elsewhere.
+    """
     path = folder / FILE
     if not path.exists():
         raise ValueError(f"{folder} holds no exported kernels; write them with `cudal2 export`")
@@ -49,4 +52,16 @@ def read(folder: Path) -> Manifest:
         raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
     if manifest.version != VERSION:
         raise HarnessFault(f"{path} has format {manifest.version}, not {VERSION}", "Export again")
+    for kernel in manifest.kernels:
+        for name in (kernel.source, kernel.library):
+            if not _within(name):
+                raise HarnessFault(
+                    f"{path} names {name!r}, which is not inside its folder",
+                    "`cudal2 export` writes no such path: find out who did, and export again",
+                )
     return manifest
+
+
+def _within(name: str) -> bool:
+    """Whether a path relative to the folder stays in it. A link there may lead elsewhere: its owner made it."""
+    return "\0" not in name and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts

@@ -1,33 +1,50 @@
 """Let the linear layers of a model run through a library of exported kernels."""
 
-from functools import partial
+from typing import Any
 
 import torch
 
 from cudal2.runtime.library import Library
 
 
+class Routed(torch.nn.Linear):
+    """What `patch` makes of a layer, by its class: a forward of the layer's own would stay bound to it in a copy."""
+
+    library: Library
+    __jit_ignored_attributes__ = ("library",)  # a script holds only torch's own functions
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_scripting():
+            return torch.nn.functional.linear(input, self.weight, self.bias)
+        else:
+            return self.library.linear(input, self.weight, self.bias)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """A copy or a pickle is a plain layer: what loads it may have no such library, and runs no code of one."""
+        state = {name: value for name, value in self.__dict__.items() if name != "library"}
+        return torch.nn.Linear.__new__, (torch.nn.Linear,), state
+
+
 def patch(model: torch.nn.Module, library: Library) -> list[str]:
     """Route every half-precision nn.Linear in `model` through `library`, in place.
 
     Returns the names of the layers routed. Weights, state dict and results stay as they are, up to the rounding
-    of a sum taken in another order; `unpatch` undoes it. Subclasses of nn.Linear keep their own forward.
+    of a sum taken in another order; `unpatch` undoes it, and copies and pickles of the layers are without it.
+    Subclasses of nn.Linear keep their own forward, and so does a layer that something else has given one.
     """
     routed = []
     for name, module in model.named_modules():
-        if type(module) is torch.nn.Linear and module.weight.dtype is torch.float16:
-            module.forward = partial(_forward, module, library)  # type: ignore[method-assign]
+        plain = type(module) in (torch.nn.Linear, Routed) and "forward" not in module.__dict__
+        if plain and module.weight.dtype is torch.float16:
+            module.__class__, module.__dict__["library"] = Routed, library
             routed.append(name)
     return routed
 
 
 def unpatch(model: torch.nn.Module) -> None:
-    """Give every layer that `patch` routed its own forward back."""
+    """Make every layer that `patch` routed a plain nn.Linear again."""
     for module in model.modules():
-        forward = module.__dict__.get("forward")
-        if isinstance(forward, partial) and forward.func is _forward:
-            del module.forward
-
-
-def _forward(module: torch.nn.Linear, library: Library, x: torch.Tensor) -> torch.Tensor:
-    return library.linear(x, module.weight, module.bias)
+        routed = type(module) is Routed and "forward" not in module.__dict__
+        if routed:
+            module.__class__ = torch.nn.Linear
+            del module.__dict__["library"]

@@ -21,6 +21,7 @@ from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.results import Results, Row, save
 from cudal2.runtime import cuda, load
 from cudal2.runtime.cuda import Cuda
+from cudal2.runtime.loaded import opened
 from cudal2.runtime.manifest import FILE, read
 from cudal2.target import find, for_capability
 from cudal2.worker import Worker, jail
@@ -112,7 +113,7 @@ def last(folder, problem, which: int) -> int:
     """The workspace (0) or the stream (1) that the problem's kernel was last given."""
     kernel = next(kernel for kernel in msgspec.json.decode((folder / "manifest.json").read_bytes())["kernels"]
                   if (kernel["problem"]["m"], kernel["problem"]["k"]) == (problem.m, problem.k))  # fmt: skip
-    function = ctypes.CDLL(str(folder / kernel["library"])).last
+    function = opened(folder / kernel["library"], kernel["sha256"]).last
     function.restype = ctypes.c_void_p
     return function(which) or 0
 

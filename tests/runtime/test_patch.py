@@ -1,5 +1,7 @@
+import copy
 import pickle
 
+import pytest
 import torch
 from exported import TN, write
 
@@ -40,3 +42,62 @@ def test_other_layers_are_left_alone(tmp_path):
     assert patch(net, lib) == []
     unpatch(net)
     assert net[1](lib) is lib
+
+
+@pytest.fixture(scope="module")
+def lib(tmp_path_factory):
+    kernels = {Problem(24, 40, 32): (TN, 1.5), Problem(24, 16, 40): (TN, 1.5)}
+    return load(write(tmp_path_factory.mktemp("run") / "export", kernels))
+
+
+@pytest.fixture
+def net(lib):
+    net = model().requires_grad_(False)
+    patch(net, lib)
+    return net
+
+
+ANOTHERS = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda net: pickle.loads(pickle.dumps(net)),
+    "script": torch.jit.script,
+    "trace": lambda net: torch.jit.trace(net, (torch.ones(24, 32).half(),), check_trace=False),
+    "fx": torch.fx.symbolic_trace,
+    "compile": lambda net: torch.compile(net, backend="eager", fullgraph=True),
+    "export": lambda net: torch.export.export(net, (torch.ones(24, 32).half(),)).module(),
+    "functional call": lambda net: lambda x: torch.func.functional_call(net, dict(model().named_parameters()), (x,)),
+    "vmap": lambda net: lambda x: torch.func.vmap(net)(x[None])[0],
+    "by name": lambda net: lambda x: net[1:](net[0](input=x)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("made", ANOTHERS.values(), ids=ANOTHERS)
+def test_a_patched_model_may_be_used_as_another(lib, net, made):
+    x = torch.randn(24, 32).half()
+    before = lib.calls["kernel"]
+    assert torch.allclose(made(net)(x), model()(x), rtol=2e-3, atol=2e-3)
+    assert torch.allclose(net(x), model()(x), rtol=2e-3, atol=2e-3) and lib.calls["kernel"] > before
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda layer: layer._replicate_for_data_parallel()])
+def test_a_copy_of_a_layer_has_weights_of_its_own(net, copied):
+    other = copied(net[0])
+    other._parameters = {"weight": torch.nn.Parameter(torch.zeros(40, 32).half(), requires_grad=False), "bias": None}
+    assert not other(torch.randn(24, 32).half()).any()
+
+
+def test_a_forward_that_something_else_gave_a_layer_is_kept(lib):
+    net = model()
+    net[0].forward = lambda x: torch.zeros(24, 40).half()
+    assert patch(net, lib) == ["2"]
+    unpatch(net)
+    assert not net[0](None).any() and [type(layer) for layer in net[::2]] == [torch.nn.Linear] * 2
+
+
+def test_a_model_is_patched_again_with_another_library(lib, tmp_path):
+    other = load(write(tmp_path / "export", {Problem(24, 40, 32): (TN, 1.5)}))
+    net = model().requires_grad_(False)
+    assert patch(net, lib) == patch(net, other) == ["0", "2"]
+    net(torch.randn(24, 32).half())
+    assert other.calls["kernel"] == 1
