@@ -126,7 +126,6 @@ def test_no_candidate_finds_what_another_left_in_its_workspace(hasty) -> None:
 def test_no_candidate_finds_what_another_wrote_to_the_outputs(hasty) -> None:
     with Worker(hasty) as worker:
         assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
-        arena = worker.backend.bench._arena(PROBLEM)
         seen = []
         begin = worker.backend.bench._verify
 
