@@ -4,7 +4,7 @@ Hydra composes `conf/`; `load` checks the result once, at the entry; everything 
 """
 
 import re
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from hydra import compose, initialize_config_dir
@@ -36,8 +36,9 @@ class WorkerConfig(_Config, frozen=True):
     max_pairs: int = 25
     disturbed: float = 1.6
     """A baseline this many times slower than alone was disturbed, as was a speedup whose interval spans this factor."""
-    devices: tuple[int, ...] = (0,)
-    """GPUs that candidates are spread over, one owner each; a processor is used whole."""
+    devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] = (0,)
+    """GPUs that candidates are spread over, one owner each, counted from 0 among those that can be seen (what trains
+    takes the first); a processor is used whole."""
     protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
     """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
 
@@ -241,16 +242,22 @@ class BenchConfig(_Config, frozen=True):
 Config = TypeVar("Config", bound=_Config)
 
 
-def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
+def load(name: str, overrides: list[str], schema: type[Config], base: Config | None = None) -> Config:
     """Compose `conf/NAME.yaml` with Hydra overrides into a record of `schema`.
 
-    The schema's own defaults are the config `schema`, so that files state only what differs from them.
+    The schema's own defaults are the config `schema`, so that files state only what differs from them. With a `base`
+    its values stand wherever no override says otherwise, instead of those defaults and of the groups' own choices.
     Raises ValueError for an unknown group, key or value, naming it.
     """
     # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
     overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
-    required = {field.name: "???" for field in msgspec.structs.fields(schema) if field.required}
-    ConfigStore.instance().store("schema", msgspec.to_builtins(schema(**required)))
+    start = schema(**{field.name: "???" for field in msgspec.structs.fields(schema) if field.required})
+    if base is not None:
+        given = {override.partition("=")[0] for override in overrides}
+        chosen = {key: getattr(start, key) for key in given.intersection(schema.__struct_fields__)}
+        start = msgspec.structs.replace(base, **chosen)  # a group that is chosen is chosen whole
+        overrides = [*overrides, *(f"~{group}" for group in _groups(name) if group not in given)]
+    ConfigStore.instance().store("schema", msgspec.to_builtins(start))
     try:
         with initialize_config_dir(str(asset("conf")), version_base="1.3"):
             composed = compose(name, overrides)
@@ -259,3 +266,10 @@ def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
     except (HydraException, OmegaConfBaseException, msgspec.ValidationError) as error:
         message = str(error).split("Config search path")[0].strip()
         raise ValueError(f"configuration {name}: {message}") from error
+
+
+def _groups(name: str) -> list[str]:
+    """The groups that `conf/NAME.yaml` makes a choice of."""
+    plain: Any = OmegaConf.to_container(OmegaConf.load(asset("conf", f"{name}.yaml")))
+    entries = [entry for entry in plain["defaults"] if isinstance(entry, dict)]
+    return [group for entry in entries for group, choice in entry.items() if choice is not None]
