@@ -33,8 +33,9 @@ from cudal2.archive import Archive
 from cudal2.config import TrainConfig
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train.callbacks import Metrics, Terminal, stop_on_signal
-from cudal2.train.folder import claim, latest_checkpoint, only_trainer_of, step_of
+from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, stop_on_signal
+from cudal2.train.devices import one_gpu
+from cudal2.train.folder import check, latest_checkpoint, only_trainer_of, record, step_of
 from cudal2.train.judge import Judge
 from cudal2.worker.pool import Pool
 
@@ -44,18 +45,19 @@ def run(config: TrainConfig) -> None:
 
     Raises ValueError where the configuration cannot work or the folder holds a run with another one,
     HarnessFault where nothing can be judged, KeyboardInterrupt after a signal (everything is saved then).
+    The folder is this run's once all that a configuration can get wrong has been tried.
     """
     _quiet()
     find(config.target)
     problems = config.shapes.problems()
-    arguments = _arguments(config)
+    arguments = one_gpu(_arguments(config))
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
     state, steps = PartialState(), config.trainer.steps
     with ExitStack() as stack:
         if state.is_main_process:
             stack.enter_context(only_trainer_of(folder))
-            claim(folder, config)
+            check(folder, config)
         state.wait_for_everyone()
         checkpoint = latest_checkpoint(folder)
         done = 0 if checkpoint is None else step_of(checkpoint) // config.trainer.iterations
@@ -64,7 +66,7 @@ def run(config: TrainConfig) -> None:
             return
         archive = stack.enter_context(Archive(folder / "archive.sqlite"))
         stop = stack.enter_context(stop_on_signal())
-        callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations)]
+        callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations), SavesAsAsked()]
         if state.is_main_process:
             metrics = Metrics(folder, config.tracker, done, msgspec.to_builtins(config))
             stack.callback(metrics.close)
@@ -75,6 +77,7 @@ def run(config: TrainConfig) -> None:
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:
             judge = Judge(config, None, archive)
+        judge.prompt(problems[0], 1)
         model, tokenizer = policy.load(config.policy)
         policy.check(tokenizer, config.target)
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
@@ -88,6 +91,8 @@ def run(config: TrainConfig) -> None:
             train_dataset=Dataset.from_dict({"prompt": [""] * len(names), "problem": names}),
         )
         trainer.remove_callback(PrinterCallback)
+        if state.is_main_process:
+            record(folder / "config.json", config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         if stop.is_set():
             raise KeyboardInterrupt
