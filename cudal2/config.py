@@ -61,6 +61,23 @@ class LoraConfig(_Config, frozen=True):
     dropout: float = 0.0
 
 
+class VllmConfig(_Config, frozen=True):
+    """Where vLLM runs if `policy.sampler` is vllm: in the trainer's processes (colocate), or at `url` (server).
+
+    A server is started beforehand with `trl vllm-serve`, on GPUs of its own and with options of its own. In the
+    trainer's processes `tensor_parallel_size` of them share one copy of the weights, and each gives vLLM
+    `gpu_memory_utilization` of its GPU's memory for weights and cache; with `sleep` it is given back between
+    samplings. `max_model_length` is the longest prompt and completion together, 0: what the model allows.
+    """
+
+    mode: Literal["colocate", "server"] = "colocate"
+    url: str = "http://localhost:8000"
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.3
+    max_model_length: int = 0
+    sleep: bool = False
+
+
 class PolicyConfig(_Config, frozen=True):
     """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships."""
 
@@ -68,6 +85,7 @@ class PolicyConfig(_Config, frozen=True):
     dtype: Literal["float32", "bfloat16"] = "float32"
     lora: LoraConfig = LoraConfig()
     sampler: Literal["transformers", "vllm"] = "transformers"
+    vllm: VllmConfig = VllmConfig()
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -95,7 +113,8 @@ class RewardConfig(_Config, frozen=True):
 class TrainerConfig(_Config, frozen=True):
     """GRPO: each step samples `problems_per_step` groups of `group_size` completions.
 
-    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `resume` auto
+    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed` is the
+    configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
     continues a run found in the folder, never refuses to.
     """
 
