@@ -4,7 +4,7 @@ Hydra composes `conf/`; `load` checks the result once, at the entry; everything 
 """
 
 import re
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from hydra import compose, initialize_config_dir
@@ -36,8 +36,9 @@ class WorkerConfig(_Config, frozen=True):
     max_pairs: int = 25
     disturbed: float = 1.6
     """A baseline this many times slower than alone was disturbed, as was a speedup whose interval spans this factor."""
-    devices: tuple[int, ...] = (0,)
-    """GPUs that candidates are spread over, one owner each; a processor is used whole."""
+    devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] = (0,)
+    """GPUs that candidates are spread over, one owner each, counted from 0 among those that can be seen (what trains
+    takes the first); a processor is used whole."""
     protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
     """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
 
@@ -60,6 +61,23 @@ class LoraConfig(_Config, frozen=True):
     dropout: float = 0.0
 
 
+class VllmConfig(_Config, frozen=True):
+    """Where vLLM runs if `policy.sampler` is vllm: in the trainer's processes (colocate), or at `url` (server).
+
+    A server is started beforehand with `trl vllm-serve`, on GPUs of its own and with options of its own. In the
+    trainer's processes `tensor_parallel_size` of them share one copy of the weights, and each gives vLLM
+    `gpu_memory_utilization` of its GPU's memory for weights and cache; with `sleep` it is given back between
+    samplings. `max_model_length` is the longest prompt and completion together, 0: what the model allows.
+    """
+
+    mode: Literal["colocate", "server"] = "colocate"
+    url: str = "http://localhost:8000"
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.3
+    max_model_length: int = 0
+    sleep: bool = False
+
+
 class PolicyConfig(_Config, frozen=True):
     """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships."""
 
@@ -67,6 +85,7 @@ class PolicyConfig(_Config, frozen=True):
     dtype: Literal["float32", "bfloat16"] = "float32"
     lora: LoraConfig = LoraConfig()
     sampler: Literal["transformers", "vllm"] = "transformers"
+    vllm: VllmConfig = VllmConfig()
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -94,7 +113,8 @@ class RewardConfig(_Config, frozen=True):
 class TrainerConfig(_Config, frozen=True):
     """GRPO: each step samples `problems_per_step` groups of `group_size` completions.
 
-    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `resume` auto
+    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed` is the
+    configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
     continues a run found in the folder, never refuses to.
     """
 
@@ -245,16 +265,22 @@ class BenchConfig(_Config, frozen=True):
 Config = TypeVar("Config", bound=_Config)
 
 
-def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
+def load(name: str, overrides: list[str], schema: type[Config], base: Config | None = None) -> Config:
     """Compose `conf/NAME.yaml` with Hydra overrides into a record of `schema`.
 
-    The schema's own defaults are the config `schema`, so that files state only what differs from them.
+    The schema's own defaults are the config `schema`, so that files state only what differs from them. With a `base`
+    its values stand wherever no override says otherwise, instead of those defaults and of the groups' own choices.
     Raises ValueError for an unknown group, key or value, naming it.
     """
     # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
     overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
-    required = {field.name: "???" for field in msgspec.structs.fields(schema) if field.required}
-    ConfigStore.instance().store("schema", msgspec.to_builtins(schema(**required)))
+    start = schema(**{field.name: "???" for field in msgspec.structs.fields(schema) if field.required})
+    if base is not None:
+        given = {override.partition("=")[0] for override in overrides}
+        chosen = {key: getattr(start, key) for key in given.intersection(schema.__struct_fields__)}
+        start = msgspec.structs.replace(base, **chosen)  # a group that is chosen is chosen whole
+        overrides = [*overrides, *(f"~{group}" for group in _groups(name) if group not in given)]
+    ConfigStore.instance().store("schema", msgspec.to_builtins(start))
     try:
         with initialize_config_dir(str(asset("conf")), version_base="1.3"):
             composed = compose(name, overrides)
@@ -263,3 +289,10 @@ def load(name: str, overrides: list[str], schema: type[Config]) -> Config:
     except (HydraException, OmegaConfBaseException, msgspec.ValidationError) as error:
         message = str(error).split("Config search path")[0].strip()
         raise ValueError(f"configuration {name}: {message}") from error
+
+
+def _groups(name: str) -> list[str]:
+    """The groups that `conf/NAME.yaml` makes a choice of."""
+    plain: Any = OmegaConf.to_container(OmegaConf.load(asset("conf", f"{name}.yaml")))
+    entries = [entry for entry in plain["defaults"] if isinstance(entry, dict)]
+    return [group for entry in entries for group, choice in entry.items() if choice is not None]

@@ -12,6 +12,8 @@ from cudal2.config import TrainConfig, load
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
 from cudal2.train import grpo
+from cudal2.train.callbacks import read_metrics
+from cudal2.train.folder import record
 
 
 class FakeWorker:
@@ -156,3 +158,27 @@ def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 0
     (tmp_path / "run/config.json").write_text("{")
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 2
+
+
+def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypatch, capsys):
+    """`run=FOLDER KEY=VALUE` changes that run's configuration; it does not begin with the defaults."""
+    monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
+    policy, run = fakes.save_policy(tmp_path / "policy"), f"run={tmp_path / 'run'}"
+    tiny = [*fakes.tiny(tmp_path / "run", policy), "reward=paper", "seed=7", "worker=quick", "shapes.names=[8_8_8]"]
+    assert cli.main(["train", *tiny, "trainer.steps=1"]) == 0
+    assert cli.main(["train", run, "trainer.steps=2", "tracker.project=other"]) == 0
+    assert len(read_metrics(tmp_path / "run/metrics.jsonl")) == 2
+    assert cli.training_config([run]) == load("train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig)
+    for change, said in [
+        ("reward=log", "reward.name=paper became log"),
+        ("seed=0", "seed=7 became 0"),
+        ("worker=default", "worker.min_pairs=3 became 5"),
+        ("experiment=smoke", "seed=7 became 0"),
+    ]:
+        assert cli.main(["train", run, "trainer.steps=3", change]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
+    record(tmp_path / "config.json", TrainConfig(run="elsewhere", seed=3))
+    assert cli.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import fakes
+import msgspec
 import pytest
 
 from cudal2.assets import asset
@@ -82,6 +83,21 @@ def test_mistakes_are_named(override, named):
     with pytest.raises(ValueError, match="configuration train") as error:
         load("train", [override], TrainConfig)
     assert named in str(error.value) and str(Path.cwd()) not in str(error.value)
+
+
+@pytest.mark.parametrize("devices", ["[]", "[-1]"])
+def test_devices_are_named_by_their_number(devices):
+    with pytest.raises(ValueError, match=r"worker\.devices"):
+        load("train", [f"worker.devices={devices}"], TrainConfig)
+
+
+def test_overrides_change_a_base_and_a_chosen_group_whole():
+    base = load("train", ["experiment=demo", "target=sm_90a", "seed=3", "worker.threads=2"], TrainConfig)
+    assert load("train", ["run=runs/demo"], TrainConfig, base) == base
+    changed = load("train", ["worker=quick", "run=x"], TrainConfig, base)
+    assert changed == msgspec.structs.replace(base, run="x", worker=load("train", ["worker=quick"], TrainConfig).worker)
+    with pytest.raises(ValueError, match="stepz"):
+        load("train", ["run=x", "trainer.stepz=1"], TrainConfig, base)
 
 
 def test_shapes_can_be_written_bare():

@@ -48,19 +48,16 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def training_config(overrides: list[str]) -> Any:
-    """The TrainConfig of `cudal2 train OVERRIDES`; `run=FOLDER` alone is the run that is in that folder."""
-    import msgspec
+    """The TrainConfig of `cudal2 train OVERRIDES`.
 
+    Where `run=FOLDER` holds a run, that one's configuration is changed, unless an experiment states a whole one.
+    """
     from cudal2.config import TrainConfig, load
+    from cudal2.train.folder import stored
 
-    if len(overrides) == 1 and overrides[0].startswith("run="):
-        saved = Path(overrides[0].removeprefix("run=")) / "config.json"
-        if saved.exists():
-            try:
-                return msgspec.json.decode(saved.read_bytes(), type=TrainConfig)
-            except msgspec.MsgspecError as error:
-                raise ValueError(f"{saved} is not the configuration of a run: {error}") from error
-    return load("train", overrides, TrainConfig)
+    given = dict(word.split("=", 1) for word in overrides if "=" in word)
+    whole = "experiment" in given or "debug" in given or "run" not in given
+    return load("train", overrides, TrainConfig, None if whole else stored(Path(given["run"]), TrainConfig))
 
 
 def _sft(arguments: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from transformers import TrainerCallback
 
 from cudal2.config import TrackerConfig
 
@@ -123,6 +124,13 @@ def describe(row: dict[str, Any], steps: int) -> str:
         f"ok {row['statuses'].get('ok', 0)}/{row['samples']}  cached {row['cached_share']:4.0%}  "
         f"{sum(seconds.values()):5.1f} s (judging {seconds['judge']:.1f})  {failed}"
     ).rstrip()
+
+
+class SavesAsAsked(TrainerCallback):
+    """Saves as often as this start says: a checkpoint brings the interval of the start that wrote it."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The folder of a training run: who may write to it, which configuration it holds, where it continues."""
+"""The folder of a run: who may write to it, which configuration it holds, where it continues."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,18 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 
-from cudal2.config import TrainConfig
+from cudal2.archive import Archive
+from cudal2.config import Config, SftConfig, TrainConfig
 
-MAY_CHANGE = ("trainer.steps", "trainer.save_steps", "trainer.resume", "tracker.", "worker.build_jobs")
+MAY_CHANGE = (
+    "trainer.steps",
+    "trainer.save_steps",
+    "trainer.resume",
+    "tracker.",
+    "worker.build_jobs",
+    "worker.devices",
+    "policy.vllm.gpu_memory_utilization",
+)
 """What a resumed run may set anew: nothing of it changes what a step does."""
 
 
@@ -32,6 +41,7 @@ def _complete(checkpoint: Path) -> bool:
 
 
 def only_trainer_of(folder: Path) -> Any:
+    """The folder's lock, held until it is released; ValueError where another process holds it."""
     lock = FileLock(folder / ".lock")
     try:
         return lock.acquire(timeout=0)
@@ -39,24 +49,64 @@ def only_trainer_of(folder: Path) -> Any:
         raise ValueError(f"{folder} is being trained by another process; choose another run=") from None
 
 
-def claim(folder: Path, config: TrainConfig) -> None:
-    """Writes config.json; ValueError where the folder holds a run that this configuration cannot continue."""
+def stored(folder: Path, schema: type[Config]) -> Config | None:
+    """The configuration of the run in `folder`, None where there is none.
+
+    Raises ValueError where it is not of `schema`: what one verb leaves behind another must not write over.
+    """
     path = folder / "config.json"
-    text = msgspec.json.format(msgspec.json.encode(config), indent=2)
-    if path.exists():
-        if config.trainer.resume == "never":
-            raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
-        before, now = _flat(json.loads(path.read_bytes())), _flat(json.loads(text))
-        keys = [key for key in now | before if not key.startswith(MAY_CHANGE) and key != "run"]
-        changed = [f"{key}={before.get(key)} became {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
-        if changed:
-            raise ValueError(
-                f"{folder} was started with another configuration ({', '.join(changed)}); choose another "
-                f"run=, or continue it as it is with `cudal2 train run={folder}`"
-            )
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=schema)
+    except msgspec.MsgspecError as error:
+        kind = schema.__name__.removesuffix("Config").lower()
+        raise ValueError(f"{path} is not the configuration of a {kind} run ({error}); choose another run=") from error
+
+
+def check(folder: Path, config: TrainConfig) -> None:
+    """Raises ValueError where the folder holds a run that this configuration cannot continue.
+
+    A run of which nothing was judged is none: its configuration may have been the reason.
+    """
+    before = stored(folder, TrainConfig)
+    if before is None or not _begun(folder):
+        return
+    if config.trainer.resume == "never":
+        raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
+    changed = changes(before, config, ("run", *MAY_CHANGE))
+    if changed:
+        raise ValueError(
+            f"{folder} was started with another configuration ({changed}); choose another "
+            f"run=, or continue it as it is with `cudal2 train run={folder}`"
+        )
+
+
+def _begun(folder: Path) -> bool:
+    if latest_checkpoint(folder):
+        return True
+    path = folder / "archive.sqlite"
+    if not path.exists():
+        return False
+    with Archive(path, create=False) as archive:
+        return next(archive.samples(), None) is not None
+
+
+def record(path: Path, config: TrainConfig | SftConfig) -> None:
+    """The configuration as JSON, whole or not at all."""
     fresh = path.with_suffix(".tmp")
-    fresh.write_bytes(text)
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
     fresh.replace(path)
+
+
+def changes(before: Config, now: Config, apart: tuple[str, ...]) -> str:
+    """How two configurations differ, `key=old became new, …`, but for keys that begin with one of `apart`."""
+    old, new = _flat(msgspec.to_builtins(before)), _flat(msgspec.to_builtins(now))
+    return ", ".join(
+        f"{key}={old[key]} became {value}"
+        for key, value in new.items()
+        if not key.startswith(apart) and old[key] != value
+    )
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import msgspec
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, is_peft_model
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -33,10 +34,15 @@ from cudal2.archive import Archive
 from cudal2.config import TrainConfig
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train.callbacks import Metrics, Terminal, stop_on_signal
-from cudal2.train.folder import claim, latest_checkpoint, only_trainer_of, step_of
+from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, stop_on_signal
+from cudal2.train.devices import one_gpu
+from cudal2.train.folder import check, latest_checkpoint, only_trainer_of, record, step_of
 from cudal2.train.judge import Judge
+from cudal2.train.sharded import deepspeed_file, merged_weights, one_dtype
 from cudal2.worker.pool import Pool
+
+LONGEST_STEP = 24 * 3600
+"""Seconds that the other processes wait for the main one to judge a step; torch's 1,800 may be too few."""
 
 
 def run(config: TrainConfig) -> None:
@@ -44,18 +50,19 @@ def run(config: TrainConfig) -> None:
 
     Raises ValueError where the configuration cannot work or the folder holds a run with another one,
     HarnessFault where nothing can be judged, KeyboardInterrupt after a signal (everything is saved then).
+    The folder is this run's once all that a configuration can get wrong has been tried.
     """
     _quiet()
     find(config.target)
     problems = config.shapes.problems()
-    arguments = _arguments(config)
+    arguments = one_gpu(_arguments(config))
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
     state, steps = PartialState(), config.trainer.steps
     with ExitStack() as stack:
         if state.is_main_process:
             stack.enter_context(only_trainer_of(folder))
-            claim(folder, config)
+            check(folder, config)
         state.wait_for_everyone()
         checkpoint = latest_checkpoint(folder)
         done = 0 if checkpoint is None else step_of(checkpoint) // config.trainer.iterations
@@ -64,7 +71,7 @@ def run(config: TrainConfig) -> None:
             return
         archive = stack.enter_context(Archive(folder / "archive.sqlite"))
         stop = stack.enter_context(stop_on_signal())
-        callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations)]
+        callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations), SavesAsAsked()]
         if state.is_main_process:
             metrics = Metrics(folder, config.tracker, done, msgspec.to_builtins(config))
             stack.callback(metrics.close)
@@ -75,8 +82,11 @@ def run(config: TrainConfig) -> None:
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:
             judge = Judge(config, None, archive)
+        judge.prompt(problems[0], 1)
         model, tokenizer = policy.load(config.policy)
         policy.check(tokenizer, config.target)
+        if arguments.deepspeed:
+            one_dtype(model)
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,
@@ -88,6 +98,8 @@ def run(config: TrainConfig) -> None:
             train_dataset=Dataset.from_dict({"prompt": [""] * len(names), "problem": names}),
         )
         trainer.remove_callback(PrinterCallback)
+        if state.is_main_process:
+            record(folder / "config.json", config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         if stop.is_set():
             raise KeyboardInterrupt
@@ -111,6 +123,10 @@ class KernelTrainer(GRPOTrainer):
     def __init__(self, judge: Judge, seed: int, **arguments: Any) -> None:
         super().__init__(reward_funcs=judge, **arguments)
         self.judge, self.seed = judge, seed
+        sampler = self.vllm_generation if self.use_vllm else None
+        if sampler and is_peft_model(self.model) and not sampler._dist.is_fsdp:
+            weights = partial(merged_weights, sampler.model, sampler._dist.gather_params)
+            sampler._iter_named_params = weights  # type: ignore[method-assign]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self.state.global_step // self.num_iterations + 1
@@ -134,7 +150,12 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         _require("vllm", "policy.sampler=vllm")
     if trainer.deepspeed:
         _require("deepspeed", f"trainer.deepspeed={trainer.deepspeed}")
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks, vllm = int(os.environ.get("WORLD_SIZE", "1")), sampling.vllm
+    if sampling.sampler == "vllm" and vllm.mode == "colocate" and ranks % vllm.tensor_parallel_size:
+        raise ValueError(
+            f"policy.vllm.tensor_parallel_size={vllm.tensor_parallel_size} does not divide the {ranks} processes of "
+            "this start: choose one that does, or start more with accelerate launch --num_processes N"
+        )
     batch = trainer.problems_per_step * trainer.group_size
     micro = trainer.micro_batch or max(batch // ranks, 1)
     if batch % (ranks * micro):
@@ -158,7 +179,8 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         epsilon=trainer.epsilon,
         scale_rewards=trainer.scale_rewards,
         gradient_checkpointing=trainer.gradient_checkpointing,
-        deepspeed=trainer.deepspeed or None,
+        deepspeed=deepspeed_file(trainer.deepspeed),
+        ddp_timeout=LONGEST_STEP,
         bf16=sampling.dtype == "bfloat16",
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -167,7 +189,12 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         top_k=sampling.top_k,
         max_completion_length=sampling.max_new_tokens,
         use_vllm=sampling.sampler == "vllm",
-        vllm_mode="colocate",
+        vllm_mode=vllm.mode,
+        vllm_server_base_url=vllm.url,
+        vllm_tensor_parallel_size=vllm.tensor_parallel_size,
+        vllm_gpu_memory_utilization=vllm.gpu_memory_utilization,
+        vllm_max_model_length=vllm.max_model_length or None,
+        vllm_enable_sleep_mode=vllm.sleep,
         save_strategy="steps",
         save_steps=trainer.save_steps * trainer.iterations,
         save_total_limit=2,

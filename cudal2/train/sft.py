@@ -7,6 +7,7 @@ kernel is fast for which shape is left for reinforcement learning to find out.
 import json
 import math
 import random
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -35,6 +36,8 @@ from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import Candidate, HarnessFault
 from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
+from cudal2.train.devices import one_gpu
+from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.worker.pool import Pool, check
 
 TOKENIZER_SOURCES = 6000
@@ -42,6 +45,8 @@ TOKENIZER_SOURCES = 6000
 ENUMERABLE = 1 << 20
 """Settings of all families of a target, refused ones included, that are looked through for a sampled source."""
 LOG_STEPS = 10
+RECORD = "sft.json"
+"""The configuration that made a policy, in the policy's folder."""
 
 Example = tuple[str, str]
 """A prompt and the source that completes it."""
@@ -52,7 +57,8 @@ def run(config: SftConfig) -> None:
 
     `RUN` then also holds config.json, metrics.jsonl, archive.sqlite with every judged sample, and
     verify.json (see `verify`). A folder that holds the trained policy already is only verified.
-    Raises ValueError where the configuration cannot work, HarnessFault where nothing could be judged in the end.
+    Raises ValueError where the configuration cannot work or the folder holds another run or policy,
+    HarnessFault where nothing could be judged in the end.
     """
     if config.verify:
         try:
@@ -61,38 +67,57 @@ def run(config: SftConfig) -> None:
             raise HarnessFault(fault.problem, f"{fault.remedy}; verify=0 trains without judging") from fault
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
-    trained = _already_trained(folder, config)
-    (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
-    set_seed(config.seed)
-    examples = draw(config)
-    sources = [text for _, text in examples]
-    if trained:
-        print(f"{folder}/policy is trained already", flush=True)
-    else:
-        words = tokenizer.train(sources[:TOKENIZER_SOURCES], config.vocabulary)
-        rows = encode(words, examples, config.context)
-        print(
-            f"{len(rows)} samples, {len(set(sources))} distinct, "
-            f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; {len(words)} words",
-            flush=True,
-        )
-        model = create(config, words)
-        fit(model, words, rows, config)
-        words.save_pretrained(folder / "policy")
-        model.bfloat16().save_pretrained(folder / "policy")  # last: its presence says that training is done
-    if config.verify:
-        report = verify(config, set(sources))
-        (folder / "verify.json").write_text(json.dumps(report, indent=2) + "\n")
-        print(json.dumps(report), flush=True)
+    with only_trainer_of(folder):
+        stored(folder, SftConfig)
+        trained = _already_trained(folder / "policy", config)
+        set_seed(config.seed)
+        examples = draw(config)
+        if trained:
+            print(f"{folder}/policy is trained already", flush=True)
+        else:
+            (folder / "verify.json").unlink(missing_ok=True)
+            _train(config, examples)
+        if config.verify:
+            report = verify(config, {text for _, text in examples})
+            (folder / "verify.json").write_text(json.dumps(report, indent=2) + "\n")
+            print(json.dumps(report), flush=True)
 
 
-def _already_trained(folder: Path, config: SftConfig) -> bool:
-    """Whether the folder holds the policy that this configuration makes; only the verification may differ."""
-    if not (folder / "policy" / "model.safetensors").is_file():
+def _train(config: SftConfig, examples: list[Example]) -> None:
+    """Makes `RUN/policy`: it has that name once it is complete, the configuration that made it included."""
+    folder, sources = Path(config.run), [text for _, text in examples]
+    words = tokenizer.train(sources[:TOKENIZER_SOURCES], config.vocabulary)
+    rows = encode(words, examples, config.context)
+    print(
+        f"{len(rows)} samples, {len(set(sources))} distinct, "
+        f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; {len(words)} words",
+        flush=True,
+    )
+    model = create(config, words)
+    record(folder / "config.json", config)
+    fit(model, words, rows, config)
+    fresh = folder / "policy.tmp"
+    shutil.rmtree(fresh, ignore_errors=True)
+    words.save_pretrained(fresh)
+    model.bfloat16().save_pretrained(fresh)
+    record(fresh / RECORD, config)
+    fresh.rename(folder / "policy")
+
+
+def _already_trained(policy: Path, config: SftConfig) -> bool:
+    """Whether the folder `policy` is what this configuration makes; only the verification may differ.
+
+    Raises ValueError where it is something else.
+    """
+    if not policy.exists():
         return False
-    before = msgspec.json.decode((folder / "config.json").read_bytes(), type=SftConfig)
-    same = {"run": "", "verify": 0, "worker": config.worker, "tracker": config.tracker}
-    return msgspec.structs.replace(before, **same) == msgspec.structs.replace(config, **same)
+    remedy = "choose another run=, or delete that folder to train anew"
+    if not (policy / RECORD).is_file():
+        raise ValueError(f"{policy} does not say which configuration made it; {remedy}")
+    made_by = msgspec.json.decode((policy / RECORD).read_bytes(), type=SftConfig)
+    if changed := changes(made_by, config, ("run", "verify", "worker.", "tracker.")):
+        raise ValueError(f"{policy} was trained with another configuration ({changed}); {remedy}")
+    return True
 
 
 def draw(config: SftConfig) -> list[Example]:
@@ -167,7 +192,7 @@ def fit(
     )
     trainer = Trainer(
         model,
-        arguments,
+        one_gpu(arguments),
         train_dataset=rows,
         data_collator=partial(_batch, pad=words.pad_token_id),
     )

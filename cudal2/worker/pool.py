@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from itertools import takewhile
 from multiprocessing import get_context
 
 from cudal2.config import WorkerConfig
@@ -39,9 +40,25 @@ def _start(config: WorkerConfig, target: str, device: int | None, parent: int) -
 
 
 def _visible(device: int) -> str:
-    """The name of the device-th GPU among those that this process may see."""
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return names.split(",")[device] if names else str(device)
+    """The name of the device-th GPU among those that this process may see, as worker.devices counts them.
+
+    Raises ValueError where CUDA_VISIBLE_DEVICES shows fewer; where it is unset only the driver knows (see `check`).
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return str(device)
+    # CUDA reads the list up to the first name that names nothing.
+    shown = list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, names.split(","))))
+    _among(device, len(shown))
+    return shown[device]
+
+
+def _among(device: int, count: int) -> None:
+    if device >= count:
+        raise ValueError(
+            f"worker.devices names GPU {device}, but only {count} can be seen here; they are counted from 0 among "
+            "those that CUDA_VISIBLE_DEVICES shows: name others in worker.devices, or show more"
+        )
 
 
 def _leave_with(parent: int) -> None:
@@ -208,12 +225,19 @@ def deal(candidates: Sequence[Candidate], hands: int) -> list[list[Candidate]]:
 
 
 def check(config: WorkerConfig, target: str) -> None:
-    """Raises HarnessFault where a worker could not start here; makes no GPU context in this process."""
+    """Raises HarnessFault where a worker could not start here; makes no GPU context in this process.
+
+    Raises ValueError where `worker.devices` names a GPU that cannot be seen.
+    """
     if find(target).kind == "cuda":
         from cudal2.worker.cuda import device, toolchain
 
+        for number in config.devices:
+            _visible(number)
         jail.choose(config.jail, system=True)
         toolchain.find()
         device.find()
+        for number in config.devices:
+            _among(number, device.count())
     else:
         Worker(config, target).close()

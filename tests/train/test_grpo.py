@@ -11,14 +11,15 @@ from pathlib import Path
 import fakes
 import pytest
 from fakes import FakePool, tiny
+from trl import GRPOConfig
 
 from cudal2.archive import Archive
-from cudal2.config import TrainConfig, load
+from cudal2.config import SftConfig, TrainConfig, load
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.train import grpo, judge
 from cudal2.train.callbacks import read_metrics
-from cudal2.train.folder import latest_checkpoint, only_trainer_of
+from cudal2.train.folder import latest_checkpoint, only_trainer_of, record
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,58 @@ def test_another_configuration_does_not_continue_a_run(tmp_path, policy):
     grpo.run(config(folder, policy, "trainer.steps=1"))  # complete: nothing to do
     assert (folder / "metrics.jsonl").read_text() == before
     assert json.loads((folder / "config.json").read_text())["reward"]["name"] == "log"
+
+
+@pytest.mark.parametrize(
+    "mistake", ["policy.path=no/such/folder/here", "prompt.template=none", "trainer.micro_batch=5"]
+)
+def test_a_failed_start_leaves_the_folder_free(tmp_path, policy, mistake):
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError):
+        grpo.run(config(folder, policy, "trainer.steps=1", mistake))
+    assert not (folder / "config.json").exists()
+    grpo.run(config(folder, policy, "trainer.steps=1"))
+    assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [1]
+
+
+def test_a_start_that_judged_nothing_leaves_the_folder_free(tmp_path, policy, monkeypatch):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of memory"):
+        patch.setattr(grpo.KernelTrainer, "_generate_and_score_completions", fail)
+        grpo.run(config(folder, policy, "trainer.steps=1", "trainer.group_size=16"))
+    grpo.run(config(folder, policy, "trainer.steps=1"))
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("out of memory")
+
+
+def test_a_supervised_run_in_the_folder_is_left_alone(tmp_path, policy):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    record(folder / "config.json", SftConfig(run=str(folder)))
+    (folder / "metrics.jsonl").write_text('{"step": 10}\n')
+    with pytest.raises(ValueError, match="choose another run="):
+        grpo.run(config(folder, policy))
+    assert (folder / "metrics.jsonl").read_text() == '{"step": 10}\n'
+
+
+def test_a_resumed_run_saves_as_often_as_it_is_told_now(tmp_path, policy, monkeypatch):
+    folder, saved = tmp_path / "run", []
+    grpo.run(config(folder, policy, "trainer.steps=3", "trainer.save_steps=3"))
+    save = grpo.KernelTrainer._save_checkpoint
+    monkeypatch.setattr(
+        grpo.KernelTrainer, "_save_checkpoint", lambda self, *a: saved.append(self.state.global_step) or save(self, *a)
+    )
+    grpo.run(config(folder, policy, "trainer.steps=7", "trainer.save_steps=2"))
+    assert saved == [4, 6, 7]
+
+
+def test_a_process_that_sees_several_gpus_trains_on_one(tmp_path, policy, monkeypatch):
+    monkeypatch.setattr(grpo.torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(grpo, "GRPOConfig", lambda **kw: GRPOConfig(**{**kw, "use_cpu": False}))
+    grpo.run(config(tmp_path / "run", policy, "trainer.steps=1"))
+    assert [row["samples"] for row in read_metrics(tmp_path / "run/metrics.jsonl")] == [16]
 
 
 def test_only_one_trainer_in_a_folder(tmp_path, policy):

@@ -5,11 +5,13 @@ import random
 import re
 
 import pytest
+import torch
 from fakes import FakePool
+from transformers import TrainingArguments
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.config import PolicyConfig, SftConfig, load
+from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import load as load_policy
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
@@ -17,6 +19,7 @@ from cudal2.records import HarnessFault
 from cudal2.target import CPU, TARGETS, find
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
+from cudal2.train.folder import only_trainer_of, record
 
 TINY = ["samples=300", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
 
@@ -58,6 +61,72 @@ def test_cuda_kernels_are_learnt_without_a_gpu(tmp_path):
     text = corpus.draw(find("sm_90a"), "tn", random.Random(0)).source
     assert words.batch_decode(tokenizer.encode_source(words, [text])) == [text]
     assert not (tmp_path / "verify.json").exists()
+
+
+FEW = ["verify=0", "samples=100", "epochs=0.1"]
+
+
+def test_only_a_complete_policy_counts_as_trained_and_only_for_its_configuration(tmp_path, monkeypatch):
+    sft.run(config(tmp_path, *FEW))
+    weights = tmp_path / "policy/model.safetensors"
+    before, metrics = weights.read_bytes(), (tmp_path / "metrics.jsonl").read_text()
+    monkeypatch.setattr(sft, "fit", None)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"policy was trained with another configuration \(seed=0 became 1\)"):
+            sft.run(config(tmp_path, *FEW, "seed=1"))
+    assert weights.read_bytes() == before and (tmp_path / "metrics.jsonl").read_text() == metrics
+    sft.run(config(tmp_path, *FEW, "worker=quick"))  # is trained already
+    (tmp_path / "policy" / sft.RECORD).unlink()
+    with pytest.raises(ValueError, match="does not say"):
+        sft.run(config(tmp_path, *FEW))
+
+
+@pytest.mark.parametrize("stage", ["fit", "record"])
+def test_an_interrupted_run_leaves_nothing_that_looks_trained(tmp_path, monkeypatch, stage):
+    real = getattr(sft, stage)
+
+    def interrupted(*arguments):
+        if stage == "fit" or arguments[0].name == sft.RECORD:
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sft, stage, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sft.run(config(tmp_path, *FEW, "seed=1"))
+    assert not (tmp_path / "policy").exists()
+    fitted = []
+    monkeypatch.setattr(sft, "fit", lambda *arguments: fitted.append(arguments))
+    sft.run(config(tmp_path, *FEW))
+    assert fitted and json.loads((tmp_path / "policy" / sft.RECORD).read_text())["seed"] == 0
+
+
+def test_a_training_run_in_the_folder_is_left_alone(tmp_path):
+    record(tmp_path / "config.json", TrainConfig(run=str(tmp_path)))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(ValueError, match="choose another run="):
+        sft.run(config(tmp_path, *FEW))
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_only_one_trainer_in_a_folder(tmp_path):
+    with only_trainer_of(tmp_path), pytest.raises(ValueError, match="another process"):
+        sft.run(config(tmp_path, *FEW))
+
+
+def test_a_process_that_sees_several_gpus_trains_on_one(tmp_path, monkeypatch):
+    used = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(sft, "TrainingArguments", lambda **kw: TrainingArguments(**{**kw, "use_cpu": False}))
+    monkeypatch.setattr(sft, "Trainer", lambda model, arguments, **_: used.append(arguments) or Stop())
+    with pytest.raises(KeyboardInterrupt):
+        sft.run(config(tmp_path, *FEW))
+    assert (used[0].n_gpu, used[0].train_batch_size) == (1, 8)
+
+
+class Stop:
+    def remove_callback(self, _):
+        raise KeyboardInterrupt
 
 
 def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(tmp_path):

@@ -138,6 +138,40 @@ def test_names_of_visible_devices_are_kept(monkeypatch) -> None:
     assert pool._visible(2) == "2"
 
 
+@pytest.mark.parametrize(("shown", "count"), [("0", 1), ("", 0), ("-1", 0), ("GPU-a, GPU-b,-1,GPU-c", 2)])
+def test_a_device_that_cannot_be_seen_is_named_before_anything_starts(monkeypatch, shown, count) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    for device in range(count):
+        assert pool._visible(device) == shown.split(",")[device].strip()
+    config = WorkerConfig(devices=(*range(count), count))
+    with Pool(config, "sm_90a") as nowhere, pytest.raises(ValueError, match=f"GPU {count}, but only {count}"):
+        nowhere.environment()
+
+
+def test_without_a_list_of_visible_devices_the_driver_counts_them(monkeypatch) -> None:
+    from cudal2.worker.cuda import device, toolchain
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for module, name in [(toolchain, "find"), (device, "find"), (pool.jail, "choose")]:
+        monkeypatch.setattr(module, name, lambda *_, **__: None)
+    monkeypatch.setattr(device, "count", lambda: 2)
+    pool.check(WorkerConfig(devices=(0, 1)), "sm_90a")
+    with pytest.raises(ValueError, match="GPU 2, but only 2"):
+        pool.check(WorkerConfig(devices=(0, 2)), "sm_90a")
+
+
+@pytest.mark.gpu
+def test_the_driver_counts_what_can_be_seen() -> None:
+    import torch
+
+    from cudal2.worker.cuda import device
+
+    if not device.available():
+        pytest.skip("no NVIDIA GPU")
+    assert device.count() == torch.cuda.device_count()
+    pool.check(WorkerConfig(devices=tuple(range(device.count()))), device.find().target.name)
+
+
 def test_a_machine_without_a_gpu_is_told_at_once() -> None:
     from cudal2.worker.cuda import device
 

@@ -88,6 +88,17 @@ def find() -> Device:
     )
 
 
+def count() -> int:
+    """How many GPUs this process may see. Raises HarnessFault where there is none."""
+    find()  # initialises the driver
+    from cuda.bindings import driver
+
+    code, number = driver.cuDeviceGetCount()
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise HarnessFault(f"the NVIDIA driver does not count its GPUs ({code.name})", NO_GPU)
+    return number
+
+
 def _kernel_module() -> str:
     path = Path("/sys/module/nvidia/version")
     return path.read_text().strip() if path.exists() else "unknown"

@@ -1,0 +1,69 @@
+"""What a policy takes that fits no single GPU: DeepSpeed's ZeRO-3 holds a share of every weight on each."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
+from torch.nn import Parameter
+
+from cudal2.assets import asset
+
+Gather = Callable[[list[Parameter]], AbstractContextManager]
+"""Makes sharded parameters whole while it is entered; every rank must enter it."""
+
+
+def deepspeed_file(name: str) -> str | None:
+    """The file that `trainer.deepspeed` means: one that ships (zero3) or a path; None for "".
+
+    Raises ValueError where there is none.
+    """
+    shipped = {path.stem: path for path in asset("conf", "deepspeed").glob("*.json")}
+    path = shipped.get(name, Path(name).expanduser())
+    if name and not path.is_file():
+        raise ValueError(f"trainer.deepspeed={name} is no file; name one, or choose one of {', '.join(shipped)}")
+    return str(path) if name else None
+
+
+def one_dtype(model: Any) -> None:
+    """Gives trained adapters the frozen weights' type: ZeRO-3 gathers small tensors of a model together.
+
+    (PEFT makes adapters float32 beside a bfloat16 model. DeepSpeed keeps float32 copies of what it trains.)
+    """
+    frozen = next((parameter.dtype for parameter in model.parameters() if not parameter.requires_grad), None)
+    for parameter in model.parameters():
+        if frozen is not None and parameter.requires_grad:
+            parameter.data = parameter.data.to(frozen)
+
+
+def merged_weights(model: Any, gather: Gather) -> Iterator[tuple[str, Tensor]]:
+    """The weights of PEFT's `model` with its adapters added in, one tensor at a time, named as without adapters.
+
+    Nothing but that tensor and its adapters is gathered at once. TRL's own way gathers the whole model on every GPU
+    (65 GB for 32B weights), and adding adapters to bfloat16 weights in place and taking them away again, as it does,
+    changes the weights a little at every step.
+    """
+    base = model.get_base_model()
+    layers = {name: layer for name, layer in base.named_modules() if isinstance(layer, BaseTunerLayer)}
+    for name, parameter in base.named_parameters():
+        if model.prefix in name:
+            continue
+        owner, _, leaf = name.rpartition(".base_layer.")
+        adapted = layers[owner] if owner and leaf == "weight" else None
+        with gather([parameter, *_adapters(adapted, model.prefix)]):
+            yield f"{owner}.{leaf}" if owner else name, _merged(parameter.data, adapted)
+
+
+def _adapters(layer: Any, prefix: str) -> Iterable[Parameter]:
+    return [] if layer is None else [own for name, own in layer.named_parameters() if name.startswith(prefix)]
+
+
+@torch.no_grad()
+def _merged(weight: Tensor, layer: Any) -> Tensor:
+    merged = weight
+    for adapter in layer.active_adapters if layer is not None else ():
+        merged = merged + layer.get_delta_weight(adapter)
+    return merged.to(weight.dtype)

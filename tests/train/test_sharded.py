@@ -1,0 +1,167 @@
+"""What a policy takes that fits no single GPU, as far as it can be seen on none."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import fakes
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig
+from trl.distributed import DistributedBackend
+from trl.generation.vllm_generation import VLLMGeneration
+from trl.trainer import grpo_trainer
+
+from cudal2.assets import asset
+from cudal2.config import TrainConfig, load
+from cudal2.train import grpo, sharded
+
+GB, GPU, GPUS = 1e9, 80e9, 8
+QWEN = Qwen2Config(  # Qwen2.5-Coder-32B-Instruct, as its config.json states it
+    vocab_size=152064,
+    hidden_size=5120,
+    intermediate_size=27648,
+    num_hidden_layers=64,
+    num_attention_heads=40,
+    num_key_value_heads=8,
+    max_position_embeddings=32768,
+    tie_word_embeddings=False,
+)
+
+
+@pytest.fixture
+def config() -> TrainConfig:
+    return load("train", ["experiment=qwen2.5-coder-32b"], TrainConfig)
+
+
+@pytest.fixture
+def arguments(config, monkeypatch) -> dict:
+    """What the trainer of one of eight processes is made with; vLLM and DeepSpeed are not here."""
+    monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(grpo, "GRPOConfig", dict)
+    monkeypatch.setenv("WORLD_SIZE", str(GPUS))
+    return grpo._arguments(config)
+
+
+def test_a_step_of_the_large_experiment_is_shared_equally(config, arguments):
+    assert config.target == "sm_90a"
+    assert all(problem.m <= 2048 for problem in config.shapes.problems())
+    batch = arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"] * GPUS
+    assert batch == config.trainer.problems_per_step * config.trainer.group_size
+    assert batch // GPUS % config.trainer.group_size == 0  # a process samples whole groups
+    assert arguments["bf16"] and arguments["gradient_checkpointing"] and arguments["use_vllm"]
+
+
+def test_trl_takes_the_large_experiments_arguments(arguments, monkeypatch, tmp_path):
+    monkeypatch.delenv("WORLD_SIZE")
+    made = GRPOConfig(**{**arguments, "deepspeed": None, "output_dir": str(tmp_path)})
+    assert (made.vllm_mode, made.vllm_tensor_parallel_size, made.vllm_gpu_memory_utilization) == ("colocate", 4, 0.5)
+    assert (made.vllm_max_model_length, made.vllm_enable_sleep_mode) == (32768, True)
+    assert made.ddp_timeout_delta.total_seconds() > 1800
+
+
+def test_the_large_experiment_fits_its_gpus(arguments):
+    parallel, share = arguments["vllm_tensor_parallel_size"], arguments["vllm_gpu_memory_utilization"] * GPU
+    with torch.device("meta"):
+        weights = 2 * sum(parameter.numel() for parameter in Qwen2ForCausalLM(QWEN).parameters())
+    assert weights == pytest.approx(65.5 * GB, rel=0.01)
+    assert GPUS % parallel == QWEN.num_attention_heads % parallel == QWEN.num_key_value_heads % parallel == 0
+    longest, completion = arguments["vllm_max_model_length"], arguments["max_completion_length"]
+    assert 2 * completion < longest <= QWEN.max_position_embeddings
+    token = QWEN.num_hidden_layers * QWEN.num_key_value_heads * 128 * 2 * 2 / parallel
+    assert share - weights / parallel > 3 * GB + 4 * longest * token  # not only weights: four samples at their longest
+    held = weights / GPUS + 0.5 * GB
+    assert held + share < 0.9 * GPU
+    checkpoints = QWEN.num_hidden_layers * longest * QWEN.hidden_size * 2
+    logits = completion * QWEN.vocab_size * 2
+    assert arguments["vllm_enable_sleep_mode"]
+    assert held + checkpoints + 5 * logits + 10 * GB < 0.9 * GPU
+
+
+def test_the_shipped_deepspeed_configuration_shards_and_saves(arguments):
+    plain = json.loads(Path(arguments["deepspeed"]).read_text())
+    assert plain["zero_optimization"]["stage"] == 3
+    assert plain["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"]
+    # The trainer states these, and refuses to start where a file says otherwise.
+    for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        assert plain[key] == "auto"
+
+
+def test_deepspeed_configurations_are_named_or_a_path(tmp_path):
+    own = tmp_path / "own.json"
+    own.write_text("{}")
+    assert sharded.deepspeed_file("") is None
+    assert sharded.deepspeed_file(str(own)) == str(own)
+    assert sharded.deepspeed_file("zero3") == str(asset("conf", "deepspeed", "zero3.json"))
+    with pytest.raises(ValueError, match="zero3"):
+        sharded.deepspeed_file("zero9")
+
+
+def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch):
+    monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ValueError, match="--num_processes"):
+        grpo._arguments(config)
+
+
+@pytest.fixture
+def adapted(tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(fakes.save_policy(tmp_path), dtype=torch.bfloat16)
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def test_weights_are_merged_one_at_a_time_and_left_as_they_were(adapted):
+    whole: list[int] = []
+
+    @contextmanager
+    def gather(parameters):
+        whole.append(sum(parameter.numel() for parameter in parameters))
+        yield
+
+    before = {name: parameter.clone() for name, parameter in adapted.named_parameters()}
+    merged = {name: value.clone() for name, value in sharded.merged_weights(adapted, gather)}
+    assert all(torch.equal(before[name], parameter) for name, parameter in adapted.named_parameters())
+    plain = dict(adapted.merge_and_unload().named_parameters())
+    assert merged.keys() == plain.keys()
+    assert all(torch.equal(merged[name], plain[name]) for name in plain)
+    assert not any(value.requires_grad for value in merged.values())
+    assert max(whole) < sum(parameter.numel() for parameter in plain.values()) / 5
+
+
+def test_adapters_take_the_type_of_what_they_adapt(adapted):
+    assert {parameter.dtype for parameter in adapted.parameters()} == {torch.float32, torch.bfloat16}
+    sharded.one_dtype(adapted)
+    assert {parameter.dtype for parameter in adapted.parameters()} == {torch.bfloat16}
+    assert {p.dtype for n, p in adapted.named_parameters() if p.requires_grad} == {torch.bfloat16}
+
+
+def test_the_trainer_hands_vllm_merged_weights(tmp_path, monkeypatch):
+    class Sampler:
+        """Where TRL makes vLLM's engine, without its own way to the weights."""
+
+        def __init__(self, model, accelerator, **options):
+            self.model, self._dist, self.options = model, DistributedBackend(accelerator), options
+            made.append(self)
+
+        def sync_weights(self):
+            given.update(self._iter_named_params())
+            raise KeyboardInterrupt
+
+    made, given = [], {}
+    monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
+    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", Sampler)
+    policy = fakes.save_policy(tmp_path / "policy")
+    adapters = ["policy.sampler=vllm", "policy.lora.rank=4", "policy.vllm.max_model_length=64"]
+    with pytest.raises(KeyboardInterrupt):
+        grpo.run(load("train", [*fakes.tiny(tmp_path / "run", policy), *adapters], TrainConfig))
+    plain = dict(AutoModelForCausalLM.from_pretrained(policy).named_parameters())
+    assert all(torch.equal(given.pop(name), value) for name, value in plain.items())  # untrained adapters add nothing
+    assert not given and made[0].options["max_model_length"] == 64
+    assert callable(VLLMGeneration._iter_named_params)  # the name is no part of TRL's interface
