@@ -124,7 +124,7 @@ class ShapesConfig(_Config, frozen=True):
     accumulate: Accumulate = "f32"
 
     def problems(self) -> list[Problem]:
-        """The named problems in the order given; ValueError for an unknown name."""
+        """The named problems in the order given, at least one; ValueError for an unknown name or where none is named."""
         found: list[Problem] = []
         for name in self.names:
             if name == "grid":
@@ -133,6 +133,8 @@ class ShapesConfig(_Config, frozen=True):
                 found += sample(self.count, self.seed, self.layout, self.accumulate)
             else:
                 found.append(parse(name, self.layout, self.accumulate))
+        if not found:
+            raise ValueError("shapes.names=[] names no problem; name one, e.g. shapes.names=[256_256_256]")
         return found
 
 
@@ -158,6 +160,13 @@ class TrainConfig(_Config, frozen=True):
     shapes: ShapesConfig = ShapesConfig()
     tracker: TrackerConfig = TrackerConfig()
 
+    def __post_init__(self) -> None:
+        if "device" not in self.worker.protocols:
+            raise ValueError(
+                f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
+                "use worker.protocols=[device], with others beside it where they are wanted"
+            )
+
 
 class SftConfig(_Config, frozen=True):
     """Supervised training of the kernel LM from scratch on sources drawn from the families."""
@@ -179,6 +188,12 @@ class SftConfig(_Config, frozen=True):
     """Samples on held-out shapes that the worker judges after training."""
     worker: WorkerConfig = WorkerConfig()
     tracker: TrackerConfig = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        if self.prompt.exemplars or self.prompt.failures:
+            raise ValueError(
+                "training from nothing has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"
+            )
 
 
 class EvalConfig(_Config, frozen=True):

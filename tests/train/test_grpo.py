@@ -14,9 +14,10 @@ from fakes import FakePool, tiny
 
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig, load
+from cudal2.policy import prompts
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.train import grpo, judge
+from cudal2.train import grpo
 from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import latest_checkpoint, only_trainer_of
 
@@ -171,8 +172,8 @@ def test_adapters_kl_several_updates_and_micro_batches(tmp_path, policy):
 
 def test_exemplars_come_from_the_archive_as_it_grows(tmp_path, policy, monkeypatch):
     shown = []
-    render = judge.render
-    monkeypatch.setattr(judge, "render", lambda *a: shown.append(a[4]) or render(*a))
+    render = prompts.render
+    monkeypatch.setattr(prompts, "render", lambda *a: shown.append(a[4]) or render(*a))
     options = ["trainer.steps=4", "prompt.exemplars=2", "shapes.names=[64_64_64]"]
     grpo.run(config(tmp_path / "run", policy, *options))
     assert len(shown[0]) == 0 and len(shown[-1]) == 2
