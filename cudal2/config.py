@@ -53,7 +53,7 @@ class WorkerConfig(_Config, frozen=True):
 
 
 class LoraConfig(_Config, frozen=True):
-    """Adapters of PEFT; `rank` 0 trains every weight."""
+    """Adapters of PEFT, for training; `rank` 0 trains every weight."""
 
     rank: int = 0
     alpha: int = 32
@@ -61,7 +61,11 @@ class LoraConfig(_Config, frozen=True):
 
 
 class PolicyConfig(_Config, frozen=True):
-    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships."""
+    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships.
+
+    `dtype` is what it computes in. Weights that train are float32 all the same, so bfloat16 saves their memory only
+    with adapters.
+    """
 
     path: str = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -124,7 +128,7 @@ class ShapesConfig(_Config, frozen=True):
     accumulate: Accumulate = "f32"
 
     def problems(self) -> list[Problem]:
-        """The named problems in the order given, at least one; ValueError for an unknown name or where none is named."""
+        """The named problems in the order given; ValueError for an unknown name, or where none is named."""
         found: list[Problem] = []
         for name in self.names:
             if name == "grid":

@@ -146,7 +146,7 @@ def _elsewhere(there: Environment, here: Environment) -> str:
 
 
 def sampler(config: EvalConfig) -> Sampler:
-    """`config.samples` kernels a problem from `config.policy`, which is loaded when first asked, prompted as in training."""
+    """`config.samples` kernels a problem from `config.policy`, prompted as in training; loaded when first asked."""
     from cudal2 import policy
     from cudal2.policy import prompts, sampling
 

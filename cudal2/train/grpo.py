@@ -31,6 +31,7 @@ from trl import GRPOConfig, GRPOTrainer
 from cudal2 import policy
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
+from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.train.callbacks import Metrics, Terminal, stop_on_signal
@@ -75,7 +76,7 @@ def run(config: TrainConfig) -> None:
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:
             judge = Judge(config, None, archive)
-        model, tokenizer = policy.load(config.policy)
+        model, tokenizer = policy.load_to_train(config.policy, config.seed, reference=config.trainer.beta > 0)
         policy.check(tokenizer, config.target)
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
@@ -159,12 +160,10 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         scale_rewards=trainer.scale_rewards,
         gradient_checkpointing=trainer.gradient_checkpointing,
         deepspeed=trainer.deepspeed or None,
-        bf16=sampling.dtype == "bfloat16",
+        bf16=sampling.dtype == "bfloat16",  # what it computes in; the weights it trains are float32
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        **choice(sampling),
         max_completion_length=sampling.max_new_tokens,
         use_vllm=sampling.sampler == "vllm",
         vllm_mode="colocate",
