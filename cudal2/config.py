@@ -54,7 +54,7 @@ class WorkerConfig(_Config, frozen=True):
 
 
 class LoraConfig(_Config, frozen=True):
-    """Adapters of PEFT; `rank` 0 trains every weight."""
+    """Adapters of PEFT, for training; `rank` 0 trains every weight."""
 
     rank: int = 0
     alpha: int = 32
@@ -79,7 +79,11 @@ class VllmConfig(_Config, frozen=True):
 
 
 class PolicyConfig(_Config, frozen=True):
-    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships."""
+    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships.
+
+    `dtype` is what it computes in. Weights that train are float32 all the same, so bfloat16 saves their memory only
+    with adapters.
+    """
 
     path: str = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -144,7 +148,7 @@ class ShapesConfig(_Config, frozen=True):
     accumulate: Accumulate = "f32"
 
     def problems(self) -> list[Problem]:
-        """The named problems in the order given; ValueError for an unknown name."""
+        """The named problems in the order given; ValueError for an unknown name, or where none is named."""
         found: list[Problem] = []
         for name in self.names:
             if name == "grid":
@@ -153,6 +157,8 @@ class ShapesConfig(_Config, frozen=True):
                 found += sample(self.count, self.seed, self.layout, self.accumulate)
             else:
                 found.append(parse(name, self.layout, self.accumulate))
+        if not found:
+            raise ValueError("shapes.names=[] names no problem; name one, e.g. shapes.names=[256_256_256]")
         return found
 
 
@@ -178,6 +184,13 @@ class TrainConfig(_Config, frozen=True):
     shapes: ShapesConfig = ShapesConfig()
     tracker: TrackerConfig = TrackerConfig()
 
+    def __post_init__(self) -> None:
+        if "device" not in self.worker.protocols:
+            raise ValueError(
+                f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
+                "use worker.protocols=[device], with others beside it where they are wanted"
+            )
+
 
 class SftConfig(_Config, frozen=True):
     """Supervised training of the kernel LM from scratch on sources drawn from the families."""
@@ -199,6 +212,12 @@ class SftConfig(_Config, frozen=True):
     """Samples on held-out shapes that the worker judges after training."""
     worker: WorkerConfig = WorkerConfig()
     tracker: TrackerConfig = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        if self.prompt.exemplars or self.prompt.failures:
+            raise ValueError(
+                "training from nothing has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"
+            )
 
 
 class EvalConfig(_Config, frozen=True):

@@ -26,8 +26,8 @@ from cudal2.results import NOTHING_ARCHIVED, Results, Row, load, save
 from cudal2.source import extract
 from cudal2.target import find
 
-Sampler = Callable[[Problem], Sequence[str]]
-"""New sources for a problem from a policy ("" where a completion holds none)."""
+Sampler = Callable[[Problem, Archive, Environment], Sequence[str]]
+"""New sources for a problem from a policy ("" where a completion holds none), which may be shown what is archived."""
 
 
 AT_ONCE = 64
@@ -51,7 +51,12 @@ def anew(config: WorkerConfig) -> WorkerConfig:
 
 
 def strict(config: WorkerConfig) -> WorkerConfig:
-    """The worker that reports: twice the batch, three times the pairs, half the interval of `config`."""
+    """The worker that reports: twice the batch, three times the pairs, half the interval of `config`.
+
+    Raises ValueError where `config` times nothing.
+    """
+    if not config.protocols:
+        raise ValueError("worker.protocols=[] times nothing, so nothing can be reported; use worker.protocols=[device]")
     return msgspec.structs.replace(
         config,
         batch_ms=2 * config.batch_ms,
@@ -117,7 +122,7 @@ def run(
             for problem in chosen[start : start + AT_ONCE]:
                 candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
                 if sampler and not candidates:
-                    _sample(problem, sampler, select, archive, target)
+                    _sample(problem, sampler, select, archive, target, environment)
                     candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
                 row = rows.get((problem, environment.fingerprint))
                 if row is None or row.considered != _hashes(candidates):
@@ -141,15 +146,16 @@ def _elsewhere(there: Environment, here: Environment) -> str:
 
 
 def sampler(config: EvalConfig) -> Sampler:
-    """`config.samples` kernels a problem from `config.policy`, which is loaded when first asked."""
+    """`config.samples` kernels a problem from `config.policy`, prompted as in training; loaded when first asked."""
     from cudal2 import policy
     from cudal2.policy import prompts, sampling
 
     target = find(config.target)
     loaded = cache(partial(policy.load, config.policy))
 
-    def sample(problem: Problem) -> list[str]:
-        prompt = prompts.render(config.prompt, config.policy.chat, problem, target)
+    def sample(problem: Problem, archive: Archive, environment: Environment) -> list[str]:
+        what = config.prompt, config.policy.chat, problem, config.target
+        prompt = prompts.from_archive(*what, archive, environment, config.seed, 0)
         completions = sampling.sample(*loaded(), [prompt] * config.samples, config.policy, config.seed)
         return [extract(completion, target) or "" for completion in completions]
 
@@ -172,11 +178,13 @@ def _hashes(candidates: dict[str, Problem]) -> tuple[str, ...]:
     return tuple(sorted(digest(source) for source in candidates))
 
 
-def _sample(problem: Problem, sampler: Sampler, select: Judge, archive: Archive, target: str) -> None:
+def _sample(
+    problem: Problem, sampler: Sampler, select: Judge, archive: Archive, target: str, environment: Environment
+) -> None:
     run = f"eval {problem.name}"
     if any(archive.samples(run)):
         return  # a killed evaluation asked already
-    new = [Candidate(source, problem, target) for source in sampler(problem)]
+    new = [Candidate(source, problem, target) for source in sampler(problem, archive, environment)]
     for index, (candidate, verdict) in enumerate(zip(new, select.evaluate(new))):
         if verdict is not None:
             archive.add(verdict, candidate, Origin(run=run, step=0, index=index))

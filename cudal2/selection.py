@@ -38,7 +38,7 @@ def nearest(archive: Archive, problem: Problem, target: str, fingerprint: str, l
 def exemplars(
     archive: Archive, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
 ) -> list[Entry]:
-    """Up to `count` correct kernels of contrasting speed, fastest first, to be shown in a prompt.
+    """Up to `count` correct, timed kernels of contrasting speed, fastest first, to be shown in a prompt.
 
     The kernels of the problem (of its neighbours, while there are too few) are ranked, cut into `count`
     buckets of equal size, and one is drawn from each: good, medium, slow; after the contrastive
@@ -49,7 +49,8 @@ def exemplars(
         if len(found) >= count:
             break
         for entry in archive.ranked(other, target, fingerprint):
-            found.setdefault(entry.source, entry)
+            if entry.verdict.timing:  # what was only checked has no speed to contrast
+                found.setdefault(entry.source, entry)
     entries = sorted(found.values(), key=lambda entry: entry.low, reverse=True)
     count = min(count, len(entries))
     edges = [len(entries) * i // count for i in range(count + 1)] if count else []

@@ -11,7 +11,8 @@ from cudal2.target import Target
 MAX_BYTES = 64 * 1024
 """Longest source accepted, in bytes."""
 
-_FENCE = re.compile(r"```[ \t]*([\w+]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+# A line that fences code in Markdown: three or more backticks or tildes, then words such as the language.
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})(.*)")
 # What C++ reads before it looks for directives: literals, words, numbers (1'000), comments.
 _TOKEN = re.compile(
     r"""(?P<raw>(?:u8|[uUL])?R")|[A-Za-z_$][\w$]*|\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
@@ -36,19 +37,49 @@ class SourceRejected(ValueError):
 def extract(completion: str, target: Target) -> str | None:
     """The kernel source in a completion: its last fenced block that defines `hgemm`, or the bare text.
 
-    None where nothing defines `hgemm`. An unclosed fence (a completion cut short) still counts.
+    None where nothing defines `hgemm`. An unclosed fence (a completion cut short) still counts. Lines end in `\\n`.
     """
-    blocks = [body for _, body in _FENCE.findall(completion) if defines_kernel(body)]
+    text = re.sub(r"\r\n?", "\n", completion)
+    blocks = [body for body in _fenced(text) if defines_kernel(body)]
     if blocks:
         return blocks[-1].strip() + "\n"
-    if "```" not in completion and defines_kernel(completion):
-        return completion.strip() + "\n"
+    if "```" not in text and defines_kernel(text):
+        return text.strip() + "\n"
     return None
 
 
+def _fenced(text: str) -> list[str]:
+    """The fenced blocks of a Markdown text, in order.
+
+    A block ends at a fence of its own character that is at least as long; if words stand there, the next one begins.
+    """
+    blocks: list[list[str]] = []
+    opened = ""
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if fence and fence[1].startswith(opened):
+            opened = "" if opened and not fence[2].strip() else fence[1]
+            if opened:
+                blocks.append([])
+        elif opened:
+            blocks[-1].append(line)
+    return ["\n".join(block) for block in blocks]
+
+
 def defines_kernel(text: str) -> bool:
-    """Whether the text names the contract's entry point as a C function."""
-    return re.search(r"\bhgemm\s*\(", text) is not None
+    """Whether the text defines the contract's entry point: `hgemm(…)` and a body, not a call or a declaration alone."""
+    code = _DIRECTIVE.sub("", _TOKEN.sub(_without_text, _joined(text)))
+    outside: list[str] = []
+    depth = 0
+    for piece in re.split(r"([()])", code):
+        if piece == ")":
+            depth = max(depth - 1, 0)
+        if depth == 0:
+            outside.append(piece)
+        if piece == "(":
+            depth += 1
+    # Without what stood in parentheses a definition reads `hgemm() {`; attributes may stand between.
+    return re.search(r"\bhgemm\s*\(\)[^;{},=]{0,200}\{", "".join(outside)) is not None
 
 
 def check(source: str, target: Target, headers: frozenset[str] = frozenset()) -> None:
@@ -61,8 +92,7 @@ def check(source: str, target: Target, headers: frozenset[str] = frozenset()) ->
         raise SourceRejected(f"the source has {size} bytes; at most {MAX_BYTES} are accepted")
     if "\0" in source:
         raise SourceRejected("the source contains a NUL byte")
-    joined = re.sub(r"\\[ \t\v\f\r]*\n", "", source)  # a directive may be continued over lines
-    code = _TOKEN.sub(_without_comment, joined)
+    code = _TOKEN.sub(_without_comment, _joined(source))
     for name, pattern in _FORBIDDEN.items():
         if re.search(pattern, code):
             raise SourceRejected(f"{name} is not allowed in a kernel")
@@ -72,6 +102,15 @@ def check(source: str, target: Target, headers: frozenset[str] = frozenset()) ->
             raise SourceRejected(f"#{directive} {argument.strip()[:80]} is not allowed; allowed: {known}")
         if directive == "line" or directive.isdecimal():  # compilers quote the lines of the file it names
             raise SourceRejected("#line is not allowed in a kernel")
+
+
+def _joined(source: str) -> str:
+    """The source as C++ reads it: a line, be it a directive or a comment, may be continued on the next."""
+    return re.sub(r"\\[ \t\v\f\r]*\n", "", source)
+
+
+def _without_text(token: re.Match[str]) -> str:
+    return " " if token["comment"] or token[0][0] in "\"'" else token[0]
 
 
 def _without_comment(token: re.Match[str]) -> str:

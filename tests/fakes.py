@@ -1,6 +1,6 @@
 """A tiny policy and a pool without a compiler, so that training's own code runs in a test within seconds.
 
-The policy knows a handful of words. A text with `hgemm(` is a kernel; every `fast` in it doubles its speed,
+The policy knows a handful of words. A text with `hgemm(){}` is a kernel; every `fast` in it doubles its speed,
 every `slow` halves it, `bug` makes it wrong: something a policy can learn in a few steps.
 
 Run as a script, `python fakes.py FOLDER LOG OVERRIDE…` trains in a process of its own, to be killed.
@@ -89,7 +89,7 @@ def save_policy(folder: Path) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    words = ["[pad]", "[eos]", "[unk]", "hgemm(", "fast", "slow", "bug", "int", "M", ")"]
+    words = ["[pad]", "[eos]", "[unk]", "hgemm(){}", "fast", "slow", "bug", "int", "M", ")"]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[unk]"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[pad]", eos_token="[eos]", unk_token="[unk]")

@@ -11,8 +11,11 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
 
 from cudal2 import selection
 from cudal2.archive import ANY, Archive
+from cudal2.config import PromptConfig
+from cudal2.policy import prompts
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
+from cudal2.target import CPU
 
 F = HERE.fingerprint
 
@@ -134,6 +137,15 @@ def test_exemplars_fill_up_from_the_nearest_problems_of_the_same_layout(archive)
     assert [entry.verdict.speedup for entry in chosen] == [2.0, 1.0]
     assert [entry.verdict.problem for entry in selection.nearest(archive, PROBLEM, "cpu", F, 5)] == [near, far]
     assert selection.exemplars(archive, PROBLEM, "cpu", F, 0, random.Random(0)) == []
+
+
+def test_a_kernel_that_was_only_checked_is_no_exemplar(archive):
+    put(archive, "timed", 1.0)
+    untimed = candidate("checked")
+    archive.add(msgspec.structs.replace(verdict(untimed), timings=()), untimed, None)
+    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    assert [entry.source for entry in chosen] == [candidate("timed").source]
+    prompts.render(PromptConfig(template="instruct", exemplars=3), False, PROBLEM, CPU, chosen)
 
 
 def test_failures_carry_the_compilers_words_latest_first(archive):

@@ -77,6 +77,8 @@ def test_experiments_state_their_command_and_fit_a_screen(group):
         ("+trainer.extra=1", "extra"),
         ("shapes.names=[", "["),
         ("worker.jail=maybe", "jail"),
+        ("worker.protocols=[]", "use worker.protocols=[device]"),
+        ("worker.protocols=[offline]", "use worker.protocols=[device]"),
     ],
 )
 def test_mistakes_are_named(override, named):
@@ -98,6 +100,21 @@ def test_overrides_change_a_base_and_a_chosen_group_whole():
     assert changed == msgspec.structs.replace(base, run="x", worker=load("train", ["worker=quick"], TrainConfig).worker)
     with pytest.raises(ValueError, match="stepz"):
         load("train", ["run=x", "trainer.stepz=1"], TrainConfig, base)
+
+
+@pytest.mark.parametrize("override", ["prompt=instruct", "prompt.exemplars=1", "prompt.failures=2"])
+def test_sft_has_nothing_to_show(override):
+    with pytest.raises(ValueError, match=r"prompt\.exemplars=0 prompt\.failures=0"):
+        load("sft", [override], SftConfig)
+
+
+def test_a_run_over_no_problem_is_refused_before_it_starts(tmp_path, policy):
+    config = load("train", [*fakes.tiny(tmp_path / "run", policy), "shapes.names=[]"], TrainConfig)
+    with pytest.raises(ValueError, match=r"names no problem; name one"):
+        config.shapes.problems()  # without which training would look for the next one for ever
+    with pytest.raises(ValueError, match=r"names no problem; name one"):
+        grpo.run(config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_shapes_can_be_written_bare():

@@ -9,12 +9,14 @@ from fakes import Says, save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
 
-from cudal2 import evaluate, evaluated, results
+from cudal2 import evaluate, evaluated, policy, results
 from cudal2.archive import Archive
-from cudal2.config import EvalConfig, PolicyConfig, WorkerConfig
+from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
+from cudal2.policy import sampling
 from cudal2.problem import Problem, grid
 from cudal2.records import Candidate, HarnessFault
 from cudal2.results import Row
+from cudal2.train import judge
 from cudal2.worker import Worker
 
 NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
@@ -163,7 +165,8 @@ def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
 def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     asked = []
 
-    def sampler(problem):
+    def sampler(problem, shown, environment):
+        assert (shown, environment) == (archive, HERE)
         asked.append(problem)
         return [candidate(f"new {i}").source for i in range(3)]
 
@@ -180,13 +183,27 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     assert asked == [nn, bad]
 
 
-def test_a_policy_writes_kernels_for_a_problem(tmp_path):
+def test_a_policy_writes_kernels_for_a_problem(tmp_path, archive):
     path = save_policy(tmp_path / "policy")
     config = EvalConfig(run="", samples=12, policy=PolicyConfig(path=str(path), max_new_tokens=8))
-    sources = evaluate.sampler(config)(PROBLEM)
+    sources = evaluate.sampler(config)(PROBLEM, archive, HERE)
     assert len(sources) == 12
-    assert any("hgemm(" in source for source in sources) and "" in sources
-    assert evaluate.sampler(config)(PROBLEM) == sources
+    assert any("hgemm()" in source for source in sources) and "" in sources
+    assert evaluate.sampler(config)(PROBLEM, archive, HERE) == sources
+
+
+def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
+    for index in range(6):
+        put(archive, f"good {index}", 1.0 + index, NEAR)
+    put(archive, "bad", None)
+    asked = []
+    monkeypatch.setattr(sampling, "sample", lambda model, words, prompts, *_: asked.extend(prompts) or prompts)
+    monkeypatch.setattr(policy, "load", lambda config: (None, None))
+    prompt = PromptConfig(template="instruct", exemplars=2, failures=1)
+    evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(PROBLEM, archive, HERE)
+    training = TrainConfig(run=str(tmp_path), seed=3, prompt=prompt)
+    assert asked == 2 * [judge.Judge(training, FakePool(), archive).prompt(PROBLEM, 0)]
+    assert "// good" in asked[0] and "// bad" in asked[0] and HERE.device in asked[0]
 
 
 def test_a_limit_takes_the_first_distinct_problems(run):
@@ -227,6 +244,8 @@ def test_the_strict_worker_looks_harder():
     quick = WorkerConfig()
     strict = evaluate.strict(quick)
     assert strict.min_pairs > quick.min_pairs and strict.precision < quick.precision
+    with pytest.raises(ValueError, match=r"use worker\.protocols=\[device\]"):
+        evaluate.strict(WorkerConfig(protocols=()))
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -87,6 +87,54 @@ def test_a_completion_for_a_gpu_is_found_in_its_fence():
     assert extract(f"Here:\n```cuda\n{KERNEL}```\nDone.", SM90) == KERNEL
 
 
+FENCES = {
+    "a title": '```cuda title="kernel.cu"\nKERNEL```\n',
+    "a class": "```{.cpp .numberLines}\nKERNEL```",
+    "tildes": "~~~ cuda\nKERNEL~~~\nDone.",
+    "four backticks": "````cuda\nKERNEL````\n",
+    "blocks on both sides": "```\nfirst\n```\n````cuda\nKERNEL````\n```\nlast\n```\n",
+    "a list": "1. Here:\n\n    ```cuda\nKERNEL    ```\n",
+    "words after the end": "```cuda\nKERNEL``` Done.\n",
+    "no end": "```cuda\nKERNEL",
+    "one left open": "```cuda\nint hgemm(int a) { return\n```cuda\nKERNEL```\n",
+    "a call afterwards": "```cuda\nKERNEL```\n```cpp\nint main() { if (hgemm(a)) { return hgemm(b); } }\n```\n",
+    "a declaration afterwards": '```cuda\nKERNEL```\n```cpp\nextern "C" int hgemm(const void* a);\nstruct S {};\n```\n',
+    "words on it afterwards": '```cuda\nKERNEL```\n```\n// hgemm(a) {\n/* hgemm(b) { */ "hgemm(c) {"\n```\n',
+    "a macro afterwards": "```cuda\nKERNEL```\n```\n#define hgemm(a) \\\n { a }\n```\n",
+}
+
+
+@pytest.mark.parametrize("text", FENCES.values(), ids=FENCES)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_last_block_that_defines_the_kernel_is_found_whatever_its_fence(text, end):
+    indented = "__global__ void run(int a) {\n    if (a > (1)) return;\n}\n" + KERNEL
+    assert extract(text.replace("KERNEL", indented).replace("\n", end), SM90) == indented
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        'extern "C" int hgemm(const void* a, int (*f)(int)) noexcept { return 0; }',
+        'extern "C" __attribute__((visibility("default")))\ncudaError_t\nhgemm (int a)\n// the body\n{\n}',
+        'extern "C" {\nint hgemm(int a /* ) { */, int b) __attribute__((hot))\n{ return a; }\n}',
+        'static const char* note = "(";\nextern "C" auto hgemm(int a) -> int { return 0; }',
+    ],
+)
+def test_a_definition_is_told_from_a_call(definition):
+    assert extract(definition, SM90) == definition + "\n"
+    assert extract(definition.replace("{", ";").replace("}", ""), SM90) is None
+
+
+@pytest.mark.parametrize("piece", ["```\n", "```a\n~~~a\n", "hgemm() ", "hgemm(", "(", "/*", "`", "\r"])
+def test_no_completion_keeps_the_search_busy(piece):
+    extract(piece * (1 << 16), SM90)
+
+
+def test_a_longer_fence_may_hold_shorter_ones():
+    commented = f"/* Use:\n```\nhgemm(a)\n```\n*/\n{KERNEL}"
+    assert extract(f"````cuda\n{commented}````\n", SM90) == commented
+
+
 def test_every_target_is_what_its_capability_names():
     for target in TARGETS.values():
         if target.kind == "cuda":

@@ -5,11 +5,9 @@ from typing import Any
 
 from accelerate import PartialState
 from peft import LoraConfig as PeftLora
-from peft import get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -18,6 +16,7 @@ from transformers import (
 
 from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
+from cudal2.policy import adapters, sampling
 from cudal2.target import TARGETS
 
 
@@ -33,50 +32,101 @@ def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
 
 
 def load(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
+    """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 
-    Only an `owner/name` that is no folder here is asked of the Hugging Face hub; with `HF_HUB_OFFLINE=1`
-    its cache alone. With `lora.rank` the model is wrapped by PEFT and only adapters can be trained.
-    Raises ValueError with the remedy where the path leads to no model.
+    `config.path` may hold a model or adapters of one (a checkpoint of a run with `lora.rank`), which are merged into
+    its weights. Only an `owner/name` that is no folder here is asked of the Hugging Face hub; with `HF_HUB_OFFLINE=1`
+    its cache alone. Raises ValueError with the remedy where the path leads to no model.
     """
-    path = locate(config.path)
-    local = Path(path).is_dir()
+    model, tokenizer, found = _read(config.path, config.dtype)
+    if found:
+        model = adapters.merge(model, locate(config.path))
+    return model.to(PartialState().device), tokenizer
+
+
+def load_to_train(
+    config: PolicyConfig, seed: int, reference: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The policy to train, and its tokenizer, as `load` says otherwise.
+
+    With `lora.rank` PEFT wraps the model and only adapters train, in float32 whatever `dtype`: those in `config.path`
+    go on, or new ones are drawn from `seed`. Without, every weight trains, adapters merged, and all are in float32:
+    bfloat16 has 8 bits, in which most steps of a usual learning rate are lost (`dtype` is what the trainer computes
+    in). `reference` says that training loads the model a second time, to stay near it.
+    Raises ValueError also where adapters would have to be merged into that second one.
+    """
+    model, tokenizer, found = _read(config.path, config.dtype if config.lora.rank else "float32")
+    wrapped: Any = model
+    if config.lora.rank and found:
+        wrapped = adapters.resume(model, locate(config.path), found, config.lora)
+    elif config.lora.rank:
+        wrapped = adapters.new(model, config.lora, seed)
+    elif found:
+        if reference:
+            raise ValueError(
+                f"policy.path={config.path!r} holds adapters: set policy.lora.rank={found.r} "
+                f"policy.lora.alpha={found.lora_alpha} to train them on, or trainer.beta=0 to train every weight"
+            )
+        wrapped = adapters.merge(model, locate(config.path))
+    return wrapped.to(PartialState().device), tokenizer
+
+
+def _read(path: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PeftLora | None]:
+    """The model as it was saved, its tokenizer, and what is known of the adapters that `path` holds for it, if any.
+
+    Its generation_config is `sampling.whole`: nothing but the configuration decides how a policy is sampled.
+    """
+    place = base = locate(path)
+    found = adapters.recorded(place)
+    if found:
+        base = _base(place, found)
+    local = Path(base).is_dir()
+    own = found is None or (Path(place) / "tokenizer_config.json").is_file()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, padding_side="left")
-        model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=local, dtype=config.dtype)
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(place if own else base, local_files_only=local, padding_side="left")
+        model: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=local, dtype=dtype)
+    except (OSError, ValueError, RuntimeError) as error:
         remedy = (
             "it needs config.json, model.safetensors and tokenizer.json"
             if local
             else "check the name and the network, or download it first and give the folder"
         )
-        raise ValueError(f"policy.path={config.path!r} cannot be loaded ({error}); {remedy}") from error
+        whose = "" if found is None else f", the model {base} of its adapters,"
+        raise ValueError(f"policy.path={path!r}{whose} cannot be loaded ({error}); {remedy}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if config.lora.rank > 0:
-        adapters = PeftLora(
-            task_type="CAUSAL_LM",
-            r=config.lora.rank,
-            lora_alpha=config.lora.alpha,
-            lora_dropout=config.lora.dropout,
-            target_modules="all-linear",
-        )
-        model = get_peft_model(model, adapters)
-    return model.to(PartialState().device), tokenizer
+    model.generation_config = sampling.whole(tokenizer, model.generation_config)
+    return model, tokenizer, found
+
+
+def _base(place: str, found: PeftLora) -> str:
+    """The folder or hub name of the model that the adapters in `place` belong to."""
+    named = str(found.base_model_name_or_path)
+    try:
+        base = locate(named)
+        if adapters.recorded(base):
+            raise ValueError(f"{base} holds adapters itself")
+    except ValueError as error:
+        remedy = adapters.how_to_name_the_base(place)
+        raise ValueError(f"{place} holds adapters of {named!r}, which is no model here ({error}); {remedy}") from error
+    return base
 
 
 def locate(path: str) -> str:
-    """The folder or hub name that `policy.path` means; "" is the kernel LM that ships.
+    """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships.
 
-    Raises ValueError where it is neither a folder with a model nor of the form `owner/name`.
+    Raises ValueError where it is neither a folder with a model or adapters nor of the form `owner/name`.
     """
     if not path:
         return str(_shipped())
     folder = Path(path).expanduser()
-    if (folder / "config.json").is_file():
-        return str(folder)
+    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return str(folder.resolve())
     if folder.exists():
-        raise ValueError(f"policy.path={path!r} holds no config.json; name the folder of a saved model")
+        raise ValueError(
+            f"policy.path={path!r} holds no config.json or adapter_config.json; name the folder of a saved model, "
+            "such as a run's checkpoints/checkpoint-N"
+        )
     if path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise ValueError(
             f"policy.path={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
@@ -100,14 +150,7 @@ def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedM
         pad_token_id=tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(architecture)
-    # The whole distribution, as GRPO samples it: transformers would cut it to the 50 likeliest tokens.
-    model.generation_config = GenerationConfig(
-        do_sample=True,
-        top_k=0,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    model.generation_config = sampling.whole(tokenizer)
     return model
 
 

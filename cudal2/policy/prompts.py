@@ -1,19 +1,43 @@
 """Prompts: Jinja templates from `prompts/`, filled with a problem, its target and what was tried before."""
 
+import random
 from collections.abc import Sequence
 from functools import cache
 
 import jinja2
 
-from cudal2.archive import Entry
+from cudal2 import selection
+from cudal2.archive import Archive
+from cudal2.archived import Entry
 from cudal2.assets import asset
 from cudal2.config import PromptConfig
 from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.source import MAX_BYTES
-from cudal2.target import Target
+from cudal2.target import Target, find
 
 Message = dict[str, str]
+
+
+def from_archive(
+    prompt: PromptConfig,
+    policy_chat: bool,
+    problem: Problem,
+    target: str,
+    archive: Archive,
+    environment: Environment,
+    seed: int,
+    step: int,
+) -> str | list[Message]:
+    """The prompt for one problem as training and evaluation write it, with what the archive has to show by now.
+
+    Kernels that were judged in another environment are left out: their times mean nothing beside this machine's.
+    """
+    where = archive, problem, target, environment.fingerprint
+    rng = random.Random(f"{seed} {step} {problem.name}")
+    exemplars = selection.exemplars(*where, prompt.exemplars, rng) if prompt.exemplars else ()
+    failures = selection.failures(*where, prompt.failures) if prompt.failures else ()
+    return render(prompt, policy_chat, problem, find(target), exemplars, environment, failures)
 
 
 def render(
@@ -27,7 +51,7 @@ def render(
 ) -> str | list[Message]:
     """The prompt for one problem: text, or for a chat policy one user message.
 
-    `exemplars` are correct kernels, the first `prompt.exemplars` of which are shown with their times;
+    `exemplars` are correct, timed kernels, the first `prompt.exemplars` of which are shown with their times;
     `failures` are attempts that failed. Both are shown with what the build said of them (for a GPU registers,
     shared memory and spills too; already truncated by the worker);
     `environment` gives the device facts. Raises ValueError for an unknown template.

@@ -1,4 +1,8 @@
-"""Completions from a policy: transformers by default, vLLM where the configuration asks for it."""
+"""Completions from a policy: transformers by default, vLLM where the configuration asks for it.
+
+`choice` and `whole` say how a policy is sampled, for training and evaluation alike. Left to itself a model is sampled
+as its generation_config.json says, with repetition penalties, min-p and the like, which training does not know of.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +19,31 @@ BATCH = 64
 Prompt = str | list[dict[str, str]]
 
 
+def choice(config: PolicyConfig) -> dict[str, Any]:
+    """How the next token is drawn, in the words that transformers, TRL and vLLM share."""
+    return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+
+
+def whole(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None = None) -> GenerationConfig:
+    """A model's generation_config that leaves its distribution as it is: transformers adds what it finds there.
+
+    Of what the model had `declared`, only the tokens that end a text are kept, beside the tokenizer's own.
+    """
+    return GenerationConfig(
+        do_sample=True,
+        top_k=0,  # else transformers takes the 50 likeliest tokens
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=_ends(tokenizer, declared),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None) -> list[int]:
+    found = declared.eos_token_id if declared else None
+    ends = {tokenizer.eos_token_id, *(found if isinstance(found, list) else [found])}
+    return sorted(end for end in ends if end is not None)
+
+
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -24,6 +53,7 @@ def sample(
 ) -> list[str]:
     """One completion a prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
+    `model` is as `policy.load` gives it: without adapters, its generation_config `whole`.
     The same seed, model, prompts and machine give the same completions. The caller's random state is
     left as it was. Raises ValueError where vLLM is asked for and not installed.
     """
@@ -46,20 +76,8 @@ def _generate(
     model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], config: PolicyConfig
 ) -> list[str]:
     inputs: Any = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
-    choice: dict[str, Any] = {"do_sample": False}
-    if config.temperature > 0:
-        choice = {
-            "do_sample": True,
-            "temperature": config.temperature,
-            "top_p": config.top_p,
-            "top_k": config.top_k,
-        }
-    generation = GenerationConfig(
-        **choice,
-        max_new_tokens=config.max_new_tokens,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    drawn: dict[str, Any] = {"do_sample": True, **choice(config)} if config.temperature > 0 else {"do_sample": False}
+    generation = GenerationConfig(**drawn, max_new_tokens=config.max_new_tokens)
     training = model.training
     model.eval()
     with torch.inference_mode():
@@ -77,7 +95,7 @@ def _with_vllm(
 ) -> list[str]:
     """Starts an engine on the weights as they are in memory, completes everything, and stops it.
 
-    Starting takes tens of seconds, so callers pass all their prompts at once. Adapters must be merged.
+    Starting takes tens of seconds, so callers pass all their prompts at once.
     """
     try:
         import vllm
@@ -88,12 +106,11 @@ def _with_vllm(
     with tempfile.TemporaryDirectory(prefix="cudal2-vllm-") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        engine = vllm.LLM(folder, dtype=config.dtype, seed=seed)
+        engine = vllm.LLM(folder, dtype=config.dtype, seed=seed, generation_config="vllm")  # not the model's own
         requests = [
             vllm.SamplingParams(
-                temperature=config.temperature,
-                top_p=config.top_p,
-                top_k=config.top_k,
+                **choice(config),
+                stop_token_ids=_ends(tokenizer, model.generation_config),
                 max_tokens=config.max_new_tokens,
                 seed=seed + i,  # one seed for all would complete equal prompts equally
             )

@@ -32,13 +32,14 @@ from trl import GRPOConfig, GRPOTrainer
 from cudal2 import policy
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
+from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, stop_on_signal
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, latest_checkpoint, only_trainer_of, record, step_of
 from cudal2.train.judge import Judge
-from cudal2.train.sharded import deepspeed_file, merged_weights, one_dtype
+from cudal2.train.sharded import deepspeed_file, merged_weights
 from cudal2.worker.pool import Pool
 
 LONGEST_STEP = 24 * 3600
@@ -83,10 +84,8 @@ def run(config: TrainConfig) -> None:
         else:
             judge = Judge(config, None, archive)
         judge.prompt(problems[0], 1)
-        model, tokenizer = policy.load(config.policy)
+        model, tokenizer = policy.load_to_train(config.policy, config.seed, reference=config.trainer.beta > 0)
         policy.check(tokenizer, config.target)
-        if arguments.deepspeed:
-            one_dtype(model)
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,
@@ -181,12 +180,10 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         gradient_checkpointing=trainer.gradient_checkpointing,
         deepspeed=deepspeed_file(trainer.deepspeed),
         ddp_timeout=LONGEST_STEP,
-        bf16=sampling.dtype == "bfloat16",
+        bf16=sampling.dtype == "bfloat16",  # what it computes in; the weights it trains are float32
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        **choice(sampling),
         max_completion_length=sampling.max_new_tokens,
         use_vllm=sampling.sampler == "vllm",
         vllm_mode=vllm.mode,

@@ -1,6 +1,5 @@
 """The reward function that TRL calls, and what it notes down about every step."""
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,10 +10,10 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from cudal2 import selection, source
+from cudal2 import source
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
-from cudal2.policy.prompts import render
+from cudal2.policy import prompts
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
@@ -41,16 +40,9 @@ class Judge:
 
     def prompt(self, problem: Problem, step: int) -> str | list[dict]:
         """The prompt for `problem`, with exemplars as good as the archive has at this step."""
-        config, environment = self.config, self.environment
-        rng = random.Random(f"{config.seed} {step} {problem.name}")
-        exemplars = config.prompt.exemplars and selection.exemplars(
-            self.archive, problem, config.target, environment.fingerprint, config.prompt.exemplars, rng
-        )
-        failures = config.prompt.failures and selection.failures(
-            self.archive, problem, config.target, environment.fingerprint, config.prompt.failures
-        )
-        shown = exemplars or (), environment, failures or ()
-        return render(config.prompt, config.policy.chat, problem, find(config.target), *shown)
+        config = self.config
+        what = config.prompt, config.policy.chat, problem, config.target
+        return prompts.from_archive(*what, self.archive, self.environment, config.seed, step)
 
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any

@@ -28,17 +28,6 @@ def deepspeed_file(name: str) -> str | None:
     return str(path) if name else None
 
 
-def one_dtype(model: Any) -> None:
-    """Gives trained adapters the frozen weights' type: ZeRO-3 gathers small tensors of a model together.
-
-    (PEFT makes adapters float32 beside a bfloat16 model. DeepSpeed keeps float32 copies of what it trains.)
-    """
-    frozen = next((parameter.dtype for parameter in model.parameters() if not parameter.requires_grad), None)
-    for parameter in model.parameters():
-        if frozen is not None and parameter.requires_grad:
-            parameter.data = parameter.data.to(frozen)
-
-
 def merged_weights(model: Any, gather: Gather) -> Iterator[tuple[str, Tensor]]:
     """The weights of PEFT's `model` with its adapters added in, one tensor at a time, named as without adapters.
 

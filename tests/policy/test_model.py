@@ -1,13 +1,16 @@
-"""A policy loads by folder or name, wears adapters, samples repeatably, and errors name the remedy."""
+"""A policy loads by folder or name, samples repeatably and as configured, and errors name the remedy."""
 
+import json
+import shutil
 import sys
 from types import ModuleType, SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
 from cudal2.config import LoraConfig, PolicyConfig, SftConfig
-from cudal2.policy import check, load, sampling, tokenizer
+from cudal2.policy import check, load, load_to_train, sampling, tokenizer
 from cudal2.policy.model import create
 
 SOURCES = [f"int a{i} = {i};\nint b;\nreturn a{i};\n" for i in range(8)] * 4
@@ -46,15 +49,51 @@ def test_temperature_zero_is_greedy_and_padding_changes_nothing(folder):
     assert together == alone
 
 
-def test_adapters_are_all_that_trains(folder):
-    model, _ = load(PolicyConfig(path=str(folder), lora=LoraConfig(rank=4)))
-    trainable = [name for name, weight in model.named_parameters() if weight.requires_grad]
-    assert trainable and all("lora_" in name for name in trainable)
-
-
-def test_dtype_is_as_configured(folder):
-    model, _ = load(PolicyConfig(path=str(folder), dtype="bfloat16"))
+def test_dtype_is_as_configured_but_what_trains_is_float32(folder):
+    """In bfloat16 most steps of a usual learning rate would be lost."""
+    config = PolicyConfig(path=str(folder), dtype="bfloat16")
+    model, _ = load(config)
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    model, _ = load_to_train(config, seed=0)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    model, _ = load_to_train(msgspec.structs.replace(config, lora=LoraConfig(rank=4)), seed=0)
+    types = {(weight.requires_grad, weight.dtype) for weight in model.parameters()}
+    assert types == {(False, torch.bfloat16), (True, torch.float32)}
+
+
+ADDED = {
+    "repetition_penalty": 1.7, "min_p": 0.3, "typical_p": 0.5, "no_repeat_ngram_size": 2, "temperature": 0.2,
+    "top_k": 3, "top_p": 0.1, "min_new_tokens": 7, "max_length": 3, "suppress_tokens": [5], "epsilon_cutoff": 0.1,
+    "num_beams": 2,
+}  # fmt: skip
+
+
+def test_nothing_but_the_configuration_decides_how_a_policy_is_sampled(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = PolicyConfig(path=str(tmp_path), max_new_tokens=12)
+    expected = sampling.sample(*load(config), PROMPTS, config, seed=1)
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | ADDED))
+    model, words = load(config)
+    assert sampling.sample(model, words, PROMPTS, config, seed=1) == expected
+    model.save_pretrained(tmp_path / "again")
+    assert not set(ADDED) - {"top_k"} & set(json.loads((tmp_path / "again/generation_config.json").read_text()))
+
+
+def test_every_token_that_ends_a_text_of_the_model_ends_a_completion(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path, also = tmp_path / "generation_config.json", 40
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": also}))
+    config = PolicyConfig(path=str(tmp_path), max_new_tokens=40)
+    model, words = load(config)
+    assert set(model.generation_config.eos_token_id) == {also, words.eos_token_id}
+    inputs = words(PROMPTS[:1] * 64, return_tensors="pt")
+    torch.manual_seed(0)
+    for weight in model.parameters():  # every token about as likely, so that both ends occur
+        weight.data.mul_(0.01)
+    found = [row.tolist() for row in model.generate(**inputs, max_new_tokens=3000)[:, inputs["input_ids"].shape[1] :]]
+    ends = {next(token for token in row if token in (also, words.eos_token_id)) for row in found}
+    assert ends == {also, words.eos_token_id}
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./none", "nonsense", "a/b/c", "~/no-such-model"])
@@ -89,11 +128,13 @@ def test_vllm_is_given_the_weights_in_memory_and_a_seed_a_request(folder, monkey
         model.get_input_embeddings().weight.fill_(0.5)
 
     class Engine:
-        def __init__(self, path, **_):
+        def __init__(self, path, generation_config, **_):
+            assert generation_config == "vllm", "else what the folder says of sampling is added"
             loaded, _ = load(PolicyConfig(path=path))
             assert torch.equal(loaded.get_input_embeddings().weight, model.get_input_embeddings().weight)
 
         def generate(self, prompts, requests):
+            assert all(r.stop_token_ids == [words.eos_token_id] for r in requests)
             texts = [f"{words.decode(p['prompt_token_ids'])} {r.seed}" for p, r in zip(prompts, requests)]
             return [SimpleNamespace(outputs=[SimpleNamespace(text=text)]) for text in texts]
 

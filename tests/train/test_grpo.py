@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,14 +11,19 @@ from pathlib import Path
 
 import fakes
 import pytest
+import torch
 from fakes import FakePool, tiny
+from safetensors.torch import load_file
+from transformers.generation import GenerationMixin
 from trl import GRPOConfig
 
 from cudal2.archive import Archive
-from cudal2.config import SftConfig, TrainConfig, load
+from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
+from cudal2.policy import load as load_policy
+from cudal2.policy import prompts, sampling
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.train import grpo, judge
+from cudal2.train import grpo
 from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import latest_checkpoint, only_trainer_of, record
 
@@ -222,10 +228,66 @@ def test_adapters_kl_several_updates_and_micro_batches(tmp_path, policy):
     assert found == {"checkpoint-4", "checkpoint-6"}
 
 
+def test_what_a_run_trained_beside_a_model_is_a_policy(tmp_path, policy):
+    """With the reference's adapters in its folder too, and resumed on the way."""
+    options = ["policy.lora.rank=4", "trainer.beta=0.1", "trainer.save_steps=1"]
+    for steps in (1, 2):
+        torch.rand(steps)  # a random state of the caller's own
+        grpo.run(config(tmp_path / "run", policy, *options, f"trainer.steps={steps}"))
+    torch.rand(5)
+    grpo.run(config(tmp_path / "whole", policy, *options, "trainer.steps=2"))
+    run, whole = (timeless(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("run", "whole"))
+    assert run == whole
+    folder = tmp_path / "run/checkpoints/checkpoint-2"
+    chosen = PolicyConfig(path=str(folder), max_new_tokens=8)
+    merged, words = load_policy(chosen)
+    before, _ = load_policy(PolicyConfig(path=str(policy)))
+    changed = [not torch.equal(a, b) for a, b in zip(merged.parameters(), before.parameters())]
+    assert any(changed)
+    assert len(sampling.sample(merged, words, ["int M"] * 3, chosen, seed=0)) == 3
+    grpo.run(config(tmp_path / "on", folder, *options, "trainer.steps=1"))
+    assert read_metrics(tmp_path / "on/metrics.jsonl")[0]["kl"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_small_step_moves_every_weight_that_trains(tmp_path, policy, dtype):
+    options = ["trainer.learning_rate=1e-5", f"policy.dtype={dtype}", "trainer.steps=1", "trainer.group_size=16"]
+    grpo.run(config(tmp_path / "run", policy, *options))
+    before = load_file(policy / "model.safetensors")
+    after = load_file(tmp_path / "run/checkpoints/checkpoint-1/model.safetensors")
+    assert {weight.dtype for weight in after.values()} == {torch.float32}
+    moved = [(before[name] != after[name]).float().mean(dtype=torch.float64) for name in before]
+    assert sum(moved) / len(moved) > 0.95
+
+
+def test_training_and_evaluation_sample_alike(tmp_path, policy, monkeypatch):
+    """Whatever the model's own generation_config adds, and for every token that ends a text."""
+    shutil.copytree(policy, tmp_path / "policy")
+    added = {"repetition_penalty": 1.7, "min_p": 0.3, "no_repeat_ngram_size": 2, "top_k": 3, "eos_token_id": [7]}
+    (tmp_path / "policy/generation_config.json").write_text(json.dumps({"do_sample": True, **added}))
+    used = []
+    prepare = GenerationMixin._prepare_generation_config
+
+    def record(self, *arguments, **options):
+        found = prepare(self, *arguments, **options)
+        unlike = ("max_length", "bos_token_id", "disable_compile", "transformers_version")
+        used.append({name: value for name, value in found[0].to_dict().items() if name not in unlike})
+        return found
+
+    monkeypatch.setattr(GenerationMixin, "_prepare_generation_config", record)
+    setup = config(tmp_path / "run", tmp_path / "policy", "trainer.steps=1", "policy.temperature=0.9")
+    grpo.run(setup)
+    sampling.sample(*load_policy(setup.policy), ["int M"], setup.policy, seed=0)
+    training, evaluation = used
+    assert training == evaluation
+    assert evaluation["eos_token_id"] == [1, 7]
+    assert (evaluation["temperature"], evaluation["repetition_penalty"], evaluation["min_p"]) == (0.9, 1.0, None)
+
+
 def test_exemplars_come_from_the_archive_as_it_grows(tmp_path, policy, monkeypatch):
     shown = []
-    render = judge.render
-    monkeypatch.setattr(judge, "render", lambda *a: shown.append(a[4]) or render(*a))
+    render = prompts.render
+    monkeypatch.setattr(prompts, "render", lambda *a: shown.append(a[4]) or render(*a))
     options = ["trainer.steps=4", "prompt.exemplars=2", "shapes.names=[64_64_64]"]
     grpo.run(config(tmp_path / "run", policy, *options))
     assert len(shown[0]) == 0 and len(shown[-1]) == 2

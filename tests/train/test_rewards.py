@@ -4,10 +4,11 @@ from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
+import torch
 
 from cudal2.config import RewardConfig
 from cudal2.problem import Problem
-from cudal2.records import Environment, Status, Timing, Verdict
+from cudal2.records import Environment, HarnessFault, Status, Timing, Verdict
 from cudal2.train.rewards import FAILURES, HIGHEST, LOWEST, reward
 
 NAMES = get_args(get_type_hints(RewardConfig)["name"])
@@ -78,5 +79,36 @@ def test_milestones_need_the_margin_over_one_and_over_all_baselines():
 
 def test_paper_charges_for_error_and_length():
     config = RewardConfig(name="paper", alpha=0.1, beta=0.5)
-    assert reward(judged(Status.OK, 3.0), "x" * 1000, config) == pytest.approx(2.5)
-    assert reward(judged(Status.OK, 3.0, max_error=2.0), "", config) == pytest.approx(2.8)
+    assert reward(judged(Status.OK, 3.0, spread=1.0), "x" * 1000, config) == pytest.approx(2.5)
+    assert reward(judged(Status.OK, 3.0, max_error=2.0, spread=1.0), "", config) == pytest.approx(2.8)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.01, 1.0, 10.0])
+def test_paper_pays_more_for_every_gain_in_speed_whatever_the_penalty(beta):
+    config = RewardConfig(name="paper", beta=beta)
+    speeds = [0.01 * 1.02**step for step in range(450)]
+    earned = [reward(judged(Status.OK, speed, speed), "x" * 60_000, config) for speed in speeds]
+    assert all(torch.tensor(earned).diff() > 0), "as the trainer keeps them"
+    assert min(earned) > max(reward(judged(status), "", config) for status in FAILURES) + 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_speed_is_the_lower_bound(name):
+    """Kernels of one lower bound earn the same, however good their medians."""
+    lows = [judged(Status.OK, 1.2 * spread, 1.2 * spread, spread=spread) for spread in (1.0, 1.1, 3.0)]
+    first, *others = (reward(verdict, "", RewardConfig(name=name)) for verdict in lows)
+    assert others == pytest.approx([first, first])
+
+
+def test_milestones_are_of_the_devices_clock():
+    config = RewardConfig(name="milestone")
+    fast, slow = judged(Status.OK, 2.0, 2.0), judged(Status.OK, 0.5, 0.5)
+    elsewhere = tuple(msgspec.structs.replace(timing, protocol="offline") for timing in slow.timings + fast.timings)
+    for verdict, earned in ((fast, 3), (slow, 1)):
+        assert reward(msgspec.structs.replace(verdict, timings=verdict.timings + elsewhere), "", config) == earned
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_correct_kernel_that_was_not_timed_is_no_failure(name):
+    with pytest.raises(HarnessFault, match=r"worker\.protocols=\[device\]"):
+        reward(judged(Status.OK), "", RewardConfig(name=name))

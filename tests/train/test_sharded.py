@@ -134,13 +134,6 @@ def test_weights_are_merged_one_at_a_time_and_left_as_they_were(adapted):
     assert max(whole) < sum(parameter.numel() for parameter in plain.values()) / 5
 
 
-def test_adapters_take_the_type_of_what_they_adapt(adapted):
-    assert {parameter.dtype for parameter in adapted.parameters()} == {torch.float32, torch.bfloat16}
-    sharded.one_dtype(adapted)
-    assert {parameter.dtype for parameter in adapted.parameters()} == {torch.bfloat16}
-    assert {p.dtype for n, p in adapted.named_parameters() if p.requires_grad} == {torch.bfloat16}
-
-
 def test_the_trainer_hands_vllm_merged_weights(tmp_path, monkeypatch):
     class Sampler:
         """Where TRL makes vLLM's engine, without its own way to the weights."""
