@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +125,18 @@ def worker(problems: list[Problem], config: BenchConfig, count: int, seed: int) 
 
 
 def aa(problems: list[Problem], config: BenchConfig, repeats: int) -> list[Row]:
-    """The best baseline timed as a candidate against itself; `inside` says whether 1 is in the interval."""
+    """The best baseline timed as a candidate against itself under each of the worker's protocols.
+
+    `inside` says whether 1 is in the interval.
+    """
     rows = []
     with Worker(config.worker, config.target) as judge:
-        for problem in problems:
-            for repeat in range(repeats):
-                timing = judge.compare_baseline_with_itself(problem)
-                inside = timing.low <= 1.0 <= timing.high
-                figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
-                what = {"problem": problem.mnk, "repeat": repeat + 1, "baseline": timing.baseline}
-                rows.append({**what, **figures, "inside": inside})
+        for problem, protocol, repeat in product(problems, config.worker.protocols, range(repeats)):
+            timing = judge.compare_baseline_with_itself(problem, protocol)
+            inside = timing.low <= 1.0 <= timing.high
+            figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
+            what = {"problem": problem.mnk, "protocol": protocol, "repeat": repeat + 1, "baseline": timing.baseline}
+            rows.append({**what, **figures, "inside": inside})
     return rows
 
 

@@ -44,8 +44,8 @@ class Backend(Protocol):
     def baseline_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
         """Seconds a call of each baseline at its best, by name; ValueError for an unknown protocol."""
 
-    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
-        """A/A: the fastest baseline timed as a candidate would be."""
+    def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
+        """A/A: the fastest baseline timed as a candidate would be; ValueError for an unknown protocol."""
 
     def close(self) -> None:
         """End every process; the next call starts new ones."""

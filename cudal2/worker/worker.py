@@ -137,10 +137,13 @@ class Worker:
         with device(exclusive=True, name=self.backend.lock):
             return self.backend.baseline_seconds(problem, protocol)
 
-    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
-        """A/A: the fastest baseline timed as a candidate would be; an honest harness finds 1.00."""
+    def compare_baseline_with_itself(self, problem: Problem, protocol: str = "device") -> Timing:
+        """A/A: the fastest baseline timed as a candidate would be under a protocol; an honest harness finds 1.00.
+
+        Raises ValueError for a protocol that the target does not know.
+        """
         with device(exclusive=True, name=self.backend.lock):
-            return self.backend.compare_baseline_with_itself(problem)
+            return self.backend.compare_baseline_with_itself(problem, protocol)
 
 
 def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:

@@ -57,14 +57,19 @@ class CpuBackend:
         return frozenset()
 
     def baseline_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
-        if protocol != "device":
-            raise ValueError(f"a processor's calls are timed by the protocol device, not {protocol}")
+        _check_protocol(protocol)
         return self.bench.baseline_seconds(problem)
 
-    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
+    def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
+        _check_protocol(protocol)
         return self.bench.compare_baseline_with_itself(problem)
 
     def close(self) -> None:
         if self._bench:
             self._bench.close()
             self._bench = None
+
+
+def _check_protocol(protocol: str) -> None:
+    if protocol != "device":
+        raise ValueError(f"a processor's calls are timed by the protocol device, not {protocol}")

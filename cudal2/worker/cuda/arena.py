@@ -16,6 +16,9 @@ from cudal2.worker.cuda.layout import GUARD, Layout, Salt
 POISON = 0x7E00
 """The fp16 NaN that `inputs.poison` writes."""
 
+SALTED = 8
+"""Elements that a salt is the largest of."""
+
 Matrices = tuple[Tensor, Tensor, Tensor]
 """A [sets,M,K], B [sets,*b_shape] and C [sets,M,N], float16."""
 
@@ -53,7 +56,7 @@ class Arena:
         self._workspace = (layout.workspace - behind) // 2  # where it begins in the tail
         self._guards = self._guard_views(memory)
         self._secrets = [_nan_patterns(view.shape, rng) for view in (*self._guards, self._tail)]
-        self.restore_guards()
+        self.restore()
 
     def _guard_views(self, memory: Tensor) -> list[Tensor]:
         """[sets, width] views of the bands before A, B and C and after C; the last set's successor has one more."""
@@ -70,10 +73,12 @@ class Arena:
         if self.memory.is_cuda:
             torch.cuda.synchronize()
 
-    def restore_guards(self) -> None:
-        """Put back what an earlier candidate may have overwritten."""
+    def restore(self) -> None:
+        """Put back what an earlier candidate may have overwritten, or did not live to see changed."""
         for view, secret in zip((*self._guards, self._tail), self._secrets):
             view.copy_(secret)
+        for original, shared in zip(self.inputs, (self.a, self.b)):
+            shared.copy_(original)
 
     def fill(self, window: slice) -> None:
         """Fresh normals in the inputs of these sets, and in their private originals."""
@@ -95,27 +100,33 @@ class Arena:
         used[: SEMAPHORES // 2] = 0
 
     def salts(self, sets: Sequence[int]) -> list[Salt]:
-        """For each of these sets an element of A or B and another value for it, which the private original takes on."""
+        """For each of these sets an element of A or B and another value for it, which the private original takes on.
+
+        The value is the element's negative: after it the inputs are normals as before, and no call can tell from its
+        own that the others' will change too. Of SALTED elements the largest, so that the change is seen in C.
+        """
         numbers = torch.as_tensor(sets, device=self.memory.device)
         second = self._draw(2, numbers.shape).bool()
-        offsets = torch.empty_like(numbers)
-        values = 4 + 4 * torch.rand(numbers.shape, generator=self._rng, device=numbers.device).half()
+        offsets, values = torch.empty_like(numbers), torch.empty_like(numbers, dtype=torch.float16)
         places = ((~second, self.layout.a), (second, self.layout.b))
         for original, (chosen, start) in zip(self.inputs, places):
             _, rows, columns = original.shape
             number = numbers[chosen]
-            row, column = self._draw(rows, number.shape), self._draw(columns, number.shape)
-            original[number, row, column] = values[chosen]
+            at = torch.stack([self._draw(size, (SALTED, len(number))) for size in (rows, columns)])
+            largest = original[number, at[0], at[1]].abs().argmax(0)
+            row, column = at[:, largest, torch.arange(len(number), device=number.device)]
+            original[number, row, column] *= -1
+            values[chosen] = original[number, row, column]
             offsets[chosen] = number * self.layout.stride + start + 2 * (row * columns + column)
         return list(zip(offsets.tolist(), values.view(torch.int16).tolist()))
 
-    def _draw(self, below: int, shape: torch.Size) -> Tensor:
+    def _draw(self, below: int, shape: Sequence[int]) -> Tensor:
         return torch.randint(below, shape, generator=self._rng, device=self.memory.device)
 
-    def inputs_intact(self, window: slice) -> bool:
-        """Whether A and B of these sets hold what their private originals do."""
+    def inputs_intact(self) -> bool:
+        """Whether A and B of every set hold what their private originals do: memory that is not asked for, too."""
         return all(
-            torch.equal(shared[window].view(torch.int16), original[window].view(torch.int16))
+            torch.equal(shared.view(torch.int16), original.view(torch.int16))
             for shared, original in zip((self.a, self.b), self.inputs)
         )
 

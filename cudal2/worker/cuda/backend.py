@@ -112,8 +112,8 @@ class CudaBackend:
             return self.bench.baseline_seconds(problem)
         return self.bench.host_seconds(problem, protocol)
 
-    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
-        return self.bench.compare_baseline_with_itself(problem)
+    def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
+        return self.bench.compare_baseline_with_itself(problem, protocol)
 
     def close(self) -> None:
         if self._bench:

@@ -1,7 +1,6 @@
 """Is a recorded CUDA kernel right, and how fast is it next to the vendor's libraries? The referee's side of both."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -20,11 +19,15 @@ from cudal2.worker.cuda.layout import layout
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.mirror import Mirror
 from cudal2.worker.cuda.names import split
-from cudal2.worker.cuda.pairing import Stage, VendorSide, pair, pair_on_host
+from cudal2.worker.cuda.pairing import HostRun, Stage, VendorSide, gap_seconds, host_calls, pair, pair_on_host
 from cudal2.worker.cuda.session import Runner, Runners
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived
 
 ARENAS = 4
+HOST_AHEAD = 0.5
+"""Share of a call's seconds on the device's clock that it takes on the host's at least, launch and wait included."""
+HOST_BLOCKS = 5
+"""Blocks of calls that a baseline's figure on the host's clock is the median of."""
 SUSPECT = (Status.TIMEOUT, Status.LAUNCH_ERROR, Status.OUT_OF_BOUNDS)
 """After these the GPU is asked whether it still computes."""
 
@@ -36,6 +39,8 @@ class Table(msgspec.Struct, frozen=True):
     arena: Arena
     vendor: VendorSide
     seconds: dict[str, float]
+    host_seconds: dict[tuple[str, str], float]
+    """On the host's clock by protocol and baseline, as far as they were asked for."""
 
     @property
     def best(self) -> str:
@@ -65,7 +70,7 @@ class CudaBench:
         """Check a recorded launcher on fresh inputs, then time it. HarnessFault only where the harness fails."""
         clock = Clock()
         table = self.table(problem)
-        table.arena.restore_guards()
+        table.arena.restore()
         clock.lap("baselines")
         checks: dict = {}
         runner = self.runners.take()
@@ -106,20 +111,16 @@ class CudaBench:
     def _time(self, runner: Runner, guess: float, table: Table, workspace: int) -> tuple[Timing, ...]:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
         problem, best = table.arena.problem, table.best
-        stage = self._stage(table)
-        paired = self._pair(runner.run, guess, table, workspace)
         floor = self.device.floor(problem.flop, problem.bytes)
-        if paired.candidate_us < floor * 1e6:
-            raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
+        paired = _plausible(self._pair(runner.run, guess, table, workspace), floor)
         others = sorted((seconds, name) for name, seconds in table.seconds.items() if name != best)
         timings = [paired, *(derived(paired, name, seconds / table.seconds[best]) for seconds, name in others)]
-
-        def host(sets: Sequence[int], gap: float) -> list[float]:
-            return runner.host(sets, gap, int(self._order.integers(1 << 62)))
-
+        floor = max(floor, HOST_AHEAD * paired.candidate_us / 1e6)
         for protocol in self.config.protocols:
             if protocol != "device":
-                timings += [pair_on_host(host, workspace, stage, name, protocol) for name in self._on_host(table)]
+                for name in self._on_host(table):
+                    found = self._pair_on_host(runner.host, table, workspace, name, protocol)
+                    timings.append(_plausible(found, floor))
         return tuple(timings)
 
     def _pair(self, run: Run, guess: float, table: Table, workspace: int) -> Timing:
@@ -128,6 +129,23 @@ class CudaBench:
         return timing.undisturbed(
             lambda: pair(run, guess, workspace, stage, table.best, alone), alone, self.config.disturbed
         )
+
+    def _pair_on_host(self, host: HostRun, table: Table, workspace: int, name: str, protocol: str) -> Timing:
+        """Against this baseline on the host's clock. Raises CandidateFailed, HarnessFault."""
+        alone, stage = self._alone(table, name, protocol), self._stage(table)
+        return timing.undisturbed(
+            lambda: pair_on_host(host, workspace, stage, name, protocol), alone, self.config.disturbed
+        )
+
+    def _alone(self, table: Table, name: str, protocol: str) -> float:
+        """Seconds a call of a baseline on the host's clock with no candidate beside it, measured once."""
+        key = (protocol, name)
+        if key not in table.host_seconds:
+            window = slice(0, host_calls(self.config, table.arena.layout))
+            gap = gap_seconds(self.config, protocol)
+            blocks = [table.vendor.host_seconds(name, window, gap) for _ in range(HOST_BLOCKS)]
+            table.host_seconds[key] = float(np.median(blocks)) / window.stop
+        return table.host_seconds[key]
 
     def _on_host(self, table: Table) -> list[str]:
         """The faster layout of each library that is called from C; torch.matmul's Python call has no like here."""
@@ -138,32 +156,31 @@ class CudaBench:
     def _stage(self, table: Table) -> Stage:
         return Stage(table.arena, table.vendor, self.config, self._order, self.device.target.rounding)
 
-    def compare_baseline_with_itself(self, problem: Problem) -> Timing:
-        """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be."""
+    def compare_baseline_with_itself(self, problem: Problem, protocol: str = "device") -> Timing:
+        """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be.
+
+        On the host's clock it is the best that is called from C. Raises ValueError for an unknown protocol.
+        """
+        _check_protocol(protocol)
         table = self.table(problem)
-        guess = table.seconds[table.best]
-        with Mirror(table.best, table.memory, table.arena.layout, self._cache) as mirror:
-            return self._pair(mirror.run, guess, table, 0)
+        table.arena.restore()
+        name = table.best if protocol == "device" else self._on_host(table)[0]
+        with Mirror(name, table.memory, table.arena.layout, self._cache) as mirror:
+            if protocol != "device":
+                return self._pair_on_host(mirror.host, table, 0, name, protocol)
+            return self._pair(mirror.run, table.seconds[name], table, 0)
 
     def baseline_seconds(self, problem: Problem) -> dict[str, float]:
         """Seconds a call of every baseline on the device's clock, by name."""
         return self.table(problem).seconds
 
     def host_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
-        """Median seconds a call of every baseline on the host's clock: `offline`, or `server` with idle gaps.
-
-        Raises ValueError for another protocol.
+        """Seconds a call of every baseline on the host's clock, the median of a few blocks: `offline`, or `server` with
+        idle gaps. Raises ValueError for another protocol.
         """
-        if protocol not in ("offline", "server"):
-            raise ValueError(f"protocol {protocol!r} is not known; choose device, offline or server")
+        _check_protocol(protocol)
         table = self.table(problem)
-        gap = 1 / self.config.server_qps if protocol == "server" else 0.0
-        found = {}
-        for name in table.seconds:
-            sets = table.vendor.sets(split(name)[1])
-            calls = max(self.config.host_calls, 20)
-            found[name] = float(np.median(self.vendor.host_seconds(name, problem, sets, calls, gap)))
-        return found
+        return {name: self._alone(table, name, protocol) for name in table.seconds}
 
     def table(self, problem: Problem) -> Table:
         """The problem's buffers and baselines, made on first use; the longest unused give way."""
@@ -182,7 +199,20 @@ class CudaBench:
             arena = Arena(place, memory.tensor, inputs.generator(memory.tensor.device))
             arena.fill(slice(None))
             side = VendorSide(self.vendor, place, *arena.inputs, arena.reference)
-            return Table(memory, arena, side, self.vendor.prepare(problem, side.sets) if self.config.protocols else {})
+            seconds = self.vendor.prepare(problem, side.sets) if self.config.protocols else {}
+            return Table(memory, arena, side, seconds, {})
         except torch.OutOfMemoryError as error:
             memory.close()
             raise HarnessFault(f"the GPU has no room for {problem.name}", "Free its memory, or leave it out") from error
+
+
+def _plausible(found: Timing, floor: float) -> Timing:
+    """What was found, where it is not below `floor` seconds a call. Raises CandidateFailed."""
+    if found.candidate_us < floor * 1e6:
+        raise CandidateFailed(Status.IMPLAUSIBLE, f"{found.candidate_us:.3g} µs is below what is possible")
+    return found
+
+
+def _check_protocol(protocol: str) -> None:
+    if protocol not in ("device", "offline", "server"):
+        raise ValueError(f"protocol {protocol!r} is not known; choose device, offline or server")

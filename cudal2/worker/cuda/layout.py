@@ -19,7 +19,7 @@ WORKSPACE_LIMIT = 256 << 20
 GRANULE = 2 << 20
 
 Salt = tuple[int, int]
-"""Where in the range, in bytes, an fp16 value is written, and its bits."""
+"""Where in the range, in bytes, an fp16 value is written, and its bits as an int16."""
 
 
 class Layout(msgspec.Struct, frozen=True):

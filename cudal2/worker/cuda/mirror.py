@@ -23,7 +23,7 @@ from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.names import split
 from cudal2.worker.cuda.pairing import VendorSide
 
-COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=dd")
+COMMAND, REPLY = struct.Struct("=II?d"), struct.Struct("=dd")
 READY = b"+"
 
 
@@ -53,8 +53,15 @@ class Mirror:
 
     def run(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
         """One pass over these neighbouring sets; seconds on the device's clock and on the host's."""
+        return self._ask(sets, salts, False, 0.0)
+
+    def host(self, sets: Sequence[int], gap: float, salts: Sequence[Salt] = ()) -> list[float]:
+        """Seconds of single calls on these neighbouring sets on the host's clock, all together, as a list of one."""
+        return [self._ask(sets, salts, True, gap)[1]]
+
+    def _ask(self, sets: Sequence[int], salts: Sequence[Salt], singly: bool, gap: float) -> tuple[float, float]:
         self._write(salts)
-        self._socket.sendall(COMMAND.pack(min(sets), max(sets) + 1))
+        self._socket.sendall(COMMAND.pack(min(sets), max(sets) + 1, singly, gap))
         device, host = REPLY.unpack(self._exactly(REPLY.size))
         return device, host
 
@@ -81,10 +88,11 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
-            window = slice(*COMMAND.unpack(data))
+            start, stop, singly, gap = COMMAND.unpack(data)
+            window = slice(start, stop)
             side.refresh(split(name)[1], window)
             torch.cuda.synchronize()
-            seconds = side.run(name, window)
+            seconds = side.host_seconds(name, window, gap) if singly else side.run(name, window)
             commands.sendall(REPLY.pack(seconds, seconds))
 
 

@@ -6,6 +6,7 @@ hands an untrusted cubin to the driver, and serves one candidate: it has its con
 
 import array
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -164,19 +165,22 @@ class Runner:
 
         A salt for each of the sets is written just before its plan.
         """
-        salted = b"".join(SALT.pack(offset, value) for offset, value in salts)
-        self._send(COMMAND.pack(RUN, len(sets), bool(salts), 0, 0, 0.0), sets, salted)
+        self._send(COMMAND.pack(RUN, len(sets), bool(salts), 0, 0, 0.0), sets, salts)
         device_seconds, host_seconds, _ = self._receive()
         return device_seconds, host_seconds
 
-    def host(self, sets: Sequence[int], gap: float, seed: int) -> list[float]:
-        """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean."""
-        self._send(COMMAND.pack(HOST, len(sets), 0, 0, seed, gap), sets)
+    def host(self, sets: Sequence[int], gap: float, salts: Sequence[Salt] = ()) -> list[float]:
+        """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean.
+
+        A salt for each of the sets is written just before its call, outside its time.
+        """
+        self._send(COMMAND.pack(HOST, len(sets), bool(salts), 0, secrets.randbits(63), gap), sets, salts)
         return list(array.array("d", self._receive()[2]))
 
-    def _send(self, command: bytes, sets: Sequence[int], salts: bytes = b"") -> None:
+    def _send(self, command: bytes, sets: Sequence[int], salts: Sequence[Salt]) -> None:
+        salted = b"".join(SALT.pack(offset, value & 0xFFFF) for offset, value in salts)
         try:
-            self._socket.sendall(command + array.array("I", sets).tobytes() + salts)
+            self._socket.sendall(command + array.array("I", sets).tobytes() + salted)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended between calls") from error
 

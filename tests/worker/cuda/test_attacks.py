@@ -8,6 +8,7 @@ The first lines of a kernel say what it is and what must come of it:
     // target: sm_90a             the one target it compiles for; any CUDA target otherwise
     // stage: source|build|gate   found out before anything is launched; the source, the compiler or the gate tells
     // below: 1                   where the verdict is ok, the greatest speedup it may claim
+    // protocols: device offline server   timed on the host's clock too
 
 Without a GPU every kernel is taken as far as one need not be there: to the verdict of those with a stage, and through
 the gate all others, so that a run on a GPU is not spent on kernels that do not compile.
@@ -33,6 +34,7 @@ PROBLEM = "264_200_328_tn_f32"
 """No size is a multiple of a tile's, so that every edge is there."""
 TARGET = "sm_90a"
 COMPILE_SECONDS = 20.0
+DEVICE, ALL = ("device",), ("device", "offline", "server")
 
 
 def directive(text: str, name: str, default: str = "") -> str:
@@ -46,6 +48,10 @@ def expected(text: str) -> list[Status]:
 
 def problem_of(text: str) -> Problem:
     return parse(directive(text, "problem", PROBLEM))
+
+
+def protocols_of(text: str) -> tuple[str, ...]:
+    return ALL if directive(text, "protocols") else DEVICE
 
 
 def early(text: str, cache: Cache, kind: jail.Kind) -> tuple[Status | None, str, str]:
@@ -94,6 +100,7 @@ def test_directives_are_understood(path: Path) -> None:
     problem_of(text)
     assert directive(text, "stage", "gate") in ("source", "build", "gate")
     assert directive(text, "target", TARGET) == TARGET
+    assert tuple(directive(text, "protocols", "device").split()) == protocols_of(text)
     assert Status.OK not in expected(text) or "Control" in text or directive(text, "below")
 
 
@@ -122,7 +129,8 @@ def device_target(kind: jail.Kind) -> str:
 
 
 @pytest.fixture(scope="module")
-def worker(device_target: str, tmp_path_factory):
+def worker(request, device_target: str, tmp_path_factory):
+    """A worker of the protocols that it is asked for."""
     config = WorkerConfig(
         cache=str(tmp_path_factory.mktemp("verdicts")),
         compile_seconds=COMPILE_SECONDS,
@@ -130,16 +138,23 @@ def worker(device_target: str, tmp_path_factory):
         timing_seconds=0.2,
         min_pairs=3,
         disturbed=1e3,
+        protocols=request.param,
+        host_calls=20,
     )
-    texts = [path.read_text() for path in KERNELS]
+    texts = [text for path in KERNELS if protocols_of(text := path.read_text()) == request.param]
     ours = [text for text in texts if directive(text, "target", device_target) == device_target]
     with Worker(config, target=device_target) as worker:
         worker.build_ahead([Candidate(text, problem_of(text), device_target) for text in ours])
         yield worker
 
 
+# Those of one worker together: each other time one would be made anew.
+JUDGED = [pytest.param(protocols_of(path.read_text()), path, id=path.stem) for path in KERNELS]
+JUDGED.sort(key=lambda param: len(param.values[0]))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("worker", "path"), JUDGED, indirect=["worker"])
 def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
     text = path.read_text()
     if directive(text, "target", device_target) != device_target:
@@ -148,6 +163,7 @@ def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
     assert verdict.status in expected(text), (verdict.reason, verdict.log)
     assert directive(text, "reason") in verdict.reason
     assert bool(verdict.timings) == verdict.ok
+    assert not verdict.ok or {timing.protocol for timing in verdict.timings} == set(protocols_of(text))
     if verdict.ok and (below := directive(text, "below")):
         # Far below in truth: what bounds it is a lie about time or work, not noise.
         assert verdict.speedup < float(below)
@@ -156,6 +172,7 @@ def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("worker", [ALL], indirect=True)
 def test_worker_is_fit_afterwards(worker: Worker, device_target: str) -> None:
     """Judged last: whatever came before, an honest kernel is still right."""
     text = (Path(__file__).parent / "kernels" / "mma.cu").read_text()

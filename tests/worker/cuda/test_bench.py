@@ -56,9 +56,8 @@ class Runner:
         assert (memory, nbytes) == (table.memory.fd, table.arena.layout.bytes)
         self.run = self.kind(table.arena)
 
-    def host(self, sets, gap, seed):
-        self.run(sets)
-        return [1e-5] * len(sets)
+    def host(self, sets, gap, salts=()):
+        return self.run.host(sets, gap, salts)
 
     def close(self) -> None:
         self.closed = True
@@ -134,6 +133,59 @@ def test_a_failing_kernel_is_data_and_its_runner_ends(judge, monkeypatch) -> Non
 def test_what_is_faster_than_the_device_is_implausible(judge) -> None:
     judge.device.floor = lambda *_: 1.0
     assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.IMPLAUSIBLE
+
+
+@pytest.mark.parametrize("seconds", [5e-8, 4e-7])
+def test_a_call_on_the_hosts_clock_takes_its_time(judge, monkeypatch, seconds: float) -> None:
+    """Not less than the device's floor, nor than half of what the device's own clock says."""
+    judge.config = WorkerConfig(protocols=("device", "offline"))
+    monkeypatch.setattr(
+        Runner, "host", lambda self, sets, gap, salts=(): self.run(sets, salts) and [seconds] * len(sets)
+    )
+    assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.IMPLAUSIBLE
+
+
+def test_a_busy_host_is_a_fault(judge, monkeypatch) -> None:
+    """The baseline's calls take three times as long in the pairs as they did alone."""
+    judge.config = WorkerConfig(protocols=("device", "offline"))
+    honest, blocks = Vendor.host_seconds, []
+
+    def disturbed(self, *arguments):
+        blocks.append(0)
+        return [seconds * (3 if len(blocks) > bench.HOST_BLOCKS else 1) for seconds in honest(self, *arguments)]
+
+    monkeypatch.setattr(Vendor, "host_seconds", disturbed)
+    with pytest.raises(HarnessFault, match="busy"):
+        judge.judge(RECORDING, b"cubin", PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name"), [("device", "cublas-nn"), ("offline", "cublas-nn"), ("server", "cublas-nn")]
+)
+def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name: str) -> None:
+    class Twin(Candidate):
+        def __init__(self, name, memory, layout, cache):
+            (table,) = judge._tables.values()
+            super().__init__(table.arena)
+            self.run = self
+            self.seconds = 2e-6
+
+        def host(self, sets, gap, salts=()):
+            self(sets, salts)
+            return [1e-5 * len(sets)]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(bench, "Mirror", Twin)
+    found = judge.compare_baseline_with_itself(PROBLEM, protocol)
+    assert (found.protocol, found.baseline) == (protocol, name)
+    assert found.speedup == pytest.approx(1, rel=0.02)
+    with pytest.raises(ValueError, match="offline or server"):
+        judge.compare_baseline_with_itself(PROBLEM, "batch")
 
 
 def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:

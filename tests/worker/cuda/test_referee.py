@@ -3,31 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from fake_gpu import PROBLEM, Candidate, FakeVendor
+from fake_gpu import PROBLEM, Candidate
 
-from cudal2.config import WorkerConfig
 from cudal2.records import Status
 from cudal2.target import SEMAPHORES
-from cudal2.worker import inputs
-from cudal2.worker.cuda import layout as layout_module
-from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.checking import check_calls
-from cudal2.worker.cuda.layout import layout
-from cudal2.worker.cuda.pairing import Stage, VendorSide, pair, pair_on_host
+from cudal2.worker.cuda.pairing import Stage, pair, pair_on_host
 from cudal2.worker.outcome import CandidateFailed
 
 WORKSPACE = SEMAPHORES + 4096
-
-
-@pytest.fixture
-def stage(monkeypatch) -> Stage:
-    monkeypatch.setattr(layout_module, "WORKSPACE_LIMIT", 64 << 10)
-    monkeypatch.setattr(layout_module, "GRANULE", 4096)
-    place = layout(PROBLEM, rotated=PROBLEM.bytes * 7)
-    memory = torch.zeros(place.bytes // 2, dtype=torch.int16)
-    arena = Arena(place, memory, inputs.generator())
-    vendor = VendorSide(FakeVendor(), place, *arena.inputs, arena.reference)  # type: ignore[arg-type]
-    return Stage(arena, vendor, WorkerConfig(), np.random.default_rng(), 16)
 
 
 def judge(stage: Stage, candidate: Candidate, name: str = "cublas-tn"):
@@ -63,16 +47,12 @@ def test_a_workspace_and_its_semaphores_may_be_used(stage: Stage) -> None:
 
 
 def test_calls_on_the_hosts_clock_are_checked_too(stage: Stage) -> None:
-    def host(sets, gap):
-        candidate(sets)
-        return [2e-5 if gap else 1e-5] * len(sets)
-
     candidate = Candidate(stage.arena)
-    assert pair_on_host(host, 0, stage, "cublas-tn", "offline").speedup == pytest.approx(1)
-    assert pair_on_host(host, 0, stage, "cublas-nn", "server").speedup == pytest.approx(0.5)
+    assert pair_on_host(candidate.host, 0, stage, "cublas-tn", "offline").speedup == pytest.approx(1)
+    assert pair_on_host(candidate.host, 0, stage, "cublas-nn", "server").speedup == pytest.approx(0.5)
     candidate.call = lambda number: None  # type: ignore[method-assign]
     with pytest.raises(CandidateFailed):
-        pair_on_host(host, 0, stage, "cublas-tn", "offline")
+        pair_on_host(candidate.host, 0, stage, "cublas-tn", "offline")
 
 
 class WorksAhead(Candidate):
@@ -250,5 +230,5 @@ def test_a_host_that_is_called_away_in_most_replays_accuses_nobody(stage: Stage)
 def test_guards_are_restored_for_the_next_candidate(stage: Stage) -> None:
     with pytest.raises(CandidateFailed):
         judge(stage, beside("c", -1)(stage.arena))
-    stage.arena.restore_guards()
+    stage.arena.restore()
     assert judge(stage, Candidate(stage.arena))[1].speedup > 1

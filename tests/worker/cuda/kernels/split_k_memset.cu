@@ -1,4 +1,5 @@
 // expect: ok
+// protocols: device offline server
 // Control: split-K by atomic additions to a workspace that a memset clears, and a second kernel that rounds.
 #include <cuda_fp16.h>
 

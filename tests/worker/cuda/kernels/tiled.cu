@@ -1,4 +1,5 @@
 // expect: ok
+// protocols: device offline server
 // Control: tiles in shared memory.
 #include <cuda_fp16.h>
 
