@@ -21,7 +21,7 @@ from cudal2.archive import ANY, Archive, Origin
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluated import Shown
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Verdict, digest
+from cudal2.records import STRICT, Candidate, Environment, Verdict, digest
 from cudal2.results import NOTHING_ARCHIVED, Results, Row, load, save
 from cudal2.source import extract
 from cudal2.target import find
@@ -51,13 +51,17 @@ def anew(config: WorkerConfig) -> WorkerConfig:
 
 
 def strict(config: WorkerConfig) -> WorkerConfig:
-    """The worker that reports: twice the batch, three times the pairs, half the interval of `config`."""
+    """The worker that reports: twice the batch, three times the pairs, half the interval of `config`.
+
+    Its intervals are the ones that decide, so they are of STRICT confidence whatever `config` asks for.
+    """
     return msgspec.structs.replace(
         config,
         batch_ms=2 * config.batch_ms,
         min_pairs=3 * config.min_pairs,
         max_pairs=3 * config.max_pairs,
         precision=config.precision / 2,
+        confidence=max(config.confidence, STRICT),
     )
 
 

@@ -137,7 +137,7 @@ def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, 
             unseen.append(host_seconds - seconds)
         warm_up = False
         first = first + count if first + 2 * count <= sets else 0
-        if ours and _enough(ours, theirs, config, started):
+        if timing.enough(ours, theirs, config, started):
             break
     allowed = max(CLOCKS_DIFFER, 0.25 * count * float(np.median(ours)))
     while min(unseen) > allowed and len(unseen) < len(ours) + SECOND_LOOKS:
@@ -149,7 +149,7 @@ def pair(candidate: Run, guess: float, workspace: int, stage: Stage, name: str, 
         raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
     if said := stage.arena.guard_finding():
         raise CandidateFailed(Status.OUT_OF_BOUNDS, f"a timed call {said}")
-    return timing.summary(ours, theirs, name, "device", count)
+    return timing.summary(ours, theirs, name, "device", count, config)
 
 
 def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window: slice, order: list[int]) -> None:
@@ -166,14 +166,6 @@ def salted_calls(candidate: Run, workspace: int, stage: Stage, name: str, window
     stage.check(window, workspace)
 
 
-def _enough(ours: list[float], theirs: list[float], config: WorkerConfig, started: float) -> bool:
-    if len(ours) < config.min_pairs:
-        return False
-    figure = timing.speedup(ours, theirs)
-    late = time.perf_counter() - started > config.timing_seconds
-    return figure.half_width <= config.precision or len(ours) >= config.max_pairs or late
-
-
 def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protocol: str) -> Timing:
     """Time single calls on the host's clock, in blocks of either side: `offline`, or `server` with idle gaps.
 
@@ -185,7 +177,7 @@ def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protoco
     ours: list[float] = []
     theirs: list[float] = []
     started, first = time.perf_counter(), 0
-    while not ours or not _enough(ours, theirs, config, started):
+    while not timing.enough(ours, theirs, config, started):
         window = slice(first, first + count)
         stage.prepare(window, name, workspace)
         leader = stage.first()
@@ -198,4 +190,4 @@ def pair_on_host(host: HostRun, workspace: int, stage: Stage, name: str, protoco
                 theirs.append(float(np.median(calls)))
         stage.check(window, workspace)
         first = first + count if first + 2 * count <= sets else 0
-    return timing.summary(ours, theirs, name, protocol, count)
+    return timing.summary(ours, theirs, name, protocol, count, config)
