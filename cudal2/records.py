@@ -42,6 +42,11 @@ class Status(StrEnum):
     IMPLAUSIBLE = "implausible"
 
 
+CLOCKED = frozenset({Status.COMPILE_TIMEOUT, Status.TIMEOUT, Status.IMPLAUSIBLE})
+"""What a clock decided: the same candidate may fare otherwise with more time or on a calmer machine, so that whoever
+remembers results asks again. An archive may hold them."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """One complete source to be judged on one problem.
 
