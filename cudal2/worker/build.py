@@ -4,6 +4,7 @@ But for those that a clock or a busy machine decided: such a build is tried agai
 """
 
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -58,8 +59,12 @@ def compiler_name() -> str:
 
 
 def trusted(command: list[str]) -> str:
-    """Run one of our own toolchain commands unjailed and return its output; HarnessFault where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True)
+    """Run one of our own toolchain commands unjailed and return its output; HarnessFault where it fails.
+
+    It sees the jail's environment, lest the caller's (CPATH, …) decide what comes out.
+    """
+    place = {"TMPDIR": os.environ["TMPDIR"]} if "TMPDIR" in os.environ else {}
+    done = subprocess.run(command, capture_output=True, text=True, env=jail.ENVIRONMENT | place)
     if done.returncode:
         raise HarnessFault(
             f"{' '.join(command[:2])} failed: {done.stderr[-500:]}",
