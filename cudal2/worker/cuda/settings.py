@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from uuid import UUID
 
 from cudal2.records import HarnessFault
 
@@ -38,8 +39,7 @@ def power(uuid: str) -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
         return UNKNOWN
-    name = "GPU-" + "-".join(re.fullmatch(r"(.{8})(.{4})(.{4})(.{4})(.{12})", uuid).groups())
-    query = [program, f"--id={name}", "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader"]
+    query = [program, f"--id=GPU-{UUID(uuid)}", "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired as error:
