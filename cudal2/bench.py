@@ -62,7 +62,8 @@ def describe_kernel(row: Row) -> str:
         lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect fp16 result")
     for timing in row["timings"]:
         lines.append(
-            f"{timing['speedup']:8.3f} × {timing['baseline']:<16} [{timing['low']:.3f}, {timing['high']:.3f}]  "
+            f"{timing['speedup']:8.3f} × {timing['baseline']:<16} [{timing['low']:.3f}, {timing['high']:.3f}]"
+            f" ({timing['confidence']:.0%})  "
             f"{timing['candidate_us']:.2f} µs against {timing['baseline_us']:.2f} µs  "
             f"{timing['protocol']}{'' if timing['paired'] else ', not paired'}"
         )

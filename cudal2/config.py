@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cudal2.assets import asset
 from cudal2.problem import Accumulate, Layout, Problem, grid, parse, sample
+from cudal2.records import STRICT
 
 
 class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,8 +33,8 @@ class WorkerConfig(_Config, frozen=True):
     run_seconds: float = 20.0
     memory_mib: int = 4096
     batch_ms: float = 10.0
-    min_pairs: int = 5
-    max_pairs: int = 25
+    min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 7
+    max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
     disturbed: float = 1.6
     """A baseline this many times slower than alone was disturbed, as was a speedup whose interval spans this factor."""
     devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] = (0,)
@@ -50,7 +51,9 @@ class WorkerConfig(_Config, frozen=True):
     timing_seconds: float = 3.0
     """Timing stops here too, once there are `min_pairs`."""
     precision: float = 0.01
-    """Timing stops once the 95% interval of the speedup is within ± this share of it."""
+    """Timing stops once the interval of the speedup is within ± this share of it."""
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = STRICT
+    """Of that interval, whatever the noise and however often one looks; `min_pairs` of 6 or less have no 95%."""
 
 
 class LoraConfig(_Config, frozen=True):

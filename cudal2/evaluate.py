@@ -21,7 +21,7 @@ from cudal2.archive import ANY, Archive, Origin
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluated import Shown
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Verdict, digest
+from cudal2.records import STRICT, Candidate, Environment, Verdict, digest
 from cudal2.results import NOTHING_ARCHIVED, Results, Row, load, save
 from cudal2.source import extract
 from cudal2.target import find
@@ -53,7 +53,8 @@ def anew(config: WorkerConfig) -> WorkerConfig:
 def strict(config: WorkerConfig) -> WorkerConfig:
     """The worker that reports: twice the batch, three times the pairs, half the interval of `config`.
 
-    Raises ValueError where `config` times nothing.
+    Its intervals are the ones that decide, so they are of STRICT confidence whatever `config` asks for. Raises
+    ValueError where `config` times nothing.
     """
     if not config.protocols:
         raise ValueError("worker.protocols=[] times nothing, so nothing can be reported; use worker.protocols=[device]")
@@ -63,6 +64,7 @@ def strict(config: WorkerConfig) -> WorkerConfig:
         min_pairs=3 * config.min_pairs,
         max_pairs=3 * config.max_pairs,
         precision=config.precision / 2,
+        confidence=max(config.confidence, STRICT),
     )
 
 

@@ -195,7 +195,7 @@ def heat_map(cells: Mapping[tuple[int, int], float]) -> Figure:
 
 
 def intervals(timings: Mapping[str, Timing]) -> Figure:
-    """Speedup and 95% interval of a few named problems, the first on top."""
+    """Speedup and interval of a few named problems, the first on top."""
     with _axes((SIZE[0], 0.8 + 0.25 * len(timings))) as (figure, axes):
         axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         for place, timing in enumerate(timings.values()):

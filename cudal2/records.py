@@ -42,6 +42,11 @@ class Status(StrEnum):
     IMPLAUSIBLE = "implausible"
 
 
+CLOCKED = frozenset({Status.COMPILE_TIMEOUT, Status.TIMEOUT, Status.IMPLAUSIBLE})
+"""What a clock decided: the same candidate may fare otherwise with more time or on a calmer machine, so that whoever
+remembers results asks again. An archive may hold them."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """One complete source to be judged on one problem.
 
@@ -76,12 +81,17 @@ class Environment(msgspec.Struct, frozen=True):
         return digest(*(str(value) for value in msgspec.structs.astuple(self)))[:16]
 
 
+STRICT = 0.95
+"""The least confidence of an interval that anything is decided by: what is certain, what is dispatched."""
+
+
 class Timing(msgspec.Struct, frozen=True):
     """One candidate against one baseline under one protocol.
 
     Times are medians in microseconds a call. `speedup` is the median of paired baseline/candidate ratios,
-    `low` and `high` its bootstrap 95% interval. `paired` is False where the ratio was carried over from
-    the best baseline through the baselines' own, earlier, measured ratio.
+    `low` and `high` an interval that holds the true one with at least this `confidence`, of which an earlier version
+    said nothing (0). `paired` is False where the ratio was carried over from the best baseline through the
+    baselines' own, earlier, measured ratio.
     """
 
     baseline: str
@@ -94,6 +104,7 @@ class Timing(msgspec.Struct, frozen=True):
     pairs: int
     calls: int
     paired: bool = True
+    confidence: float = 0.0
 
 
 class Verdict(msgspec.Struct, frozen=True):

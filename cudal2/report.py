@@ -61,6 +61,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             hidden=max(len(kernels) - KERNELS, 0),
             rows=rows,
             overall=results.summarise(rows),
+            intervals=results.called(timing for row in rows for timing in row.timings),
             decades=results.by_decade(rows),
             config=_config(folder),
         )
@@ -210,7 +211,8 @@ def _by_shape(rows: Sequence[results.Row], kernels: list[dict[str, Any]]) -> lis
     pictures = []
     if 0 < len(timings) <= LISTED:
         few = {p.name: timings[p] for p in sorted(timings, key=lambda p: p.flop)}
-        text = f"{len(few)} shapes, least work on top. Bars are 95% intervals; dashed, the fastest baseline."
+        bars = results.called(few.values())
+        text = f"{len(few)} shapes, least work on top. Bars are {bars}; dashed, the fastest baseline."
         pictures.append(("Shape by shape", text, figures.intervals(few)))
     facets: dict[tuple[str, str], dict[int, dict[tuple[int, int], float]]] = defaultdict(lambda: defaultdict(dict))
     for p, timing in timings.items():

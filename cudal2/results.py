@@ -5,19 +5,20 @@ import io
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from cudal2.problem import Problem
-from cudal2.records import Environment, HarnessFault, Timing
+from cudal2.records import STRICT, Environment, HarnessFault, Timing
 
 NOTHING_ARCHIVED = "no kernel"
 WIDEST = 0.2
-"""A 95% interval wider than this share of its median is no ground to prefer a kernel on."""
+"""An interval wider than this share of its median is no ground to prefer a kernel on."""
 
-_TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", "speedup", "low", "high", "pairs", "paired")
+_SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
+_TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,9 +113,16 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def surely_faster(timing: Timing) -> bool:
-    """Whether the interval lies above 1 and is narrow. A wide one says that the machine was busy with
-    something else, and then its lower bound says little too."""
-    return timing.low > 1 and timing.high - timing.low <= WIDEST * timing.speedup
+    """Whether the interval lies above 1, is narrow and of STRICT confidence. A wide one says that the machine was busy
+    with something else, and then its lower bound says little too."""
+    narrow = timing.high - timing.low <= WIDEST * timing.speedup
+    return timing.low > 1 and narrow and timing.confidence >= STRICT
+
+
+def called(timings: Iterable[Timing]) -> str:
+    """What to call their intervals: "95% intervals" by the least confidence; "intervals" where one states none."""
+    least = min((timing.confidence for timing in timings), default=0.0)
+    return f"{least:.0%} intervals" if least else "intervals"
 
 
 def summarise(rows: Sequence[Row]) -> Summary | None:

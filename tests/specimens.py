@@ -1,7 +1,7 @@
 """Verdicts, sources and an environment for tests that need results but no compiler."""
 
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Status, Timing, Verdict
+from cudal2.records import STRICT, Candidate, Environment, Status, Timing, Verdict
 
 PROBLEM = Problem(64, 128, 256)
 HERE = Environment("a CPU", 2, "g++ 12", "-O3", "torch 2", "1")
@@ -14,7 +14,7 @@ def candidate(text: str = "a", problem: Problem = PROBLEM) -> Candidate:
 
 def timing(speedup: float, baseline: str = "torch", spread: float = 0.01) -> Timing:
     low, high = speedup * (1 - spread), speedup * (1 + spread)
-    return Timing(baseline, "host", 10.0, 10.0 * speedup, speedup, low, high, 5, 10)
+    return Timing(baseline, "host", 10.0, 10.0 * speedup, speedup, low, high, 7, 10, confidence=STRICT)
 
 
 def verdict(

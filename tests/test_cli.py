@@ -172,7 +172,7 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
     for change, said in [
         ("reward=log", "reward.name=paper became log"),
         ("seed=0", "seed=7 became 0"),
-        ("worker=default", "worker.min_pairs=3 became 5"),
+        ("worker=default", "worker.min_pairs=3 became 7"),
         ("experiment=smoke", "seed=7 became 0"),
     ]:
         assert cli.main(["train", run, "trainer.steps=3", change]) == 2

@@ -14,7 +14,7 @@ from cudal2.archive import Archive
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
 from cudal2.policy import sampling
 from cudal2.problem import Problem, grid
-from cudal2.records import Candidate, HarnessFault
+from cudal2.records import STRICT, Candidate, HarnessFault, Timing, to_json
 from cudal2.results import Row
 from cudal2.train import judge
 from cudal2.worker import Worker
@@ -246,6 +246,22 @@ def test_the_strict_worker_looks_harder():
     assert strict.min_pairs > quick.min_pairs and strict.precision < quick.precision
     with pytest.raises(ValueError, match=r"use worker\.protocols=\[device\]"):
         evaluate.strict(WorkerConfig(protocols=()))
+    hasty = msgspec.structs.replace(quick, min_pairs=3, max_pairs=7, confidence=0.7)
+    assert evaluate.strict(hasty).confidence == STRICT  # what is reported is what decides
+
+
+def test_intervals_are_called_what_they_are():
+    """By the least sure of them; a row of an earlier version, read from its JSON, states nothing."""
+    strict = timing(2.0)
+    quick = msgspec.structs.replace(strict, confidence=0.7)
+    written = json.loads(to_json(strict))
+    del written["confidence"]
+    former = msgspec.convert(written, Timing)
+    assert [results.called(of) for of in ([strict], [strict, quick], [former, strict], [])] == [
+        *("95% intervals", "70% intervals"),
+        *("intervals", "intervals"),
+    ]
+    assert [results.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

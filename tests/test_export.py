@@ -66,6 +66,13 @@ def test_a_gain_that_the_dispatcher_would_eat_is_left_to_torch():
     assert not export._worthwhile(timing(4.0, spread=0.3), CPU)
 
 
+@pytest.mark.parametrize("confidence", [0.0, 0.7])
+def test_only_a_strict_interval_is_dispatched(confidence):
+    """Neither a quick one, nor one of an earlier version, which had looked after every pair."""
+    loose = msgspec.structs.replace(timing(2.0), confidence=confidence)
+    assert export._worthwhile(timing(2.0), CPU) and not export._worthwhile(loose, CPU)
+
+
 def test_on_a_gpu_a_gain_counts_where_the_gpu_is_what_a_program_waits_for():
     """A tenth of 11 µs is lost in the host's own time for a call; a fiftieth of 200 µs is not."""
     short, long = timing(1.1), msgspec.structs.replace(timing(1.02, spread=0.005), candidate_us=196.0, baseline_us=200)

@@ -59,7 +59,7 @@ EVERY = 60.0
 
 
 class Live:
-    """The line of a search that runs: its round, kernels judged, and problems won, surely faster than the vendor."""
+    """The line of a search that runs: its round, kernels judged, and problems won: their interval lies above 1."""
 
     def __init__(self, console: Console, status: Status, lows: dict[Problem, list[float]]) -> None:
         self._console, self._status, self._problems = console, status, len(lows)

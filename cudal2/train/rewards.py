@@ -45,7 +45,8 @@ def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
 def log(verdict: Verdict, source: str, config: RewardConfig) -> float:
     """0 for a working kernel ≤ 1/32 as fast as the best baseline, 1 at parity, 2 at ≥ 32 times its speed.
 
-    A factor of two is worth the same everywhere. Failures get their grade in FAILURES.
+    A factor of two is worth the same everywhere. What confidence the lower bound has (70% with `worker=quick`) shifts
+    all kernels alike. Failures get their grade in FAILURES.
     """
     if verdict.timing is None:
         return FAILURES[verdict.status]

@@ -1,6 +1,10 @@
-"""Compile a candidate in the jail, once: source + flags + compiler decide the key, failures are kept too."""
+"""Compile a candidate in the jail, once: source + flags + compiler decide the key, failures are kept too.
+
+But for those that a clock or a busy machine decided: such a build is tried again.
+"""
 
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -11,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2.records import HarnessFault, Status, digest
+from cudal2.records import CLOCKED, HarnessFault, Status, digest
 from cudal2.target import Target
 from cudal2.worker import jail, seccomp
 from cudal2.worker.cache import Cache
@@ -21,6 +25,11 @@ LOG_BYTES = 4000
 
 FLAGS = ("-shared", "-fPIC", "-Wl,--no-undefined", "-fmax-errors=5", "-fdiagnostics-color=never")
 FREE_BYTES = 32 << 20
+_STOPPED = re.compile(
+    r"^g\+\+: .*(?:(?:Killed|CPU time limit exceeded) signal terminated program|Resource temporarily unavailable)",
+    re.MULTILINE,
+)
+"""The compiler was ended or hindered from outside: by a limit on its time, for want of memory or processes."""
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -50,8 +59,12 @@ def compiler_name() -> str:
 
 
 def trusted(command: list[str]) -> str:
-    """Run one of our own toolchain commands unjailed and return its output; HarnessFault where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True)
+    """Run one of our own toolchain commands unjailed and return its output; HarnessFault where it fails.
+
+    It sees the jail's environment, lest the caller's (CPATH, …) decide what comes out.
+    """
+    place = {"TMPDIR": os.environ["TMPDIR"]} if "TMPDIR" in os.environ else {}
+    done = subprocess.run(command, capture_output=True, text=True, env=jail.ENVIRONMENT | place)
     if done.returncode:
         raise HarnessFault(
             f"{' '.join(command[:2])} failed: {done.stderr[-500:]}",
@@ -70,9 +83,12 @@ def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: f
     with cache.lock("builds", key):
         stored = cache.read("builds", key)
         if stored is not None:
-            return msgspec.msgpack.decode(stored, type=Build)
+            known = msgspec.msgpack.decode(stored, type=Build)
+            if known.status not in CLOCKED:  # an earlier version kept them
+                return known
         made = _compile(source, target, kind, seconds)
-        cache.write("builds", key, msgspec.msgpack.encode(made))
+        if made.status not in CLOCKED:
+            cache.write("builds", key, msgspec.msgpack.encode(made))
         return made
 
 
@@ -102,7 +118,7 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
             return Build(Status.OK, output.read_bytes(), text, elapsed)
         if shutil.disk_usage(folder).free < FREE_BYTES:
             raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
-        if code is None:
+        if code is None or _STOPPED.search(text):
             return Build(Status.COMPILE_TIMEOUT, log=text, seconds=elapsed)
         return Build(Status.COMPILE_ERROR, log=text or f"the compiler ended with {code}", seconds=elapsed)
     except OSError as error:

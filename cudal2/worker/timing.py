@@ -1,26 +1,28 @@
 """From paired measurements to a speedup with an interval.
 
 Candidate and baseline are timed in pairs, in random order within a pair, so that whatever drifts (clocks, other
-tenants, temperature) meets both. The figure is the median of the paired log-ratios; its 95% interval comes from
-the bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, 1993).
+tenants, temperature) meets both, and is as likely to favour either. The figure is the median of the paired log-ratios;
+its interval is that of the sign test, corrected for the looks after which timing might have stopped (`looks.py`).
 """
 
 import math
+import time
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
+from cudal2.config import WorkerConfig
 from cudal2.records import HarnessFault, Timing
+from cudal2.worker import looks
 
-RESAMPLES = 2000
 TRIES = 3
 BUSY = "Stop other programs; on a processor, set worker.threads to the number of cores that are free"
 """The remedy where something else is at work."""
 
 
 class Speedup(msgspec.Struct, frozen=True):
-    """Median ratio baseline/candidate and its 95% interval."""
+    """Median ratio baseline/candidate and an interval."""
 
     median: float
     low: float
@@ -32,19 +34,31 @@ class Speedup(msgspec.Struct, frozen=True):
         return (self.high - self.low) / (2 * self.median)
 
 
-def speedup(candidate: list[float], baseline: list[float]) -> Speedup:
-    """From paired seconds a call, `candidate[i]` measured next to `baseline[i]`.
+def speedup(candidate: list[float], baseline: list[float], k: int = 1) -> Speedup:
+    """From paired seconds a call, `candidate[i]` measured next to `baseline[i]`: from the `k`-th smallest ratio to the
+    `k`-th largest.
 
     Raises ValueError where the lists are empty or differ in length.
     """
     if not candidate or len(candidate) != len(baseline):
         raise ValueError(f"{len(candidate)} and {len(baseline)} measurements are no pairs")
-    ratios = np.log(np.array(baseline)) - np.log(np.array(candidate))
-    # A fixed seed: the same measurements give the same interval.
-    rng = np.random.default_rng(len(ratios))
-    resamples = np.median(rng.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
-    low, high = np.quantile(resamples, (0.025, 0.975))
-    return Speedup(math.exp(np.median(ratios)), math.exp(low), math.exp(high))
+    ratios = np.sort(np.log(np.array(baseline)) - np.log(np.array(candidate)))
+    return Speedup(math.exp(np.median(ratios)), math.exp(ratios[k - 1]), math.exp(ratios[-k]))
+
+
+def enough(candidate: list[float], baseline: list[float], config: WorkerConfig, started: float) -> bool:
+    """Whether these pairs, timed since `started` on `time.perf_counter`, are enough.
+
+    So they are where a look finds the interval within `precision`, at `max_pairs`, and when time is up. One looks at a
+    few counts only, and `summary` states an interval that has paid for it.
+    """
+    n = len(candidate)
+    if n < config.min_pairs:
+        return False
+    if n >= config.max_pairs or time.perf_counter() - started > config.timing_seconds:
+        return True
+    bands = dict(looks.bands(config.min_pairs, config.max_pairs, config.confidence))
+    return bool(bands.get(n)) and speedup(candidate, baseline, bands[n]).half_width <= config.precision
 
 
 def calls_for(seconds_a_call: float, batch_seconds: float, most: int) -> int:
@@ -52,11 +66,17 @@ def calls_for(seconds_a_call: float, batch_seconds: float, most: int) -> int:
     return max(1, min(most, math.ceil(batch_seconds / max(seconds_a_call, 1e-9))))
 
 
-def summary(candidate: list[float], baseline: list[float], name: str, protocol: str, calls: int) -> Timing:
-    """Paired seconds a call as the record of a verdict. Raises HarnessFault where a clock stood still."""
+def summary(
+    candidate: list[float], baseline: list[float], name: str, protocol: str, calls: int, config: WorkerConfig
+) -> Timing:
+    """Paired seconds a call, which were `enough`, as the record of a verdict.
+
+    Raises HarnessFault where a clock stood still.
+    """
     if min(*candidate, *baseline) <= 0:
         raise HarnessFault("a clock measured no time", "Try again; on a GPU look at it with nvidia-smi")
-    figure = speedup(candidate, baseline)
+    k, confidence = looks.last(len(candidate), config.min_pairs, config.max_pairs, config.confidence)
+    figure = speedup(candidate, baseline, k)
     return Timing(
         baseline=name,
         protocol=protocol,
@@ -67,6 +87,7 @@ def summary(candidate: list[float], baseline: list[float], name: str, protocol: 
         high=figure.high,
         pairs=len(candidate),
         calls=calls,
+        confidence=confidence,
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
+from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
 from cudal2.worker import jail
@@ -59,7 +59,7 @@ class Worker:
         return digest(candidate.key, self.environment.fingerprint, to_json(settings))
 
     def recall(self, candidate: Candidate) -> Verdict | None:
-        """The verdict reached earlier on this candidate here, if any."""
+        """The verdict reached earlier on this candidate here, if any; none that a clock decided."""
         stored = self.cache.read("verdicts", self.key(candidate))
         if stored is None:
             return None
@@ -126,7 +126,8 @@ class Worker:
                 **{name: getattr(outcome, name) for name in outcome.__struct_fields__ if name != "seconds"},
                 seconds=seconds | outcome.seconds,
             )
-            self.cache.write("verdicts", verdict.key, to_json(verdict).encode())
+            if verdict.status not in CLOCKED:
+                self.cache.write("verdicts", verdict.key, to_json(verdict).encode())
             return verdict
 
     def baseline_seconds(self, problem: Problem, protocol: str = "device") -> dict[str, float]:

@@ -1,19 +1,53 @@
+import math
+
+import msgspec
 import numpy as np
 import pytest
 
+from cudal2.config import BenchConfig, WorkerConfig, load
+from cudal2.records import HarnessFault
+from cudal2.worker import looks, timing
 from cudal2.worker.timing import calls_for, speedup
 
+QUIET = WorkerConfig(timing_seconds=math.inf)
 
-def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    rng, covered, rounds = np.random.default_rng(0), 0, 200
-    for _ in range(rounds):
-        drift = rng.lognormal(0, 0.3, 15)  # meets both sides of a pair alike
-        candidate = drift * rng.lognormal(0, 0.02, 15)
-        baseline = 1.25 * drift * rng.lognormal(0, 0.02, 15)
-        figure = speedup(list(candidate), list(baseline))
-        assert figure.low <= figure.median <= figure.high
-        covered += figure.low <= 1.25 <= figure.high
-    assert 0.88 * rounds <= covered <= rounds
+
+def test_an_interval_goes_from_one_ratio_to_another() -> None:
+    baseline = [1.0, 2.0, 3.0, 4.0, 5.0]
+    figures = [speedup([1.0] * 5, baseline, k) for k in (1, 2)]
+    assert [figure.median for figure in figures] == pytest.approx([3, 3])
+    assert [(figure.low, figure.high) for figure in figures] == [pytest.approx((1, 5)), pytest.approx((2, 4))]
+
+
+def test_timing_stops_at_a_look_at_a_narrow_interval_and_nowhere_else() -> None:
+    pairs = [1.0] * 30, [1.1] * 30
+    stops = [n for n in range(31) if timing.enough(pairs[0][:n], pairs[1][:n], QUIET, 0.0)]
+    first, *_ = looks.counts(QUIET.min_pairs, QUIET.max_pairs)
+    assert set(stops) == {*looks.counts(QUIET.min_pairs, QUIET.max_pairs), *range(QUIET.max_pairs, 31)}
+    noisy = [1.0, 1.2] * 15
+    assert not any(timing.enough(noisy[:n], pairs[1][:n], QUIET, 0.0) for n in range(QUIET.max_pairs))
+    hurried = msgspec.structs.replace(QUIET, timing_seconds=0)
+    assert [timing.enough(noisy[:n], pairs[1][:n], hurried, 0.0) for n in (first - 1, first)] == [False, True]
+
+
+def test_a_record_states_the_confidence_of_its_interval() -> None:
+    quick = load("bench", ["worker=quick"], BenchConfig).worker
+    stated = [
+        timing.summary([1.0] * n, [1.1] * n, "base", "device", 1, config).confidence
+        for n, config in [
+            (7, QUIET),
+            (25, QUIET),
+            (3, quick),
+            (7, quick),
+            (3, msgspec.structs.replace(quick, confidence=0.95)),
+        ]
+    ]
+    assert stated == pytest.approx([0.95, 0.95, 0.7, 0.7, 0.75])
+
+
+def test_a_clock_that_stands_still_is_a_fault() -> None:
+    with pytest.raises(HarnessFault, match="no time"):
+        timing.summary([0.0] * 7, [1.0] * 7, "base", "device", 1, QUIET)
 
 
 def test_one_outlier_moves_nothing() -> None:

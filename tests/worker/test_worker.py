@@ -13,6 +13,7 @@ import torch
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.worker import Worker, build
+from cudal2.worker.cache import Cache
 from cudal2.worker.pool import Pool
 from tests.worker.conftest import NAIVE
 
@@ -57,6 +58,55 @@ def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:
         monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("built again"))
         other = worker.evaluate(Candidate("int hgemm(;", parse("64_64_64")))  # same source, new problem
         assert other.status is Status.COMPILE_ERROR and not other.cached
+
+
+ENDLESS = NAIVE.replace("float sum = 0;", "float sum = 0; for (volatile int x = 0;; ) (void)x;")
+
+
+def test_what_a_clock_decided_is_asked_again(hasty) -> None:
+    """With more time, or on a calmer machine, it may come out otherwise."""
+    with Worker(msgspec.structs.replace(hasty, run_seconds=0.5)) as worker:
+        for _ in range(2):
+            verdict = worker.evaluate(Candidate(ENDLESS, PROBLEM))
+            assert verdict.status is Status.TIMEOUT and not verdict.cached
+
+
+def test_a_compilation_that_was_too_short_is_tried_again_and_one_that_failed_is_not(hasty) -> None:
+    patient = msgspec.structs.replace(hasty, compile_seconds=60)
+    with Worker(msgspec.structs.replace(hasty, compile_seconds=0.001)) as hurried, Worker(patient) as worker:
+        for _ in range(2):
+            verdict = hurried.evaluate(Candidate(NAIVE, PROBLEM))
+            assert verdict.status is Status.COMPILE_TIMEOUT and not verdict.cached
+        assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
+        assert hurried.evaluate(Candidate(NAIVE, PROBLEM)).ok  # what was built once is built
+
+
+def test_a_timed_out_build_that_an_earlier_version_kept_is_made_again(hasty, monkeypatch) -> None:
+    kept = msgspec.msgpack.encode(build.Build(Status.COMPILE_TIMEOUT))
+    monkeypatch.setattr(Cache, "read", lambda self, kind, key: kept if kind == "builds" else None)
+    with Worker(hasty) as worker:
+        assert worker.build(Candidate(NAIVE, PROBLEM)).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("g++: fatal error: Killed signal terminated program cc1plus", Status.COMPILE_TIMEOUT),
+        ("g++: internal compiler error: CPU time limit exceeded signal terminated program cc1plus", "compile_timeout"),
+        ("g++: fatal error: cannot execute 'as': vfork: Resource temporarily unavailable", Status.COMPILE_TIMEOUT),
+        ("g++: internal compiler error: Segmentation fault signal terminated program cc1plus", Status.COMPILE_ERROR),
+        ("kernel.cpp:1:2: error: #error g++: Killed signal terminated program cc1plus", Status.COMPILE_ERROR),
+    ],
+)
+def test_a_compiler_that_was_killed_did_not_refuse(hasty, monkeypatch, said, status) -> None:
+    def killed(*_, stderr, **__):
+        os.write(stderr, said.encode())
+        return 1
+
+    with Worker(hasty) as worker:
+        build.precompiled_headers(worker.target)
+        monkeypatch.setattr(build.jail, "run", killed)
+        assert worker.build(Candidate(NAIVE, PROBLEM)).status == status
 
 
 def test_damaged_cache_entries_are_made_again(hasty) -> None:

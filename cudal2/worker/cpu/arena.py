@@ -145,9 +145,8 @@ class Arena:
                     _fill(self._span(matrix, slot), normals, rng)
             return
         # Thousands of small slots: all places are drawn at once.
-        inputs, starts = self._bytes[INPUTS], (rng.integers(most // 16, size=(count, 2)) * 16).tolist()
-        (a_size, b_size), data = self._sizes[:2], memoryview(normals)
-        target = memoryview(inputs)
+        starts = (rng.integers(most // 16, size=(count, 2)) * 16).tolist()
+        (a_size, b_size), data, target = self._sizes[:2], normals.data, self._bytes[INPUTS].data
         for (a, b), (from_a, from_b) in zip(places, starts):
             target[a : a + a_size] = data[from_a : from_a + a_size]
             target[b : b + b_size] = data[from_b : from_b + b_size]
@@ -165,7 +164,7 @@ class Arena:
 
     def words(self, file: int) -> memoryview:
         """All of INPUTS or OUTPUTS as 16-bit words; a matrix begins at half its offset in `calls`."""
-        return memoryview(self._bytes[file]).cast("H")
+        return self._bytes[file].data.cast("H")
 
     def canaries_intact(self) -> bool:
         """Whether every byte between and around the C matrices is as the parent left it."""

@@ -2,8 +2,6 @@
 
 import os
 
-import torch
-
 from cudal2 import processor
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
@@ -12,6 +10,7 @@ from cudal2.target import Target
 from cudal2.worker import build, jail
 from cudal2.worker.backend import Prepared
 from cudal2.worker.cache import Cache
+from cudal2.worker.cpu import baselines
 from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
@@ -31,7 +30,7 @@ class CpuBackend:
             threads=self.threads,
             compiler=build.compiler_name(),
             flags=" ".join((*build.FLAGS, *target.flags)),
-            libraries=f"torch {torch.__version__}",
+            libraries=baselines.libraries(),
             harness=harness(),
         )
         self._bench: CpuBench | None = None

@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+import torch
+
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import jail
 from cudal2.worker.cpu.arena import INPUTS, OUTPUTS, Arena
@@ -21,6 +23,29 @@ SECONDS = 600.0
 """For importing torch, and for a batch of calls."""
 
 
+LOADER = "LD_LIBRARY_PATH"
+"""The one variable of the caller's that the baselines see: their Python may need it to start. It is keyed."""
+
+
+def environment(threads: int) -> dict[str, str]:
+    """All that the baselines' process is told: what a candidate's is, and where Python finds the modules we have.
+
+    Nothing else of the caller's own (ONEDNN_…, MKL_…, KMP_…, MALLOC_…, LD_PRELOAD): it could slow the rival down.
+    """
+    ours = {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_DYNAMIC": "false",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    return jail.ENVIRONMENT | ours | {name: os.environ[name] for name in (LOADER,) if name in os.environ}
+
+
+def libraries() -> str:
+    """What decides how fast the baselines are, beside the processor and their threads."""
+    loader = os.environ.get(LOADER)
+    return f"torch {torch.__version__}" + (f", {LOADER}={loader}" if loader else "")
+
+
 class Baselines:
     """A running baseline host. `attach` an arena, `choose` a baseline, then use `side` like a candidate's."""
 
@@ -33,7 +58,7 @@ class Baselines:
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=environment(threads),
         )
         for fd in (command_read, reply_write):
             os.close(fd)

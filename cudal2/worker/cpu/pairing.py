@@ -138,14 +138,9 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
         for result, reference in zip(results, references):
             raise_finding(verify.check_timed(result, reference, arena.problem, CPU.rounding))
         first += count
-        figure = timing.speedup(candidate, baseline)
-        if len(candidate) >= config.min_pairs and (
-            figure.half_width <= config.precision
-            or len(candidate) >= config.max_pairs
-            or time.perf_counter() - started > config.timing_seconds
-        ):
+        if timing.enough(candidate, baseline, config, started):
             break
-    return timing.summary(candidate, baseline, name, "device", mine)
+    return timing.summary(candidate, baseline, name, "device", mine, config)
 
 
 @threads(1)

@@ -1,5 +1,6 @@
 """The vendor's side on CUDA: torch.matmul, cuBLAS and cuBLASLt, in a trusted process that owns the GPU's tensors."""
 
+import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ import torch
 from nvmath.bindings import cublas, cublasLt
 from torch import Tensor
 
+from cudal2 import processor
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import device, hostcalls, lt
+from cudal2.worker.cuda import device, hostcalls, lt, settings
 from cudal2.worker.cuda.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.names import LAYOUTS, NAMES, split
 from cudal2.worker.cuda.tuning import REQUESTED, tune
@@ -40,9 +42,10 @@ class Prepared(msgspec.Struct, frozen=True):
     tuned: lt.Algorithm
 
 
-def cache_key(problem: Problem, device: str, versions: str) -> str:
+def cache_key(problem: Problem, model: str, multiprocessors: int, versions: str) -> str:
     """Where a problem's tuning is kept. Both layouts are tuned together, so the problem's own plays no part."""
-    return digest(METHOD, str(lt.WORKSPACE), problem.mnk, problem.accumulate, device, versions)
+    gpu = processor.gpu_name(model, multiprocessors)
+    return digest(METHOD, str(lt.WORKSPACE), problem.mnk, problem.accumulate, gpu, versions)
 
 
 def check_sets(problem: Problem, layout: Layout, sets: Sequence[Set]) -> None:
@@ -78,12 +81,17 @@ def torch_flags(accumulate: Accumulate) -> Iterator[None]:
 
 
 def library_versions(handle: int) -> str:
-    """`torch 2.11.0, cuBLAS 13.1.0, …` with a cuBLAS handle at hand. Raises HarnessFault without a driver."""
+    """`torch 2.11.0, cuBLAS 13.1.0, …` with a cuBLAS handle at hand, and what else decides their speed.
+
+    Raises HarnessFault without a driver.
+    """
     blas, blas_lt = (
         f"{version // 10000}.{version // 100 % 100}.{version % 100}"
         for version in (cublas.get_version(handle), cublasLt.get_version())
     )
-    return f"torch {torch.__version__}, cuBLAS {blas}, cuBLASLt {blas_lt}, driver {device.find().driver}"
+    gpu = device.find()
+    versions = f"torch {torch.__version__}, cuBLAS {blas}, cuBLASLt {blas_lt}, driver {gpu.driver}"
+    return ", ".join((versions, settings.power(gpu.uuid), *settings.variables(os.environ)))
 
 
 class Vendor:
@@ -98,7 +106,8 @@ class Vendor:
         self._cache = cache
         self._device = torch.device("cuda", device_index)
         self._workspace = torch.empty(lt.WORKSPACE, dtype=torch.uint8, device=self._device)
-        self._name: str = torch.cuda.get_device_name(self._device)
+        found = torch.cuda.get_device_properties(self._device)
+        self._gpu: tuple[str, int] = found.name, found.multi_processor_count
         self.clock = DeviceClock(self._device)
         self._lt: int = cublasLt.create()
         self._blas: dict[Accumulate, int] = {"f32": cublas.create(), "f16": cublas.create()}
@@ -109,7 +118,7 @@ class Vendor:
         self._prepared: dict[tuple[str, Accumulate, Layout], Prepared] = {}
 
     def versions(self) -> str:
-        """Everything a baseline's speed depends on but the device: `torch 2.11.0, cuBLAS 13.1.0, …`."""
+        """Everything a baseline's speed depends on but the device: versions, power limit, variables that they read."""
         return self._versions
 
     def enqueue(self, name: str, problem: Problem, a: Tensor, b: Tensor, c: Tensor) -> None:
@@ -172,7 +181,7 @@ class Vendor:
 
         Raises ValueError for unfit sets, HarnessFault where a library fails.
         """
-        key = cache_key(problem, self._name, self.versions())
+        key = cache_key(problem, *self._gpu, self.versions())
         with self._cache.lock(KIND, key):
             stored = self._cache.read(KIND, key)
             if stored is not None:

@@ -17,7 +17,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Symbol, SymbolTableSection
 
-from cudal2.records import HarnessFault, Status, digest
+from cudal2.records import CLOCKED, HarnessFault, Status, digest
 from cudal2.target import Target
 from cudal2.worker import jail, seccomp
 from cudal2.worker.build import FREE_BYTES, readable
@@ -60,7 +60,9 @@ _ROUTINE = re.compile(
     re.MULTILINE,
 )
 _NO_MEMORY = re.compile(r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail", re.IGNORECASE)
-_DIED = re.compile(r"died due to signal (?:6|9|11)\b|Killed|Segmentation fault")
+_DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
+# By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
+_KILLED = re.compile(r"died due to signal 9\b|^(?:\S*sh: .*)?Killed\b", re.MULTILINE)
 
 
 class Resources(msgspec.Struct, frozen=True):
@@ -130,7 +132,7 @@ def build(
             if headers.unchanged(known.headers):
                 return known
         made = _compile(source, target, tools, flags, folders, kind, seconds, memory)
-        if made.status is not Status.COMPILE_TIMEOUT:  # with more time it may end
+        if made.status not in CLOCKED:
             cache.write("builds", key, msgspec.msgpack.encode(made))
         return made
 
@@ -185,7 +187,7 @@ def _compile(
             raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
         if shutil.disk_usage(folder).free < FREE_BYTES:
             raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
-        if code is None or (_DIED.search(text) and made.seconds >= seconds):
+        if code is None or _KILLED.search(text) or (_DIED.search(text) and made.seconds >= seconds):
             return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
         log = made.log or f"the compiler ended with {code}"
         if _NO_MEMORY.search(text) or _DIED.search(text):

@@ -21,7 +21,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from cudal2.problem import Accumulate, Problem
-from cudal2.records import HarnessFault, Status, digest
+from cudal2.records import CLOCKED, HarnessFault, Status, digest
 from cudal2.worker import jail, seccomp
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import toolchain
@@ -30,6 +30,8 @@ from cudal2.worker.cuda.build import CudaBuild, symbols
 SECONDS = 30.0
 """Wall time the disassembler may take; a CuTe kernel takes under a second."""
 SASS_BYTES = 512 << 20
+KILLED = (-9, 137)
+"""How a process ends that a machine without memory left kills."""
 
 ANY_SLOT = -1
 ENTRY_POINTS = frozenset({"hgemm", "hgemm_workspace"})
@@ -55,6 +57,10 @@ class Finding(msgspec.Struct, frozen=True):
     status: Status = Status.REJECTED
 
 
+class Unfinished(ValueError):
+    """The disassembler was stopped, not the cubin at fault."""
+
+
 class Sass(msgspec.Struct, frozen=True):
     """What a cubin's instructions are: each different operation with its modifiers, a read of a clock with its source.
 
@@ -70,7 +76,8 @@ def inspect(
 ) -> tuple[Finding, ...]:
     """What speaks against a build that is ok, fatal findings first; recalled where it was found before.
 
-    Of the problem only `accumulate` matters. Raises HarnessFault where there is no disassembler or no jail.
+    Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
+    there is no disassembler or no jail.
     """
     rules = digest(Path(__file__).read_text())
     key = digest("gate", rules, built.cubin.hex(), built.library.hex(), *built.imports, problem.accumulate)
@@ -82,10 +89,13 @@ def inspect(
             sass = _disassemble(built.cubin, kind, seconds)
             device = (*_instructions(sass, problem.accumulate), *_cubin(built.cubin, sass))
             host = tuple(_host(built.library, built.imports))
+        except Unfinished as error:
+            device, host = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),), ()
         except ValueError as error:
             device, host = (Finding("unreadable", str(error)),), ()
         found = tuple(sorted((*device, *host), key=lambda finding: not finding.fatal))
-        cache.write("gates", key, msgspec.msgpack.encode(found))
+        if CLOCKED.isdisjoint(finding.status for finding in found):
+            cache.write("gates", key, msgspec.msgpack.encode(found))
         return found
 
 
@@ -128,7 +138,8 @@ def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
 def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
     """What a cubin's instructions are.
 
-    nvdisasm parses bytes that a stranger chose, so it runs in the jail. ValueError where it cannot read them.
+    nvdisasm parses bytes that a stranger chose, so it runs in the jail. ValueError where it cannot read them, the kind
+    Unfinished where it was stopped.
     """
     program = toolchain.nvdisasm()
     if program is None:
@@ -147,9 +158,12 @@ def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
             filter_program=seccomp.toolchain(),
         )
         sass = folder / "sass"
+        if code is None:
+            raise Unfinished(f"the disassembler did not end within {seconds:g} s")
+        if code in KILLED:
+            raise Unfinished("the disassembler was killed")
         if code != 0 or sass.is_symlink() or not sass.is_file():
-            ended = f"did not end within {seconds:g} s" if code is None else f"ended with {code}"
-            raise ValueError(f"the disassembler {ended}")
+            raise ValueError(f"the disassembler ended with {code}")
         with sass.open("rb") as lines:
             return _read(lines)
     except OSError as error:

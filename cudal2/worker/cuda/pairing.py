@@ -224,8 +224,8 @@ def measure(protocol: Protocol, workspace: int, stage: Stage, name: str) -> Timi
                 theirs.append(their_seconds / count)
             warm_up = False
             first = first + count if first + 2 * count <= sets else 0
-            done = bool(ours) and _enough(ours, theirs, config, started)
-    return timing.summary(ours, theirs, name, protocol.name, count)
+            done = timing.enough(ours, theirs, config, started)
+    return timing.summary(ours, theirs, name, protocol.name, count, config)
 
 
 def _calls(
@@ -249,11 +249,3 @@ def _calls(
             theirs = protocol.theirs(window)
     stage.check(window, workspace)
     return ours, theirs, order
-
-
-def _enough(ours: list[float], theirs: list[float], config: WorkerConfig, started: float) -> bool:
-    if len(ours) < config.min_pairs:
-        return False
-    figure = timing.speedup(ours, theirs)
-    late = time.perf_counter() - started > config.timing_seconds
-    return figure.half_width <= config.precision or len(ours) >= config.max_pairs or late

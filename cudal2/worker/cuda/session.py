@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker import jail, seccomp
-from cudal2.worker.build import artefact, trusted
+from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device, toolchain
 from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout, Salt
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
@@ -47,7 +47,9 @@ def programs() -> Path:
     def make(folder: Path) -> None:
         for name in ("planner", "runner"):
             source = str(here / f"{name}.cpp")
-            trusted(["g++", "-std=c++17", "-O2", f"-I{include}", source, library, "-ldl", "-o", str(folder / name)])
+            trusted(
+                [compiler(), "-std=c++17", "-O2", f"-I{include}", source, library, "-ldl", "-o", str(folder / name)]
+            )
 
     return artefact(f"cuda-{digest(*sources.values(), library)[:16]}", make)
 

@@ -70,14 +70,29 @@ def test_scalars_are_one_and_zero_in_the_scale_type() -> None:
 def test_what_changes_the_speed_changes_the_key() -> None:
     problem = Problem(64, 128, 256)
     keys = [
-        baselines.cache_key(problem, "one", "v1"),
-        baselines.cache_key(problem, "other", "v1"),
-        baselines.cache_key(problem, "one", "v2"),
-        baselines.cache_key(Problem(128, 64, 256), "one", "v1"),
-        baselines.cache_key(Problem(64, 128, 256, accumulate="f16"), "one", "v1"),
+        baselines.cache_key(problem, "one", 132, "v1"),
+        baselines.cache_key(problem, "other", 132, "v1"),
+        baselines.cache_key(problem, "one", 114, "v1"),
+        baselines.cache_key(problem, "one", 132, "v2"),
+        baselines.cache_key(Problem(128, 64, 256), "one", 132, "v1"),
+        baselines.cache_key(Problem(64, 128, 256, accumulate="f16"), "one", 132, "v1"),
     ]
     assert len(set(keys)) == len(keys)
-    assert baselines.cache_key(Problem(64, 128, 256, "nn"), "one", "v1") == keys[0]  # both layouts are tuned anyway
+    # both layouts are tuned anyway
+    assert baselines.cache_key(Problem(64, 128, 256, "nn"), "one", 132, "v1") == keys[0]
+
+
+def test_versions_tell_the_power_limit_and_the_callers_variables(monkeypatch) -> None:
+    monkeypatch.setattr(baselines.cublas, "get_version", lambda handle: 130100)
+    monkeypatch.setattr(baselines.cublasLt, "get_version", lambda: 130100)
+    monkeypatch.setattr(baselines.device, "find", lambda: SimpleNamespace(driver="580", uuid="0" * 32))
+    said = []
+    for limit, override in (("power limit 700 W", "0"), ("power limit 500 W", "0"), ("power limit 500 W", "1")):
+        monkeypatch.setattr(baselines.settings, "power", lambda uuid, limit=limit: limit)
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+        said.append(baselines.library_versions(0))
+        assert limit in said[-1] and "cuBLASLt 13.1.0" in said[-1]
+    assert len(set(said)) == 3
 
 
 def test_a_tuning_survives_the_cache() -> None:

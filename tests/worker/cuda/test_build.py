@@ -1,5 +1,6 @@
 """One compilation, two products, recalled only while nothing it read has changed; bombs end inside the limits."""
 
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -175,6 +176,26 @@ def test_bombs_end_inside_the_limits(make, bomb):
 def test_too_little_memory_is_named(make):
     built = make(MMA, memory=100 << 20)
     assert built.status is Status.COMPILE_ERROR and "100 MiB" in built.log
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("nvcc error   : 'ptxas' died due to signal 9 (Kill signal)", Status.COMPILE_TIMEOUT),
+        ("nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)", Status.COMPILE_ERROR),
+    ],
+)
+def test_what_was_killed_from_outside_is_built_again(make, monkeypatch, said, status):
+    """By the system that has no memory left, or the limit on CPU seconds; by its own fault it stays refused."""
+    calls = []
+
+    def killed(*_, stderr, **__):
+        calls.append(os.write(stderr, said.encode()))
+        return 1
+
+    monkeypatch.setattr(build.jail, "run", killed)
+    assert [make(ENTRY).status for _ in range(2)] == [status] * 2
+    assert len(calls) == (2 if status is Status.COMPILE_TIMEOUT else 1)
 
 
 def test_a_build_survives_the_cache(make):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2.problem import Problem
-from cudal2.records import HarnessFault, Status
+from cudal2.records import CLOCKED, HarnessFault, Status
 from cudal2.target import find
 from cudal2.worker import jail
 from cudal2.worker.cache import Cache
@@ -129,3 +129,16 @@ def test_findings_are_recalled(tmp_path, judge, monkeypatch):
     assert gate.inspect(built, F32, cache, kind) == first
     with pytest.raises(HarnessFault, match="nvdisasm"):  # another problem is another question
         gate.inspect(built, F16, cache, kind)
+
+
+@pytest.mark.parametrize("code", [None, -9, 137])
+def test_a_disassembler_that_was_stopped_says_nothing_about_the_kernel(tmp_path, monkeypatch, code):
+    """With more time, or memory, it may read it: the finding is a clock's and is not kept."""
+    monkeypatch.setattr(toolchain, "nvdisasm", lambda: Path("/usr/bin/nvdisasm"))
+    monkeypatch.setattr(gate.jail, "run", lambda *_, **__: code)
+    built = build.CudaBuild(Status.OK, library=b"\x7fELF", cubin=b"\x7fELF")
+    (found,) = gate.inspect(built, F32, Cache(tmp_path), "off")
+    assert found.fatal and found.status in CLOCKED
+    monkeypatch.setattr(gate.jail, "run", lambda *_, **__: 1)
+    (found,) = gate.inspect(built, F32, Cache(tmp_path), "off")
+    assert found.fatal and found.status is Status.REJECTED
