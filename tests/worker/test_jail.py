@@ -160,10 +160,10 @@ def test_gpu_filter_lets_a_driver_listen_but_reaches_nobody() -> None:
 @pytest.mark.parametrize("filter_program", ["toolchain", "gpu"])
 def test_no_filter_lets_act_on_another_process(filter_program: str) -> None:
     script = f"""
-    import errno, os, resource, signal, subprocess
+    import os, resource, signal
     from cudal2.worker import landlock, seccomp
 
-    other = subprocess.Popen(["/bin/sleep", "100"]).pid
+    other = int(os.environ["OTHER"])
     assert landlock._libc.prctl(landlock.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
     landlock.load_filter(seccomp.{filter_program}())
 
@@ -185,9 +185,14 @@ def test_no_filter_lets_act_on_another_process(filter_program: str) -> None:
         assert refused(os.kill, other, number)
     assert refused(os.pidfd_open, other)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
-    subprocess.run(["pkill", "-f", "/bin/sleep 100"])
+    with subprocess.Popen(["/bin/sleep", "100"]) as other:
+        environment = os.environ | {"OTHER": str(other.pid)}
+        command = [sys.executable, "-c", textwrap.dedent(script)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        alive = other.poll() is None
+        other.kill()
     assert done.returncode == 0, done.stderr
+    assert alive
 
 
 def test_stopped_means_every_thread(kind: str, folder: Path) -> None:

@@ -15,6 +15,9 @@ the gate all others, so that a run on a GPU is not spent on kernels that do not 
 """
 
 import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache as memoise
 from pathlib import Path
 
 import pytest
@@ -129,37 +132,38 @@ def device_target(kind: jail.Kind) -> str:
 
 
 @pytest.fixture(scope="module")
-def worker(request, device_target: str, tmp_path_factory):
-    """A worker of the protocols that it is asked for."""
-    config = WorkerConfig(
-        cache=str(tmp_path_factory.mktemp("verdicts")),
-        compile_seconds=COMPILE_SECONDS,
-        run_seconds=6,
-        timing_seconds=0.2,
-        min_pairs=3,
-        disturbed=1e3,
-        protocols=request.param,
-        host_calls=20,
-    )
-    texts = [text for path in KERNELS if protocols_of(text := path.read_text()) == request.param]
-    ours = [text for text in texts if directive(text, "target", device_target) == device_target]
-    with Worker(config, target=device_target) as worker:
-        worker.build_ahead([Candidate(text, problem_of(text), device_target) for text in ours])
-        yield worker
+def worker_of(device_target: str, tmp_path_factory):
+    """The worker of some protocols, made when it is first asked for, with all of its kernels being built."""
+    with ExitStack() as stack:
 
+        @memoise
+        def made(protocols: tuple[str, ...]) -> Worker:
+            config = WorkerConfig(
+                cache=str(tmp_path_factory.mktemp("verdicts")),
+                compile_seconds=COMPILE_SECONDS,
+                run_seconds=6,
+                timing_seconds=0.2,
+                min_pairs=3,
+                disturbed=1e3,
+                protocols=protocols,  # type: ignore[arg-type]
+                host_calls=20,
+            )
+            texts = [text for path in KERNELS if protocols_of(text := path.read_text()) == protocols]
+            ours = [text for text in texts if directive(text, "target", device_target) == device_target]
+            worker = stack.enter_context(Worker(config, target=device_target))
+            worker.build_ahead([Candidate(text, problem_of(text), device_target) for text in ours])
+            return worker
 
-# Those of one worker together: each other time one would be made anew.
-JUDGED = [pytest.param(protocols_of(path.read_text()), path, id=path.stem) for path in KERNELS]
-JUDGED.sort(key=lambda param: len(param.values[0]))
+        yield made
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("worker", "path"), JUDGED, indirect=["worker"])
-def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_verdict(worker_of: Callable[..., Worker], device_target: str, path: Path) -> None:
     text = path.read_text()
     if directive(text, "target", device_target) != device_target:
         pytest.skip(f"written for {directive(text, 'target')}, the device is {device_target}")
-    verdict = worker.evaluate(Candidate(text, problem_of(text), device_target))
+    verdict = worker_of(protocols_of(text)).evaluate(Candidate(text, problem_of(text), device_target))
     assert verdict.status in expected(text), (verdict.reason, verdict.log)
     assert directive(text, "reason") in verdict.reason
     assert bool(verdict.timings) == verdict.ok
@@ -172,9 +176,9 @@ def test_verdict(worker: Worker, device_target: str, path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("worker", [ALL], indirect=True)
-def test_worker_is_fit_afterwards(worker: Worker, device_target: str) -> None:
+@pytest.mark.parametrize("protocols", [DEVICE, ALL], ids=len)
+def test_worker_is_fit_afterwards(worker_of: Callable[..., Worker], device_target: str, protocols) -> None:
     """Judged last: whatever came before, an honest kernel is still right."""
     text = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
-    verdict = worker.evaluate(Candidate(text + "// once more\n", parse(PROBLEM), device_target))
+    verdict = worker_of(protocols).evaluate(Candidate(text + "// once more\n", parse(PROBLEM), device_target))
     assert verdict.ok, verdict.reason
