@@ -110,12 +110,13 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
             candidate, baseline, warm_up = [], [], False
         count = max(mine, theirs)
         first = stage.next_window(first, count)
-        stage.wake(side, expected[0])
-        stage.wake(vendor, expected[1])
-        stage.fill(first, count)
         perturbed = stage.perturbation(first, mine, change=True)
         vendor_first = bool(secrets.randbelow(2))
-        for who in ("vendor", "candidate") if vendor_first else ("candidate", "vendor"):
+        order = ("vendor", "candidate") if vendor_first else ("candidate", "vendor")
+        for who in order:
+            stage.wake(*((side, expected[0]) if who == "candidate" else (vendor, expected[1])))
+        stage.fill(first, count)
+        for who in order:
             stage.poison(first, count)
             if who == "candidate":
                 candidate.append(timed(side, first, mine, expected[0], perturbed))
