@@ -69,7 +69,6 @@ class Side:
         `meanwhile` is done that many seconds after the start, unless the calls are over by then.
         """
         started = time.perf_counter()
-        self._process.signal(signal.SIGCONT)
         self._call(first, count, meanwhile)
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
@@ -91,9 +90,11 @@ class Side:
 
     def _call(self, first: int, count: int, meanwhile: Meanwhile | None) -> None:
         try:
+            # Before the side is let go: its threads may then have every core, and we would wait for one to write.
             os.write(self._command, COMMAND.pack(first, count))
         except BrokenPipeError as error:
             raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
+        self._process.signal(signal.SIGCONT)
         if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
             meanwhile[1]()
         kind, code, detail = self.receive()
