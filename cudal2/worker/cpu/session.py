@@ -12,7 +12,8 @@ import shutil
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cudal2.records import HarnessFault, Status
@@ -68,11 +69,22 @@ class Side:
 
         `meanwhile` is done that many seconds after the start, unless the calls are over by then.
         """
-        started = time.perf_counter()
-        self._call(first, count, meanwhile)
+        with _away_from(self._process.core()):
+            started = time.perf_counter()
+            try:
+                # Before the side is let go: its threads may then have every core, and we would wait for one to write.
+                os.write(self._command, COMMAND.pack(first, count))
+            except BrokenPipeError as error:
+                raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
+            self._process.signal(signal.SIGCONT)
+        if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
+            meanwhile[1]()
+        kind, code, detail = self.receive()
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
         self.freeze()
+        if kind != DONE:
+            raise self.failed(*failure(kind, code, detail))
         return elapsed
 
     def order(self) -> None:
@@ -88,19 +100,6 @@ class Side:
                 raise self.failed(Status.TIMEOUT, "could not be stopped")
             time.sleep(20e-6)
 
-    def _call(self, first: int, count: int, meanwhile: Meanwhile | None) -> None:
-        try:
-            # Before the side is let go: its threads may then have every core, and we would wait for one to write.
-            os.write(self._command, COMMAND.pack(first, count))
-        except BrokenPipeError as error:
-            raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
-        self._process.signal(signal.SIGCONT)
-        if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
-            meanwhile[1]()
-        kind, code, detail = self.receive()
-        if kind != DONE:
-            raise self.failed(*failure(kind, code, detail))
-
     def close(self) -> None:
         """End the process and close the pipes; harmless when done before."""
         if self._closed:
@@ -109,6 +108,22 @@ class Side:
         self._process.kill()
         os.close(self._command)
         os.close(self._reply)
+
+
+@contextmanager
+def _away_from(core: int | None) -> Iterator[None]:
+    """Leave that core to others meanwhile, where there is another one.
+
+    The kernel places threads when they wake. If we stood where a side's first thread last ran, that one would be put
+    where its second thread waits, and on a machine of two cores both often shared one for a whole batch.
+    """
+    cores = os.sched_getaffinity(0)
+    if core in cores and len(cores) > 1:
+        os.sched_setaffinity(0, cores - {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
