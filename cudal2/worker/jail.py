@@ -65,13 +65,6 @@ class Jailed(msgspec.Struct, frozen=True):
         with suppress(ProcessLookupError):
             os.kill(self.inside, number)
 
-    def core(self) -> int | None:
-        """Where the first thread of the first process inside last ran; None where it is gone."""
-        try:
-            return int(Path(f"/proc/{self.inside}/stat").read_text().rpartition(") ")[2].split()[36])
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-
     def stopped(self) -> bool:
         """Whether every thread of the first process inside stands still, as after SIGSTOP, or is gone."""
         folder = f"/proc/{self.inside}/task"

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import torch
 
-from cudal2.worker.cpu.session import COMMAND, DONE, READY, REPLY
+from cudal2.worker.cpu.session import COMMAND, DONE, ORDER, READY, REPLY
 
 Matrices = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -78,7 +78,7 @@ def main(command_fd: int, reply_fd: int, socket_fd: int, threads: int) -> None:
     os.write(reply_fd, REPLY.pack(READY, 0, 0))
     while data := os.read(command_fd, COMMAND.size):
         first, count = COMMAND.unpack(data)
-        if count == 0:  # an order waits on the socket
+        if (first, count) == ORDER:  # it waits on the socket
             text, fds, _, _ = socket.recv_fds(orders, 4096, 2)
             order = json.loads(text)
             if fds:

@@ -12,8 +12,7 @@ import shutil
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from cudal2.records import HarnessFault, Status
@@ -24,6 +23,8 @@ from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
+NOTHING, ORDER = (0, 0), (1, 0)
+"""Commands for no call at all: what only wants a reply, and what says that an order waits."""
 DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN = range(7)
 CPU_SECONDS = 3600  # a stop for what slips past every other limit
 REGIONS = ("", "an input", "the output", "the workspace")
@@ -69,14 +70,13 @@ class Side:
 
         `meanwhile` is done that many seconds after the start, unless the calls are over by then.
         """
-        with _away_from(self._process.core()):
-            started = time.perf_counter()
-            try:
-                # Before the side is let go: its threads may then have every core, and we would wait for one to write.
-                os.write(self._command, COMMAND.pack(first, count))
-            except BrokenPipeError as error:
-                raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
-            self._process.signal(signal.SIGCONT)
+        started = time.perf_counter()
+        self._process.signal(signal.SIGCONT)
+        # Its threads find their cores while they wait for the reply to nothing; a batch that began at once often kept
+        # two of them on one core to its end, which made calls of some microseconds many times slower.
+        self._tell(*NOTHING)
+        self.receive()
+        self._tell(first, count)
         if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
             meanwhile[1]()
         kind, code, detail = self.receive()
@@ -87,9 +87,15 @@ class Side:
             raise self.failed(*failure(kind, code, detail))
         return elapsed
 
+    def _tell(self, first: int, count: int) -> None:
+        try:
+            os.write(self._command, COMMAND.pack(first, count))
+        except BrokenPipeError as error:
+            raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
+
     def order(self) -> None:
-        """An empty call: tells our own baseline host to read its socket."""
-        self.run(0, 0)
+        """Tells our own baseline host to read its socket."""
+        self.run(*ORDER)
 
     def freeze(self) -> None:
         """Stop the process until the next run, and wait until every thread of it does stand still."""
@@ -108,22 +114,6 @@ class Side:
         self._process.kill()
         os.close(self._command)
         os.close(self._reply)
-
-
-@contextmanager
-def _away_from(core: int | None) -> Iterator[None]:
-    """Leave that core to others meanwhile, where there is another one.
-
-    The kernel places threads when they wake. If we stood where a side's first thread last ran, that one would be put
-    where its second thread waits, and on a machine of two cores both often shared one for a whole batch.
-    """
-    cores = os.sched_getaffinity(0)
-    if core in cores and len(cores) > 1:
-        os.sched_setaffinity(0, cores - {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
