@@ -16,6 +16,8 @@ from cudal2.problem import Problem
 EXACT_SUM = {"f32": 1 << 24, "f16": 1 << 11}
 """Largest integer up to which every partial sum is exact in the accumulator."""
 FP16_MAX = 65504.0
+POISON = 0x7E00
+"""The bits of the fp16 NaN that `poison` writes."""
 DRAWN = 1 << 24
 """Normals drawn at once: bounds the fp32 copy of them."""
 

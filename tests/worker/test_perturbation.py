@@ -6,7 +6,7 @@ import torch
 from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.perturbation import POISON, Perturbation
+from cudal2.worker.cpu.perturbation import Perturbation
 
 FIRST, CALLS = GUARDED + 3, 80
 
@@ -38,7 +38,7 @@ def finish(arena: Arena, calls: int) -> None:
 
 
 def test_poison_is_what_outputs_are_poisoned_with(arena: Arena) -> None:
-    assert arena.c(FIRST).view(torch.int16)[0, 0] == POISON
+    assert arena.c(FIRST).view(torch.int16)[0, 0] == inputs.POISON
 
 
 @pytest.mark.parametrize("done", [0, 1, 37])

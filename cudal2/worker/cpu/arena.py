@@ -137,7 +137,6 @@ class Arena:
     def fill_inputs(self, first: int, count: int, pool: Tensor) -> None:
         """Overwrite A and B of packed or guarded slots with windows of `pool` (float16), each at a secret place."""
         normals, rng = pool.numpy().view(np.uint8), np.random.default_rng(secrets.randbits(128))
-        places = self.calls[first : first + count, :2].tolist()
         most = len(normals) // 2
         if max(self._sizes[:2]) > most:
             for slot in range(first, first + count):
@@ -145,6 +144,7 @@ class Arena:
                     _fill(self._span(matrix, slot), normals, rng)
             return
         # Thousands of small slots: all places are drawn at once.
+        places = self.calls[first : first + count, :2].tolist()
         starts = (rng.integers(most // 16, size=(count, 2)) * 16).tolist()
         (a_size, b_size), data, target = self._sizes[:2], normals.data, self._bytes[INPUTS].data
         for (a, b), (from_a, from_b) in zip(places, starts):

@@ -16,10 +16,9 @@ import threading
 
 import numpy as np
 
+from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
-POISON = 0x7E00
-"""The fp16 NaN that `inputs.poison` writes."""
 MOST = 8
 """Calls whose inputs change, but of a batch at most an eighth, and one at least."""
 
@@ -80,4 +79,4 @@ class Perturbation:
         return low
 
     def _written(self, call: int) -> bool:
-        return self._outputs[self._output + call * self._output_step] != POISON
+        return self._outputs[self._output + call * self._output_step] != inputs.POISON

@@ -13,9 +13,6 @@ from cudal2.target import SEMAPHORES
 from cudal2.worker import inputs
 from cudal2.worker.cuda.layout import GUARD, Layout, Salt
 
-POISON = 0x7E00
-"""The fp16 NaN that `inputs.poison` writes."""
-
 SALTED = 8
 """Elements that a salt is the largest of."""
 
@@ -133,7 +130,7 @@ class Arena:
     def others_unwritten(self, window: slice) -> bool:
         """Whether no output but those of these sets was written since `poison`."""
         others = (self.c[: window.start], self.c[window.stop :])
-        return not any(bool((c.view(torch.int16) != POISON).any()) for c in others if len(c))
+        return not any(bool((c.view(torch.int16) != inputs.POISON).any()) for c in others if len(c))
 
     def guard_finding(self) -> str:
         """Which band beside a matrix was written; empty where none was."""
