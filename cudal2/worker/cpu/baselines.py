@@ -64,7 +64,7 @@ class Baselines:
             os.close(fd)
         theirs.close()
         self._arena: Arena | None = None
-        self.side = Side(command_write, reply_read, jail.Jailed(process, process.pid), SECONDS, _fault)
+        self.side = Side(command_write, reply_read, jail.Jailed(process, process.pid), threads, SECONDS, _fault)
         self.side.receive()
         self.side.freeze()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import jail
-from cudal2.worker.cpu import workspace
+from cudal2.worker.cpu import placement, workspace
 from cudal2.worker.cpu.arena import Arena
 from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed
@@ -34,7 +34,7 @@ Meanwhile = tuple[float, Callable[[], None]]
 
 
 class Side:
-    """One process behind two pipes, which has `seconds` to reply to each command.
+    """One process of so many `threads` behind two pipes, which has `seconds` to reply to each command.
 
     What goes wrong on the other side is raised as `failed(status, reason)`: a candidate's failure is data, that
     of our own baseline host is a fault.
@@ -45,12 +45,15 @@ class Side:
         command_fd: int,
         reply_fd: int,
         process: jail.Jailed,
+        threads: int,
         seconds: float,
         failed: Callable[[Status, str], Exception] = CandidateFailed,
     ) -> None:
         self._command, self._reply, self._process = command_fd, reply_fd, process
         self.seconds, self.failed = seconds, failed
         self._closed = False
+        self._cores = placement.cores(threads)
+        self._bound: list[int] = []
 
     def receive(self) -> tuple[int, int, int]:
         """The next reply: kind, code, detail."""
@@ -72,20 +75,23 @@ class Side:
         """
         started = time.perf_counter()
         self._process.signal(signal.SIGCONT)
-        # Its threads find their cores while they wait for the reply to nothing; a batch that began at once often kept
-        # two of them on one core to its end, which made calls of some microseconds many times slower.
+        # Its threads wake up while we wait for the reply to nothing: bound to cores of their own until then.
         self._tell(*NOTHING)
-        self.receive()
+        self._done()
+        placement.release(self._bound, self._cores)
         self._tell(first, count)
         if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
             meanwhile[1]()
-        kind, code, detail = self.receive()
+        self._done()
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
-        self.freeze()
+        self._wait_until_still()
+        return elapsed
+
+    def _done(self) -> None:
+        kind, code, detail = self.receive()
         if kind != DONE:
             raise self.failed(*failure(kind, code, detail))
-        return elapsed
 
     def _tell(self, first: int, count: int) -> None:
         try:
@@ -98,13 +104,17 @@ class Side:
         self.run(*ORDER)
 
     def freeze(self) -> None:
-        """Stop the process until the next run, and wait until every thread of it does stand still."""
+        """Stop the process until the next run; when this returns, every thread of it stands still."""
         self._process.signal(signal.SIGSTOP)
+        self._wait_until_still()
+
+    def _wait_until_still(self) -> None:
         deadline = time.perf_counter() + self.seconds
         while not self._process.stopped():
             if time.perf_counter() > deadline:
                 raise self.failed(Status.TIMEOUT, "could not be stopped")
             time.sleep(20e-6)
+        self._bound = placement.bind(self._process.inside, self._cores)
 
     def close(self) -> None:
         """End the process and close the pipes; harmless when done before."""
@@ -172,7 +182,7 @@ def start_candidate(
             environment={"OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"},
             pass_fds=inherited,
         )
-        side = Side(command_write, reply_read, process, seconds)
+        side = Side(command_write, reply_read, process, threads, seconds)
         room.cut(_greeting(side))
         started = True
         return side
