@@ -122,10 +122,12 @@ class TrainerConfig(_Config, frozen=True):
 
     `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed` is the
     configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
-    continues a run found in the folder, never refuses to.
+    continues a run found in the folder, never refuses to. A run ends after `steps`, or after the step in which it has
+    taken `minutes`, all its starts together; 0: no limit.
     """
 
     steps: int = 40
+    minutes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     problems_per_step: int = 2
     group_size: int = 16
     learning_rate: float = 5e-4

@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeRemainingColumn
 from transformers import TrainerCallback
 
-from cudal2.config import TrackerConfig
+from cudal2.config import TrackerConfig, TrainerConfig
 
 
 class Metrics:
@@ -60,6 +60,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def taken(rows: list[dict[str, Any]]) -> float:
+    """Seconds that these steps took, all their phases together."""
+    return sum(sum(row["seconds"].values()) for row in rows)
+
+
 def _start_wandb(run: Path, tracker: TrackerConfig, config: dict[str, Any]) -> ModuleType | Any:
     try:
         import wandb
@@ -79,14 +84,19 @@ def _start_wandb(run: Path, tracker: TrackerConfig, config: dict[str, Any]) -> M
 
 
 class Terminal:
-    """A line a step; on a terminal a bar below them that also counts the kernels of the step being judged."""
+    """A line a step; on a terminal a bar below them that also counts the kernels of the step being judged.
 
-    def __init__(self, steps: int, done: int) -> None:
-        self._steps, self._judged = steps, 0
+    The bar fills by steps, or by time where that ends the run.
+    """
+
+    def __init__(self, trainer: TrainerConfig, done: int, seconds: float) -> None:
+        self._trainer, self._seconds, self._judged = trainer, seconds, 0
         console = Console(file=sys.stdout, highlight=False)
-        columns = ("[bold]train", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "{task.fields[judged]}")
+        columns = ("[bold]train", BarColumn(), "{task.fields[at]}", TimeRemainingColumn(), "{task.fields[judged]}")
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._bar.add_task("train", total=steps, completed=done, judged="")
+        total = trainer.minutes * 60 or trainer.steps
+        self._task = self._bar.add_task("train", total=total, judged="", at="")
+        self._show(done)
 
     def __enter__(self) -> "Terminal":
         self._bar.start()
@@ -103,8 +113,18 @@ class Terminal:
     def show(self, row: dict[str, Any]) -> None:
         """The step that `row` describes is complete."""
         self._judged = 0
-        self._bar.update(self._task, completed=row["step"], judged="")
-        self.say(describe(row, self._steps))
+        self._seconds += taken([row])
+        self._show(row["step"])
+        self.say(describe(row, self._at(row["step"])))
+
+    def _show(self, step: int) -> None:
+        completed = self._seconds if self._trainer.minutes else step
+        self._bar.update(self._task, completed=completed, judged="", at=self._at(step))
+
+    def _at(self, step: int) -> str:
+        if self._trainer.minutes:
+            return f"{step:>3}, {self._seconds / 60:.1f}/{self._trainer.minutes:g} min"
+        return f"{step:>3}/{self._trainer.steps}"
 
     def say(self, text: str) -> None:
         """A line of its own, above the bar."""
@@ -114,12 +134,12 @@ class Terminal:
             self._bar.console.print(text, markup=False, soft_wrap=True)
 
 
-def describe(row: dict[str, Any], steps: int) -> str:
-    """One step in one line: `step 3/30  reward 0.82 ± 0.31  speedup 0.41 (best 1.32)  ok 28/32 …`."""
+def describe(row: dict[str, Any], at: str) -> str:
+    """One step, and how far the run is: `step 3/30  reward 0.82 ± 0.31  speedup 0.41 (best 1.32)  ok 28/32 …`."""
     seconds = row["seconds"]
     failed = "  ".join(f"{name} {count}" for name, count in row["statuses"].items() if name != "ok")
     return (
-        f"step {row['step']:>3}/{steps}  reward {row['reward_mean']:6.3f} ± {row['reward_std']:.3f}  "
+        f"step {at}  reward {row['reward_mean']:6.3f} ± {row['reward_std']:.3f}  "
         f"speedup {row['speedup_mean']:.3f} (best {row['speedup_best']:.3f})  "
         f"ok {row['statuses'].get('ok', 0)}/{row['samples']}  cached {row['cached_share']:4.0%}  "
         f"{sum(seconds.values()):5.1f} s (judging {seconds['judge']:.1f})  {failed}"

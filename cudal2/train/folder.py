@@ -12,6 +12,7 @@ from cudal2.config import Config, SftConfig, TrainConfig
 
 MAY_CHANGE = (
     "trainer.steps",
+    "trainer.minutes",
     "trainer.save_steps",
     "trainer.resume",
     "tracker.",

@@ -9,11 +9,12 @@ With several processes (accelerate, DeepSpeed) the main process alone owns the w
 files: every rank sends it candidates and gets rewards back, so two timings never disturb each other.
 """
 
+import math
 import os
 import random
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -35,7 +36,7 @@ from cudal2.config import TrainConfig
 from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, stop_on_signal
+from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, read_metrics, stop_on_signal, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, latest_checkpoint, only_trainer_of, record, step_of
 from cudal2.train.judge import Judge
@@ -70,19 +71,27 @@ def run(config: TrainConfig) -> None:
         if done >= steps:
             print(f"{folder} has its {done} steps; a greater trainer.steps goes on from there")
             return
+        seconds = taken([row for row in read_metrics(folder / "metrics.jsonl") if row["step"] <= done])
+        budget = config.trainer.minutes * 60 or math.inf
+        if seconds >= budget:
+            print(f"{folder} has had its {config.trainer.minutes:g} minutes; more trainer.minutes go on from there")
+            return
         archive = stack.enter_context(Archive(folder / "archive.sqlite"))
         stop = stack.enter_context(stop_on_signal())
-        callbacks: list[TrainerCallback] = [_Stop(stop, config.trainer.iterations), SavesAsAsked()]
+        callbacks: list[TrainerCallback] = [SavesAsAsked()]
         if state.is_main_process:
             metrics = Metrics(folder, config.tracker, done, msgspec.to_builtins(config))
             stack.callback(metrics.close)
-            terminal = stack.enter_context(Terminal(steps, done))
-            terminal.say(f"{folder}: {steps} steps over {len(problems)} problems, from step {done}")
+            terminal = stack.enter_context(Terminal(config.trainer, done, seconds))
+            length = f"{config.trainer.minutes:g} minutes" if config.trainer.minutes else f"{steps} steps"
+            terminal.say(f"{folder}: {length} over {len(problems)} problems, from step {done}")
             judge = Judge(config, stack.enter_context(Pool(config.worker, config.target)), archive)
             judge.progress = terminal.judged
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:
             judge = Judge(config, None, archive)
+        ends = time.perf_counter() + budget - seconds
+        callbacks.append(_Stop(lambda: stop.is_set() or time.perf_counter() >= ends, config.trainer.iterations))
         judge.prompt(problems[0], 1)
         model, tokenizer = policy.load_to_train(config.policy, config.seed, reference=config.trainer.beta > 0)
         policy.check(tokenizer, config.target)
@@ -221,14 +230,14 @@ class _Report(TrainerCallback):
 
 
 class _Stop(TrainerCallback):
-    """Ends training with a checkpoint after the step in which the event was set."""
+    """Ends training with a checkpoint after the step in which any process was asked to stop, or time was up."""
 
-    def __init__(self, event: Any, iterations: int) -> None:
-        self.event, self.iterations = event, iterations
+    def __init__(self, asked: Callable[[], bool], iterations: int) -> None:
+        self.asked, self.iterations = asked, iterations
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step % self.iterations == 0 and (
-            any(gather_object([self.event.is_set()])) or state.global_step >= state.max_steps
+            any(gather_object([self.asked()])) or state.global_step >= state.max_steps
         ):
             control.should_save = control.should_training_stop = True
 

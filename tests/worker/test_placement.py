@@ -8,18 +8,20 @@ import time
 
 import pytest
 
-from cudal2.worker.cpu import placement
+from cudal2.worker.cpu.placement import Placement, cores
 
 ALL = sorted(os.sched_getaffinity(0))
 several = pytest.mark.skipif(len(ALL) < 2, reason="needs two cores")
 BUSY = """
 import os, sys, threading
-chosen = int(sys.argv[1])
+chosen, lock = int(sys.argv[1]), threading.Lock()
 def idle():
     threading.Event().wait()
 def busy():
+    lock.acquire()
     if chosen >= 0: os.sched_setaffinity(0, [chosen])
     print(threading.get_native_id(), flush=True)
+    lock.release()
     while True: sum(range(10000))
 threading.Thread(target=idle).start()
 for _ in range(2): threading.Thread(target=busy).start()
@@ -43,31 +45,32 @@ def stopped(request):
 @pytest.mark.parametrize("stopped", [-1], indirect=True)
 def test_the_busy_threads_are_bound_apart_and_then_free(stopped):
     process, busy = stopped
-    bound = placement.bind(process, ALL)
-    assert set(busy) <= set(bound)
-    places = [os.sched_getaffinity(thread) for thread in bound]
-    assert all(len(place) == 1 for place in places) and len(set.union(*places)) == len(bound)
-    placement.release(bound, ALL)
-    assert all(os.sched_getaffinity(thread) == set(ALL) for thread in bound)
+    place = Placement(process, ALL)
+    place.bind()
+    first, second = (os.sched_getaffinity(thread) for thread in busy)
+    assert len(first) == len(second) == 1 and first != second
+    place.bind()  # none of them has run since
+    place.release()
+    assert all(os.sched_getaffinity(thread) == set(ALL) for thread in busy)
 
 
 @several
 @pytest.mark.parametrize("stopped", [ALL[-1]], indirect=True)
 def test_a_thread_that_chose_its_core_keeps_it(stopped):
     process, busy = stopped
-    bound = placement.bind(process, ALL)
-    placement.release(bound, ALL)
-    assert not set(busy) & set(bound)
-    assert all(os.sched_getaffinity(thread) == {ALL[-1]} for thread in busy)
+    place = Placement(process, ALL)
+    for step in (place.bind, place.release):
+        step()
+        assert all(os.sched_getaffinity(thread) == {ALL[-1]} for thread in busy)
 
 
 def test_a_process_that_is_gone_has_no_threads():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert placement.bind(child.pid, ALL) == []
-    placement.release([child.pid], ALL)
+    place = Placement(child.pid, ALL)
+    place.bind()
+    place.release()
 
 
 def test_where_a_core_stays_idle_the_kernel_chooses():
-    assert placement.cores(len(ALL) - 1) == []
-    assert placement.cores(1) == []
+    assert cores(len(ALL) - 1) == cores(1) == []

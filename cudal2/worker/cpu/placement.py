@@ -18,27 +18,38 @@ def cores(threads: int) -> list[int]:
     return ours if 1 < len(ours) <= threads else []
 
 
-def bind(process: int, cores: list[int]) -> list[int]:
-    """Bind the threads that have run longest each to one of `cores`; returns them.
+class Placement:
+    """Of one process, on these cores. `bind` it whenever it stands still, `release` it when it runs again."""
 
-    A thread that has chosen its cores itself keeps them.
-    """
-    ran = {}
-    with suppress(*GONE):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            ran[int(thread.name)] = int((thread / "schedstat").read_bytes().split()[0])
-    busiest = sorted(ran, key=ran.__getitem__, reverse=True)[: len(cores)]
-    bound = []
-    for thread, core in zip(busiest, cores):
+    def __init__(self, process: int, cores: list[int]) -> None:
+        self._process, self._cores = process, cores
+        self._ran: dict[int, int] = {}
+        self._bound: list[int] = []
+
+    def bind(self) -> None:
+        """Bind those threads to a core each that ran longest since the last time; one that chose its own keeps it."""
+        if not self._cores:
+            return
+        self.release()
+        before, self._ran = self._ran, self._running_times()
+        busiest = sorted(self._ran, key=lambda thread: self._ran[thread] - before.get(thread, 0), reverse=True)
+        for thread, core in zip(busiest, self._cores):
+            with suppress(*GONE):
+                if os.sched_getaffinity(thread) == set(self._cores):
+                    os.sched_setaffinity(thread, [core])
+                    self._bound.append(thread)
+
+    def release(self) -> None:
+        """Let the bound threads run on every core again; those that have ended are passed over."""
+        for thread in self._bound:
+            with suppress(*GONE):
+                os.sched_setaffinity(thread, self._cores)
+        self._bound = []
+
+    def _running_times(self) -> dict[int, int]:
+        """Nanoseconds on a core of each thread that there is."""
+        found = {}
         with suppress(*GONE):
-            if os.sched_getaffinity(thread) == set(cores):
-                os.sched_setaffinity(thread, [core])
-                bound.append(thread)
-    return bound
-
-
-def release(threads: list[int], cores: list[int]) -> None:
-    """Let threads that were bound run on all of `cores` again; those that have ended are passed over."""
-    for thread in threads:
-        with suppress(*GONE):
-            os.sched_setaffinity(thread, cores)
+            for folder in Path(f"/proc/{self._process}/task").iterdir():
+                found[int(folder.name)] = int((folder / "schedstat").read_bytes().split()[0])
+        return found

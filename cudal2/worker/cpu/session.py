@@ -17,8 +17,9 @@ from pathlib import Path
 
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import jail
-from cudal2.worker.cpu import placement, workspace
+from cudal2.worker.cpu import workspace
 from cudal2.worker.cpu.arena import Arena
+from cudal2.worker.cpu.placement import Placement, cores
 from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed
 
@@ -52,8 +53,7 @@ class Side:
         self._command, self._reply, self._process = command_fd, reply_fd, process
         self.seconds, self.failed = seconds, failed
         self._closed = False
-        self._cores = placement.cores(threads)
-        self._bound: list[int] = []
+        self._placement = Placement(process.inside, cores(threads))
 
     def receive(self) -> tuple[int, int, int]:
         """The next reply: kind, code, detail."""
@@ -78,7 +78,7 @@ class Side:
         # Its threads wake up while we wait for the reply to nothing: bound to cores of their own until then.
         self._tell(*NOTHING)
         self._done()
-        placement.release(self._bound, self._cores)
+        self._placement.release()
         self._tell(first, count)
         if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
             meanwhile[1]()
@@ -114,7 +114,7 @@ class Side:
             if time.perf_counter() > deadline:
                 raise self.failed(Status.TIMEOUT, "could not be stopped")
             time.sleep(20e-6)
-        self._bound = placement.bind(self._process.inside, self._cores)
+        self._placement.bind()
 
     def close(self) -> None:
         """End the process and close the pipes; harmless when done before."""
