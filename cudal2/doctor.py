@@ -103,7 +103,7 @@ def _compiler() -> Check:
 
 def _jails() -> list[Check]:
     """Each kind of jail, and whether at least one of them works."""
-    from cudal2.worker import jail
+    from cudal2.worker.sandbox import jail
 
     kinds: tuple[jail.Kind, ...] = ("bubblewrap", "landlock")
     found = [Check(f"jail: {kind}", jail.works(kind), "", jail.remedy(kind)) for kind in kinds]
@@ -159,7 +159,7 @@ def _driver() -> Check:
 
 def _cuda() -> list[Check]:
     """What CUDA kernels are built and read with; none of it is needed for target=cpu."""
-    from cudal2.worker.cuda import toolchain
+    from cudal2.worker.cuda.compile import toolchain
 
     remedy = 'pip install "cudal2[toolchain]"'
     try:

@@ -18,8 +18,8 @@ import msgspec
 
 from cudal2 import processor
 from cudal2.archive import Archive
+from cudal2.evaluation.results import load, surely_faster
 from cudal2.records import Candidate, Environment, HarnessFault, Timing
-from cudal2.results import load, surely_faster
 from cudal2.runtime.manifest import FILE, Kernel, Manifest
 from cudal2.target import Target, find
 

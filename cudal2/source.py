@@ -1,7 +1,7 @@
 """From a completion's text to a source the worker may build.
 
 The checks here give an early, readable reason and keep the compiler's inputs to the toolkit's own headers.
-They are no defence by themselves: the jail is (see `worker/jail.py`).
+They are no defence by themselves: the jail is (see `worker/sandbox/jail.py`).
 """
 
 import re

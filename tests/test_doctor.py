@@ -4,8 +4,9 @@ import json
 from collections import namedtuple
 
 from cudal2 import cli, doctor
-from cudal2.worker import build, jail
-from cudal2.worker.cuda import toolchain
+from cudal2.worker import build
+from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.sandbox import jail
 
 CACHED = (build.compiler, build.compiler_name, toolchain.find, toolchain.nvdisasm)
 CHECKS = [

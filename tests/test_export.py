@@ -9,9 +9,10 @@ from fakes import Says
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, candidate, timing, verdict
 
-from cudal2 import evaluate, export, processor
+from cudal2 import export, processor
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
+from cudal2.evaluation import run as evaluate
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
 from cudal2.runtime import load, manifest

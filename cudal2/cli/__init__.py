@@ -77,8 +77,9 @@ def _stay_offline(policy: str) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from cudal2 import evaluate, evaluated
     from cudal2.archive import Archive
+    from cudal2.evaluation import run as evaluate
+    from cudal2.evaluation import terminal as evaluated
     from cudal2.worker.pool import Pool
 
     config = _eval_config(arguments, *_shapes(arguments))

@@ -6,9 +6,8 @@ from functools import cache
 
 import jinja2
 
-from cudal2 import selection
-from cudal2.archive import Archive
-from cudal2.archived import Entry
+from cudal2.archive import Archive, selection
+from cudal2.archive.records import Entry
 from cudal2.assets import asset
 from cudal2.config import PromptConfig
 from cudal2.problem import Problem

@@ -10,11 +10,11 @@ from itertools import islice, zip_longest
 
 import msgspec
 
+from cudal2.archive.selection import by_distance
 from cudal2.assets import asset
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem, parse
 from cudal2.search.proposals import Setting, allowed
-from cudal2.selection import by_distance
 
 NEAREST = 8
 """Settings come from so many problems."""

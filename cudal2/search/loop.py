@@ -16,8 +16,8 @@ from itertools import count
 
 from rich.console import Console
 
-from cudal2 import corpus, selection
-from cudal2.archive import Archive
+from cudal2 import corpus
+from cudal2.archive import Archive, selection
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family
 from cudal2.problem import Problem

@@ -17,8 +17,8 @@ import msgspec
 
 from cudal2.records import CLOCKED, HarnessFault, Status, digest
 from cudal2.target import Target
-from cudal2.worker import jail, seccomp
 from cudal2.worker.cache import Cache
+from cudal2.worker.sandbox import jail, seccomp
 
 LOG_BYTES = 4000
 """Compiler output beyond this is cut off before anyone stores it or shows it in a prompt."""

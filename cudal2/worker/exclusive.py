@@ -4,7 +4,7 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cudal2.worker import jail
+from cudal2.worker.sandbox import jail
 
 
 @contextmanager

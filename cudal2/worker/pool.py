@@ -19,7 +19,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
-from cudal2.worker import jail
+from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -230,7 +230,8 @@ def check(config: WorkerConfig, target: str) -> None:
     Raises ValueError where `worker.devices` names a GPU that cannot be seen.
     """
     if find(target).kind == "cuda":
-        from cudal2.worker.cuda import device, toolchain
+        from cudal2.worker.cuda import device
+        from cudal2.worker.cuda.compile import toolchain
 
         for number in config.devices:
             _visible(number)

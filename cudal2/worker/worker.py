@@ -13,11 +13,11 @@ from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker import jail
 from cudal2.worker.backend import Backend, Prepared
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
 from cudal2.worker.outcome import Outcome
+from cudal2.worker.sandbox import jail
 
 
 class Worker:

@@ -27,13 +27,15 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem, parse
 from cudal2.records import Status, digest
 from cudal2.target import find
-from cudal2.worker import jail, timing
+from cudal2.worker.sandbox import jail
+from cudal2.worker import timing
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import baselines, build, tuning
+from cudal2.worker.cuda.vendor import baselines, tuning
+from cudal2.worker.cuda.compile import build
 from cudal2.worker.cuda.arena import matrices
-from cudal2.worker.cuda.clock import Enqueue
+from cudal2.worker.cuda.vendor.clock import Enqueue
 from cudal2.worker.cuda.layout import layout
-from cudal2.worker.cuda.names import split
+from cudal2.worker.cuda.vendor.names import split
 
 TARGET = find("sm_90a")
 PATIENCE = 20.0

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cudal2.results import Row, load
-from cudal2.worker.cuda.names import split
+from cudal2.evaluation.results import Row, load
+from cudal2.worker.cuda.vendor.names import split
 
 RESAMPLES = 10_000
 

@@ -15,9 +15,9 @@ from cudal2 import corpus
 from cudal2.config import WorkerConfig
 from cudal2.records import Status
 from cudal2.target import Target
-from cudal2.worker import jail
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import build
+from cudal2.worker.cuda.compile import build
+from cudal2.worker.sandbox import jail
 
 SETTINGS = 4
 SHAPE = {"memcheck": (264, 200, 328), "racecheck": (136, 136, 200)}

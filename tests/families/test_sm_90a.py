@@ -19,7 +19,7 @@ from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.target import find
-from cudal2.worker.cuda import toolchain
+from cudal2.worker.cuda.compile import toolchain
 
 SM_90A = find("sm_90a")
 FAMILIES = [family for family in corpus.families(SM_90A) if family.folder == "sm_90a"]

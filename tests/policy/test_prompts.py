@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fakes import ENVIRONMENT, verdict
 
-from cudal2.archive import Entry
+from cudal2.archive.records import Entry
 from cudal2.config import PromptConfig
 from cudal2.policy import prompts, tokenizer
 from cudal2.problem import Problem

@@ -16,17 +16,18 @@ from specimens import HERE, timing
 from cudal2 import export
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
+from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, digest
-from cudal2.results import Results, Row, save
 from cudal2.runtime import cuda, load
 from cudal2.runtime.cuda import Cuda
 from cudal2.runtime.loaded import opened
 from cudal2.runtime.manifest import FILE, read
 from cudal2.target import find, for_capability
-from cudal2.worker import Worker, jail
+from cudal2.worker import Worker
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import build, toolchain
+from cudal2.worker.cuda.compile import build, toolchain
+from cudal2.worker.sandbox import jail
 
 KERNELS_ON_GPU = Path(__file__).parent.parent / "worker" / "cuda" / "kernels"
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cudal2.worker import Worker, build, jail
+from cudal2.worker import Worker, build
 from cudal2.worker.cpu import baselines
+from cudal2.worker.sandbox import jail
 
 SHELL = {
     "ONEDNN_MAX_CPU_ISA": "SSE41", "DNNL_VERBOSE": "0", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",

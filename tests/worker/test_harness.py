@@ -19,7 +19,7 @@ def package(tmp_path: Path) -> Path:
     "name",
     [
         *("source.py", "target.py", "records.py", "problem.py", "config.py", "processor.py", "__init__.py"),
-        *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/driver.h", "worker/cuda/shim/ATen/ATen.h"),
+        *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/driver.h", "worker/cuda/compile/shim/ATen/ATen.h"),
     ],
 )
 def test_what_decides_a_verdict_changes_the_digest(package: Path, name: str) -> None:

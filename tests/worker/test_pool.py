@@ -149,7 +149,8 @@ def test_a_device_that_cannot_be_seen_is_named_before_anything_starts(monkeypatc
 
 
 def test_without_a_list_of_visible_devices_the_driver_counts_them(monkeypatch) -> None:
-    from cudal2.worker.cuda import device, toolchain
+    from cudal2.worker.cuda import device
+    from cudal2.worker.cuda.compile import toolchain
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for module, name in [(toolchain, "find"), (device, "find"), (pool.jail, "choose")]:

@@ -7,13 +7,14 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.target import Target
-from cudal2.worker import build, jail
+from cudal2.worker import build
 from cudal2.worker.backend import Prepared
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import baselines
 from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
+from cudal2.worker.sandbox import jail
 
 
 class CpuBackend:

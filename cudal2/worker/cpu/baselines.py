@@ -9,9 +9,9 @@ import sys
 import torch
 
 from cudal2.records import HarnessFault, Status
-from cudal2.worker import jail
 from cudal2.worker.cpu.arena import INPUTS, OUTPUTS, Arena
 from cudal2.worker.cpu.session import Side, pipes
+from cudal2.worker.sandbox import jail
 
 NAMES = ("torch.fp32", "torch.fp16")
 """torch.matmul through fp32, and on fp16 tensors; keys of BASELINES in `baseline_host.py`."""

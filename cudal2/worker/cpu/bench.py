@@ -11,13 +11,14 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import inputs, jail, timing, verify
+from cudal2.worker import inputs, timing, verify
 from cudal2.worker.cpu.arena import PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, ONE_THREAD, Baselines
 from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, threads
 from cudal2.worker.cpu.session import Side, start_candidate
 from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
+from cudal2.worker.sandbox import jail
 
 POOL = 1 << 20, 4 << 20
 """Fewest and most normals that timed inputs are cut from, at places drawn anew for every batch."""

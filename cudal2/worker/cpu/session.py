@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cudal2.records import HarnessFault, Status
-from cudal2.worker import jail
 from cudal2.worker.cpu import workspace
 from cudal2.worker.cpu.arena import Arena
 from cudal2.worker.cpu.placement import Placement, cores
 from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.sandbox import jail
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
 NOTHING, ORDER = (0, 0), (1, 0)

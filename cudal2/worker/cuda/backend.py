@@ -10,15 +10,16 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target
-from cudal2.worker import jail
 from cudal2.worker.backend import Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import abi, build, device, gate, plan, session, toolchain
+from cudal2.worker.cuda import device, plan, session
 from cudal2.worker.cuda.bench import CudaBench
+from cudal2.worker.cuda.compile import abi, build, gate, toolchain
 from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
+from cudal2.worker.sandbox import jail
 
 PLANNERS = 6
 """Planners at a time: each makes a CUDA context."""

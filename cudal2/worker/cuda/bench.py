@@ -9,19 +9,20 @@ import torch
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
-from cudal2.worker import inputs, jail, timing
+from cudal2.worker import inputs, timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
 from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.baselines import Vendor
 from cudal2.worker.cuda.checking import Run, check_calls
 from cudal2.worker.cuda.layout import layout
 from cudal2.worker.cuda.memory import SharedMemory
-from cudal2.worker.cuda.mirror import Mirror
-from cudal2.worker.cuda.names import split
 from cudal2.worker.cuda.pairing import HostRun, Stage, VendorSide, gap_seconds, host_calls, pair, pair_on_host
 from cudal2.worker.cuda.session import Runner, Runners
+from cudal2.worker.cuda.vendor.baselines import Vendor
+from cudal2.worker.cuda.vendor.mirror import Mirror
+from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived
+from cudal2.worker.sandbox import jail
 
 ARENAS = 4
 HOST_AHEAD = 0.5

@@ -20,11 +20,11 @@ from cudal2.worker import timing, verify
 from cudal2.worker.cuda.arena import Arena, private
 from cudal2.worker.cuda.checking import Run
 from cudal2.worker.cuda.layout import Layout, Salt
-from cudal2.worker.cuda.names import split
+from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 if TYPE_CHECKING:
-    from cudal2.worker.cuda.baselines import Vendor
+    from cudal2.worker.cuda.vendor.baselines import Vendor
 
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""

@@ -20,12 +20,13 @@ from functools import cache
 from pathlib import Path
 
 from cudal2.records import HarnessFault, Status, digest
-from cudal2.worker import jail, seccomp
 from cudal2.worker.build import artefact, compiler, trusted
-from cudal2.worker.cuda import device, toolchain
+from cudal2.worker.cuda import device
+from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout, Salt
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
 from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.sandbox import jail, seccomp
 
 LOAD, RUN, HOST = 1, 2, 3
 COMMAND, REPLY, SALT = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")

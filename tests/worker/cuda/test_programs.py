@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cudal2.records import HarnessFault
-from cudal2.worker.cuda import session, toolchain
+from cudal2.worker.cuda import session
+from cudal2.worker.cuda.compile import toolchain
 
 SOURCES = Path(session.__file__).parent
 

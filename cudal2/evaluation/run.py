@@ -1,0 +1,227 @@
+"""The archive's best kernels, measured once more and more strictly, shape by shape.
+
+A kernel is the archive's best partly by luck. So its best few are timed against one another, and the measurement that
+selected one is never the one reported: `run` selects with one pool and reports what another, stricter one finds.
+Results go to `RUN/eval/results.json` (everything) and `results.csv` (a row for each shape and baseline) after every
+shape, each file replaced atomically; a killed evaluation continues where it stopped. Shapes are judged a batch at a
+time, so that compilers work ahead and all GPUs have something to do.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from rich.console import Console
+
+from cudal2.archive import selection
+from cudal2.archive.records import Origin
+from cudal2.archive.store import ANY, Archive
+from cudal2.config import EvalConfig, WorkerConfig
+from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, load, save
+from cudal2.evaluation.terminal import Shown
+from cudal2.problem import Problem
+from cudal2.records import STRICT, Candidate, Environment, Verdict, digest
+from cudal2.source import extract
+from cudal2.target import find
+
+Sampler = Callable[[Problem, Archive, Environment], Sequence[str]]
+"""New sources for a problem from a policy ("" where a completion holds none), which may be shown what is archived."""
+
+
+AT_ONCE = 64
+"""Shapes in a batch."""
+
+
+class Judge(Protocol):
+    """What evaluation needs of `worker.pool.Pool`."""
+
+    def evaluate(
+        self, candidates: Sequence[Candidate], progress: Callable[[Candidate, Verdict | None], None] = ...
+    ) -> list[Verdict | None]: ...
+
+    def environment(self) -> Environment: ...
+
+
+def anew(config: WorkerConfig) -> WorkerConfig:
+    """The worker that selects: on the device's clock, and once more than `config` lest it recall what was archived."""
+    pairs = {"min_pairs": config.min_pairs + 1, "max_pairs": config.max_pairs + 1}
+    return msgspec.structs.replace(config, protocols=("device",), **pairs)
+
+
+def strict(config: WorkerConfig) -> WorkerConfig:
+    """The worker that reports: twice the batch, three times the pairs, half the interval of `config`.
+
+    Its intervals are the ones that decide, so they are of STRICT confidence whatever `config` asks for. Raises
+    ValueError where `config` times nothing.
+    """
+    if not config.protocols:
+        raise ValueError("worker.protocols=[] times nothing, so nothing can be reported; use worker.protocols=[device]")
+    return msgspec.structs.replace(
+        config,
+        batch_ms=2 * config.batch_ms,
+        min_pairs=3 * config.min_pairs,
+        max_pairs=3 * config.max_pairs,
+        precision=config.precision / 2,
+        confidence=max(config.confidence, STRICT),
+    )
+
+
+def run(
+    folder: Path,
+    problems: Sequence[Problem],
+    judge: Judge,
+    select: Judge,
+    archive: Archive,
+    *,
+    target: str = "cpu",
+    finalists: int = 3,
+    neighbours: int = 2,
+    anywhere: bool = False,
+    sampler: Sampler | None = None,
+    limit: int | None = None,
+    console: Console | None = None,
+) -> list[Row]:
+    """Evaluate the first `limit` of `problems` and return their rows, in order; says how far it is on `console`.
+
+    The archive's best `finalists` kernels of each problem compete with the best of its `neighbours` nearest other
+    problems, timed by `select` (a pool made from `anew(config)`); `judge` (from `strict(config)`) measures the
+    winner. Where nothing is archived near it, `sampler`, if given, writes new kernels, which join the archive.
+    A problem whose row is there already, for this environment and the same kernels, is skipped; one
+    whose measurement the harness could not complete gets no row and is tried again by the next evaluation.
+
+    Kernels judged in another environment than this are tried only where `anywhere` says so. Raises ValueError
+    where the archive holds no others, HarnessFault where the results cannot be read or written.
+    """
+    console = console or Console()
+    environment = judge.environment()
+    known = archive.environments()
+    if not anywhere and known and environment.fingerprint not in known:
+        raise ValueError(_elsewhere(list(known.values())[-1], environment))
+    source_of = ANY if anywhere else environment.fingerprint
+    results = load(folder)
+    rows = {(row.problem, row.fingerprint): row for row in results.rows}
+    environments = results.environments | {environment.fingerprint: environment}
+    chosen = list(dict.fromkeys(problems))[:limit]
+    shown = Shown(console, len(chosen))
+    found: dict[Problem, Row] = {}
+    places = {problem: place for place, problem in enumerate(chosen)}
+
+    def save_all() -> None:
+        ordered = sorted(rows.values(), key=lambda row: places.get(row.problem, -1))
+        save(folder, Results(environments, tuple(ordered)))
+
+    def keep(problem: Problem, row: Row | None) -> None:
+        if row is not None:
+            found[problem] = rows[problem, environment.fingerprint] = row
+            save_all()
+        shown.add(problem, row)
+
+    with shown.bar:
+        for start in range(0, len(chosen), AT_ONCE):
+            new: dict[Problem, dict[str, Problem]] = {}
+            for problem in chosen[start : start + AT_ONCE]:
+                candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
+                if sampler and not candidates:
+                    _sample(problem, sampler, select, archive, target, environment)
+                    candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
+                row = rows.get((problem, environment.fingerprint))
+                if row is None or row.considered != _hashes(candidates):
+                    new[problem] = candidates
+                else:
+                    found[problem] = row
+                    shown.add(problem, row)
+            _measure(new, target, environment, judge, select, keep)
+    save_all()
+    return [found[problem] for problem in chosen if problem in found]
+
+
+def _elsewhere(there: Environment, here: Environment) -> str:
+    fields = there.__struct_fields__
+    pairs = ((name, getattr(there, name), getattr(here, name)) for name in fields)
+    differs = "; ".join(f"{name}: {theirs}, here {ours}" for name, theirs, ours in pairs if theirs != ours)
+    return (
+        f"every kernel in the archive was judged in another environment ({differs}); set the worker up as it "
+        "was, or measure those kernels here with anywhere=true"
+    )
+
+
+def sampler(config: EvalConfig) -> Sampler:
+    """`config.samples` kernels a problem from `config.policy`, prompted as in training; loaded when first asked."""
+    from cudal2 import policy
+    from cudal2.policy import prompts, sampling
+
+    target = find(config.target)
+    loaded = cache(partial(policy.load, config.policy))
+
+    def sample(problem: Problem, archive: Archive, environment: Environment) -> list[str]:
+        what = config.prompt, config.policy.chat, problem, config.target
+        prompt = prompts.from_archive(*what, archive, environment, config.seed, 0)
+        completions = sampling.sample(*loaded(), [prompt] * config.samples, config.policy, config.seed)
+        return [extract(completion, target) or "" for completion in completions]
+
+    return sample
+
+
+def _candidates(
+    problem: Problem, archive: Archive, target: str, fingerprint: str, finalists: int, neighbours: int
+) -> dict[str, Problem]:
+    """Sources worth trying, the problem's own best first, with the problem each was archived for."""
+    own = archive.ranked(problem, target, fingerprint, finalists)
+    near = selection.nearest(archive, problem, target, fingerprint, neighbours) if neighbours else []
+    found: dict[str, Problem] = {}
+    for entry in own + near:
+        found.setdefault(entry.source, entry.verdict.problem)
+    return found
+
+
+def _hashes(candidates: dict[str, Problem]) -> tuple[str, ...]:
+    return tuple(sorted(digest(source) for source in candidates))
+
+
+def _sample(
+    problem: Problem, sampler: Sampler, select: Judge, archive: Archive, target: str, environment: Environment
+) -> None:
+    run = f"eval {problem.name}"
+    if any(archive.samples(run)):
+        return  # a killed evaluation asked already
+    new = [Candidate(source, problem, target) for source in sampler(problem, archive, environment)]
+    for index, (candidate, verdict) in enumerate(zip(new, select.evaluate(new))):
+        if verdict is not None:
+            archive.add(verdict, candidate, Origin(run=run, step=0, index=index))
+
+
+def _measure(
+    new: dict[Problem, dict[str, Problem]],
+    target: str,
+    environment: Environment,
+    judge: Judge,
+    select: Judge,
+    keep: Callable[[Problem, Row | None], None],
+) -> None:
+    """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come."""
+
+    def row(problem: Problem, **fields: Any) -> Row:
+        considered = _hashes(new[problem])
+        return Row(problem=problem, fingerprint=environment.fingerprint, considered=considered, **fields)
+
+    def judged(candidate: Candidate, verdict: Verdict | None) -> None:
+        problem = candidate.problem
+        if verdict is None:
+            return keep(problem, None)
+        origin = new[problem][candidate.source]
+        fields = {"status": verdict.status.value, "timings": verdict.timings}
+        keep(problem, row(problem, kernel=digest(candidate.source), origin=origin, **fields))
+
+    for problem in new:
+        if not new[problem]:
+            keep(problem, row(problem, status=NOTHING_ARCHIVED))
+    asked = [Candidate(source, problem, target) for problem in new if len(new[problem]) > 1 for source in new[problem]]
+    lows = {
+        one: verdict.timing.low if verdict and verdict.timing else -math.inf
+        for one, verdict in zip(asked, select.evaluate(asked))
+    }
+    every = ([Candidate(source, problem, target) for source in new[problem]] for problem in new if new[problem])
+    judge.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in every], judged)

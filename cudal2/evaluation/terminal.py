@@ -1,0 +1,71 @@
+"""What a terminal shows of an evaluation: how far it is, a line or a table's row for each shape, and the summary."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from cudal2.evaluation.results import Row, by_decade, summarise
+from cudal2.problem import Problem
+from cudal2.records import Timing
+
+_PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
+
+
+class Shown:
+    """Where an evaluation is: a bar on a terminal, elsewhere a line for each shape."""
+
+    def __init__(self, console: Console, shapes: int) -> None:
+        self.bar = Progress(console=console, disable=not console.is_terminal)
+        self._task, self._shapes, self._done = self.bar.add_task("eval", total=shapes), shapes, 0
+
+    def add(self, problem: Problem, row: Row | None) -> None:
+        self._done += 1
+        self.bar.advance(self._task)
+        if not self.bar.console.is_terminal:
+            self.bar.console.print(f"eval {self._done}/{self._shapes}  {describe(problem, row)}", **_PLAIN)
+
+
+def describe(problem: Problem, row: Row | None) -> str:
+    """One row as one plain line: the speedup over the fastest baseline under each protocol."""
+    if row is None:
+        return f"{problem.name:<24} no measurement (harness fault); evaluate again to retry"
+    if row.timing is None:
+        return f"{problem.name:<24} {row.status}"
+    against = "  ".join(f"{t.protocol} {_interval(t)}" for t in row.fastest)
+    return f"{problem.name:<24} {row.timing.candidate_us:>10.1f} µs  {against}"
+
+
+def _interval(timing: Timing) -> str:
+    return f"{timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}] {timing.baseline}"
+
+
+def show(rows: Sequence[Row], console: Console | None = None) -> None:
+    """Print the rows (a table on a terminal) and their summary, overall and by decade of FLOP."""
+    console = console or Console()
+    if console.is_terminal:
+        protocols = list(dict.fromkeys(timing.protocol for row in rows for timing in row.timings))
+        table = Table("problem", "µs", *(f"{name}: speedup over the fastest baseline" for name in protocols))
+        for row in rows:
+            if row.timing is None:
+                table.add_row(row.problem.name, row.status)
+                continue
+            cells = {t.protocol: _interval(t) for t in row.fastest}
+            microseconds = f"{row.timing.candidate_us:.1f}"
+            table.add_row(row.problem.name, microseconds, *(cells.get(name, "") for name in protocols))
+        console.print(table)
+    summaries = {f"1e{decade}–1e{decade + 1} FLOP": summary for decade, summary in by_decade(rows).items()}
+    overall = summarise(rows)
+    if overall is None:
+        console.print("no correct kernel on any of these shapes")
+        return
+    for name, summary in {**summaries, "all": overall}.items():
+        console.print(
+            f"{name:<14} {summary.shapes:>4} shapes  geometric mean {summary.geomean:.3f}  wins {summary.wins:4.0%}"
+            f"  certain {summary.sure_wins:4.0%}  with fall-back {summary.dispatched:.3f}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )

@@ -1,0 +1,5 @@
+"""One HTML page about a run, or a picture that compares several."""
+
+from cudal2.report.page import compare, curves, run
+
+__all__ = ["compare", "curves", "run"]

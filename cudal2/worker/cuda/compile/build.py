@@ -1,0 +1,240 @@
+"""Compile a CUDA candidate in the jail, once: a shared object for its host code, a cubin for its kernels.
+
+Both come out of one device compilation. The cubin is the file that ptxas wrote, not what the shared object
+carries: host code can put bytes of its own choice into the sections of a shared object.
+"""
+
+import io
+import math
+import re
+import shutil
+import stat
+import time
+from pathlib import Path
+
+import msgspec
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import Symbol, SymbolTableSection
+
+from cudal2.records import CLOCKED, HarnessFault, Status, digest
+from cudal2.target import Target
+from cudal2.worker.build import FREE_BYTES, readable
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.compile import headers, toolchain
+from cudal2.worker.cuda.compile.toolchain import Toolchain
+from cudal2.worker.sandbox import jail, seccomp
+
+FLAGS = (
+    *("-shared", "-cudart", "static", "--no-device-link", "-Xptxas", "-v", "--keep", "--keep-dir", "."),
+    *("-Xcompiler", "-fPIC,-fmax-errors=5,-fdiagnostics-color=never,-fno-diagnostics-show-caret"),
+    # Without the second the runtime's own symbols would hide which names the candidate defines.
+    *("-Xlinker", "--no-undefined", "-Xlinker", "--exclude-libs,ALL"),
+)
+CUBIN_BYTES = 16 << 20
+"""Largest cubin accepted; a CUTLASS kernel has 100 KB."""
+LIBRARY_BYTES = 64 << 20
+MEMORY = 8 << 30
+"""Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
+FILE_BYTES = 256 << 20
+PATIENCE = 4
+"""So many times its CPU seconds a compiler may take of wall time: beside many others it has less than a processor."""
+CANNOT_RUN = (126, 127)
+"""What a shell, or a jail that cannot start another process, answers with."""
+MESSAGE_BYTES = 4 << 20
+"""How far the compiler's output is read in search of what ptxas says about each kernel."""
+
+_ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '([^']*)'", re.MULTILINE)
+_NUMBERS = {
+    "registers": r"Used (\d+) registers",
+    "shared": r"(\d+) bytes smem",
+    "stack": r"(\d+) bytes stack frame",
+    "spill_stores": r"(\d+) bytes spill stores",
+    "spill_loads": r"(\d+) bytes spill loads",
+    "constant": r"(\d+) bytes cmem\[0\]",
+}
+# What is said of every kernel; advice, which has a number such as (C7510), stays in the log.
+_ROUTINE = re.compile(
+    r"^(?:ptxas info\s*: (?:Compiling entry function|Function properties for|Used \d+|Compile time|\d+ bytes gmem).*"
+    r"|\s+\d+ bytes stack frame.*|\s*)\n?",
+    re.MULTILINE,
+)
+_NO_MEMORY = re.compile(r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail", re.IGNORECASE)
+_DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
+# By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
+_KILLED = re.compile(r"died due to signal 9\b|^(?:\S*sh: .*)?Killed\b", re.MULTILINE)
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What one kernel takes: registers a thread; bytes of static shared memory, stack, spills and constants."""
+
+    kernel: str
+    registers: int = 0
+    shared: int = 0
+    stack: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    constant: int = 0
+
+
+class CudaBuild(msgspec.Struct, frozen=True):
+    """What the compiler made of a source; `library` and `cubin` are empty unless `status` is ok.
+
+    `imports` are the names that the candidate's own host code leaves to other libraries, `headers` the files it
+    included, by path, with the SHA-256 of their contents.
+    """
+
+    status: Status
+    library: bytes = b""
+    cubin: bytes = b""
+    log: str = ""
+    resources: tuple[Resources, ...] = ()
+    imports: tuple[str, ...] = ()
+    seconds: float = 0.0
+    headers: dict[str, str] = {}
+
+
+def describe(resources: Resources) -> str:
+    """For a prompt: `128 registers, 98304 B shared, 0 B spilled`; only static shared memory is known here."""
+    spilled = resources.spill_stores + resources.spill_loads
+    return f"{resources.registers} registers, {resources.shared} B shared, {spilled} B spilled"
+
+
+def build(
+    source: str,
+    target: Target,
+    cache: Cache,
+    kind: jail.Kind,
+    seconds: float = 60.0,
+    includes: tuple[Path, ...] = (),
+    extra_flags: tuple[str, ...] = (),
+    memory: int = MEMORY,
+) -> CudaBuild:
+    """Compile `source` for `target` in a jail of that kind, `seconds` of CPU time for each process, or recall it.
+
+    `includes` are further folders of headers; `memory` is the address space, in bytes, of each compiler process.
+    A recalled build counts only while every header it included is unchanged. A source that fails to compile is a
+    CudaBuild with its status; HarnessFault is for a missing compiler, a jail that does not start or a full disk.
+    """
+    tools = toolchain.find()
+    folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
+    flags = (*FLAGS, *target.flags, *extra_flags)
+    key = digest(
+        *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.arch),
+        *map(str, (*folders, *tools.cutlass)),
+        # A header that appears can change a build that never read it.
+        *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
+    )
+    with cache.lock("builds", key):
+        stored = cache.read("builds", key)
+        if stored is not None:
+            known = msgspec.msgpack.decode(stored, type=CudaBuild)
+            if headers.unchanged(known.headers):
+                return known
+        made = _compile(source, target, tools, flags, folders, kind, seconds, memory)
+        if made.status not in CLOCKED:
+            cache.write("builds", key, msgspec.msgpack.encode(made))
+        return made
+
+
+def _compile(
+    source: str,
+    target: Target,
+    tools: Toolchain,
+    flags: tuple[str, ...],
+    includes: tuple[Path, ...],
+    kind: jail.Kind,
+    seconds: float,
+    memory: int,
+) -> CudaBuild:
+    started = time.perf_counter()
+    folder = jail.job_folder()
+    folders = (*includes, *tools.cutlass)
+    try:
+        (folder / f"kernel{target.suffix}").write_text(source)
+        with (folder / "log").open("w+b") as messages:
+            code = jail.run(
+                kind,
+                [
+                    *tools.command,
+                    *flags,
+                    *(word for place in folders for word in ("-isystem", str(place))),
+                    *(f"kernel{target.suffix}", "-o", "kernel.so"),
+                ],
+                PATIENCE * seconds,
+                readable=[*tools.readable, *includes],
+                writable=[folder],
+                limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=math.ceil(seconds)),
+                environment={"TMPDIR": str(folder)},
+                filter_program=seccomp.toolchain(),
+                stderr=messages.fileno(),
+            )
+            messages.seek(0)
+            text = messages.read(MESSAGE_BYTES).decode(errors="replace")
+        made = CudaBuild(
+            Status.OK,
+            log=readable(_ROUTINE.sub("", text), folder),
+            seconds=time.perf_counter() - started,
+            headers=headers.entered(
+                (_output(file, FILE_BYTES) for file in folder.glob("*.ii")), (tools.root, Path("/usr"), *folders)
+            ),
+        )
+        if code == 0:
+            return _finished(made, folder, text)
+        if code in CANNOT_RUN:
+            raise HarnessFault(f"the compiler could not be run ({code}): {made.log[:200]}", "Try again; see doctor")
+        if text.startswith("bwrap: "):  # every line that a source can cause starts with its name
+            raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
+        if shutil.disk_usage(folder).free < FREE_BYTES:
+            raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
+        if code is None or _KILLED.search(text) or (_DIED.search(text) and made.seconds >= seconds):
+            return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
+        log = made.log or f"the compiler ended with {code}"
+        if _NO_MEMORY.search(text) or _DIED.search(text):
+            log = f"the compiler failed within its limit of {memory >> 20} MiB of memory\n{log}"
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log)
+    except OSError as error:
+        raise HarnessFault(f"cannot build in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
+    try:
+        library = _output(folder / "kernel.so", LIBRARY_BYTES)
+        cubin = _output(folder / "kernel.cubin", CUBIN_BYTES)
+        objects = symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
+    except ValueError as error:
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}")
+    imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
+    return msgspec.structs.replace(made, library=library, cubin=cubin, resources=_resources(text), imports=imports)
+
+
+def _output(file: Path, most: int) -> bytes:
+    """A file the compiler wrote. ValueError where it is missing or too large."""
+    if not file.exists() or not stat.S_ISREG(file.lstat().st_mode):
+        raise ValueError(f"the compiler made no {file.name}")
+    if file.stat().st_size > most:
+        raise ValueError(f"{file.name} has {file.stat().st_size} bytes; at most {most} are accepted")
+    return file.read_bytes()
+
+
+def symbols(file: bytes, section: str) -> list[Symbol]:
+    """The named symbols of an ELF file. ValueError where it is none."""
+    try:
+        table = ELFFile(io.BytesIO(file)).get_section_by_name(section)
+    except ELFError as error:
+        raise ValueError(f"not an ELF file: {error}") from error
+    if not isinstance(table, SymbolTableSection):
+        raise ValueError(f"an ELF file without {section}")
+    return [symbol for symbol in table.iter_symbols() if symbol.name]
+
+
+def _resources(text: str) -> tuple[Resources, ...]:
+    """What `ptxas -v` says about each kernel, in its order."""
+    _, *parts = _ENTRY.split(text)
+    found = []
+    for kernel, body in zip(parts[::2], parts[1::2]):
+        numbers = {name: re.search(pattern, body) for name, pattern in _NUMBERS.items()}
+        found.append(Resources(kernel, **{name: int(hit.group(1)) for name, hit in numbers.items() if hit}))
+    return tuple(found)

@@ -1,0 +1,247 @@
+"""Read a built candidate before anything of it runs: what its instructions and its symbols give away.
+
+A gate names a fault early and cheaply. It is never the only defence: what a kernel computes is measured by
+`verify`, what its host code does is confined by the jail. One thing it cannot see: the accumulator of tcgen05's
+UTCHMMA (sm_100a) stands in a descriptor made at run time, so there only the measured error tells f16 from f32.
+
+Instruction names: CUDA Binary Utilities, "Instruction Set Reference", and samples of each kind of `mma`, `wgmma` and
+`tcgen05.mma` compiled for each target. Sections and symbols of a cubin are ELF's.
+"""
+
+import io
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import cast
+
+import msgspec
+from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
+from elftools.elf.sections import SymbolTableSection
+
+from cudal2.problem import Accumulate, Problem
+from cudal2.records import CLOCKED, HarnessFault, Status, digest
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.compile.build import CudaBuild, symbols
+from cudal2.worker.sandbox import jail, seccomp
+
+SECONDS = 30.0
+"""Wall time the disassembler may take; a CuTe kernel takes under a second."""
+SASS_BYTES = 512 << 20
+KILLED = (-9, 137)
+"""How a process ends that a machine without memory left kills."""
+
+ANY_SLOT = -1
+ENTRY_POINTS = frozenset({"hgemm", "hgemm_workspace"})
+_NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
+_INSTRUCTION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
+_CLOCK = re.compile(rb"\bSR_(?:CLOCK|GLOBALTIMER|GRIDID)\w*")
+_ADDRESS = re.compile(rb"\bc\[0x4\]\[([^\]]*)\]")
+_VENDOR = re.compile(r"(?:cu|nv)(?:[A-Z]|blas|da|dnn|fft|rand|solver|sparse|rtc|JitLink)|__cuda|__nv")
+_UNUSUAL = re.compile(
+    r"dl(?:m?open|v?sym|close|addr|_iterate_phdr)|v?fork|clone|exec[vl]p?e?|posix_spawnp?|system|popen|pthread_\w+"
+    r"|socket|connect|bind|sendto|ptrace|syscall|kill|f?open(?:at)?(?:64)?|mmap(?:64)?|mprotect|signal|sigaction|set?jmp"
+    r"|cuda(?:Malloc|Free|HostAlloc|Memcpy|StreamCreate|EventCreate|LaunchHostFunc|StreamAddCallback|Graph|Module"
+    r"|Library|DeviceSynchronize|StreamSynchronize|DeviceReset|SetDevice)\w*"
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing found: `fatal` ends the judgement with `status`, anything else is a hint for a reader."""
+
+    name: str
+    detail: str
+    fatal: bool = True
+    status: Status = Status.REJECTED
+
+
+class Unfinished(ValueError):
+    """The disassembler was stopped, not the cubin at fault."""
+
+
+class Sass(msgspec.Struct, frozen=True):
+    """What a cubin's instructions are: each different operation with its modifiers, a read of a clock with its source.
+
+    `slots` are the offsets in constant bank 4 that are read: where the addresses of global variables stand.
+    """
+
+    operations: frozenset[str]
+    slots: frozenset[int]
+
+
+def inspect(
+    built: CudaBuild, problem: Problem, cache: Cache, kind: jail.Kind, seconds: float = SECONDS
+) -> tuple[Finding, ...]:
+    """What speaks against a build that is ok, fatal findings first; recalled where it was found before.
+
+    Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
+    there is no disassembler or no jail.
+    """
+    rules = digest(Path(__file__).read_text())
+    key = digest("gate", rules, built.cubin.hex(), built.library.hex(), *built.imports, problem.accumulate)
+    with cache.lock("gates", key):
+        stored = cache.read("gates", key)
+        if stored is not None:
+            return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
+        try:
+            sass = _disassemble(built.cubin, kind, seconds)
+            device = (*_instructions(sass, problem.accumulate), *_cubin(built.cubin, sass))
+            host = tuple(_host(built.library, built.imports))
+        except Unfinished as error:
+            device, host = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),), ()
+        except ValueError as error:
+            device, host = (Finding("unreadable", str(error)),), ()
+        found = tuple(sorted((*device, *host), key=lambda finding: not finding.fatal))
+        if CLOCKED.isdisjoint(finding.status for finding in found):
+            cache.write("gates", key, msgspec.msgpack.encode(found))
+        return found
+
+
+def _instructions(sass: Sass, accumulate: Accumulate) -> Iterator[Finding]:
+    seen: dict[str, str] = {}
+    for operation in sorted(sass.operations):
+        if name := _suspicion(operation, accumulate):
+            seen.setdefault(name, operation)
+    for name, operation in seen.items():
+        status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
+        yield Finding(name, f"{_MEANING[name]}: {operation}", status=status)
+
+
+_MEANING = {
+    "fp16_accumulate": "a matrix instruction accumulates in f16 where the problem asks for f32",
+    "integer_mma": "a matrix instruction multiplies integers",
+    "fp8_mma": "values are narrowed to eight bits or fewer",
+    "bf16_mma": "a matrix instruction multiplies bf16, which has fewer digits than f16",
+    "clock_read": "the kernel reads a clock, or which launch it is",
+}
+
+
+def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
+    """The name in `_MEANING` of what an instruction does wrong: `HMMA.16816.F16`, `CS2R SR_CLOCKLO`."""
+    if "SR_" in instruction:
+        return "clock_read"
+    operation, *modifiers = instruction.split(".")
+    if re.fullmatch(r"(?:UTC)?[IB]G?MMA(?:A)?", operation):
+        return "integer_mma"
+    if re.fullmatch(r"(?:UTC)?(?:MX)?[QO]G?MMA", operation) or _NARROW.intersection(modifiers):
+        return "fp8_mma"
+    if operation in ("HMMA", "HGMMA"):
+        if "BF16" in modifiers:
+            return "bf16_mma"
+        if "F16" in modifiers and accumulate == "f32":
+            return "fp16_accumulate"
+    return None
+
+
+def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
+    """What a cubin's instructions are.
+
+    nvdisasm parses bytes that a stranger chose, so it runs in the jail. ValueError where it cannot read them, the kind
+    Unfinished where it was stopped.
+    """
+    program = toolchain.nvdisasm()
+    if program is None:
+        raise HarnessFault("nvdisasm, the CUDA disassembler, is not installed", toolchain.REMEDY)
+    folder = jail.job_folder()
+    try:
+        (folder / "kernel.cubin").write_bytes(cubin)
+        code = jail.run(
+            kind,
+            # The jail has no standard output; the shell gives it a file.
+            ["/bin/sh", "-c", 'exec "$0" -c -ndf kernel.cubin > sass', str(program)],
+            seconds,
+            readable=[] if program.is_relative_to("/usr") else [program.parent],
+            writable=[folder],
+            limits=jail.Limits(file_size=SASS_BYTES, cpu_seconds=int(seconds) + 1),
+            filter_program=seccomp.toolchain(),
+        )
+        sass = folder / "sass"
+        if code is None:
+            raise Unfinished(f"the disassembler did not end within {seconds:g} s")
+        if code in KILLED:
+            raise Unfinished("the disassembler was killed")
+        if code != 0 or sass.is_symlink() or not sass.is_file():
+            raise ValueError(f"the disassembler ended with {code}")
+        with sass.open("rb") as lines:
+            return _read(lines)
+    except OSError as error:
+        raise HarnessFault(
+            f"cannot read a cubin in {folder}: {error}", "Make room, or point TMPDIR elsewhere"
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(lines: Iterable[bytes]) -> Sass:
+    operations: set[str] = set()
+    slots: set[int] = set()
+    for line in lines:
+        if hit := _INSTRUCTION.match(line):
+            clock = _CLOCK.search(hit.group(2))
+            operations.add((hit.group(1) + (b" " + clock.group() if clock else b"")).decode())
+            slots.update(_slot(offset.decode()) for offset in _ADDRESS.findall(hit.group(2)))
+    return Sass(frozenset(operations), frozenset(slots))
+
+
+def _slot(offset: str) -> int:
+    """The 8-byte slot of `c[0x4][0xc]`: 8; `RZ` is a zero, anything else is computed by the kernel: ANY_SLOT."""
+    if offset == "RZ":
+        return 0
+    return int(offset, 16) & ~7 if re.fullmatch(r"0x[0-9a-f]+", offset) else ANY_SLOT
+
+
+def _cubin(cubin: bytes, sass: Sass) -> Iterator[Finding]:
+    """Kernels, state that outlives a launch, and functions that the device's runtime would have to supply.
+
+    Raises ValueError where the cubin is no ELF file.
+    """
+    table = symbols(cubin, ".symtab")
+    file = ELFFile(io.BytesIO(cubin))
+    sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
+    if not any(name.startswith(".text.") and size for name, size in sections):
+        yield Finding("no_kernel", "the source defines no __global__ function that is instantiated")
+    used = _used(file, sass.slots)
+    globals_ = {index for index, (name, size) in enumerate(sections) if name.startswith(".nv.global") and size}
+    if names := [s.name for s in table if s["st_shndx"] in globals_ and s.name in used]:
+        yield Finding(
+            "writable_globals",
+            f"{_some(names)} live in writable memory between launches; keep state in the workspace, "
+            "tables in __constant__ memory",
+        )
+    missing = [s.name for s in table if s["st_shndx"] == "SHN_UNDEF" and s["st_info"]["bind"] == "STB_GLOBAL"]
+    if missing:
+        yield Finding("unresolved_symbols", f"device code calls {_some(missing)}, which the contract does not allow")
+
+
+def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
+    """Names whose address something uses.
+
+    Kernels read addresses from constant bank 4, which has a slot for every global. Headers of CuTe and of the C++
+    library leave empty objects there that no instruction reads: those hold no state.
+    """
+    names = set()
+    for section in file.iter_sections():
+        if isinstance(section, RelocationSection) and ".debug" not in section.name:
+            symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
+            for entry in section.iter_relocations():
+                bank4 = section.name.endswith(".nv.constant4")
+                if not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots:
+                    names.add(symbols_.get_symbol(entry["r_info_sym"]).name)
+    return names
+
+
+def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
+    """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
+    exported = {s.name for s in symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
+    if "hgemm" not in exported:
+        yield Finding("no_entry", 'the source defines no extern "C" function hgemm')
+    if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):
+        yield Finding("extra_symbols", f"host code defines {_some(posing)}, names of the vendor's libraries")
+    if unusual := sorted(name for name in imports if _UNUSUAL.fullmatch(name)):
+        yield Finding("extra_symbols", f"host code uses {_some(unusual)}; it should only enqueue kernels", fatal=False)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(name[:60] for name in names[:4]) + (" and others" if len(names) > 4 else "")

@@ -1,0 +1,268 @@
+"""The vendor's side on CUDA: torch.matmul, cuBLAS and cuBLASLt, in a trusted process that owns the GPU's tensors."""
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import torch
+from nvmath.bindings import cublas, cublasLt
+from torch import Tensor
+
+from cudal2 import processor
+from cudal2.problem import Accumulate, Layout, Problem
+from cudal2.records import HarnessFault, digest
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda import device, settings
+from cudal2.worker.cuda.vendor import hostcalls, lt
+from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
+from cudal2.worker.cuda.vendor.names import LAYOUTS, NAMES, split
+from cudal2.worker.cuda.vendor.tuning import REQUESTED, tune
+
+KIND = "baselines"
+METHOD = "2"
+"""Part of every cache key: raise it when what is tuned or how changes."""
+
+ROUNDS = 7
+"""Baselines are measured in turn, so often, lest a drift of the clocks favour one of them."""
+
+
+class Tuning(msgspec.Struct, frozen=True):
+    """What is remembered of a problem: the chosen algorithm by layout, device seconds a call by baseline."""
+
+    algorithms: dict[Layout, bytes]
+    seconds: dict[str, float]
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a cuBLASLt call needs, made before any call."""
+
+    plan: lt.Plan
+    first: lt.Algorithm
+    tuned: lt.Algorithm
+
+
+def cache_key(problem: Problem, model: str, multiprocessors: int, versions: str) -> str:
+    """Where a problem's tuning is kept. Both layouts are tuned together, so the problem's own plays no part."""
+    gpu = processor.gpu_name(model, multiprocessors)
+    return digest(METHOD, str(lt.WORKSPACE), problem.mnk, problem.accumulate, gpu, versions)
+
+
+def check_sets(problem: Problem, layout: Layout, sets: Sequence[Set]) -> None:
+    """Raises ValueError where a set is not (A, B, C) as the libraries are told: contiguous, aligned fp16."""
+    b_shape = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
+    expected = ((problem.m, problem.k), b_shape, (problem.m, problem.n))
+    if not sets:
+        raise ValueError("no buffer sets to time on")
+    for tensors in sets:
+        for letter, tensor, shape in zip("ABC", tensors, expected):
+            if tensor.dtype != torch.float16 or tuple(tensor.shape) != shape or not tensor.is_contiguous():
+                raise ValueError(f"{letter} is {tuple(tensor.shape)} {tensor.dtype}: want contiguous fp16 {shape}")
+            if tensor.data_ptr() % lt.alignment(*shape):
+                raise ValueError(f"{letter} at {tensor.data_ptr():#x} is not aligned to {lt.alignment(*shape)} bytes")
+
+
+@contextmanager
+def torch_flags(accumulate: Accumulate) -> Iterator[None]:
+    """torch.matmul with that accumulator: in f32 nothing is ever added up in fp16, in f16 everything may be."""
+    flags, half = torch.backends.cuda.matmul, accumulate == "f16"
+    accumulation = flags.allow_fp16_accumulation
+    reduction = (
+        flags.allow_fp16_reduced_precision_reduction,
+        flags.allow_fp16_reduced_precision_reduction_split_k,
+    )
+    flags.allow_fp16_accumulation = half
+    flags.allow_fp16_reduced_precision_reduction = (half, True)
+    try:
+        yield
+    finally:
+        flags.allow_fp16_accumulation = accumulation
+        flags.allow_fp16_reduced_precision_reduction = reduction
+
+
+def library_versions(handle: int) -> str:
+    """`torch 2.11.0, cuBLAS 13.1.0, …` with a cuBLAS handle at hand, and what else decides their speed.
+
+    Raises HarnessFault without a driver.
+    """
+    blas, blas_lt = (
+        f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+        for version in (cublas.get_version(handle), cublasLt.get_version())
+    )
+    gpu = device.find()
+    versions = f"torch {torch.__version__}, cuBLAS {blas}, cuBLASLt {blas_lt}, driver {gpu.driver}"
+    return ", ".join((versions, settings.power(gpu.uuid), *settings.variables(os.environ)))
+
+
+class Vendor:
+    """The baselines of one GPU, which becomes the process's current device. One call at a time: all of them share a
+    workspace. Handles and descriptors live as long as the process.
+    """
+
+    def __init__(self, device_index: int, cache: Cache) -> None:
+        if not torch.cuda.is_available():
+            raise HarnessFault("torch sees no GPU", "Check nvidia-smi, and that torch is a CUDA build")
+        torch.cuda.set_device(device_index)
+        self._cache = cache
+        self._device = torch.device("cuda", device_index)
+        self._workspace = torch.empty(lt.WORKSPACE, dtype=torch.uint8, device=self._device)
+        found = torch.cuda.get_device_properties(self._device)
+        self._gpu: tuple[str, int] = found.name, found.multi_processor_count
+        self.clock = DeviceClock(self._device)
+        self._lt: int = cublasLt.create()
+        self._blas: dict[Accumulate, int] = {"f32": cublas.create(), "f16": cublas.create()}
+        # As torch sets it: split-K sums of an f32 problem are not added up in fp16.
+        mode = cublas.Math.DEFAULT_MATH | cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION
+        cublas.set_math_mode(self._blas["f32"], mode)
+        self._versions = library_versions(self._blas["f32"])
+        self._prepared: dict[tuple[str, Accumulate, Layout], Prepared] = {}
+
+    def versions(self) -> str:
+        """Everything a baseline's speed depends on but the device: versions, power limit, variables that they read."""
+        return self._versions
+
+    def enqueue(self, name: str, problem: Problem, a: Tensor, b: Tensor, c: Tensor) -> None:
+        """One C = A·B on torch's current stream: A (M,K), B stored in the name's layout, C (M,N), fp16, contiguous.
+
+        Works under stream capture. torch.matmul wants to have run once before on a stream that is captured by other
+        means than torch's own. Raises HarnessFault where the library fails, ValueError where the problem has not been
+        prepared.
+        """
+        library, layout = split(name)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        try:
+            if library == "torch":
+                with torch_flags(problem.accumulate):
+                    torch.matmul(a, b if layout == "nn" else b.t(), out=c)
+            elif library == "cublas":
+                self._gemm_ex(problem, layout, a.data_ptr(), b.data_ptr(), c.data_ptr(), stream)
+            else:
+                prepared = self._find(problem, layout)
+                algorithm = prepared.first if library == "cublaslt" else prepared.tuned
+                self._bound_lt(prepared.plan, algorithm)(a, b, c)
+        except (cublas.cuBLASError, cublasLt.cuBLASLtError) as error:
+            raise HarnessFault(f"{name} failed on {problem.name}: {error}", "Look at nvidia-smi for errors") from error
+
+    def _find(self, problem: Problem, layout: Layout) -> Prepared:
+        try:
+            return self._prepared[problem.mnk, problem.accumulate, layout]
+        except KeyError:
+            raise ValueError(f"{problem.name} has not been prepared: call prepare() first") from None
+
+    def _bound_lt(self, plan: lt.Plan, algorithm: lt.Algorithm) -> Enqueue:
+        def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
+            stream = torch.cuda.current_stream(self._device).cuda_stream
+            plan.enqueue(algorithm, a.data_ptr(), b.data_ptr(), c.data_ptr(), self._workspace.data_ptr(), stream)
+
+        return enqueue
+
+    def _blas_on(self, problem: Problem, stream: int) -> int:
+        """The cuBLAS handle, on that stream. cublasSetStream drops the workspace, so the order matters."""
+        handle = self._blas[problem.accumulate]
+        cublas.set_stream(handle, stream)
+        cublas.set_workspace(handle, self._workspace.data_ptr(), lt.WORKSPACE)
+        return handle
+
+    def _gemm_ex(self, problem: Problem, layout: Layout, a: int, b: int, c: int, stream: int) -> None:
+        gemm, (compute, _) = lt.column_major(problem, layout), lt.COMPUTE[problem.accumulate]
+        alpha, beta = lt.scalars(problem.accumulate)
+        cublas.gemm_ex(
+            *(self._blas_on(problem, stream), gemm.transa, gemm.transb, gemm.m, gemm.n, gemm.k),
+            *(alpha, b, lt.R_16F, gemm.lda, a, lt.R_16F, gemm.ldb),
+            *(beta, c, lt.R_16F, gemm.ldc, compute, cublas.GemmAlgo.DFALT),
+        )
+
+    def prepare(self, problem: Problem, sets: Callable[[str], Sequence[Set]]) -> dict[str, float]:
+        """Make every baseline ready and return device seconds a call of each, by name.
+
+        `sets(layout)` gives the buffer sets with B stored that way, asked for once a layout, together larger than the
+        L2; A and B hold zero-mean finite numbers, C is overwritten. cuBLASLt is tuned over up to 100 algorithms.
+        What was tuned before on this device with these libraries is recalled, times included, without a launch.
+
+        Raises ValueError for unfit sets, HarnessFault where a library fails.
+        """
+        key = cache_key(problem, *self._gpu, self.versions())
+        with self._cache.lock(KIND, key):
+            stored = self._cache.read(KIND, key)
+            if stored is not None:
+                tuning = msgspec.msgpack.decode(stored, type=Tuning)
+                if all([self._recall(problem, layout, tuning.algorithms[layout]) for layout in LAYOUTS]):
+                    return tuning.seconds
+            buffers = {layout: list(sets(layout)) for layout in LAYOUTS}
+            torch.cuda.synchronize(self._device)  # whoever filled the buffers may have used another stream
+            for layout in LAYOUTS:
+                check_sets(problem, layout, buffers[layout])
+                self._prepared[problem.mnk, problem.accumulate, layout] = self._tune(problem, layout, buffers[layout])
+            tuned = {layout: self._find(problem, layout).tuned.data for layout in LAYOUTS}
+            found = Tuning(tuned, self._measure(problem, buffers))
+            self._cache.write(KIND, key, msgspec.msgpack.encode(found))
+        return found.seconds
+
+    def _recall(self, problem: Problem, layout: Layout, algorithm: bytes) -> bool:
+        """Prepare with a remembered algorithm; False where the library no longer takes it."""
+        plan, tuned = lt.Plan(self._lt, problem, layout), lt.Algorithm.of(algorithm)
+        if not plan.accepts(tuned):
+            return False
+        self._prepared[problem.mnk, problem.accumulate, layout] = Prepared(plan, plan.heuristics(1)[0], tuned)
+        return True
+
+    def _tune(self, problem: Problem, layout: Layout, sets: Sequence[Set]) -> Prepared:
+        try:
+            plan = lt.Plan(self._lt, problem, layout)
+            first = plan.heuristics(1)[0]
+            algorithms = [first, *(other for other in plan.heuristics(REQUESTED) if other.data != first.data)]
+            tuned = tune(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in algorithms])
+        except cublasLt.cuBLASLtError as error:
+            raise HarnessFault(f"cuBLASLt failed on {problem.name}: {error}", "Look at nvidia-smi") from error
+        return Prepared(plan, first, tuned)
+
+    def capture(self, name: str, problem: Problem, sets: Sequence[Set]) -> torch.cuda.CUDAGraph:
+        """A graph of one call of that baseline on each of these sets, after one call outside it."""
+
+        def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
+            self.enqueue(name, problem, a, b, c)
+
+        self.clock.run(enqueue, sets[0])
+        return self.clock.graph(enqueue, sets)
+
+    def _measure(self, problem: Problem, buffers: dict[Layout, list[Set]]) -> dict[str, float]:
+        """Median device seconds a call of every baseline, from replays of graphs over all the sets."""
+        graphs = {name: self.capture(name, problem, buffers[split(name)[1]]) for name in NAMES}
+        rounds = [{name: self.clock.replay(graph) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)]
+        calls = len(buffers["nn"])
+        found = {name: statistics.median(each[name] for each in rounds[1:]) / calls for name in NAMES}
+        for layout in LAYOUTS:
+            prepared = self._find(problem, layout)
+            if prepared.tuned.data == prepared.first.data:  # one and the same call
+                found[f"cublaslt-auto-{layout}"] = found[f"cublaslt-{layout}"]
+        return found
+
+    def host_seconds(
+        self, name: str, problem: Problem, sets: Sequence[Set], calls: int, gap_seconds: float = 0.0
+    ) -> list[float]:
+        """Seconds on the host's clock of each of `calls` calls with their synchronise, on torch's current stream.
+
+        The sets are used in turn. `gap_seconds` is the mean of an exponential sleep before each call (`server`), 0 for
+        `offline`. The libraries are called from C; torch.matmul from Python, whose overhead of some microseconds is in
+        its figure: it compares with what is called the same way.
+
+        Raises ValueError for unfit sets or an unprepared problem, HarnessFault where a call fails.
+        """
+        library, layout = split(name)
+        check_sets(problem, layout, sets)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        call: hostcalls.Call
+        if library == "torch":
+
+            def call(number: int) -> None:
+                self.enqueue(name, problem, *sets[number])
+
+        elif library == "cublas":
+            call = hostcalls.gemm_ex(problem, layout, self._blas_on(problem, stream))
+        else:
+            prepared = self._find(problem, layout)
+            algorithm = prepared.first if library == "cublaslt" else prepared.tuned
+            call = hostcalls.matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
+        self.clock.take_turn()
+        return hostcalls.seconds(call, sets, calls, stream, gap_seconds)

@@ -1,0 +1,102 @@
+"""Which of cuBLASLt's algorithms is fastest on a problem."""
+
+import logging
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+from nvmath.bindings import cublasLt
+from torch import Tensor
+
+from cudal2.problem import Problem
+from cudal2.worker import timing
+from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
+from cudal2.worker.cuda.vendor.lt import Algorithm
+
+log = logging.getLogger(__name__)
+
+REQUESTED = 100
+"""Algorithms tuned over, as CUDA-L2 does (arXiv:2512.02551)."""
+QUICK_SECONDS, QUICK_CALLS, QUICK_BATCH = 3.0, 32, 0.3e-3
+"""The pass over all of them: wall time after which no further one is tried (the library's order is a good guess),
+most calls in a graph, and the device time a graph is filled up to."""
+HOPELESS, GRACE = 3.0, 20e-3
+"""An algorithm whose first call took so many times the best's and so many seconds more is not timed."""
+FINALISTS, FINE_ROUNDS = 5, 7
+
+
+def tolerance(problem: Problem) -> float:
+    """Largest relative RMS difference between two right results on zero-mean random inputs.
+
+    Rounding to fp16 is 2⁻¹¹/√3 at most; accumulating in fp16 multiplies it by about √(K/32 + ½). Two results differ by
+    √2 of that; three times as much is allowed.
+    """
+    growth = 1.0 if problem.accumulate == "f32" else (problem.k / 32 + 0.5) ** 0.5
+    return 3 * 2**0.5 * 2**-11 / 3**0.5 * growth
+
+
+def difference(result: Tensor, reference: Tensor) -> float:
+    """RMS(result − reference) / RMS(reference); NaN where either holds a NaN or an infinity."""
+    norm = torch.linalg.vector_norm
+    error = float(norm(result - reference, dtype=torch.float32))
+    return error / (float(norm(reference, dtype=torch.float32)) or 1.0)
+
+
+def shortlist(quick: dict[int, float]) -> list[int]:
+    """The FINALISTS fastest, and number 0 (the library's own first choice), so that tuning never loses to it."""
+    return sorted({0, *sorted(quick, key=lambda number: quick[number])[:FINALISTS]})
+
+
+def fastest(rounds: dict[int, list[float]]) -> int:
+    """The number with the smallest median; the library's order decides between equals."""
+    return min(sorted(rounds), key=lambda number: statistics.median(rounds[number]))
+
+
+def tune(
+    problem: Problem, clock: DeviceClock, sets: Sequence[Set], algorithms: Sequence[tuple[Algorithm, Enqueue]]
+) -> Algorithm:
+    """The fastest of `algorithms`, each with what enqueues it, the library's first choice first.
+
+    All are timed briefly and L2-cold, until QUICK_SECONDS are over; then the best few in turn, so that a drift of the
+    clocks meets all alike. One that fails, or whose result differs from the first's, is dropped.
+
+    Raises ValueError where the inputs give no finite result, cuBLASLtError where the first algorithm fails.
+    """
+    ways = [enqueue for _, enqueue in algorithms]
+    reference = clock.run(ways[0], sets[0]).clone()
+    if difference(reference, reference) != 0:
+        raise ValueError("A·B is not finite: tuning wants zero-mean inputs of moderate size")
+    guess = clock.cold(clock.graph(ways[0], sets[:1]), 1)
+    window = sets[: timing.calls_for(guess, QUICK_BATCH, QUICK_CALLS)]
+    started, quick = time.perf_counter(), dict[int, float]()
+    for number, enqueue in enumerate(ways):
+        if quick and time.perf_counter() - started > QUICK_SECONDS:
+            log.info("%s: tuned over the first %d of %d algorithms", problem.name, number, len(ways))
+            break
+        if _worth_timing(problem, clock, enqueue, sets[0], reference, min(quick.values(), default=guess)):
+            quick[number] = clock.cold(clock.graph(enqueue, window), len(window))
+    rounds: dict[int, list[float]] = {number: [] for number in shortlist(quick)}
+    graphs = {number: clock.graph(ways[number], window) for number in rounds}
+    for _ in range(FINE_ROUNDS):
+        for number, graph in graphs.items():
+            rounds[number].append(clock.cold(graph, len(window)))
+    return algorithms[fastest(rounds)][0]
+
+
+def _worth_timing(
+    problem: Problem, clock: DeviceClock, enqueue: Enqueue, buffers: Set, reference: Tensor, best: float
+) -> bool:
+    """Whether an algorithm's first call succeeds, is right and is not hopelessly slow."""
+    started = time.perf_counter()
+    try:
+        result = clock.run(enqueue, buffers)
+    except cublasLt.cuBLASLtError as error:
+        log.debug("%s: an algorithm of cuBLASLt fails: %s", problem.name, error)
+        return False
+    if time.perf_counter() - started > HOPELESS * best + GRACE:
+        return False
+    right = difference(result, reference) <= tolerance(problem)  # False for a NaN
+    if not right:
+        log.warning("%s: an algorithm of cuBLASLt gives a wrong result", problem.name)
+    return right

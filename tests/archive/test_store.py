@@ -1,0 +1,269 @@
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import time
+
+import msgspec
+import pytest
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
+
+from cudal2.archive import selection
+from cudal2.archive.store import ANY, Archive
+from cudal2.config import PromptConfig
+from cudal2.policy import prompts
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status
+from cudal2.target import CPU
+
+F = HERE.fingerprint
+
+
+@pytest.fixture
+def archive(tmp_path):
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        yield archive
+
+
+def origin(step=0, index=0, **fields):
+    return {"run": "r", "step": step, "index": index, **fields}
+
+
+def put(archive, text, speedup, problem=PROBLEM, where=None, **fields):
+    entry = candidate(text, problem)
+    archive.add(verdict(entry, speedup, **fields), entry, where)
+    return entry
+
+
+def test_returns_the_verdict_and_source_it_was_given(archive):
+    given = put(archive, "a", 1.5)
+    found = archive.best(PROBLEM, "cpu", F)
+    assert found.source == given.source
+    assert found.verdict == verdict(given, 1.5)
+    assert archive.source(found.hash) == given.source
+    with pytest.raises(HarnessFault, match="no source 123"):
+        archive.source("123")
+
+
+def test_best_is_the_greatest_lower_bound_among_correct_kernels(archive):
+    put(archive, "slow", 0.5)
+    fast = put(archive, "fast", 1.5)
+    put(archive, "broken", None)
+    assert archive.best(PROBLEM, "cpu", F).source == fast.source
+    assert archive.best(Problem(8, 8, 8), "cpu", F) is None
+
+
+def test_a_later_measurement_replaces_a_lucky_one(archive):
+    put(archive, "lucky", 3.0)
+    steady = put(archive, "steady", 1.5)
+    put(archive, "lucky", 1.1)
+    assert archive.best(PROBLEM, "cpu", F).source == steady.source
+    put(archive, "steady", None, status=Status.WRONG)
+    assert [entry.verdict.speedup for entry in archive.ranked(PROBLEM, "cpu", F)] == [1.1]
+
+
+def test_environments_are_compared_only_when_asked(archive):
+    put(archive, "here", 1.2)
+    there = put(archive, "there", 9.0, environment=ELSEWHERE)
+    assert archive.best(PROBLEM, "cpu", F).verdict.speedup == 1.2
+    assert archive.best(PROBLEM, "cpu", ANY).source == there.source
+    assert list(archive.environments().values()) == [HERE, ELSEWHERE]
+
+
+def test_adding_a_sample_twice_changes_nothing(archive):
+    entry = candidate()
+    first = verdict(entry, 1.5)
+    archive.add(first, entry, origin(reward=0.25))
+    archive.add(msgspec.structs.replace(first, cached=True), entry, origin(reward=0.25))
+    (sample,) = archive.samples("r")
+    assert (sample.origin.reward, sample.speedup, sample.problem) == (0.25, 1.5, PROBLEM)
+    assert len(archive.ranked(PROBLEM, "cpu", F)) == 1
+
+
+def test_a_replayed_step_replaces_its_samples_and_keeps_the_verdicts(archive):
+    put(archive, "a", 1.0, where=origin(3, 0))
+    put(archive, "b", 2.0, where=origin(3, 0))
+    assert [sample.speedup for sample in archive.samples()] == [2.0]
+    assert len(archive.ranked(PROBLEM, "cpu", F)) == 2
+
+
+def test_a_sample_keeps_its_own_verdict_when_its_kernel_is_measured_again(archive):
+    entry = candidate()
+    first = verdict(entry, 1.5)
+    archive.add(first, entry, origin(3, 0))
+    archive.add(verdict(entry, 2.5), entry, origin(4, 0))
+    assert [sample.low for sample in archive.samples()] == [first.timing.low, verdict(entry, 2.5).timing.low]
+    assert archive.verdict("r", 3, 0) == first
+    assert archive.verdict("r", 3, 1) is None
+    put(archive, "b", None, where=origin(5, 0))
+    assert [*archive.samples()][-1].low is None
+
+
+def test_samples_come_in_order_of_step_and_index(archive):
+    places = [(2, 1), (10, 0), (2, 0), (0, 5)]
+    for step, index in places:
+        put(archive, "a", 1.0, where=origin(step, index))
+    put(archive, "a", 1.0, where={"run": "other", "step": 0, "index": 0})
+    assert [(s.origin.step, s.origin.index) for s in archive.samples("r")] == sorted(places)
+    assert len(list(archive.samples())) == 5
+
+
+def test_an_unknown_origin_field_or_a_foreign_verdict_is_refused(archive):
+    with pytest.raises(ValueError, match="epoch"):
+        put(archive, "a", 1.0, where=origin(epoch=1))
+    with pytest.raises(ValueError, match="64_128_256"):
+        archive.add(verdict(candidate()), candidate(problem=Problem(8, 8, 8)), None)
+    assert archive.best(PROBLEM, "cpu", ANY) is None
+
+
+def test_exemplars_are_good_medium_and_slow_kernels(archive):
+    for index in range(30):
+        put(archive, f"k{index}", 1.0 + index)
+    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    good, medium, slow = (entry.verdict.speedup for entry in chosen)
+    assert slow < 11 <= medium < 21 <= good
+    again = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    assert again == chosen
+
+
+def test_exemplars_fill_up_from_the_nearest_problems_of_the_same_layout(archive):
+    near, far = Problem(64, 128, 512), Problem(2048, 2048, 2048)
+    put(archive, "own", 1.0)
+    put(archive, "near", 2.0, near)
+    put(archive, "far", 3.0, far)
+    put(archive, "nn", 4.0, Problem(64, 128, 256, "nn"))
+    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 2, random.Random(0))
+    assert [entry.verdict.speedup for entry in chosen] == [2.0, 1.0]
+    assert [entry.verdict.problem for entry in selection.nearest(archive, PROBLEM, "cpu", F, 5)] == [near, far]
+    assert selection.exemplars(archive, PROBLEM, "cpu", F, 0, random.Random(0)) == []
+
+
+def test_a_kernel_that_was_only_checked_is_no_exemplar(archive):
+    put(archive, "timed", 1.0)
+    untimed = candidate("checked")
+    archive.add(msgspec.structs.replace(verdict(untimed), timings=()), untimed, None)
+    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    assert [entry.source for entry in chosen] == [candidate("timed").source]
+    prompts.render(PromptConfig(template="instruct", exemplars=3), False, PROBLEM, CPU, chosen)
+
+
+def test_failures_carry_the_compilers_words_latest_first(archive):
+    put(archive, "far", None, Problem(8, 8, 8), log="far")
+    put(archive, "old", None, log="old")
+    put(archive, "new", None, log="new")
+    logs = [entry.verdict.log for entry in selection.failures(archive, PROBLEM, "cpu", F, 3)]
+    assert logs == ["new", "old", "far"]
+
+
+def _write(path, run, count, barrier):
+    barrier.wait()
+    with Archive(path) as archive:
+        for index in range(count):
+            entry = candidate(f"{run} {index}")
+            archive.add(verdict(entry, 1.0), entry, {"run": run, "step": index, "index": 0})
+
+
+def test_writers_at_once_and_one_killed_lose_nothing(tmp_path):
+    """All writers also race to make the file; the victim is killed while it writes."""
+    path, count = tmp_path / "archive.sqlite", 60
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(4)
+    writers = [spawn.Process(target=_write, args=(path, f"w{i}", count, barrier)) for i in range(3)]
+    victim = spawn.Process(target=_write, args=(path, "victim", 1 << 30, barrier))
+    for process in (*writers, victim):
+        process.start()
+    try:
+        deadline = time.monotonic() + 30
+        seen = 0
+        while seen < 5:
+            assert victim.is_alive() and time.monotonic() < deadline, "the victim wrote nothing"
+            time.sleep(0.01)
+            with Archive(path) as archive:
+                seen = len(list(archive.samples("victim")))
+    finally:
+        os.kill(victim.pid, signal.SIGKILL)
+        for process in (*writers, victim):
+            process.join(30)
+    assert [process.exitcode for process in writers] == [0, 0, 0]
+    with Archive(path) as archive:
+        for run in ("w0", "w1", "w2"):
+            assert [sample.origin.step for sample in archive.samples(run)] == list(range(count))
+        survived = [sample.origin.step for sample in archive.samples("victim")]
+        assert len(survived) >= seen and survived == list(range(len(survived)))
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("damage", ["header", "pages"])
+def test_a_corrupt_file_is_named_and_left_as_it_is(tmp_path, damage):
+    path = tmp_path / "archive.sqlite"
+    with Archive(path) as archive:
+        for index in range(50):
+            put(archive, f"k{index}", 1.0)
+    data = bytearray(path.read_bytes())
+    data[: 100 if damage == "header" else 0] = b"\xa5" * (100 if damage == "header" else 0)
+    data[4096:] = b"\xa5" * len(data[4096:])
+    path.write_bytes(data)
+    with pytest.raises(HarnessFault, match=r"archive\.sqlite") as fault, Archive(path) as archive:
+        archive.best(PROBLEM, "cpu", F)
+    assert "aside" in fault.value.remedy
+    assert path.read_bytes() == data
+
+
+def test_a_full_disk_is_a_fault_and_what_was_there_stays(archive):
+    put(archive, "a", 1.0)
+    pages = archive._pragma("page_count")
+    archive._pragma(f"max_page_count = {pages}")  # SQLite's own way to a full disk
+    with pytest.raises(HarnessFault, match="full") as fault:
+        put(archive, "b" * 100_000, 2.0)
+    assert "space" in fault.value.remedy
+    assert archive.best(PROBLEM, "cpu", F).verdict.speedup == 1.0
+    archive._pragma("max_page_count = 100000")
+    put(archive, "b", 2.0)
+    assert archive.best(PROBLEM, "cpu", F).verdict.speedup == 2.0
+
+
+def test_an_unwritable_place_is_a_fault(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HarnessFault, match="run folder"):
+        Archive(tmp_path / "file" / "archive.sqlite")
+    with pytest.raises(HarnessFault, match="run folder"):
+        Archive(tmp_path)
+
+
+def test_a_read_only_file_is_a_fault_on_writing(tmp_path):
+    path = tmp_path / "archive.sqlite"
+    with Archive(path) as archive:
+        put(archive, "a", 1.0)
+        archive._pragma("query_only = on")  # file modes do not bind root
+        with pytest.raises(HarnessFault, match="writable"):
+            put(archive, "b", 1.0)
+
+
+def test_a_strange_or_missing_database_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other.sqlite") as other:
+        other.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(HarnessFault, match="another program"):
+        Archive(tmp_path / "other.sqlite")
+    with pytest.raises(ValueError, match="cudal2 train"):
+        Archive(tmp_path / "none.sqlite", create=False)
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_an_environment_knows_its_target(archive):
+    put(archive, "a", 1.0)
+    assert archive.target(F) == "cpu"
+    with pytest.raises(ValueError, match="nowhere"):
+        archive.target("nowhere")
+
+
+def test_latest_are_of_the_statuses_asked_for_and_of_this_problem_only(archive):
+    for text, status in (("a", Status.WRONG), ("b", Status.TIMEOUT), ("c", Status.WRONG), ("d", Status.PLAN_ERROR)):
+        put(archive, text, None, status=status)
+    put(archive, "elsewhere", None, Problem(8, 8, 8), status=Status.WRONG)
+    asked = (Status.WRONG, Status.TIMEOUT)
+    statuses = [entry.verdict.status for entry in archive.latest(PROBLEM, "cpu", F, asked, 9)]
+    assert statuses == [Status.WRONG, Status.TIMEOUT, Status.WRONG]
+    put(archive, "c", 1.0)  # its last verdict counts
+    (entry,) = archive.latest(PROBLEM, "cpu", F, asked, 1)
+    assert entry.verdict.status is Status.TIMEOUT

@@ -1,0 +1,304 @@
+import csv
+import io
+import json
+import math
+
+import msgspec
+import pytest
+from fakes import Says, save_policy
+from rich.console import Console
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
+
+from cudal2 import policy
+from cudal2.archive import Archive
+from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
+from cudal2.evaluation import results
+from cudal2.evaluation import run as evaluate
+from cudal2.evaluation import terminal as evaluated
+from cudal2.evaluation.results import Row
+from cudal2.policy import sampling
+from cudal2.problem import Problem, grid
+from cudal2.records import STRICT, Candidate, HarnessFault, Timing, to_json
+from cudal2.train import judge
+from cudal2.worker import Worker
+
+NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
+
+
+class FakePool(Says):
+    """Finds the speedup that `speedups` says for a source, `default` otherwise; counts what it is asked."""
+
+    def __init__(self, default=1.0, environment=HERE, **speedups):
+        super().__init__(self.look, environment)
+        self.default = default
+        self.speedups = {candidate(text).source: value for text, value in speedups.items()}
+        self.asked = []
+
+    def look(self, one):
+        self.asked.append(one)
+        found = self.speedups.get(one.source, self.default)
+        return found if found is None else verdict(one, found or None, self.environment())
+
+
+@pytest.fixture
+def archive(tmp_path):
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        yield archive
+
+
+@pytest.fixture
+def run(tmp_path, archive):
+    def run(problems, judge=None, select=None, **options):
+        quiet = Console(file=io.StringIO())
+        pools = judge or FakePool(), select or FakePool()
+        return evaluate.run(tmp_path, problems, *pools, archive, console=quiet, **options)
+
+    return run
+
+
+def put(archive, text, speedup, problem=PROBLEM):
+    entry = candidate(text, problem)
+    archive.add(verdict(entry, speedup), entry, None)
+    return entry
+
+
+def test_the_reported_figure_is_the_judges_not_the_lucky_one(run, archive):
+    put(archive, "a", 9.0)
+    judge = FakePool(a=1.1)
+    (row,) = run([PROBLEM], judge)
+    assert row.timing.speedup == 1.1
+    assert [c.source for c in judge.asked] == [candidate("a").source]
+
+
+def test_the_best_of_a_neighbour_wins_where_it_is_faster_here(run, archive):
+    put(archive, "own", 1.2)
+    put(archive, "near", 1.1, NEAR)
+    put(archive, "far", 5.0, FAR)
+    select = FakePool(own=1.2, near=1.5, far=0.1)
+    (row,) = run([PROBLEM], FakePool(1.4), select)
+    assert (row.origin, row.timing.speedup, len(row.considered)) == (NEAR, 1.4, 3)
+    assert {c.problem for c in select.asked} == {PROBLEM}
+    (row,) = run([PROBLEM], FakePool(1.4), select, neighbours=0)
+    assert row.origin == PROBLEM
+
+
+def test_the_best_few_are_timed_against_one_another(run, archive):
+    """The archive's first was lucky; the fourth is not asked."""
+    for text, speedup in (("lucky", 1.9), ("good", 1.8), ("fair", 1.7), ("poor", 1.1)):
+        put(archive, text, speedup)
+    select = FakePool(lucky=1.2, good=1.6, fair=1.4, poor=9.0)
+    judge = FakePool(1.5)
+    run([PROBLEM], judge, select)
+    assert [one.source for one in judge.asked] == [candidate("good").source]
+    assert len(select.asked) == 3
+    run([PROBLEM], judge, select, finalists=1)
+    assert [one.source for one in judge.asked[1:]] == [candidate("lucky").source]
+
+
+def test_a_selection_recalls_nothing(tmp_path):
+    quick = WorkerConfig(cache=str(tmp_path))
+    with Worker(quick) as worker, Worker(evaluate.anew(quick)) as select, Worker(evaluate.strict(quick)) as strict:
+        assert len({one.key(candidate("a")) for one in (worker, select, strict)}) == 3
+
+
+def test_a_neighbours_kernel_that_fails_here_is_passed_over(run, archive):
+    put(archive, "near", 3.0, NEAR)
+    put(archive, "far", 2.0, FAR)
+    (row,) = run([PROBLEM], FakePool(1.0), FakePool(near=0, far=0.5))
+    assert row.origin == FAR
+
+
+def test_writes_json_and_a_row_of_csv_for_each_baseline(run, archive, tmp_path):
+    put(archive, "a", 1.5)
+    rows = run([PROBLEM, FAR], neighbours=0)
+    assert results.load(tmp_path).rows == tuple(rows)
+    assert results.load(tmp_path).environments == {HERE.fingerprint: HERE}
+    json.loads((tmp_path / "eval/results.json").read_text())
+    with (tmp_path / "eval/results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["m"], line["baseline"], line["status"]) for line in lines] == [
+        ("64", "torch", "ok"),
+        ("64", "torch-fp16", "ok"),
+        ("2048", "", "no kernel"),
+    ]
+
+
+def test_continues_where_it_was_killed(run, archive, tmp_path):
+    for problem in (PROBLEM, NEAR, FAR):
+        put(archive, problem.name, 1.5, problem)
+
+    class Killed(FakePool):
+        def look(self, one):
+            if len(self.asked) == 2:
+                raise KeyboardInterrupt
+            return super().look(one)
+
+    with pytest.raises(KeyboardInterrupt):
+        run([PROBLEM, NEAR, FAR], Killed(1.25))
+    assert len(results.load(tmp_path).rows) == 2
+    judge = FakePool(1.75)
+    rows = run([PROBLEM, NEAR, FAR], judge)
+    assert [row.timing.speedup for row in rows] == [1.25, 1.25, 1.75]
+    assert len(judge.asked) == 1
+
+
+def test_a_new_kernel_or_another_machine_is_measured_anew(run, archive, tmp_path):
+    put(archive, "a", 1.5)
+    run([PROBLEM], FakePool(1.25))
+    put(archive, "b", 2.5)
+    (row,) = run([PROBLEM], FakePool(1.75))
+    assert row.timing.speedup == 1.75
+    there = FakePool(0.5, environment=ELSEWHERE)
+    with pytest.raises(ValueError, match="another CPU"):
+        run([PROBLEM], there, there)
+    run([PROBLEM], there, there, anywhere=True)
+    found = results.load(tmp_path).rows
+    assert {row.fingerprint for row in found} == {HERE.fingerprint, ELSEWHERE.fingerprint}
+    assert row in found
+    assert found[-1].timing.speedup == 0.5
+
+
+def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
+    put(archive, "a", 1.5)
+    assert run([PROBLEM], FakePool(None)) == []
+    assert results.load(tmp_path).rows == ()
+    assert len(run([PROBLEM])) == 1
+
+
+def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
+    asked = []
+
+    def sampler(problem, shown, environment):
+        assert (shown, environment) == (archive, HERE)
+        asked.append(problem)
+        return [candidate(f"new {i}").source for i in range(3)]
+
+    put(archive, "near", 1.0, NEAR)
+    nn = Problem(64, 128, 256, "nn")
+    rows = run([NEAR, nn], sampler=sampler)
+    assert asked == [nn]
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert len(archive.ranked(nn, "cpu", HERE.fingerprint)) == 3
+    bad = Problem(64, 128, 512, "nn", "f16")
+    for _ in range(2):
+        (row,) = run([bad], select=FakePool(0), sampler=sampler)
+        assert row.status == results.NOTHING_ARCHIVED
+    assert asked == [nn, bad]
+
+
+def test_a_policy_writes_kernels_for_a_problem(tmp_path, archive):
+    path = save_policy(tmp_path / "policy")
+    config = EvalConfig(run="", samples=12, policy=PolicyConfig(path=str(path), max_new_tokens=8))
+    sources = evaluate.sampler(config)(PROBLEM, archive, HERE)
+    assert len(sources) == 12
+    assert any("hgemm()" in source for source in sources) and "" in sources
+    assert evaluate.sampler(config)(PROBLEM, archive, HERE) == sources
+
+
+def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
+    for index in range(6):
+        put(archive, f"good {index}", 1.0 + index, NEAR)
+    put(archive, "bad", None)
+    asked = []
+    monkeypatch.setattr(sampling, "sample", lambda model, words, prompts, *_: asked.extend(prompts) or prompts)
+    monkeypatch.setattr(policy, "load", lambda config: (None, None))
+    prompt = PromptConfig(template="instruct", exemplars=2, failures=1)
+    evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(PROBLEM, archive, HERE)
+    training = TrainConfig(run=str(tmp_path), seed=3, prompt=prompt)
+    assert asked == 2 * [judge.Judge(training, FakePool(), archive).prompt(PROBLEM, 0)]
+    assert "// good" in asked[0] and "// bad" in asked[0] and HERE.device in asked[0]
+
+
+def test_a_limit_takes_the_first_distinct_problems(run):
+    assert [row.problem for row in run([NEAR, NEAR, PROBLEM, FAR], limit=2)] == [NEAR, PROBLEM]
+
+
+def test_a_damaged_result_file_is_named(run, tmp_path):
+    run([PROBLEM])
+    (tmp_path / "eval/results.json").write_text('{"rows": [{"pro')
+    with pytest.raises(HarnessFault, match=r"results\.json"):
+        run([PROBLEM])
+
+
+def test_the_summary_is_the_geometric_mean_and_falls_back_where_uncertain():
+    def row(problem, speedup, **options):
+        return Row(problem=problem, fingerprint="f", status="ok", timings=(timing(speedup, **options),))
+
+    rows = [row(PROBLEM, 4.0), row(NEAR, 0.25), row(FAR, 1.3, spread=0.2)]
+    rows.append(Row(problem=FAR, fingerprint="f", status="wrong"))
+    found = results.summarise(rows)
+    assert found.shapes == 3
+    assert math.isclose(found.geomean, 1.3 ** (1 / 3))
+    assert math.isclose(found.dispatched, 4 ** (1 / 3))
+    assert (found.wins, found.sure_wins) == (2 / 3, 1 / 3)
+    assert {decade: s.shapes for decade, s in results.by_decade(rows).items()} == {6: 2, 10: 1}
+    assert results.summarise([]) is None
+
+
+def test_decades_of_the_grid_are_exact():
+    """2·64³ is 524,288 and 2·16384³ is 8.8e12."""
+    rows = [Row(problem=p, fingerprint="", status="ok", timings=(timing(1.0),)) for p in grid()]
+    found = results.by_decade(rows)
+    assert min(found) == 5 and max(found) == 12
+    assert sum(summary.shapes for summary in found.values()) == 1000
+
+
+def test_the_strict_worker_looks_harder():
+    quick = WorkerConfig()
+    strict = evaluate.strict(quick)
+    assert strict.min_pairs > quick.min_pairs and strict.precision < quick.precision
+    with pytest.raises(ValueError, match=r"use worker\.protocols=\[device\]"):
+        evaluate.strict(WorkerConfig(protocols=()))
+    hasty = msgspec.structs.replace(quick, min_pairs=3, max_pairs=7, confidence=0.7)
+    assert evaluate.strict(hasty).confidence == STRICT  # what is reported is what decides
+
+
+def test_intervals_are_called_what_they_are():
+    """By the least sure of them; a row of an earlier version, read from its JSON, states nothing."""
+    strict = timing(2.0)
+    quick = msgspec.structs.replace(strict, confidence=0.7)
+    written = json.loads(to_json(strict))
+    del written["confidence"]
+    former = msgspec.convert(written, Timing)
+    assert [results.called(of) for of in ([strict], [strict, quick], [former, strict], [])] == [
+        *("95% intervals", "70% intervals"),
+        *("intervals", "intervals"),
+    ]
+    assert [results.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_shows_every_shape_and_the_overall_figure(run, archive, terminal):
+    put(archive, "a", 1.5)
+    rows = run([PROBLEM, FAR], FakePool(1.25), neighbours=0)
+    out = io.StringIO()
+    evaluated.show(rows, Console(file=out, force_terminal=terminal, width=160))
+    assert ("64_128_256" in out.getvalue()) == terminal  # plain lines came with the run
+    assert "1.250" in out.getvalue() and "1 shapes" in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_gpus_protocols_are_told_apart(tmp_path, archive, terminal):
+    """Eight baselines on the device's clock and three on the host's: the fastest of each is shown, all are kept."""
+    on_device = [timing(1.5 + i / 10, f"device-{i}") for i in range(8)]
+    on_host = {protocol: [timing(speedup, f"{protocol}-{speedup}") for speedup in (1.4, 1.2, 1.3)]
+               for protocol in ("offline", "server")}  # fmt: skip
+    found = [msgspec.structs.replace(one, protocol="device") for one in on_device]
+    for protocol, timings in on_host.items():
+        found += [msgspec.structs.replace(one, protocol=protocol) for one in timings]
+
+    class Gpu(FakePool):
+        def look(self, one):
+            return msgspec.structs.replace(super().look(one), timings=tuple(found))
+
+    entry = Candidate(candidate("a").source, PROBLEM, "sm_90a")
+    archive.add(verdict(entry, 1.5), entry, None)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=220)
+    rows = evaluate.run(tmp_path, [PROBLEM], Gpu(), Gpu(), archive, target="sm_90a", console=console)
+    evaluated.show(rows, console)
+    for shown in ("1.500 [1.485, 1.515] device-0", "offline-1.2", "server-1.2"):
+        assert out.getvalue().count(shown) == 1
+    assert "device-1" not in out.getvalue() and "offline-1.3" not in out.getvalue()
+    with (tmp_path / "eval/results.csv").open() as file:
+        assert [line["baseline"] for line in csv.DictReader(file)] == [one.baseline for one in found]

@@ -1,0 +1,144 @@
+"""The gate names what it is shown, on every generation of instructions, and nothing in honest kernels."""
+
+from pathlib import Path
+
+import pytest
+
+from cudal2.problem import Problem
+from cudal2.records import CLOCKED, HarnessFault, Status
+from cudal2.target import find
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.compile import build, gate, toolchain
+from cudal2.worker.sandbox import jail
+
+SOURCES = Path(__file__).parents[1] / "sources"
+SUSPICIOUS = (SOURCES / "suspicious.cu").read_text()
+F32, F16 = Problem(64, 64, 64), Problem(64, 64, 64, accumulate="f16")
+ENTRY = """
+#include <cuda_fp16.h>
+__global__ void kernel(__half* C) { *C = 1; }
+extern "C" cudaError_t hgemm(const __half*, const __half*, __half* C, int, int, int, void*, cudaStream_t stream) {
+    kernel<<<1, 1, 0, stream>>>(C);
+    return cudaGetLastError();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """Builds a source and returns the findings: `judge(source, "sm_90a", "-DF16", problem=F32)`."""
+    try:
+        toolchain.find()
+    except HarnessFault as fault:
+        pytest.skip(str(fault))
+    if toolchain.nvdisasm() is None:
+        pytest.skip("nvdisasm is not installed")
+    cache, kind = Cache(tmp_path_factory.mktemp("cache")), jail.choose("auto")
+
+    def judged(source: str, target: str, *flags: str, problem: Problem = F32) -> tuple[gate.Finding, ...]:
+        built = build.build(source, find(target), cache, kind, 60, extra_flags=flags)
+        assert built.status is Status.OK, built.log
+        return gate.inspect(built, problem, cache, kind)
+
+    return judged
+
+
+CASES = {
+    "mma": ("sm_80", "F16 BF16", {"fp16_accumulate", "bf16_mma"}),
+    "narrow integers": ("sm_80", "S4", {"integer_mma"}),
+    "bits": ("sm_80", "B1", {"integer_mma"}),
+    "bytes": ("sm_80", "S8", {"integer_mma"}),
+    "eight-bit floats": ("sm_89", "E4M3", {"fp8_mma"}),
+    "wgmma": ("sm_90a", "F16_WGMMA BF16_WGMMA", {"fp16_accumulate", "bf16_mma"}),
+    "narrow wgmma": ("sm_90a", "S8_WGMMA E4M3_WGMMA", {"integer_mma", "fp8_mma"}),
+    "narrow inputs to an honest mma": ("sm_90a", "E4M3", {"fp8_mma"}),
+    "tcgen05": ("sm_100a", "S8_TCGEN05 E4M3_TCGEN05", {"integer_mma", "fp8_mma"}),
+    "four-bit floats": ("sm_120a", "E2M1", {"fp8_mma"}),
+    "cycles": ("sm_90a", "CLOCK", {"clock_read"}),
+    "nanoseconds": ("sm_90a", "GLOBALTIMER", {"clock_read"}),
+    "device memory": ("sm_90a", "MALLOC", {"unresolved_symbols"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_thing_has_its_name(judge, case):
+    target, defines, names = CASES[case]
+    found = judge(SUSPICIOUS, target, *(f"-D{define}" for define in defines.split()))
+    assert {finding.name for finding in found} == names
+    for finding in found:
+        assert finding.fatal and finding.detail
+        imprecise = finding.name == "fp16_accumulate"
+        assert finding.status is (Status.IMPRECISE if imprecise else Status.REJECTED)
+
+
+def test_an_f16_problem_may_accumulate_in_f16(judge):
+    found = judge(SUSPICIOUS, "sm_80", "-DF16", "-DBF16", problem=F16)
+    assert {finding.name for finding in found} == {"bf16_mma"}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("define", ["GLOBALS", "BY_POINTER", "BY_INDEX", "EMPTY"])
+def test_only_globals_that_code_can_reach_are_state(judge, target, define):
+    found = judge(SUSPICIOUS, target, f"-D{define}")
+    assert [finding.name for finding in found] == ([] if define == "EMPTY" else ["writable_globals"])
+
+
+@pytest.mark.slow
+def test_nothing_speaks_against_cute(judge):
+    if not toolchain.cutlass():
+        pytest.skip("CUTLASS is not installed")
+    assert judge((SOURCES / "cute.cu").read_text(), "sm_90a") == ()
+
+
+@pytest.mark.parametrize(("target", "defines"), [("sm_80", ""), ("sm_90a", ""), ("sm_100a", "F16_TCGEN05")])
+def test_nothing_speaks_against_honest_kernels(judge, target, defines):
+    assert judge(SUSPICIOUS, target, *(f"-D{define}" for define in defines.split())) == ()
+
+
+def test_host_code_may_not_pose_as_the_vendor(judge):
+    posing = '\n#include <dlfcn.h>\nextern "C" int cublasGemmEx() { return dlopen("x", 1) != nullptr; }\n'
+    found = judge(ENTRY + posing, "sm_80")
+    assert [(finding.name, finding.fatal) for finding in found] == [("extra_symbols", True), ("extra_symbols", False)]
+    assert "cublasGemmEx" in found[0].detail and "dlopen" in found[1].detail
+
+
+def test_a_section_of_the_object_is_not_the_kernel(judge):
+    """Bytes that host code places where the runtime looks for kernels do not change what is judged."""
+    posing = '\nasm(".pushsection .nv_fatbin,\\"a\\"\\n.fill 4096\\n.popsection");\n'
+    assert judge(ENTRY + posing, "sm_80") == ()
+
+
+def test_a_source_without_kernel_or_entry_point(judge):
+    empty = "#include <cuda_runtime.h>\nint helper() { return 1; }\n"
+    assert {finding.name for finding in judge(empty, "sm_80")} == {"no_kernel", "no_entry"}
+    unused = ENTRY.replace('extern "C" ', "")
+    assert {finding.name for finding in judge(unused, "sm_80")} == {"no_entry"}
+
+
+def test_what_is_no_cubin_is_a_finding_not_a_fault(tmp_path, judge):
+    broken = build.CudaBuild(Status.OK, library=b"\x7fELF" + bytes(80), cubin=b"\x7fELF\2\1\1" + bytes(9000))
+    found = gate.inspect(broken, F32, Cache(tmp_path), jail.choose("auto"))
+    assert "unreadable" in {finding.name for finding in found} and all(finding.fatal for finding in found)
+
+
+def test_findings_are_recalled(tmp_path, judge, monkeypatch):
+    cache, kind = Cache(tmp_path), jail.choose("auto")
+    built = build.build(ENTRY, find("sm_80"), cache, kind, 60)
+    first = gate.inspect(built, F32, cache, kind)
+    monkeypatch.setattr(toolchain, "nvdisasm", lambda: None)
+    assert gate.inspect(built, F32, cache, kind) == first
+    with pytest.raises(HarnessFault, match="nvdisasm"):  # another problem is another question
+        gate.inspect(built, F16, cache, kind)
+
+
+@pytest.mark.parametrize("code", [None, -9, 137])
+def test_a_disassembler_that_was_stopped_says_nothing_about_the_kernel(tmp_path, monkeypatch, code):
+    """With more time, or memory, it may read it: the finding is a clock's and is not kept."""
+    monkeypatch.setattr(toolchain, "nvdisasm", lambda: Path("/usr/bin/nvdisasm"))
+    monkeypatch.setattr(gate.jail, "run", lambda *_, **__: code)
+    built = build.CudaBuild(Status.OK, library=b"\x7fELF", cubin=b"\x7fELF")
+    (found,) = gate.inspect(built, F32, Cache(tmp_path), "off")
+    assert found.fatal and found.status in CLOCKED
+    monkeypatch.setattr(gate.jail, "run", lambda *_, **__: 1)
+    (found,) = gate.inspect(built, F32, Cache(tmp_path), "off")
+    assert found.fatal and found.status is Status.REJECTED
