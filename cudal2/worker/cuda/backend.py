@@ -82,7 +82,7 @@ class CudaBackend:
         try:
             with self._planners:
                 clock = time.perf_counter()
-                recording = self._record(made.library, candidate.problem, foreign.stream if foreign else "own")
+                recording = self._record(made.library, candidate.problem, foreign)
             seconds["plan"] = time.perf_counter() - clock
         except plan.PlanError as error:
             return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
@@ -99,9 +99,10 @@ class CudaBackend:
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         return abi.headers() if candidate.abi == "cuda-l2" else frozenset()
 
-    def _record(self, library: bytes, problem: Problem, stream: str) -> plan.Recording:
+    def _record(self, library: bytes, problem: Problem, foreign: abi.Adapted | None) -> plan.Recording:
         place = layout(problem)
-        text = session.record(library, place, self.kind, self.config.run_seconds, stream)
+        how = (foreign.stream, foreign.rehearsed) if foreign else ()
+        text = session.record(library, place, self.kind, self.config.run_seconds, *how)
         return plan.decode(text, place.sets, WORKSPACE_LIMIT)
 
     def judge(self, prepared: Prepared, problem: Problem) -> Outcome:

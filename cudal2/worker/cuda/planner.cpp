@@ -1,9 +1,9 @@
 // Runs a candidate's launcher under stream capture, in jail, and writes down what it would have launched.
 //
-//   planner KERNEL.so FD SETS STRIDE A B C WORKSPACE LIMIT M N K STREAM
+//   planner KERNEL.so FD SETS STRIDE A B C WORKSPACE LIMIT M N K STREAM REHEARSED
 //
 // Buffers lie at BASE + set * STRIDE + A (B, C); the workspace at BASE + WORKSPACE, at most LIMIT bytes. STREAM is "own" or
-// "per-thread". Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON
+// "per-thread"; REHEARSED 1 where a call that is not recorded comes first. Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON
 // object, `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever
 // reads it must treat it as data.
 #include <dlfcn.h>
@@ -172,12 +172,21 @@ static std::string record(char** argument) {
     if (!launch) throw Refused("no extern \"C\" function hgemm is defined");
     const size_t workspace = size ? size(m, n, k) : 0;
     if (workspace > limit) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
+    const auto call = [&](CUdeviceptr base) {
+        return launch((void*)(base + a), (void*)(base + b), (void*)(base + c), m, n, k, (void*)(BASE + offset), stream);
+    };
+    if (std::string(argument[14]) == "1") {
+        const int code = call(BASE);
+        const CUresult ended = cuCtxSynchronize();
+        if (code || ended)
+            throw Refused("the call before the recorded ones returned " + error_name((CUresult)(code ? code : (int)ended)));
+    }
     std::string plans;
     for (size_t set = 0; set < sets; ++set) {
         const CUdeviceptr base = BASE + set * stride;
         CUgraph graph = nullptr;
         CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        const int code = launch((void*)(base + a), (void*)(base + b), (void*)(base + c), m, n, k, (void*)(BASE + offset), stream);
+        const int code = call(base);
         const CUresult ended = cuStreamEndCapture(stream, &graph);
         if (cannot_be_captured(code) || cannot_be_captured(ended))
             throw Refused("the launcher synchronises, allocates or uses another stream: " +
@@ -191,7 +200,7 @@ static std::string record(char** argument) {
 }
 
 int main(int count, char** argument) {
-    if (count != 14) return 2;
+    if (count != 15) return 2;
     std::string out;
     try {
         out = record(argument);

@@ -70,10 +70,13 @@ def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -
     )
 
 
-def record(library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stream: str = "own") -> bytes:
+def record(
+    library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stream: str = "own", rehearsed: bool = False
+) -> bytes:
     """What the planner wrote about a candidate's shared object, within `seconds`.
 
     `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
+    `rehearsed`: it is called once before, on the GPU, so that it can choose among its kernels by timing them.
 
     Raises PlanError where the candidate did not let it, CandidateFailed where it took too long.
     """
@@ -84,7 +87,7 @@ def record(library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stre
     try:
         kernel = folder / "kernel.so"
         kernel.write_bytes(library)
-        command = [programs() / "planner", kernel, *numbers, p.m, p.n, p.k, stream]
+        command = [programs() / "planner", kernel, *numbers, p.m, p.n, p.k, stream, int(rehearsed)]
         process = _start(kind, [str(word) for word in command], [folder], write)
         os.close(write)
         write = -1

@@ -27,7 +27,10 @@ FLAGS = (
     *("--use_fast_math", "--expt-extended-lambda", "-diag-suppress=177"),
 )
 
-STANDARD = frozenset("iostream stdexcept string stdio.h cstdio float.h cfloat cuda_bf16.h cuda_fp8.h".split())
+STANDARD = frozenset(
+    "atomic cfloat cstdio cuda_bf16.h cuda_fp8.h float.h functional iostream memory mutex new".split()
+    + "stdexcept stdio.h string".split()
+)
 
 _TENSOR = r"(?:const\s+)?(?:torch|at)\s*::\s*Tensor\s*(?:const\s*)?&{0,2}\s*(\w+)\s*"
 _ENTRY = re.compile(rf"\b(\w+)\s*\(\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR}\)\s*\{{")
@@ -40,8 +43,8 @@ class Adapted(msgspec.Struct, frozen=True):
     """A published source behind the kernel contract, and what its build and its recording need.
 
     `source` starts with the published text, byte for byte. `flags` follow the worker's own; `includes` are folders of
-    headers. `stream` is the stream the planner must capture (`cudaStreamPerThread`). `notes` say, for the record, where
-    the recorded call differs from the published one.
+    headers. `stream` is the stream the planner must capture (`cudaStreamPerThread`), and `rehearsed` whether it makes a
+    call before that is not recorded. `notes` say, for the record, where the recorded call differs from the published.
     """
 
     source: str
@@ -49,6 +52,7 @@ class Adapted(msgspec.Struct, frozen=True):
     includes: tuple[Path, ...]
     notes: tuple[str, ...] = ()
     stream: Literal["per-thread"] = "per-thread"
+    rehearsed: bool = False
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -72,6 +76,7 @@ def adapt(source: str, problem: Problem) -> Adapted:
         flags=FLAGS,
         includes=(SHIM,),
         notes=tuple(_notes(source, problem, allocates)),
+        rehearsed=_times_itself(source),
     )
 
 
@@ -129,8 +134,14 @@ def _notes(source: str, problem: Problem, allocates: bool):
         yield "its cudaMalloc is served from the workspace"
     if re.search(r"\bcuda(?:Device|Stream)Synchronize\s*\(", source):
         yield "its synchronisation is left out while it is recorded"
-    if "cudaEventElapsedTime" in source:
-        yield "it chooses among kernels by timing them on its first call, which cannot be recorded"
+    if _times_itself(source):
+        yield "it chooses among kernels by timing them on its first call, which is made before the recorded ones"
+    if "cudaStreamCreate" in source:
+        yield "its own streams are the recorded one"
+
+
+def _times_itself(source: str) -> bool:
+    return "cudaEventElapsedTime" in source
 
 
 def _entry(source: str) -> _Entry:

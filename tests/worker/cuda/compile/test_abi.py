@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
+from cudal2.records import Candidate
+from cudal2.target import for_capability
+from cudal2.worker import Worker
 from cudal2.worker.cuda.compile import abi
 
 NOT_SUPPORTED, UNKNOWN = 801, 999  # cudaError_t
@@ -114,13 +118,56 @@ void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_maj
 
 SECOND_STREAM = """
 #include <torch/extension.h>
+#include <sstream>
+#include <mutex>
 void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
-  try {
-    cudaStream_t mine;
-    cudaStreamCreateWithFlags(&mine, cudaStreamNonBlocking);
-  } catch (...) {  // published kernels fall back from one configuration to the next
-    throw std::runtime_error("all configurations failed");
+  static std::once_flag once;
+  static cudaStream_t mine;
+  std::call_once(once, [] { cudaStreamCreateWithFlags(&mine, cudaStreamNonBlocking); });
+  std::ostringstream text;
+  text << "same " << (mine == cudaStreamPerThread) << " destroyed " << (cudaStreamDestroy(mine) == cudaSuccess);
+  throw std::runtime_error(text.str());
+}
+"""
+
+TIMES_ITSELF = """
+#include <torch/extension.h>
+#include <torch/types.h>
+template <int SIDE>
+__global__ void multiply(const __half* a, const __half* b, __half* c, int m, int n, int k) {
+  const int row = blockIdx.y * SIDE + threadIdx.y, column = blockIdx.x * SIDE + threadIdx.x;
+  if (row >= m || column >= n) return;
+  float sum = 0;
+  for (int i = 0; i < k; ++i) sum += __half2float(a[row * k + i]) * __half2float(b[i * n + column]);
+  c[row * n + column] = __float2half(sum);
+}
+void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
+  const int m = a.size(0), k = a.size(1), n = b.size(1);
+  const auto* pa = reinterpret_cast<const __half*>(a.data_ptr());
+  const auto* pb = reinterpret_cast<const __half*>(b.data_ptr());
+  auto* pc = reinterpret_cast<__half*>(c.data_ptr());
+  static int best = -1;
+  static cudaStream_t stream;
+  auto launch = [&](int which) {
+    if (which) multiply<16><<<dim3((n + 15) / 16, (m + 15) / 16), dim3(16, 16), 0, stream>>>(pa, pb, pc, m, n, k);
+    else multiply<8><<<dim3((n + 7) / 8, (m + 7) / 8), dim3(8, 8), 0, stream>>>(pa, pb, pc, m, n, k);
+  };
+  if (best < 0) {
+    cudaStreamCreate(&stream);
+    cudaEvent_t begin, end;
+    cudaEventCreate(&begin);
+    cudaEventCreate(&end);
+    float took[2];
+    for (int which = 0; which < 2; ++which) {
+      cudaEventRecord(begin, stream);
+      for (int i = 0; i < 10; ++i) launch(which);
+      cudaEventRecord(end, stream);
+      cudaEventSynchronize(end);
+      cudaEventElapsedTime(&took[which], begin, end);
+    }
+    best = took[1] < took[0];
   }
+  launch(best);
 }
 """
 
@@ -228,10 +275,17 @@ def test_allocating_with_torch_ends_the_call_with_its_reason(tmp_path, capfd):
 
 
 @needs_nvcc
-def test_a_stream_of_its_own_ends_the_call_with_its_reason(tmp_path, capfd):
+def test_a_stream_of_its_own_is_the_recorded_one(tmp_path, capfd):
     problem = Problem(64, 64, 64)
-    assert call(build(tmp_path, SECOND_STREAM, problem), problem) == NOT_SUPPORTED
-    assert "stream of its own" in capfd.readouterr().err
+    assert call(build(tmp_path, SECOND_STREAM, problem), problem) == UNKNOWN
+    assert "same 1 destroyed 1" in capfd.readouterr().err
+
+
+@needs_nvcc
+def test_a_kernel_that_times_itself_is_called_once_before_it_is_recorded(tmp_path):
+    assert abi.adapt(TIMES_ITSELF, Problem(64, 64, 64, "nn")).rehearsed
+    assert not abi.adapt(ROW_MAJOR, Problem(64, 64, 64, "nn")).rehearsed
+    build(tmp_path, TIMES_ITSELF, Problem(64, 64, 64, "nn"))
 
 
 @needs_nvcc
@@ -282,3 +336,14 @@ def test_the_published_function_multiplies_through_the_contract(source, tmp_path
     torch.cuda.synchronize()
     right = b.float() if problem.layout == "nn" else b.float().T
     torch.testing.assert_close(c.float(), a.float() @ right, rtol=2e-3, atol=2e-2)
+
+
+@needs_nvcc
+@needs_gpu
+@pytest.mark.gpu
+def test_a_kernel_that_times_itself_is_judged(tmp_path):
+    target = for_capability(*torch.cuda.get_device_capability()).name
+    config = WorkerConfig(cache=str(tmp_path), timing_seconds=0.2, min_pairs=3, disturbed=1e3)
+    with Worker(config, target) as worker:
+        verdict = worker.evaluate(Candidate(TIMES_ITSELF, Problem(264, 200, 328, "nn"), target, "cuda-l2"))
+    assert verdict.ok, verdict.reason

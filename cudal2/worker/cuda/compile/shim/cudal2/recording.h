@@ -4,8 +4,11 @@
 //   cudaMalloc          is served from the contract's workspace, whose addresses exist again at replay;
 //   cudaFree            gives it back;
 //   synchronisation     does nothing while recording: the recorded nodes are ordered anyway;
-//   timing with events, streams of their own, copies to the host
-//                       cannot be replayed: the call ends with a reason.
+//   a stream of their own
+//                       is the one that is recorded: issued in order, the work of several streams is right on one;
+//   timing with events, copies to the host
+//                       work in the call that is made before the recorded ones, where a kernel chooses among several
+//                       by timing them; they cannot be replayed: a recorded call ends with a reason.
 // Included ahead of everything else, so that CUTLASS's own allocations take the same path.
 #pragma once
 #include <cuda_runtime.h>
@@ -105,9 +108,11 @@ inline cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind
 }
 
 template <class... Arguments>
-cudaError_t own_stream(Arguments...) {
-  refuse("makes a stream of its own");
+cudaError_t own_stream(cudaStream_t* stream, Arguments...) {
+  *stream = cudaStreamPerThread;
+  return cudaSuccess;
 }
+inline cudaError_t end_stream(cudaStream_t) { return cudaSuccess; }
 
 }  // namespace cudal2
 
@@ -129,3 +134,4 @@ cudaError_t own_stream(Arguments...) {
 #define cudaStreamCreate(...) cudal2::own_stream(__VA_ARGS__)
 #define cudaStreamCreateWithFlags(...) cudal2::own_stream(__VA_ARGS__)
 #define cudaStreamCreateWithPriority(...) cudal2::own_stream(__VA_ARGS__)
+#define cudaStreamDestroy(...) cudal2::end_stream(__VA_ARGS__)

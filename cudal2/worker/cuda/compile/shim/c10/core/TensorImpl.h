@@ -1,0 +1,2 @@
+#pragma once
+#include "cudal2/torch.h"
