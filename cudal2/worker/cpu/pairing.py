@@ -148,11 +148,16 @@ def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: floa
 def fastest_seconds(side: Side, stage: Stage) -> float:
     """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds."""
     first, batch = stage.arena.first_timed, stage.config.batch_ms / 1e3
-    stage.fill(first, stage.most)
+    stage.fill(first, 1)
     fastest = min(side.run(first, 1) for _ in range(GUESSES))
     for _ in range(BASELINE_BATCHES):
-        stage.wake(side, fastest)
-        # A single call is told mostly by what waking up takes, so the first batches are short.
+        # As in pairs: on slots that others wrote last. A single call is told mostly by what waking up takes, so the
+        # first batches are short.
         calls = timing.calls_for(fastest, batch, stage.most)
+        first = stage.next_window(first, calls)
+        stage.wake(side, fastest)
+        stage.fill(first, calls)
+        stage.poison(first, calls)
         fastest = min(fastest, side.run(first, calls) / calls)
+        first += calls
     return fastest

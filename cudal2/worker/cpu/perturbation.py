@@ -53,7 +53,7 @@ class Perturbation:
     def __call__(self) -> None:
         running = self._running()
         # The search may have ended behind calls that were done early, with one before them still running.
-        for call in range(max(0, running - MOST), running):
+        for call in range(max(0, running - MOST), min(running, self._calls - 1)):
             if self._written(call + 1) and not self._written(call):
                 self.early = self._first + call + 1
         for call, (place, value) in enumerate(self._changes, running + 1):

@@ -58,6 +58,16 @@ def test_nothing_beyond_the_batch_changes(arena: Arena, done: int) -> None:
     assert not changes(arena, perturbation) and not perturbation.changed
 
 
+def test_a_batch_that_is_over_at_the_last_slot_is_looked_at_no_further(arena: Arena) -> None:
+    """Behind it lies no memory."""
+    first = arena.count - 20
+    for part in arena.outputs(first, 20):
+        part.fill_(1)
+    perturbation = Perturbation(arena, first, 20)
+    perturbation()
+    assert not perturbation.changed and perturbation.early is None
+
+
 def test_the_baseline_is_looked_at_as_long_and_left_as_it_is(arena: Arena) -> None:
     perturbation = Perturbation(arena, FIRST, CALLS, change=False)
     assert not changes(arena, perturbation) and not perturbation.changed
