@@ -198,11 +198,15 @@ class TrainConfig(_Config, frozen=True):
 
 
 class SftConfig(_Config, frozen=True):
-    """Supervised training of the kernel LM from scratch on sources drawn from the families."""
+    """Supervised training of the kernel LM from scratch on sources drawn from the families.
+
+    `plan` has each source begin with its family and knobs as comments.
+    """
 
     run: str
     seed: int = 0
     target: str = "cpu"
+    plan: bool = False
     samples: int = 60_000
     epochs: float = 2.0
     batch_size: int = 16

@@ -131,6 +131,14 @@ def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumul
             return Sample(family.name, layout, knobs, render(family, knobs, layout))
 
 
+def plan(sample: Sample) -> str:
+    """The setting of a sample as comments, a line for the family and for each knob: what an author decides before he
+    writes. A model that writes them first finds later what it has decided, in one place, and keeps to it.
+    """
+    chosen = {"family": sample.family, **sample.knobs}
+    return "".join(f"// {name}: {value}\n" for name, value in chosen.items())
+
+
 def held_out(problem: Problem) -> bool:
     """Whether a shape is kept from training: the same about one in ten for every layout and accumulator."""
     return int(digest("held out", problem.mnk)[:8], 16) < HELD_OUT_SHARE * 2**32

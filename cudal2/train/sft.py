@@ -32,11 +32,12 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import load, prompts, sampling, tokenizer
 from cudal2.policy.model import create
-from cudal2.problem import Accumulate, Layout, Problem
+from cudal2.problem import Layout
 from cudal2.records import Candidate, HarnessFault
 from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
 from cudal2.train.devices import one_gpu
+from cudal2.train.examples import Example, draw
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.worker.pool import Pool, check
 
@@ -47,9 +48,6 @@ ENUMERABLE = 1 << 20
 LOG_STEPS = 10
 RECORD = "sft.json"
 """The configuration that made a policy, in the policy's folder."""
-
-Example = tuple[str, str]
-"""A prompt and the source that completes it."""
 
 
 def run(config: SftConfig) -> None:
@@ -118,31 +116,6 @@ def _already_trained(policy: Path, config: SftConfig) -> bool:
     if changed := changes(made_by, config, ("run", "verify", "worker.", "tracker.")):
         raise ValueError(f"{policy} was trained with another configuration ({changed}); {remedy}")
     return True
-
-
-def draw(config: SftConfig) -> list[Example]:
-    """`config.samples` pairs of prompt and source; no prompt names a held-out shape."""
-    target = find(config.target)
-    rng = random.Random(config.seed)
-    examples = []
-    for _ in range(config.samples):
-        layout = rng.choice(get_args(Layout))
-        problem = _problem(rng, layout)
-        prompt = prompts.render(config.prompt, False, problem, target)
-        assert isinstance(prompt, str)
-        examples.append((prompt, corpus.draw(target, layout, rng, problem.accumulate).source))
-    return examples
-
-
-def _problem(rng: random.Random, layout: Layout) -> Problem:
-    """A training shape of the corpus or, once in four, any at all, so that every prompt token is learnt."""
-    if rng.random() < 0.75:
-        problem = corpus.draw_problem(rng, layout)
-    else:
-        m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
-        problem = Problem(m, n, k, layout)
-    problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
-    return _problem(rng, layout) if corpus.held_out(problem) else problem
 
 
 def encode(words: PreTrainedTokenizerFast, examples: Sequence[Example], context: int) -> list[dict[str, list[int]]]:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 
 import pytest
 import torch
@@ -14,11 +13,11 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import load as load_policy
 from cudal2.policy import tokenizer
-from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.target import CPU, TARGETS, find
+from cudal2.target import CPU, find
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
+from cudal2.train.examples import draw
 from cudal2.train.folder import only_trainer_of, record
 
 TINY = ["samples=300", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
@@ -129,37 +128,6 @@ class Stop:
         raise KeyboardInterrupt
 
 
-def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(tmp_path):
-    examples = sft.draw(config(tmp_path, "samples=3000"))
-    seen = set()
-    for prompt, _ in examples:
-        seen.update(re.findall(r"<\|.*?\|>", prompt))
-        sizes: list[int] = []
-        for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
-            sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
-        assert not corpus.held_out(Problem(*sizes))
-    elsewhere = {f"<|{target}|>" for target in TARGETS} - {"<|cpu|>"}
-    assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
-
-
-def test_knobs_do_not_depend_on_the_shape(tmp_path):
-    """The same draws of sources, whatever the shapes: mutual information would show as different mixes."""
-    examples = sft.draw(config(tmp_path, "samples=4000"))
-    small = [source for prompt, source in examples if "<|m=64|>" in prompt]
-    large = [source for prompt, source in examples if "<|m=1024|>" in prompt]
-    shares = [sum("omp parallel" in source for source in group) / len(group) for group in (small, large)]
-    assert abs(shares[0] - shares[1]) < 0.1
-
-
-def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks(tmp_path):
-    """A kernel that sums in f32 serves either problem, one that sums in f16 only those content with that."""
-    examples = sft.draw(config(tmp_path, "target=sm_90a", "samples=400"))
-    assert len({source for _, source in examples}) > 380
-    half = re.compile(r"f16\.f16\.f16|F16F16F16|accumulator, [^>]*half")
-    asked = [re.findall(r"<\|(f\d\d)\|>", prompt)[0] for prompt, source in examples if half.search(source)]
-    assert set(asked) == {"f16"}
-
-
 def test_families_too_large_to_render_are_not_looked_through():
     target = find("sm_90a")
     text = corpus.draw(target, "tn", random.Random(0)).source
@@ -167,7 +135,7 @@ def test_families_too_large_to_render_are_not_looked_through():
 
 
 def test_only_the_source_is_learnt(tmp_path):
-    examples = sft.draw(config(tmp_path))
+    examples = draw(config(tmp_path))
     words = tokenizer.train([source for _, source in examples], 2048)
     for row, (prompt, source) in zip(sft.encode(words, examples, 512), examples):
         learnt = [label for label in row["labels"] if label != -100]

@@ -1,0 +1,69 @@
+"""What a kernel LM is shown: never a held-out shape, the same for every number of cores, and the plan it asks for."""
+
+import re
+
+import pytest
+
+from cudal2 import corpus
+from cudal2.config import SftConfig
+from cudal2.policy import tokenizer
+from cudal2.problem import Problem
+from cudal2.target import TARGETS, find
+from cudal2.train import examples as drawing
+from cudal2.train.examples import draw
+
+
+def config(**fields) -> SftConfig:
+    return SftConfig(run="", **fields)
+
+
+def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(monkeypatch):
+    several = draw(config(samples=1200))
+    monkeypatch.setattr(drawing.os, "sched_getaffinity", lambda _: {0})
+    assert draw(config(samples=700)) == several[:700]
+    assert draw(config(samples=700, seed=1)) != several[:700]
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_a_plan_names_the_family_and_every_knob_and_the_source_follows(target):
+    with_plan, without = (draw(config(target=target, samples=20, plan=plan)) for plan in (True, False))
+    for (prompt, planned), (same, source) in zip(with_plan, without):
+        assert prompt == same and planned.endswith(source)
+        lines = planned.removesuffix(source).splitlines()
+        plan = dict(line.removeprefix("// ").split(": ") for line in lines)
+        name = plan.pop("family")
+        family = next(family for family in corpus.families(find(target)) if family.name == name)
+        knobs = {name: next(v for v in family.knobs[name] if str(v) == value) for name, value in plan.items()}
+        layouts = [layout for layout in family.layouts if not corpus.refusal(family, knobs, layout)]
+        assert source in [corpus.render(family, knobs, layout) for layout in layouts]
+
+
+def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs():
+    examples = draw(config(samples=3000))
+    seen = set()
+    for prompt, _ in examples:
+        seen.update(re.findall(r"<\|.*?\|>", prompt))
+        sizes: list[int] = []
+        for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
+            sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
+        assert not corpus.held_out(Problem(*sizes))
+    elsewhere = {f"<|{target}|>" for target in TARGETS} - {"<|cpu|>"}
+    assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
+
+
+def test_knobs_do_not_depend_on_the_shape():
+    """The same draws of sources, whatever the shapes: mutual information would show as different mixes."""
+    examples = draw(config(samples=4000))
+    small = [source for prompt, source in examples if "<|m=64|>" in prompt]
+    large = [source for prompt, source in examples if "<|m=1024|>" in prompt]
+    shares = [sum("omp parallel" in source for source in group) / len(group) for group in (small, large)]
+    assert abs(shares[0] - shares[1]) < 0.1
+
+
+def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks():
+    """A kernel that sums in f32 serves either problem, one that sums in f16 only those content with that."""
+    examples = draw(config(target="sm_90a", samples=400))
+    assert len({source for _, source in examples}) > 380
+    half = re.compile(r"f16\.f16\.f16|F16F16F16|accumulator, [^>]*half")
+    asked = [re.findall(r"<\|(f\d\d)\|>", prompt)[0] for prompt, source in examples if half.search(source)]
+    assert set(asked) == {"f16"}
