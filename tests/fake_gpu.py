@@ -35,17 +35,17 @@ class Candidate:
     def __init__(self, arena: Arena) -> None:
         self.arena, self.calls, self.seconds = arena, 0, 1e-6
 
-    def __call__(self, sets, salts=()):
+    def __call__(self, sets, perturbations=()):
         for position, number in enumerate(sets):
-            if salts:
-                offset, value = salts[position]
+            if perturbations:
+                offset, value = perturbations[position]
                 self.arena.memory[offset // 2] = value
             self.calls += 1
             self.call(number)
         return len(sets) * self.seconds, len(sets) * self.seconds + 1e-5
 
-    def host(self, sets, gap, salts=()):
-        self(sets, salts)
+    def host(self, sets, gap, perturbations=()):
+        self(sets, perturbations)
         return [2e-5 if gap else 1e-5] * len(sets)
 
     def call(self, number: int) -> None:
@@ -59,5 +59,5 @@ class Candidate:
         self.arena.c[number] = c
 
     def head(self):
-        start = self.arena.layout.workspace // 2
+        start = self.arena.buffers.workspace // 2
         return self.arena.memory[start : start + self.workspace // 2]

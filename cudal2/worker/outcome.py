@@ -15,6 +15,10 @@ class CandidateFailed(Exception):
         super().__init__(reason)
         self.status, self.reason = status, reason
 
+    def outcome(self, found: "Outcome", seconds: dict[str, float]) -> "Outcome":
+        """Of a bench that has `found` so much before it failed."""
+        return msgspec.structs.replace(found, status=self.status, reason=self.reason, seconds=seconds)
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """What a bench found; the fields are those of `Verdict`."""
@@ -45,16 +49,3 @@ def raise_finding(found: verify.Finding | None) -> None:
     """Turn what verification found into the candidate's failure."""
     if found:
         raise CandidateFailed(*found)
-
-
-def derived(paired: Timing, name: str, ratio: float) -> Timing:
-    """The same candidate against a baseline that is `ratio` times slower than the paired one."""
-    return msgspec.structs.replace(
-        paired,
-        baseline=name,
-        baseline_us=paired.baseline_us * ratio,
-        speedup=paired.speedup * ratio,
-        low=paired.low * ratio,
-        high=paired.high * ratio,
-        paired=False,
-    )

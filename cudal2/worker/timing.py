@@ -7,7 +7,6 @@ its interval is that of the sign test, corrected for the looks after which timin
 
 import math
 import time
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -15,10 +14,6 @@ import numpy as np
 from cudal2.config import WorkerConfig
 from cudal2.records import HarnessFault, Timing
 from cudal2.worker import looks
-
-TRIES = 3
-BUSY = "Stop other programs; on a processor, set worker.threads to the number of cores that are free"
-"""The remedy where something else is at work."""
 
 
 class Speedup(msgspec.Struct, frozen=True):
@@ -91,16 +86,26 @@ def summary(
     )
 
 
-def undisturbed(measure: Callable[[], Timing], alone: float, most: float) -> Timing:
-    """What `measure` finds, again where something else was at work beside it.
+def derived(paired: Timing, seconds: dict[str, float]) -> list[Timing]:
+    """The same candidate against the other baselines, fastest first: by the ratios of their `seconds` alone.
 
-    So it was where the baseline took `most` times its seconds `alone`, or where the interval spans that factor.
-    Raises HarnessFault after a few tries.
+    `seconds` a call are by name; the paired baseline is among them.
     """
-    for _ in range(TRIES):
-        found = measure()
-        slowdown, span = found.baseline_us / alone / 1e6, found.high / found.low
-        if slowdown <= most and span <= most:
-            return found
-    said = f"{found.baseline} takes {slowdown:.1f} times as long as alone, the interval spans a factor of {span:.1f}"
-    raise HarnessFault(f"the machine is too busy to time: {said}", BUSY)
+    return [
+        _scaled(paired, name, seconds[name] / seconds[paired.baseline])
+        for name in sorted(seconds, key=lambda name: (seconds[name], name))
+        if name != paired.baseline
+    ]
+
+
+def _scaled(paired: Timing, name: str, ratio: float) -> Timing:
+    """The same candidate against a baseline that is `ratio` times slower than the paired one."""
+    return msgspec.structs.replace(
+        paired,
+        baseline=name,
+        baseline_us=paired.baseline_us * ratio,
+        speedup=paired.speedup * ratio,
+        low=paired.low * ratio,
+        high=paired.high * ratio,
+        paired=False,
+    )

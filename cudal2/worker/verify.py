@@ -130,15 +130,15 @@ def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) 
     Both may be off by what one honest result may be: twice the element bound, and in RMS √2 times as much. Strides are
     multiples of four elements.
     """
-    theirs, ours = result.view(torch.int64), baseline.view(torch.int64)  # four elements at once
-    differs = (theirs != ours).flatten().nonzero().squeeze(1)
+    quads = result.view(torch.int64), baseline.view(torch.int64)  # four elements at once
+    differs = (quads[0] != quads[1]).flatten().nonzero().squeeze(1)
     if not len(differs):
         return None
     # The rounding error of a value is uniform within its fp16 step: step / √12 in RMS. A sample will do.
     stride = max(1, math.isqrt(baseline.numel() >> 16))
     unit = ulp16(baseline[:, ::stride, ::stride]).square_().mean().div_(12).sqrt_()
-    theirs, ours = (words.flatten()[differs].view(torch.float16) for words in (theirs, ours))
-    squares, _, _, outside = _errors(theirs, ours, loss_bound(problem, chunk), sides=2)
+    differing, expected = (quad.flatten()[differs].view(torch.float16) for quad in quads)
+    squares, _, _, outside = _errors(differing, expected, loss_bound(problem, chunk), sides=2)
     if not math.isfinite(squares):
         return Status.WRONG, f"in timed calls {(check_values(result) or ('', 'the baseline is not finite'))[1]}"
     if outside:

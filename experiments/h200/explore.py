@@ -27,15 +27,15 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem, parse
 from cudal2.records import Status, digest
 from cudal2.target import find
-from cudal2.worker.sandbox import jail
 from cudal2.worker import timing
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.vendor import baselines, tuning
-from cudal2.worker.cuda.compile import build
 from cudal2.worker.cuda.arena import matrices
+from cudal2.worker.cuda.buffers import buffer_layout
+from cudal2.worker.cuda.compile import build
+from cudal2.worker.cuda.vendor import baselines, tuning
 from cudal2.worker.cuda.vendor.clock import Enqueue
-from cudal2.worker.cuda.layout import layout
 from cudal2.worker.cuda.vendor.names import split
+from cudal2.worker.sandbox import jail
 
 TARGET = find("sm_90a")
 PATIENCE = 20.0
@@ -91,8 +91,8 @@ def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path
     """Measure every kernel on one shape; `mark` says which one is at work."""
     baselines.REQUESTED = ALGORITHMS
     vendor = baselines.Vendor(0, Cache(folder / "cache"))
-    clock, place = vendor.clock, layout(problem)
-    a, b, c = matrices(torch.empty(place.workspace // 2, dtype=torch.int16, device="cuda"), place)
+    clock, buffers = vendor.clock, buffer_layout(problem)
+    a, b, c = matrices(torch.empty(buffers.workspace // 2, dtype=torch.int16, device="cuda"), buffers)
     a.normal_(), b.normal_()
     reference = torch.matmul(a[0], b[0].t())
     sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
@@ -100,7 +100,7 @@ def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path
 
     seconds = vendor.prepare(problem, sets.__getitem__)
     best = min(seconds, key=seconds.__getitem__)
-    window = slice(0, timing.calls_for(seconds[best], BATCH, place.sets))
+    window = slice(0, timing.calls_for(seconds[best], BATCH, buffers.sets))
     few = sets["tn"][:4][window]
     graphs, said = {THEIRS: vendor.capture(best, problem, sets[split(best)[1]][window])}, {}
     fastest: dict[str, float] = {}

@@ -192,8 +192,8 @@ def test_each_candidate_is_timed_on_normals_of_its_own(hasty) -> None:
     with Worker(hasty) as worker:
         bench = worker.backend.bench
         arena = bench._arena(PROBLEM)
-        pools = [bench._stage(arena).pool for _ in range(2)]
-    assert not torch.equal(*pools)
+        normals = [bench._context(arena).normals for _ in range(2)]
+    assert not torch.equal(*normals)
 
 
 def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:

@@ -1,6 +1,7 @@
 """Is a built CPU kernel right, and how fast is it next to torch.matmul? The parent's side of both questions."""
 
 from collections import OrderedDict
+from itertools import cycle
 from pathlib import Path
 
 import msgspec
@@ -11,16 +12,16 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import inputs, timing, verify
-from cudal2.worker.cpu.arena import PACKED_LIMIT, Arena
+from cudal2.worker import checks, inputs, measurement, timing, verify
+from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, ONE_THREAD, Baselines
-from cudal2.worker.cpu.pairing import Stage, fastest_seconds, pair, threads
+from cudal2.worker.cpu.pairing import TimingContext, fastest_seconds, pair, threads
 from cudal2.worker.cpu.session import Side, start_candidate
 from cudal2.worker.cpu.workspace import Workspace
-from cudal2.worker.outcome import CandidateFailed, Clock, Outcome, derived, raise_finding
+from cudal2.worker.outcome import CandidateFailed, Clock, Outcome
 from cudal2.worker.sandbox import jail
 
-POOL = 1 << 20, 4 << 20
+NORMALS = 1 << 20, 4 << 20
 """Fewest and most normals that timed inputs are cut from, at places drawn anew for every batch."""
 FLOOR_FLOPS, FLOOR_BYTES = 4e11, 4e11
 """No processor core does more FLOP/s, no memory moves more bytes/s: a time below this is not a time."""
@@ -32,6 +33,11 @@ ROUNDS, SAME = 5, 1.1
 STARVED = 6
 """So many times `worker.disturbed`, about ten in all, a library is slower on all threads than on one only where other
 programs have the processors."""
+
+
+def floor_seconds(problem: Problem, threads: int) -> float:
+    """Seconds that no call on so many cores undercuts."""
+    return max(problem.flop / (FLOOR_FLOPS * threads), problem.bytes / FLOOR_BYTES)
 
 
 class CpuBench:
@@ -56,7 +62,7 @@ class CpuBench:
         arena.wipe_outputs()
         room = Workspace()
         clock.lap("arena")
-        checks: dict = {}
+        found = Outcome(Status.OK)
         side = None
         try:
             side = start_candidate(
@@ -70,47 +76,40 @@ class CpuBench:
                 seconds=self.config.run_seconds,
             )
             clock.lap("start")
-            checks = self._verify(side, arena, room)
+            found = self._verify(side, arena, room)
             clock.lap("verify")
             timings = self._time(side, arena, room) if self.config.protocols else ()
             clock.lap("time")
-            return Outcome(Status.OK, timings=timings, seconds=clock.laps, **checks)
+            return msgspec.structs.replace(found, timings=timings, seconds=clock.laps)
         except CandidateFailed as failed:
             clock.lap("failed")
-            return Outcome(failed.status, failed.reason, seconds=clock.laps, **checks)
+            return failed.outcome(found, clock.laps)
         finally:
             if side:
                 side.close()
             room.close()
 
     @threads(1)
-    def _verify(self, side: Side, arena: Arena, room: Workspace) -> dict:
-        """Normals, integers, wide integers, and the normals again; raises CandidateFailed."""
-        problem, rng = arena.problem, inputs.generator()
-        normal = inputs.normal(rng, problem)
-        exact = self._reference(normal, problem)
-        first = self._run_on(side, arena, 0, normal, room)
-        found, rho, error = verify.check_normal(first, exact, problem, CPU.rounding)
-        raise_finding(found)
-        for slot, make, name in (
-            (1, inputs.exact_integers, "small integers"),
-            (0, inputs.wide_integers, "11-bit integers"),
-        ):
-            data = make(rng, problem)
-            result = self._run_on(side, arena, slot, data, room)
-            raise_finding(verify.check_exact(result, self._reference(data, problem), name))
-        again = self._run_on(side, arena, 1, normal, room)
-        raise_finding(verify.check_normal(again, exact, problem, CPU.rounding)[0])
-        return {"rho": rho, "max_error": error, "repeatable": torch.equal(first, again)}
+    def _verify(self, side: Side, arena: Arena, room: Workspace) -> Outcome:
+        """`checks.check` in the guarded slots in turn: of one the end lies beside a guard page, of the other the start.
 
-    def _reference(self, data: tuple[Tensor, Tensor], problem: Problem) -> Tensor:
+        Raises CandidateFailed.
+        """
+        slots = cycle(range(GUARDED))
+
+        def run_on(a: Tensor, b: Tensor) -> Tensor:
+            return self._run_on(side, arena, next(slots), a, b, room)
+
+        return checks.check(run_on, arena.problem, inputs.generator(), CPU.rounding, self._reference)
+
+    def _reference(self, a: Tensor, b: Tensor, problem: Problem) -> Tensor:
         with threads(self.threads if problem.flop > LARGE_FLOP else 1):
-            return verify.reference(*data, problem)
+            return verify.reference(a, b, problem)
 
-    def _run_on(self, side: Side, arena: Arena, slot: int, data, room: Workspace) -> Tensor:
+    def _run_on(self, side: Side, arena: Arena, slot: int, a: Tensor, b: Tensor, room: Workspace) -> Tensor:
         """One call in a guarded slot on poisoned C and workspace; returns a copy of C."""
-        for matrix, values in zip((arena.a(slot), arena.b(slot)), data):
-            matrix.copy_(values)
+        arena.a(slot).copy_(a)
+        arena.b(slot).copy_(b)
         inputs.poison(arena.c(slot))
         room.poison()
         side.run(slot, 1)
@@ -125,7 +124,7 @@ class CpuBench:
 
     def _time(self, side: Side, arena: Arena, room: Workspace) -> tuple[Timing, ...]:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
-        for _ in range(timing.TRIES):
+        for _ in range(measurement.TRIES):
             known = self.baseline_seconds(arena.problem)
             best = min(known, key=known.__getitem__)
             paired = self._pair(side, arena, best, known[best])
@@ -133,19 +132,14 @@ class CpuBench:
                 break
             del self._known[arena.problem]  # measured in a slow phase of the machine: another one may be the best
         self._check_bands(arena, room)
-        floor = max(arena.problem.flop / (FLOOR_FLOPS * self.threads), arena.problem.bytes / FLOOR_BYTES)
-        if paired.candidate_us < floor * 1e6:
-            raise CandidateFailed(Status.IMPLAUSIBLE, f"{paired.candidate_us:.3g} µs is below what is possible")
-        return (
-            paired,
-            *(derived(paired, name, known[name] / known[best]) for name in known if name != best),
-        )
+        measurement.plausible(paired, floor_seconds(arena.problem, self.threads))
+        return (paired, *timing.derived(paired, known))
 
     def _pair(self, side: Side, arena: Arena, name: str, alone: float) -> Timing:
-        vendor, stage = self._vendor(arena, name), self._stage(arena)
-        return timing.undisturbed(lambda: pair(side, vendor, stage, name, alone), alone, self.config.disturbed)
+        baseline, context = self._baseline(arena, name), self._context(arena)
+        return measurement.undisturbed(lambda: pair(side, baseline, context, name, alone), alone, self.config.disturbed)
 
-    def _vendor(self, arena: Arena, name: str) -> Side:
+    def _baseline(self, arena: Arena, name: str) -> Side:
         if self._baselines is None:
             self._baselines = Baselines(self.threads)
         return self._baselines.use(arena, name)
@@ -158,8 +152,8 @@ class CpuBench:
         twin = Baselines(self.threads)
         try:
             for name in NAMES:  # what the first one has been through: its memory lies where it does because of it
-                fastest_seconds(twin.use(arena, name), self._stage(arena))
-            return pair(twin.use(arena, best), self._vendor(arena, best), self._stage(arena), best, known[best])
+                fastest_seconds(twin.use(arena, name), self._context(arena))
+            return pair(twin.use(arena, best), self._baseline(arena, best), self._context(arena), best, known[best])
         finally:
             twin.close()
 
@@ -180,14 +174,14 @@ class CpuBench:
         Again where threads wait for one another on busy processors: every call is slow then, round after round.
         """
         most = STARVED * self.config.disturbed
-        for _ in range(timing.TRIES):
+        for _ in range(measurement.TRIES):
             found = self._in_rounds(arena)
             if self.threads == 1 or arena.problem.flop > LARGE_FLOP:
                 return found
             if min(found.values()) <= most * self._baseline_alone(arena, ONE_THREAD):
                 return found
         said = f"torch.matmul is {most:.0f} times slower on {self.threads} threads than on one"
-        raise HarnessFault(f"the machine is too busy to time: {said}", timing.BUSY)
+        raise HarnessFault(f"the machine is too busy to time: {said}", measurement.BUSY)
 
     def _in_rounds(self, arena: Arena) -> dict[str, float]:
         seen: dict[str, list[float]] = {}
@@ -216,15 +210,15 @@ class CpuBench:
             arena.close()
 
     def _baseline_alone(self, arena: Arena, name: str) -> float:
-        return fastest_seconds(self._vendor(arena, name), self._stage(arena))
+        return fastest_seconds(self._baseline(arena, name), self._context(arena))
 
-    def _stage(self, arena: Arena) -> Stage:
+    def _context(self, arena: Arena) -> TimingContext:
         """With normals that no earlier candidate has seen."""
-        low, high = POOL
+        low, high = NORMALS
         largest = max(arena.a(0).numel(), arena.b(0).numel())
-        pool = torch.empty(min(high, max(low, 4 * largest)), dtype=torch.float16)
-        inputs.fill_normal(inputs.generator(), pool)
-        return Stage(arena, pool, self.config)
+        normals = torch.empty(min(high, max(low, 4 * largest)), dtype=torch.float16)
+        inputs.fill_normal(inputs.generator(), normals)
+        return TimingContext(arena, normals, self.config)
 
     def _arena(self, problem: Problem) -> Arena:
         if problem not in self._arenas:

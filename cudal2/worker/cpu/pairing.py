@@ -1,7 +1,10 @@
-"""Two sides timed in pairs on the same buffers, and every output of a timed call compared."""
+"""Candidate and baseline on the same buffers of a processor: the two sides of a comparison.
+
+Both sides' code runs while it is timed, in processes that share the inputs and the outputs. So each is stopped whenever
+the other is timed, both are woken before the inputs of a batch exist, and a batch's inputs change while it runs.
+"""
 
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,11 +15,12 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import inputs, timing, verify
+from cudal2.worker import inputs, timing
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.perturbation import Perturbation
 from cudal2.worker.cpu.session import Side
-from cudal2.worker.outcome import CandidateFailed, raise_finding
+from cudal2.worker.measurement import Batch, Role, Sides, measure, next_start
+from cudal2.worker.outcome import CandidateFailed
 
 SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
@@ -25,25 +29,26 @@ GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 
 
-class Stage(msgspec.Struct, frozen=True):
+class TimingContext(msgspec.Struct, frozen=True):
     """Where sides are timed: the buffers, the normals their inputs are cut from, and for how long."""
 
     arena: Arena
-    pool: Tensor
+    normals: Tensor
     config: WorkerConfig
+
+    @property
+    def slots(self) -> range:
+        """Where batches lie: the packed slots, or the guarded ones where there are no others."""
+        return range(self.arena.first_timed, self.arena.count)
 
     @property
     def most(self) -> int:
         """Calls in the largest batch: every packed slot, or one of the guarded ones."""
         return self.arena.count - GUARDED if self.arena.first_timed else 1
 
-    def next_window(self, first: int, count: int) -> int:
-        """The first slot of the next batch of `count`, moving on through the slots and round again."""
-        return first if first + count <= self.arena.count else self.arena.first_timed
-
     def fill(self, first: int, count: int) -> None:
         """Fresh inputs."""
-        self.arena.fill_inputs(first, count, self.pool)
+        self.arena.fill_inputs(first, count, self.normals)
 
     def poison(self, first: int, count: int) -> None:
         """NaN in every output."""
@@ -69,7 +74,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Our own tensor work on so many threads.
+    """This process's own tensor work on so many threads.
 
     Small work takes one: those of a pool spin on for a while beside what is being timed, and on a busy machine they
     wait for each other ten times as long as they work.
@@ -88,76 +93,103 @@ def timed(side: Side, first: int, calls: int, expected: float, perturbation: Per
     return side.run(first, calls, (moment, perturbation) if perturbation else None) / calls
 
 
-@threads(1)
-def pair(side: Side, vendor: Side, stage: Stage, name: str, vendor_seconds: float) -> Timing:
-    """Time `side` against `vendor` (baseline `name`, about `vendor_seconds` a call).
+class CpuSides(Sides):
+    """Every batch has inputs of its own, which a side sees when its clock runs and not before, and a poisoned C.
 
-    Every batch has inputs of its own, which its side sees when its clock runs and not before; a poisoned C; and slots
-    moved on by one batch. Some inputs change while it runs. Every output of a timed call is compared with the vendor's
-    result on the same inputs. Raises CandidateFailed.
+    Some inputs change while it runs. The batch of either side is as long as its own speed takes: a slow baseline need
+    not make as many calls as the candidate.
     """
-    arena, config = stage.arena, stage.config
-    started, batch, first = time.perf_counter(), config.batch_ms / 1e3, arena.first_timed
-    stage.fill(first, 1)
-    candidate, baseline = [side.run(first, 1) for _ in range(GUESSES)], [vendor_seconds]  # dropped below
-    warm_up = True
-    while True:
-        # A disturbed batch looks slow: go by the fastest seen.
-        mine = timing.calls_for(min(candidate), batch, stage.most)
-        theirs = timing.calls_for(min(baseline), batch, stage.most)
-        expected = min(candidate), min(baseline)
-        if warm_up:
-            candidate, baseline, warm_up = [], [], False
-        count = max(mine, theirs)
-        first = stage.next_window(first, count)
-        perturbed = stage.perturbation(first, mine, change=True)
-        vendor_first = bool(secrets.randbelow(2))
-        order = ("vendor", "candidate") if vendor_first else ("candidate", "vendor")
-        for who in order:
-            stage.wake(*((side, expected[0]) if who == "candidate" else (vendor, expected[1])))
-        stage.fill(first, count)
-        for who in order:
-            stage.poison(first, count)
-            if who == "candidate":
-                candidate.append(timed(side, first, mine, expected[0], perturbed))
-                results = stage.outputs(first, mine)
-            else:
-                alike = stage.perturbation(first, theirs, change=False)
-                baseline.append(timed(vendor, first, theirs, expected[1], alike))
-                if theirs < mine:  # its result is wanted for each of the candidate's calls
-                    vendor.run(first + theirs, mine - theirs)
-                references = stage.outputs(first, mine)
-        if perturbed:
-            if perturbed.early is not None:
+
+    warm_up = False  # a few single calls have come before
+    perturbs_apart = False  # the parent changes inputs from outside, for both sides alike
+
+    def __init__(self, candidate: Side, baseline: Side, context: TimingContext, baseline_seconds: float) -> None:
+        self.problem, self.rounding, self.slots = context.arena.problem, CPU.rounding, context.slots
+        self._sides: dict[Role, Side] = {"candidate": candidate, "baseline": baseline}
+        self._context, self._baseline_seconds = context, baseline_seconds
+        self._expected: dict[Role, float] = {}
+        self._perturbation: Perturbation | None = None
+        self._results: list[Tensor] = []
+        self._references: list[Tensor] = []
+
+    def calls(self, candidate: list[float], baseline: list[float]) -> tuple[int, int]:
+        if candidate:  # a disturbed batch looks slow: go by the fastest seen
+            self._expected = {"candidate": min(candidate), "baseline": min(baseline)}
+        else:
+            self._expected = {"candidate": self._guess(), "baseline": self._baseline_seconds}
+        return self._calls_of("candidate"), self._calls_of("baseline")
+
+    def _calls_of(self, role: Role) -> int:
+        return timing.calls_for(self._expected[role], self._context.config.batch_ms / 1e3, self._context.most)
+
+    def _guess(self) -> float:
+        self._context.fill(self.slots.start, 1)
+        return min(self._sides["candidate"].run(self.slots.start, 1) for _ in range(GUESSES))
+
+    def wake(self, batch: Batch) -> None:
+        """The perturbation is drawn here, so that nothing is left to do when its moment has come."""
+        self._perturbation = self._context.perturbation(batch.first, batch.candidate, change=True)
+        for role in batch.order:
+            self._context.wake(self._sides[role], self._expected[role])
+
+    def fill(self, batch: Batch) -> None:
+        self._context.fill(batch.first, batch.count)
+
+    def ready(self, role: Role, batch: Batch) -> None:
+        """Poisons for each side: both write to the same outputs."""
+        self._context.poison(batch.first, batch.count)
+
+    def run(self, role: Role, batch: Batch) -> float:
+        context, side, expected = self._context, self._sides[role], self._expected[role]
+        if role == "candidate":
+            seconds = timed(side, batch.first, batch.candidate, expected, self._perturbation)
+            self._results = context.outputs(batch.first, batch.candidate)
+            return seconds
+        alike = context.perturbation(batch.first, batch.baseline, change=False)
+        seconds = timed(side, batch.first, batch.baseline, expected, alike)
+        if batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
+            side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
+        self._references = context.outputs(batch.first, batch.candidate)
+        return seconds
+
+    def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Where inputs changed, the baseline's result on the new ones; what may have used either is not compared."""
+        if self._perturbation:
+            if self._perturbation.early is not None:
                 raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
-            for slot in perturbed.changed:
-                if vendor_first:
-                    vendor.run(slot, 1)
-                    references[0][slot - first] = arena.c(slot)
-            for slot in perturbed.unsure:  # may have used either input
-                results[0][slot - first] = references[0][slot - first]
-        for result, reference in zip(results, references):
-            raise_finding(verify.check_timed(result, reference, arena.problem, CPU.rounding))
-        first += count
-        if timing.enough(candidate, baseline, config, started):
-            break
-    return timing.summary(candidate, baseline, name, "device", mine, config)
+            if batch.leader == "baseline":
+                for slot in self._perturbation.changed:
+                    self._sides["baseline"].run(slot, 1)
+                    self._references[0][slot - batch.first] = self._context.arena.c(slot)
+            for slot in self._perturbation.unsure:
+                self._results[0][slot - batch.first] = self._references[0][slot - batch.first]
+        return list(zip(self._results, self._references))
+
+
+def _count(batch: Batch) -> int:
+    return batch.window.stop - batch.window.start
 
 
 @threads(1)
-def fastest_seconds(side: Side, stage: Stage) -> float:
+def pair(candidate: Side, baseline: Side, context: TimingContext, name: str, baseline_seconds: float) -> Timing:
+    """Time `candidate` against `baseline` (called `name`, about `baseline_seconds` a call). Raises CandidateFailed."""
+    return measure(CpuSides(candidate, baseline, context, baseline_seconds), context.config, name, "device")
+
+
+@threads(1)
+def fastest_seconds(side: Side, context: TimingContext) -> float:
     """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds."""
-    first, batch = stage.arena.first_timed, stage.config.batch_ms / 1e3
-    stage.fill(first, 1)
+    first, batch = context.slots.start, context.config.batch_ms / 1e3
+    context.fill(first, 1)
     fastest = min(side.run(first, 1) for _ in range(GUESSES))
     for _ in range(BASELINE_BATCHES):
         # As in pairs: on slots that others wrote last. A single call is told mostly by what waking up takes, so the
         # first batches are short.
-        calls = timing.calls_for(fastest, batch, stage.most)
-        first = stage.next_window(first, calls)
-        stage.wake(side, fastest)
-        stage.fill(first, calls)
-        stage.poison(first, calls)
+        calls = timing.calls_for(fastest, batch, context.most)
+        first = next_start(first, calls, context.slots)
+        context.wake(side, fastest)
+        context.fill(first, calls)
+        context.poison(first, calls)
         fastest = min(fastest, side.run(first, calls) / calls)
         first += calls
     return fastest

@@ -1,6 +1,6 @@
 """What the referee does with the buffers that runners map too: fill, poison, and see what became of them.
 
-Everything that a verdict rests on (inputs, guard bands, the vendor's result) is compared with tensors that only this
+Everything that a verdict rests on (inputs, guard bands, the baseline's result) is compared with tensors that only this
 process maps: the GPU's MMU keeps candidates away from them. Nothing here needs a GPU: the memory is a tensor.
 """
 
@@ -11,53 +11,53 @@ from torch import Tensor
 
 from cudal2.target import SEMAPHORES
 from cudal2.worker import inputs
-from cudal2.worker.cuda.layout import GUARD, Layout, Salt
+from cudal2.worker.cuda.buffers import GUARD, BufferLayout, Perturbation
 
-SALTED = 8
-"""Elements that a salt is the largest of."""
+DRAWN = 8
+"""So many elements of a matrix are drawn; the largest of them is perturbed."""
 
 Matrices = tuple[Tensor, Tensor, Tensor]
 """A [sets,M,K], B [sets,*b_shape] and C [sets,M,N], float16."""
 
 
-def matrices(memory: Tensor, layout: Layout) -> Matrices:
+def matrices(memory: Tensor, buffers: BufferLayout) -> Matrices:
     """Views of int16 memory laid out so."""
-    p, step = layout.problem, layout.stride // 2
+    p, step = buffers.problem, buffers.stride // 2
 
     def view(offset: int, shape: tuple[int, int]) -> Tensor:
-        size, strides = (layout.sets, *shape), (step, shape[1], 1)
+        size, strides = (buffers.sets, *shape), (step, shape[1], 1)
         return memory.view(torch.float16).as_strided(size, strides, offset // 2)
 
-    return view(layout.a, (p.m, p.k)), view(layout.b, p.b_shape), view(layout.c, (p.m, p.n))
+    return view(buffers.a, (p.m, p.k)), view(buffers.b, p.b_shape), view(buffers.c, (p.m, p.n))
 
 
-def private(layout: Layout, device: torch.device) -> Matrices:
+def private(buffers: BufferLayout, device: torch.device) -> Matrices:
     """`matrices` in memory of this process alone, at the same distances: a pass over them costs what it costs there."""
-    return matrices(torch.empty(layout.workspace // 2, dtype=torch.int16, device=device), layout)
+    return matrices(torch.empty(buffers.workspace // 2, dtype=torch.int16, device=device), buffers)
 
 
 class Arena:
-    """Sets of A, B and C and a workspace in the shared int16 `memory`, laid out as `layout` says.
+    """Sets of A, B and C and a workspace in the shared int16 `memory`, laid out as `buffers` says.
 
     `a`, `b`, `c` are the shared matrices; `inputs` are the private originals of a and b, `reference` is where the
-    vendor's C goes. Whatever lies between and behind the matrices and is not workspace holds secret patterns.
+    baseline's C goes. Whatever lies between and behind the matrices and is not workspace holds secret patterns.
     """
 
-    def __init__(self, layout: Layout, memory: Tensor, rng: torch.Generator) -> None:
-        self.layout, self.problem, self.memory, self._rng = layout, layout.problem, memory, rng
-        self.a, self.b, self.c = matrices(memory, layout)
-        a, b, self.reference = private(layout, memory.device)
+    def __init__(self, buffers: BufferLayout, memory: Tensor, rng: torch.Generator) -> None:
+        self.buffers, self.problem, self.memory, self._rng = buffers, buffers.problem, memory, rng
+        self.a, self.b, self.c = matrices(memory, buffers)
+        a, b, self.reference = private(buffers, memory.device)
         self.inputs = (a, b)
-        behind = layout.sets * layout.stride + GUARD
-        self._tail = memory[behind // 2 : layout.bytes // 2]
-        self._workspace = (layout.workspace - behind) // 2  # where it begins in the tail
+        behind = buffers.sets * buffers.stride + GUARD
+        self._tail = memory[behind // 2 : buffers.bytes // 2]
+        self._workspace = (buffers.workspace - behind) // 2  # where it begins in the tail
         self._guards = self._guard_views(memory)
         self._secrets = [_nan_patterns(view.shape, rng) for view in (*self._guards, self._tail)]
         self.restore()
 
     def _guard_views(self, memory: Tensor) -> list[Tensor]:
         """[sets, width] views of the bands before A, B and C and after C; the last set's successor has one more."""
-        at, p, stride = self.layout, self.problem, self.layout.stride // 2
+        at, p, stride = self.buffers, self.problem, self.buffers.stride // 2
         after = at.a + 2 * p.m * p.k, at.b + 2 * p.k * p.n, at.c + 2 * p.m * p.n
         ends = zip((0, *after), (GUARD, at.b, at.c, at.stride))
         return [
@@ -96,25 +96,25 @@ class Arena:
         used.copy_(_nan_patterns(used.shape, self._rng))
         used[: SEMAPHORES // 2] = 0
 
-    def salts(self, sets: Sequence[int]) -> list[Salt]:
+    def perturb(self, sets: Sequence[int]) -> list[Perturbation]:
         """For each of these sets an element of A or B and another value for it, which the private original takes on.
 
         The value is the element's negative: after it the inputs are normals as before, and no call can tell from its
-        own that the others' will change too. Of SALTED elements the largest, so that the change is seen in C.
+        own that the others' will change too. Of DRAWN elements the largest, so that the change is seen in C.
         """
         numbers = torch.as_tensor(sets, device=self.memory.device)
         second = self._draw(2, numbers.shape).bool()
         offsets, values = torch.empty_like(numbers), torch.empty_like(numbers, dtype=torch.float16)
-        places = ((~second, self.layout.a), (second, self.layout.b))
+        places = ((~second, self.buffers.a), (second, self.buffers.b))
         for original, (chosen, start) in zip(self.inputs, places):
             _, rows, columns = original.shape
             number = numbers[chosen]
-            at = torch.stack([self._draw(size, (SALTED, len(number))) for size in (rows, columns)])
+            at = torch.stack([self._draw(size, (DRAWN, len(number))) for size in (rows, columns)])
             largest = original[number, at[0], at[1]].abs().argmax(0)
             row, column = at[:, largest, torch.arange(len(number), device=number.device)]
             original[number, row, column] *= -1
             values[chosen] = original[number, row, column]
-            offsets[chosen] = number * self.layout.stride + start + 2 * (row * columns + column)
+            offsets[chosen] = number * self.buffers.stride + start + 2 * (row * columns + column)
         return list(zip(offsets.tolist(), values.view(torch.int16).tolist()))
 
     def _draw(self, below: int, shape: Sequence[int]) -> Tensor:

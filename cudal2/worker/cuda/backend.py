@@ -15,8 +15,8 @@ from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan, session
 from cudal2.worker.cuda.bench import CudaBench
+from cudal2.worker.cuda.buffers import WORKSPACE_LIMIT, buffer_layout
 from cudal2.worker.cuda.compile import abi, build, gate, toolchain
-from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.sandbox import jail
@@ -100,10 +100,10 @@ class CudaBackend:
         return abi.headers() if candidate.abi == "cuda-l2" else frozenset()
 
     def _record(self, library: bytes, problem: Problem, foreign: abi.Adapted | None) -> plan.Recording:
-        place = layout(problem)
+        buffers = buffer_layout(problem)
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
-        text = session.record(library, place, self.kind, self.config.run_seconds, *how)
-        return plan.decode(text, place.sets, WORKSPACE_LIMIT)
+        text = session.record(library, buffers, self.kind, self.config.run_seconds, *how)
+        return plan.decode(text, buffers.sets, WORKSPACE_LIMIT)
 
     def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
         recording, cubin = prepared.replay

@@ -3,9 +3,9 @@
 //
 //   runner SOCKET
 //
-// Each command is a `Command`, the numbers of the sets it is about and, where salted, a `Salt` for each of them; the reply
-// is a `Reply` and `length` bytes: an error's text, or the seconds of single calls. LOAD brings two file descriptors with it:
-// the buffers' memory, and a file with the cubin and the packed plans (plan.py).
+// Each command is a `Command`, the numbers of the sets it is about and, where perturbed, a `Perturbation` for each of
+// them; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls. LOAD brings two file
+// descriptors with it: the buffers' memory, and a file with the cubin and the packed plans (plan.py).
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,11 +21,11 @@
 
 enum { LOAD = 1, RUN = 2, HOST = 3 };
 struct Command {
-    uint32_t what, count, salted, unused;
+    uint32_t what, count, perturbed, unused;
     uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
 };
-struct Salt {  // a value written into a set's input just before its call
+struct Perturbation {  // a value written into a set's input just before its call
     uint64_t offset;
     uint32_t value, unused;
 };
@@ -36,12 +36,12 @@ struct Reply {
 };
 
 // Our own device code. `spin` keeps the device busy while the host enqueues what is timed, so that the launch is not part
-// of the time; `salt` writes one fp16 value.
+// of the time; `perturb` writes one fp16 value.
 static const char OURS[] = R"(
 .version 7.0
 .target sm_80
 .address_size 64
-.visible .entry salt(.param .u64 address, .param .u32 value) {
+.visible .entry perturb(.param .u64 address, .param .u32 value) {
     .reg .u64 %to;
     .reg .u32 %wide;
     .reg .u16 %half;
@@ -68,7 +68,7 @@ static uint64_t spin_nanoseconds = 150000;
 static CUdevice device;
 static CUstream stream;
 static CUevent began, ended;
-static CUfunction spin, salt;
+static CUfunction spin, perturb;
 static std::vector<Plan> plans;
 
 static double now() {
@@ -95,20 +95,20 @@ static void load(const Command& command, int memory, int file) {
     plans = read_plans({data, data + status.st_size});
 }
 
-static void write_now(const Salt& value) {
+static void write_now(const Perturbation& value) {
     CUdeviceptr address = BASE + value.offset;
     uint32_t bits = value.value;
     void* arguments[] = {&address, &bits};
-    CHECK(cuLaunchKernel(salt, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+    CHECK(cuLaunchKernel(perturb, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
     CHECK(cuStreamSynchronize(stream));
 }
 
-static CUgraphNode add_salt(CUgraph graph, const Salt& value, const CUgraphNode* before) {
+static CUgraphNode add_perturbation(CUgraph graph, const Perturbation& value, const CUgraphNode* before) {
     CUdeviceptr address = BASE + value.offset;
     uint32_t bits = value.value;
     void* arguments[] = {&address, &bits};
     CUDA_KERNEL_NODE_PARAMS p = {};
-    p.func = salt;
+    p.func = perturb;
     p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
     p.kernelParams = arguments;
     CUgraphNode added;
@@ -116,15 +116,15 @@ static CUgraphNode add_salt(CUgraph graph, const Salt& value, const CUgraphNode*
     return added;
 }
 
-// The plans of these sets, one after the other, each behind its salt where there is one. Never kept: a replay in an order
-// that was seen before would let a call fetch the next one's inputs ahead.
-static CUgraphExec build(const std::vector<uint32_t>& sets, const std::vector<Salt>& salts) {
+// The plans of these sets, one after the other, each behind its perturbation where there is one. Never kept: a replay in
+// an order that was seen before would let a call fetch the next one's inputs ahead.
+static CUgraphExec build(const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations) {
     CUgraph graph;
     CUgraphExec executable;
     CHECK(cuGraphCreate(&graph, 0));
     CUgraphNode last = nullptr;
     for (size_t i = 0; i < sets.size(); ++i) {
-        if (!salts.empty()) last = add_salt(graph, salts[i], last ? &last : nullptr);
+        if (!perturbations.empty()) last = add_perturbation(graph, perturbations[i], last ? &last : nullptr);
         for (const auto& node : plans.at(sets[i])) last = add(graph, node, last ? &last : nullptr);
     }
     CHECK(cuGraphInstantiate(&executable, graph, 0));
@@ -139,8 +139,8 @@ static void spin_now() {
     CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
 }
 
-static void run(const std::vector<uint32_t>& sets, const std::vector<Salt>& salts, Reply& reply) {
-    const CUgraphExec graph = build(sets, salts);
+static void run(const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations, Reply& reply) {
+    const CUgraphExec graph = build(sets, perturbations);
     const double start = now();
     spin_now();
     CHECK(cuEventRecord(began, stream));
@@ -156,9 +156,9 @@ static void run(const std::vector<uint32_t>& sets, const std::vector<Salt>& salt
 
 // Single calls on the host's clock: launch, wait, and between calls idle for an exponentially distributed while.
 // The GPU turns to this process before the first: where there are few sets, that would be much of the figure.
-// Salts are written outside the time.
+// Perturbations are written outside the time.
 static std::vector<double> host(
-    const Command& command, const std::vector<uint32_t>& sets, const std::vector<Salt>& salts) {
+    const Command& command, const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations) {
     std::mt19937_64 random(command.seed);
     std::exponential_distribution<double> gap(command.gap > 0 ? 1 / command.gap : 1);
     std::vector<double> seconds;
@@ -170,7 +170,7 @@ static std::vector<double> host(
                 const double left = until - now() - 1e-4;  // sleep, then spin for the last of it
                 if (left > 0) usleep((useconds_t)(left * 1e6));
             }
-        if (!salts.empty()) write_now(salts[i]);
+        if (!perturbations.empty()) write_now(perturbations[i]);
         const double start = now();
         for (auto& node : plans.at(sets[i])) launch(node, stream);
         CHECK(cuStreamSynchronize(stream));
@@ -216,7 +216,7 @@ static void set_up_device() {
     CHECK(cuEventCreate(&ended, CU_EVENT_DEFAULT));
     CHECK(cuModuleLoadData(&module, OURS));
     CHECK(cuModuleGetFunction(&spin, module, "spin"));
-    CHECK(cuModuleGetFunction(&salt, module, "salt"));
+    CHECK(cuModuleGetFunction(&perturb, module, "perturb"));
 }
 
 int main(int count, char** argument) {
@@ -234,10 +234,10 @@ int main(int count, char** argument) {
             } else {
                 if (!receive(socket, command, files)) break;
                 const auto sets = receive<uint32_t>(socket, command.count);
-                const auto salts = receive<Salt>(socket, command.salted ? command.count : 0);
+                const auto perturbations = receive<Perturbation>(socket, command.perturbed ? command.count : 0);
                 if (command.what == LOAD) load(command, files[0], files[1]);
-                else if (command.what == RUN) run(sets, salts, reply);
-                else seconds = host(command, sets, salts);
+                else if (command.what == RUN) run(sets, perturbations, reply);
+                else seconds = host(command, sets, perturbations);
             }
         } catch (const DriverError& error) {
             reply.status = error.code;

@@ -22,14 +22,14 @@ from pathlib import Path
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
+from cudal2.worker.cuda.buffers import WORKSPACE_LIMIT, BufferLayout, Perturbation
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, Layout, Salt
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
 LOAD, RUN, HOST = 1, 2, 3
-COMMAND, REPLY, SALT = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
+COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
 SPARES = 4
@@ -71,7 +71,7 @@ def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -
 
 
 def record(
-    library: bytes, layout: Layout, kind: jail.Kind, seconds: float, stream: str = "own", rehearsed: bool = False
+    library: bytes, buffers: BufferLayout, kind: jail.Kind, seconds: float, stream: str = "own", rehearsed: bool = False
 ) -> bytes:
     """What the planner wrote about a candidate's shared object, within `seconds`.
 
@@ -82,8 +82,8 @@ def record(
     """
     folder = jail.job_folder()
     read, write = os.pipe()
-    p = layout.problem
-    numbers = (write, layout.sets, layout.stride, layout.a, layout.b, layout.c, layout.workspace, WORKSPACE_LIMIT)
+    p = buffers.problem
+    numbers = (write, buffers.sets, buffers.stride, buffers.a, buffers.b, buffers.c, buffers.workspace, WORKSPACE_LIMIT)
     try:
         kernel = folder / "kernel.so"
         kernel.write_bytes(library)
@@ -127,15 +127,15 @@ class Runner:
     """One runner process. Every command has `seconds` to be answered; the first error ends the process."""
 
     def __init__(self, kind: jail.Kind) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            command = [str(programs() / "runner"), str(theirs.fileno())]
-            self._process = _start(kind, command, [], theirs.fileno())
+            command = [str(programs() / "runner"), str(remote.fileno())]
+            self._process = _start(kind, command, [], remote.fileno())
         except BaseException:
             self._socket.close()
             raise
         finally:
-            theirs.close()
+            remote.close()
         self._ready = False
         self.seconds = READY_SECONDS
 
@@ -166,27 +166,29 @@ class Runner:
             os.close(file)
         self._receive()
 
-    def run(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
+    def run(self, sets: Sequence[int], perturbations: Sequence[Perturbation] = ()) -> tuple[float, float]:
         """Replay the plans of these sets once, in this order; seconds on the device's clock and on the host's.
 
-        A salt for each of the sets is written just before its plan.
+        A perturbation for each of the sets is written just before its plan.
         """
-        self._send(COMMAND.pack(RUN, len(sets), bool(salts), 0, 0, 0.0), sets, salts)
+        self._send(COMMAND.pack(RUN, len(sets), bool(perturbations), 0, 0, 0.0), sets, perturbations)
         device_seconds, host_seconds, _ = self._receive()
         return device_seconds, host_seconds
 
-    def host(self, sets: Sequence[int], gap: float, salts: Sequence[Salt] = ()) -> list[float]:
+    def host(self, sets: Sequence[int], gap: float, perturbations: Sequence[Perturbation] = ()) -> list[float]:
         """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean.
 
-        A salt for each of the sets is written just before its call, outside its time.
+        A perturbation for each of the sets is written just before its call, outside its time.
         """
-        self._send(COMMAND.pack(HOST, len(sets), bool(salts), 0, secrets.randbits(63), gap), sets, salts)
+        self._send(
+            COMMAND.pack(HOST, len(sets), bool(perturbations), 0, secrets.randbits(63), gap), sets, perturbations
+        )
         return list(array.array("d", self._receive()[2]))
 
-    def _send(self, command: bytes, sets: Sequence[int], salts: Sequence[Salt]) -> None:
-        salted = b"".join(SALT.pack(offset, value & 0xFFFF) for offset, value in salts)
+    def _send(self, command: bytes, sets: Sequence[int], perturbations: Sequence[Perturbation]) -> None:
+        values = b"".join(PERTURBATION.pack(offset, value & 0xFFFF) for offset, value in perturbations)
         try:
-            self._socket.sendall(command + array.array("I", sets).tobytes() + salted)
+            self._socket.sendall(command + array.array("I", sets).tobytes() + values)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended between calls") from error
 

@@ -9,7 +9,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.pairing import Stage, pair
+from cudal2.worker.cpu.pairing import TimingContext, pair
 from cudal2.worker.outcome import CandidateFailed
 
 PROBLEM = Problem(32, 16, 24)
@@ -33,75 +33,75 @@ class Fake:
 
 
 @pytest.fixture
-def stage():
+def context():
     arena = Arena(PROBLEM)
-    pool = torch.empty(1 << 22, dtype=torch.float16)
-    inputs.fill_normal(inputs.generator(), pool)
-    yield Stage(arena, pool, CONFIG)
+    normals = torch.empty(1 << 22, dtype=torch.float16)
+    inputs.fill_normal(inputs.generator(), normals)
+    yield TimingContext(arena, normals, CONFIG)
     arena.close()
 
 
-def product(stage: Stage, slot: int) -> torch.Tensor:
-    return (stage.arena.a(slot).float() @ stage.arena.b(slot).float().T).half()
+def product(context: TimingContext, slot: int) -> torch.Tensor:
+    return (context.arena.a(slot).float() @ context.arena.b(slot).float().T).half()
 
 
-def honest(stage: Stage) -> Callable[[int], None]:
-    return lambda slot: stage.arena.c(slot).copy_(product(stage, slot))  # type: ignore[return-value]
+def honest(context: TimingContext) -> Callable[[int], None]:
+    return lambda slot: context.arena.c(slot).copy_(product(context, slot))  # type: ignore[return-value]
 
 
-def test_honest_sides_pass_and_no_call_outside_a_batch_sees_its_inputs(stage: Stage) -> None:
+def test_honest_sides_pass_and_no_call_outside_a_batch_sees_its_inputs(context: TimingContext) -> None:
     """The call that wakes a side up comes before the inputs of the batch, and before its outputs are poisoned."""
     seen: set[bytes] = set()
     fresh: list[bool] = []
 
     def call(slot: int) -> None:
-        arena = stage.arena
+        arena = context.arena
         if slot < GUARDED:
             timed = range(GUARDED, arena.count)
             seen.update(arena.a(i).numpy().tobytes() for i in timed)
             assert not any(arena.c(i).isnan().all() for i in timed)
         else:
             fresh.append(arena.a(slot).numpy().tobytes() not in seen)
-        honest(stage)(slot)
+        honest(context)(slot)
 
     side = Fake(call)
-    timing = pair(side, Fake(honest(stage)), stage, "fake", 20e-6)
+    timing = pair(side, Fake(honest(context)), context, "fake", 20e-6)
     assert timing.pairs == 3 and timing.speedup == pytest.approx(1, rel=0.1)
     assert sum(batch == range(1) for batch in side.batches) >= 3, "it is woken before every batch"
     assert fresh and all(fresh)
 
 
-def test_results_held_from_before_the_change_are_wrong(stage: Stage) -> None:
+def test_results_held_from_before_the_change_are_wrong(context: TimingContext) -> None:
     """Whoever computes four calls at once, into memory of its own, hands out the old result of a changed input."""
     held: dict[int, torch.Tensor] = {}
 
     def call(slot: int) -> None:
         if slot not in held:
-            held.update({ahead: product(stage, ahead) for ahead in range(slot, min(slot + 4, stage.arena.count))})
-        stage.arena.c(slot).copy_(held.pop(slot))
+            held.update({ahead: product(context, ahead) for ahead in range(slot, min(slot + 4, context.arena.count))})
+        context.arena.c(slot).copy_(held.pop(slot))
 
     with pytest.raises(CandidateFailed, match="in timed calls") as failed:
-        pair(Fake(call, after=5), Fake(honest(stage)), stage, "fake", 20e-6)
+        pair(Fake(call, after=5), Fake(honest(context)), context, "fake", 20e-6)
     assert failed.value.status == "wrong"
 
 
-def test_outputs_written_before_their_calls_are_seen(stage: Stage) -> None:
+def test_outputs_written_before_their_calls_are_seen(context: TimingContext) -> None:
     class Meddler(Fake):
         """Looked at while a call runs: the later outputs are there, its own is not."""
 
         def run(self, first: int, count: int, meanwhile=None) -> float:
             if meanwhile and count > 8:
                 for ahead in range(first + 1, first + 4):
-                    stage.arena.c(ahead).fill_(1)
+                    context.arena.c(ahead).fill_(1)
                 meanwhile[1]()
                 meanwhile = None
             return super().run(first, count, meanwhile)
 
     with pytest.raises(CandidateFailed, match="later call"):
-        pair(Meddler(honest(stage)), Fake(honest(stage)), stage, "fake", 20e-6)
+        pair(Meddler(honest(context)), Fake(honest(context)), context, "fake", 20e-6)
 
 
-def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(stage: Stage) -> None:
+def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(context: TimingContext) -> None:
     """An honest side that is between two calls when the change comes is not accused."""
 
     class Between(Fake):
@@ -110,13 +110,13 @@ def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(stage
                 perturbation = meanwhile[1]
                 looked = perturbation._running()
                 perturbation._running = lambda: looked
-                old = product(stage, first + looked + 1)  # begun with the old input …
+                old = product(context, first + looked + 1)  # begun with the old input …
                 for slot in range(first, first + looked + 1):
                     self.call(slot)  # … as all before it are over
                 perturbation()
                 elapsed = super().run(first, count)
-                stage.arena.c(first + looked + 1).copy_(old)
+                context.arena.c(first + looked + 1).copy_(old)
                 return elapsed
             return super().run(first, count)
 
-    assert pair(Between(honest(stage)), Fake(honest(stage)), stage, "fake", 20e-6).pairs == 3
+    assert pair(Between(honest(context)), Fake(honest(context)), context, "fake", 20e-6).pairs == 3

@@ -7,18 +7,18 @@ from fake_gpu import PROBLEM, FakeVendor
 
 from cudal2.config import WorkerConfig
 from cudal2.worker import inputs
-from cudal2.worker.cuda import layout as layout_module
+from cudal2.worker.cuda import buffers
 from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.layout import layout
-from cudal2.worker.cuda.pairing import Stage, VendorSide
+from cudal2.worker.cuda.pairing import TimingContext
+from cudal2.worker.cuda.vendor.side import BaselineSide
 
 
 @pytest.fixture
-def stage(monkeypatch) -> Stage:
-    monkeypatch.setattr(layout_module, "WORKSPACE_LIMIT", 64 << 10)
-    monkeypatch.setattr(layout_module, "GRANULE", 4096)
-    place = layout(PROBLEM, rotated=PROBLEM.bytes * 7)
-    memory = torch.zeros(place.bytes // 2, dtype=torch.int16)
-    arena = Arena(place, memory, inputs.generator())
-    vendor = VendorSide(FakeVendor(), place, *arena.inputs, arena.reference)  # type: ignore[arg-type]
-    return Stage(arena, vendor, WorkerConfig(), np.random.default_rng(), 16)
+def context(monkeypatch) -> TimingContext:
+    monkeypatch.setattr(buffers, "WORKSPACE_LIMIT", 64 << 10)
+    monkeypatch.setattr(buffers, "GRANULE", 4096)
+    layout = buffers.buffer_layout(PROBLEM, rotated=PROBLEM.bytes * 7)
+    memory = torch.zeros(layout.bytes // 2, dtype=torch.int16)
+    arena = Arena(layout, memory, inputs.generator())
+    baseline = BaselineSide(FakeVendor(), layout, *arena.inputs, arena.reference)  # type: ignore[arg-type]
+    return TimingContext(arena, baseline, WorkerConfig(), np.random.default_rng(), 16)

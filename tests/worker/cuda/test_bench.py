@@ -11,8 +11,7 @@ from fake_gpu import PROBLEM, Candidate, FakeVendor
 from cudal2.config import WorkerConfig
 from cudal2.records import HarnessFault, Status
 from cudal2.target import find
-from cudal2.worker.cuda import layout as layout_module
-from cudal2.worker.cuda import plan
+from cudal2.worker.cuda import buffers, plan
 from cudal2.worker.outcome import CandidateFailed
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
@@ -44,7 +43,7 @@ class Vendor(FakeVendor):
 
 
 class Runner:
-    """Loads whatever it is given and replays `kind` on the buffers of the bench's only table."""
+    """Loads whatever it is given and replays `kind` on the buffers of the bench's only context."""
 
     kind: type[Candidate] = Candidate
 
@@ -52,12 +51,12 @@ class Runner:
         self.owner, self.closed, self.seconds = owner, False, 0.0
 
     def load(self, packed: bytes, memory: int, nbytes: int) -> None:
-        (table,) = self.owner._tables.values()
-        assert (memory, nbytes) == (table.memory.fd, table.arena.layout.bytes)
-        self.run = self.kind(table.arena)
+        (context,) = self.owner._contexts.values()
+        assert (memory, nbytes) == (context.memory.fd, context.arena.buffers.bytes)
+        self.run = self.kind(context.arena)
 
-    def host(self, sets, gap, salts=()):
-        return self.run.host(sets, gap, salts)
+    def host(self, sets, gap, perturbations=()):
+        return self.run.host(sets, gap, perturbations)
 
     def close(self) -> None:
         self.closed = True
@@ -65,9 +64,9 @@ class Runner:
 
 @pytest.fixture
 def judge(monkeypatch, tmp_path):
-    monkeypatch.setattr(layout_module, "WORKSPACE_LIMIT", 64 << 10)
-    monkeypatch.setattr(layout_module, "GRANULE", 4096)
-    monkeypatch.setattr(layout_module, "MAX_SETS", 6)
+    monkeypatch.setattr(buffers, "WORKSPACE_LIMIT", 64 << 10)
+    monkeypatch.setattr(buffers, "GRANULE", 4096)
+    monkeypatch.setattr(buffers, "MAX_SETS", 6)
     monkeypatch.setattr(bench, "SharedMemory", Memory)
     monkeypatch.setattr(bench, "Vendor", lambda *_: Vendor())
     device = SimpleNamespace(target=find("sm_90a"), floor=lambda *_: 1e-7)
@@ -140,7 +139,9 @@ def test_a_call_on_the_hosts_clock_takes_its_time(judge, monkeypatch, seconds: f
     """Not less than the device's floor, nor than half of what the device's own clock says."""
     judge.config = WorkerConfig(protocols=("device", "offline"))
     monkeypatch.setattr(
-        Runner, "host", lambda self, sets, gap, salts=(): self.run(sets, salts) and [seconds] * len(sets)
+        Runner,
+        "host",
+        lambda self, sets, gap, perturbations=(): self.run(sets, perturbations) and [seconds] * len(sets),
     )
     assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.IMPLAUSIBLE
 
@@ -165,13 +166,13 @@ def test_a_busy_host_is_a_fault(judge, monkeypatch) -> None:
 def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name: str) -> None:
     class Twin(Candidate):
         def __init__(self, name, memory, layout, cache):
-            (table,) = judge._tables.values()
-            super().__init__(table.arena)
+            (context,) = judge._contexts.values()
+            super().__init__(context.arena)
             self.run = self
             self.seconds = 2e-6
 
-        def host(self, sets, gap, salts=()):
-            self(sets, salts)
+        def host(self, sets, gap, perturbations=()):
+            self(sets, perturbations)
             return [1e-5 * len(sets)]
 
         def __enter__(self):
@@ -189,7 +190,7 @@ def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name
 
 
 def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:
-    def crash(self, sets, salts=()):
+    def crash(self, sets, perturbations=()):
         raise CandidateFailed(Status.LAUNCH_ERROR, "trapped")
 
     def dead():
@@ -205,5 +206,5 @@ def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:
 def test_few_problems_stay_in_memory(judge) -> None:
     memories = []
     for size in range(8, 8 * (bench.ARENAS + 3), 8):
-        memories.append(judge.table(msgspec.structs.replace(PROBLEM, m=size)).memory)
+        memories.append(judge.context(msgspec.structs.replace(PROBLEM, m=size)).memory)
     assert [memory.closed for memory in memories] == [True] * 2 + [False] * bench.ARENAS

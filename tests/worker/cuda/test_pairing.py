@@ -6,22 +6,22 @@ from fake_gpu import PROBLEM, Candidate
 
 from cudal2.records import Status
 from cudal2.worker.cuda.checking import check_calls
-from cudal2.worker.cuda.pairing import Stage, pair, pair_on_host
+from cudal2.worker.cuda.pairing import TimingContext, pair, pair_on_host
 from cudal2.worker.outcome import CandidateFailed
 
 AT_ONCE = 1e-6
 """Seconds a call so few that all sets are one window."""
 
 
-def judge(stage: Stage, candidate: Candidate):
-    check_calls(candidate, stage.arena, candidate.workspace, stage.rounding)
-    return pair(candidate, AT_ONCE, candidate.workspace, stage, "cublas-tn", AT_ONCE)
+def judge(context: TimingContext, candidate: Candidate):
+    check_calls(candidate, context.arena, candidate.workspace, context.rounding)
+    return pair(candidate, AT_ONCE, candidate.workspace, context, "cublas-tn", AT_ONCE)
 
 
-def verdict(stage: Stage, candidate: Candidate) -> Status:
-    stage.arena.restore()
+def verdict(context: TimingContext, candidate: Candidate) -> Status:
+    context.arena.restore()
     try:
-        judge(stage, candidate)
+        judge(context, candidate)
     except CandidateFailed as failed:
         return failed.status
     return Status.OK
@@ -32,23 +32,23 @@ class Ahead(Candidate):
 
     replay = -1
 
-    def __call__(self, sets, salts=()):
+    def __call__(self, sets, perturbations=()):
         self.replay += 1
         self.done: dict | None = None
-        return super().__call__(sets, salts)
+        return super().__call__(sets, perturbations)
 
     def call(self, number):
         if self.done is None:
             self.done = {}
             if self.dares(number):
-                self.done = {other: self.multiply(other) for other in range(self.arena.layout.sets)}
+                self.done = {other: self.multiply(other) for other in range(self.arena.buffers.sets)}
         self.write(number, self.done.get(number, self.multiply(number)))
 
     def dares(self, number: int) -> bool:
         return True
 
 
-def test_no_single_replay_is_the_one_to_be_honest_in(stage: Stage) -> None:
+def test_no_single_replay_is_the_one_to_be_honest_in(context: TimingContext) -> None:
     """Were the inputs changed but once, betting on the moment would win one time in seven."""
 
     def cautious(moment: int) -> Candidate:
@@ -56,38 +56,38 @@ def test_no_single_replay_is_the_one_to_be_honest_in(stage: Stage) -> None:
             def dares(self, number):
                 return self.replay != 4 + moment  # after four single calls
 
-        return Cautious(stage.arena)
+        return Cautious(context.arena)
 
-    assert [verdict(stage, cautious(moment)) for moment in range(9)] == [Status.WRONG] * 9
+    assert [verdict(context, cautious(moment)) for moment in range(9)] == [Status.WRONG] * 9
 
 
-def test_a_changed_input_looks_like_any_other(stage: Stage) -> None:
+def test_a_changed_input_looks_like_any_other(context: TimingContext) -> None:
     class LooksForChanges(Ahead):
         def dares(self, number):
             return not any(bool((m[number].abs() > 4.5).any()) for m in (self.arena.a, self.arena.b))
 
-    assert verdict(stage, LooksForChanges(stage.arena)) is Status.WRONG
-    window = list(range(stage.arena.layout.sets))
-    before = [original.clone() for original in stage.arena.inputs]
-    salts = stage.arena.salts(window)
-    after = stage.arena.inputs
-    for number, (offset, bits) in zip(window, salts, strict=True):
+    assert verdict(context, LooksForChanges(context.arena)) is Status.WRONG
+    window = list(range(context.arena.buffers.sets))
+    before = [original.clone() for original in context.arena.inputs]
+    perturbations = context.arena.perturb(window)
+    after = context.arena.inputs
+    for number, (offset, bits) in zip(window, perturbations, strict=True):
         changed = [old[number] != new[number] for old, new in zip(before, after)]
         assert sum(int(each.sum()) for each in changed) == 1
-        stage.arena.memory[offset // 2] = bits
+        context.arena.memory[offset // 2] = bits
     assert all(torch.equal(old.abs(), new.abs()) for old, new in zip(before, after))
-    assert stage.arena.inputs_intact()
+    assert context.arena.inputs_intact()
 
 
-def test_an_order_does_not_come_again(stage: Stage) -> None:
+def test_an_order_does_not_come_again(context: TimingContext) -> None:
     orders: list[tuple[int, ...]] = []
 
     class Learns(Candidate):
-        def __call__(self, sets, salts=()):
+        def __call__(self, sets, perturbations=()):
             orders.append(tuple(sets))
-            return super().__call__(sets, salts)
+            return super().__call__(sets, perturbations)
 
-    assert verdict(stage, Learns(stage.arena)) is Status.OK
+    assert verdict(context, Learns(context.arena)) is Status.OK
     replays = [order for order in orders if len(order) > 1]
     assert len(set(replays)) > len(replays) // 2
 
@@ -105,28 +105,28 @@ class Sloppy(Candidate):
         return c
 
 
-def test_every_set_is_computed_as_the_checked_ones(stage: Stage) -> None:
+def test_every_set_is_computed_as_the_checked_ones(context: TimingContext) -> None:
     class InOtherSets(Sloppy):
         def sloppy(self, number):
             return number > 1
 
-    assert verdict(stage, InOtherSets(stage.arena)) in (Status.IMPRECISE, Status.WRONG)
+    assert verdict(context, InOtherSets(context.arena)) in (Status.IMPRECISE, Status.WRONG)
 
 
-def test_later_calls_are_looked_at_as_closely_as_first_ones(stage: Stage) -> None:
+def test_later_calls_are_looked_at_as_closely_as_first_ones(context: TimingContext) -> None:
     class InLaterCalls(Sloppy):
-        def __call__(self, sets, salts=()):
+        def __call__(self, sets, perturbations=()):
             self.first = True
-            return super().__call__(sets, salts)
+            return super().__call__(sets, perturbations)
 
         def sloppy(self, number):
             first, self.first = self.first, False
             return not first
 
-    assert verdict(stage, InLaterCalls(stage.arena)) is Status.IMPRECISE
+    assert verdict(context, InLaterCalls(context.arena)) is Status.IMPRECISE
 
 
-def test_inputs_of_other_calls_are_no_memory(stage: Stage) -> None:
+def test_inputs_of_other_calls_are_no_memory(context: TimingContext) -> None:
     class Remembers(Candidate):
         def call(self, number):
             super().call(number)
@@ -137,56 +137,56 @@ def test_inputs_of_other_calls_are_no_memory(stage: Stage) -> None:
             (super() if self.calls > 4 else super(Remembers, self)).call(number)
 
     for kind in (Remembers, RemembersLater):
-        assert verdict(stage, kind(stage.arena)) is Status.WRONG
-    assert verdict(stage, Candidate(stage.arena)) is Status.OK  # nor for the next candidate
+        assert verdict(context, kind(context.arena)) is Status.WRONG
+    assert verdict(context, Candidate(context.arena)) is Status.OK  # nor for the next candidate
 
 
-def test_what_an_unfinished_replay_should_have_changed_is_forgotten(stage: Stage) -> None:
-    stage.arena.salts([0, 1])
-    assert not stage.arena.inputs_intact()
-    assert verdict(stage, Candidate(stage.arena)) is Status.OK
+def test_what_an_unfinished_replay_should_have_changed_is_forgotten(context: TimingContext) -> None:
+    context.arena.perturb([0, 1])
+    assert not context.arena.inputs_intact()
+    assert verdict(context, Candidate(context.arena)) is Status.OK
 
 
-def test_a_clock_must_be_right_where_it_tells_the_speed(stage: Stage) -> None:
+def test_a_clock_must_be_right_where_it_tells_the_speed(context: TimingContext) -> None:
     """Not only in one replay, in which the candidate is as slow as it is."""
 
     class HidesMost(Candidate):
         replays = 0
 
-        def __call__(self, sets, salts=()):
-            super().__call__(sets, salts)
+        def __call__(self, sets, perturbations=()):
+            super().__call__(sets, perturbations)
             self.replays += 1
             host = 1e-3 * len(sets)
             return (host if self.replays == 5 else 1e-6 * len(sets)), host + 1e-5
 
-    assert verdict(stage, HidesMost(stage.arena)) is Status.IMPLAUSIBLE
+    assert verdict(context, HidesMost(context.arena)) is Status.IMPLAUSIBLE
 
 
 @pytest.mark.parametrize("protocol", ["offline", "server"])
-def test_a_call_on_the_hosts_clock_that_does_the_others_work(stage: Stage, protocol: str) -> None:
+def test_a_call_on_the_hosts_clock_that_does_the_others_work(context: TimingContext, protocol: str) -> None:
     with pytest.raises(CandidateFailed) as failed:
-        pair_on_host(Ahead(stage.arena).host, 0, stage, "cublas-tn", protocol)
+        pair_on_host(Ahead(context.arena).host, 0, context, "cublas-tn", protocol)
     assert failed.value.status is Status.WRONG
 
 
-def test_no_call_of_a_block_is_left_out_of_its_time(stage: Stage) -> None:
+def test_no_call_of_a_block_is_left_out_of_its_time(context: TimingContext) -> None:
     """One call takes as long as all of the vendor's, the others next to nothing: no faster than the vendor."""
 
     class AllInOne(Candidate):
-        def host(self, sets, gap, salts=()):
-            self(sets, salts)
+        def host(self, sets, gap, perturbations=()):
+            self(sets, perturbations)
             return [1e-5 * len(sets), *[1e-8] * (len(sets) - 1)]
 
-    timing = pair_on_host(AllInOne(stage.arena).host, 0, stage, "cublas-tn", "offline")
+    timing = pair_on_host(AllInOne(context.arena).host, 0, context, "cublas-tn", "offline")
     assert timing.speedup == pytest.approx(1, rel=0.01)
 
 
-def test_calls_on_the_hosts_clock_stay_inside_their_matrices(stage: Stage) -> None:
+def test_calls_on_the_hosts_clock_stay_inside_their_matrices(context: TimingContext) -> None:
     class Outside(Candidate):
-        def host(self, sets, gap, salts=()):
-            self.arena.memory[self.arena.layout.c // 2 + PROBLEM.m * PROBLEM.n] = 1
-            return super().host(sets, gap, salts)
+        def host(self, sets, gap, perturbations=()):
+            self.arena.memory[self.arena.buffers.c // 2 + PROBLEM.m * PROBLEM.n] = 1
+            return super().host(sets, gap, perturbations)
 
     with pytest.raises(CandidateFailed) as failed:
-        pair_on_host(Outside(stage.arena).host, 0, stage, "cublas-tn", "offline")
+        pair_on_host(Outside(context.arena).host, 0, context, "cublas-tn", "offline")
     assert failed.value.status is Status.OUT_OF_BOUNDS

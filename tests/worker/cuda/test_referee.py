@@ -8,31 +8,31 @@ from fake_gpu import PROBLEM, Candidate
 from cudal2.records import Status
 from cudal2.target import SEMAPHORES
 from cudal2.worker.cuda.checking import check_calls
-from cudal2.worker.cuda.pairing import Stage, pair, pair_on_host
+from cudal2.worker.cuda.pairing import TimingContext, pair, pair_on_host
 from cudal2.worker.outcome import CandidateFailed
 
 WORKSPACE = SEMAPHORES + 4096
 
 
-def judge(stage: Stage, candidate: Candidate, name: str = "cublas-tn"):
+def judge(context: TimingContext, candidate: Candidate, name: str = "cublas-tn"):
     """As the bench does: checked alone, then timed."""
-    checks, _ = check_calls(candidate, stage.arena, candidate.workspace, stage.rounding)
+    checks, _ = check_calls(candidate, context.arena, candidate.workspace, context.rounding)
     # Short batches leave sets out of every window; long ones take them all.
     guess = float(np.random.default_rng().choice([1e-6, 5e-3]))
-    return checks, pair(candidate, guess, candidate.workspace, stage, name, 2e-6)
+    return checks, pair(candidate, guess, candidate.workspace, context, name, 2e-6)
 
 
 @pytest.mark.parametrize("name", ["cublas-tn", "cublas-nn"])
-def test_an_honest_candidate_gets_its_speedup(stage: Stage, name: str) -> None:
-    checks, timing = judge(stage, Candidate(stage.arena), name)
-    assert checks["repeatable"]
-    assert checks["rho"] == pytest.approx(1, abs=0.05)
+def test_an_honest_candidate_gets_its_speedup(context: TimingContext, name: str) -> None:
+    checks, timing = judge(context, Candidate(context.arena), name)
+    assert checks.repeatable
+    assert checks.rho == pytest.approx(1, abs=0.05)
     assert timing.low <= timing.speedup <= timing.high
     assert timing.speedup == pytest.approx(2.01, rel=0.01)
     assert (timing.baseline, timing.protocol) == (name, "device")
 
 
-def test_a_workspace_and_its_semaphores_may_be_used(stage: Stage) -> None:
+def test_a_workspace_and_its_semaphores_may_be_used(context: TimingContext) -> None:
     class Uses(Candidate):
         workspace = WORKSPACE
 
@@ -43,28 +43,28 @@ def test_a_workspace_and_its_semaphores_may_be_used(stage: Stage) -> None:
             super().call(number)
             head[: SEMAPHORES // 2] = 0
 
-    assert judge(stage, Uses(stage.arena))[1].speedup > 1
+    assert judge(context, Uses(context.arena))[1].speedup > 1
 
 
-def test_calls_on_the_hosts_clock_are_checked_too(stage: Stage) -> None:
-    candidate = Candidate(stage.arena)
-    assert pair_on_host(candidate.host, 0, stage, "cublas-tn", "offline").speedup == pytest.approx(1)
-    assert pair_on_host(candidate.host, 0, stage, "cublas-nn", "server").speedup == pytest.approx(0.5)
+def test_calls_on_the_hosts_clock_are_checked_too(context: TimingContext) -> None:
+    candidate = Candidate(context.arena)
+    assert pair_on_host(candidate.host, 0, context, "cublas-tn", "offline").speedup == pytest.approx(1)
+    assert pair_on_host(candidate.host, 0, context, "cublas-nn", "server").speedup == pytest.approx(0.5)
     candidate.call = lambda number: None  # type: ignore[method-assign]
     with pytest.raises(CandidateFailed):
-        pair_on_host(candidate.host, 0, stage, "cublas-tn", "offline")
+        pair_on_host(candidate.host, 0, context, "cublas-tn", "offline")
 
 
 class WorksAhead(Candidate):
     """The first call of a replay does the others' work too; those find it done."""
 
-    def __call__(self, sets, salts=()):
+    def __call__(self, sets, perturbations=()):
         self.done: dict = {}
-        return super().__call__(sets, salts)
+        return super().__call__(sets, perturbations)
 
     def call(self, number):
         if not self.done:
-            self.done = {other: self.multiply(other) for other in range(self.arena.layout.sets)}
+            self.done = {other: self.multiply(other) for other in range(self.arena.buffers.sets)}
         self.write(number, self.done[number])
 
 
@@ -81,7 +81,7 @@ class WorksAheadOnA(WorksAhead):
 
 class WritesAhead(Candidate):
     def call(self, number):
-        for other in range(self.arena.layout.sets):
+        for other in range(self.arena.buffers.sets):
             self.write(other, self.multiply(other))
 
 
@@ -144,7 +144,7 @@ def beside(name: str, elements: int, later: bool = False):
         def call(self, number):
             super().call(number)
             if self.calls > (4 if later else 0):
-                self.arena.memory[getattr(self.arena.layout, name) // 2 + elements] = 1
+                self.arena.memory[getattr(self.arena.buffers, name) // 2 + elements] = 1
 
     return Beside
 
@@ -154,7 +154,7 @@ class KeepsState(Candidate):
 
     def call(self, number):
         super().call(number)
-        self.arena.memory[self.arena.layout.workspace // 2 + 2000] = number
+        self.arena.memory[self.arena.buffers.workspace // 2 + 2000] = number
 
 
 class LeavesSemaphore(Candidate):
@@ -192,43 +192,45 @@ WRONG, IMPRECISE, OUTSIDE = Status.WRONG, Status.IMPRECISE, Status.OUT_OF_BOUNDS
         (LeavesSemaphore, {WRONG}),
     ],
 )
-def test_a_dishonest_candidate_is_found_out(stage: Stage, kind: type[Candidate], expected: set[Status]) -> None:
+def test_a_dishonest_candidate_is_found_out(
+    context: TimingContext, kind: type[Candidate], expected: set[Status]
+) -> None:
     with pytest.raises(CandidateFailed) as failed:
-        judge(stage, kind(stage.arena))
+        judge(context, kind(context.arena))
     assert failed.value.status in expected, failed.value.reason
 
 
-def test_working_ahead_is_found_out_by_either_input(stage: Stage) -> None:
-    """A salt may lie in A or in B: rereading one of them in every call does not help."""
+def test_working_ahead_is_found_out_by_either_input(context: TimingContext) -> None:
+    """A perturbation may lie in A or in B: rereading one of them in every call does not help."""
     with pytest.raises(CandidateFailed):
-        pair(WorksAheadOnA(stage.arena), 1e-6, 0, stage, "cublas-tn", 2e-6)
+        pair(WorksAheadOnA(context.arena), 1e-6, 0, context, "cublas-tn", 2e-6)
 
 
-def test_a_clock_that_was_tampered_with_is_implausible(stage: Stage) -> None:
+def test_a_clock_that_was_tampered_with_is_implausible(context: TimingContext) -> None:
     class Hides(Candidate):
-        def __call__(self, sets, salts=()):
-            device, host = super().__call__(sets, salts)
+        def __call__(self, sets, perturbations=()):
+            device, host = super().__call__(sets, perturbations)
             return device, host + 0.01
 
     with pytest.raises(CandidateFailed) as failed:
-        judge(stage, Hides(stage.arena))
+        judge(context, Hides(context.arena))
     assert failed.value.status is Status.IMPLAUSIBLE
 
 
-def test_a_host_that_is_called_away_in_most_replays_accuses_nobody(stage: Stage) -> None:
+def test_a_host_that_is_called_away_in_most_replays_accuses_nobody(context: TimingContext) -> None:
     class Busy(Candidate):
         replays = 0
 
-        def __call__(self, sets, salts=()):
+        def __call__(self, sets, perturbations=()):
             self.replays += 1
-            device, host = super().__call__(sets, salts)
+            device, host = super().__call__(sets, perturbations)
             return device, host + (0.01 if self.replays % 9 else 0.0)
 
-    pair(Busy(stage.arena), 1e-6, 0, stage, "cublas-tn", 2e-6)
+    pair(Busy(context.arena), 1e-6, 0, context, "cublas-tn", 2e-6)
 
 
-def test_guards_are_restored_for_the_next_candidate(stage: Stage) -> None:
+def test_guards_are_restored_for_the_next_candidate(context: TimingContext) -> None:
     with pytest.raises(CandidateFailed):
-        judge(stage, beside("c", -1)(stage.arena))
-    stage.arena.restore()
-    assert judge(stage, Candidate(stage.arena))[1].speedup > 1
+        judge(context, beside("c", -1)(context.arena))
+    context.arena.restore()
+    assert judge(context, Candidate(context.arena))[1].speedup > 1

@@ -61,7 +61,7 @@ def column_major(problem: Problem, layout: Layout) -> Gemm:
     """The BLAS call for a row-major C[M,N] = A[M,K]·B, with B stored in `layout` whatever the problem's own.
 
     A row-major matrix is its transpose in column-major order, so the call is Cᵀ = Bᵀ·Aᵀ: the library's first operand
-    is our B. Stored K×N it is already Bᵀ (N×K); stored N×K it is B and gets transposed.
+    is the problem's B. Stored K×N it is already Bᵀ (N×K); stored N×K it is B and gets transposed.
     """
     m, n, k = problem.m, problem.n, problem.k
     transa, lda = (cublas.Operation.N, n) if layout == "nn" else (cublas.Operation.T, k)
@@ -154,7 +154,7 @@ class Plan:
         return int(result[0]["state"]) == 0 and int(result[0]["workspace_size"]) <= WORKSPACE
 
     def enqueue(self, algorithm: Algorithm, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """One product of the matrices at these device addresses (ours: A row-major, B as stored, C row-major).
+        """One product of the matrices at these device addresses (A row-major, B as stored, C row-major).
 
         Raises cuBLASLtError.
         """

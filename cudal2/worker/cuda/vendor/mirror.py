@@ -1,6 +1,6 @@
-"""The vendor's library in a process of its own, on the shared buffers: the A side of an A/A measurement.
+"""A baseline in a process of its own, on the shared buffers: the A side of an A/A measurement.
 
-It takes the candidate's place: another process, another context, other memory than the referee's vendor side. What is
+It takes the candidate's place: another process, another context, other memory than the referee's baseline side. What is
 then left between the two is the harness.
 """
 
@@ -17,11 +17,11 @@ import torch
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.arena import matrices
-from cudal2.worker.cuda.layout import Layout, Salt
+from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
 from cudal2.worker.cuda.memory import SharedMemory, imported
-from cudal2.worker.cuda.pairing import VendorSide
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.names import split
+from cudal2.worker.cuda.vendor.side import BaselineSide
 
 COMMAND, REPLY = struct.Struct("=II?d"), struct.Struct("=dd")
 READY = b"+"
@@ -30,13 +30,13 @@ READY = b"+"
 class Mirror:
     """Baseline `name` in another process on `memory`; a context manager. HarnessFault where the process fails."""
 
-    def __init__(self, name: str, memory: SharedMemory, layout: Layout, cache: Cache) -> None:
+    def __init__(self, name: str, memory: SharedMemory, buffers: BufferLayout, cache: Cache) -> None:
         self._memory = memory.tensor
-        self._socket, theirs = socket.socketpair()
-        words = (theirs.fileno(), memory.fd, name, cache.root, msgspec.json.encode(layout).decode())
-        command = [sys.executable, "-m", "cudal2.worker.cuda.mirror", *map(str, words)]
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), memory.fd))
-        theirs.close()
+        self._socket, remote = socket.socketpair()
+        words = (remote.fileno(), memory.fd, name, cache.root, msgspec.json.encode(buffers).decode())
+        command = [sys.executable, "-m", __name__, *map(str, words)]
+        self._process = subprocess.Popen(command, pass_fds=(remote.fileno(), memory.fd))
+        remote.close()
 
     def __enter__(self) -> "Mirror":
         try:
@@ -51,23 +51,25 @@ class Mirror:
         self._process.kill()
         self._process.wait()
 
-    def run(self, sets: Sequence[int], salts: Sequence[Salt] = ()) -> tuple[float, float]:
+    def run(self, sets: Sequence[int], perturbations: Sequence[Perturbation] = ()) -> tuple[float, float]:
         """One pass over these neighbouring sets; seconds on the device's clock and on the host's."""
-        return self._ask(sets, salts, False, 0.0)
+        return self._ask(sets, perturbations, False, 0.0)
 
-    def host(self, sets: Sequence[int], gap: float, salts: Sequence[Salt] = ()) -> list[float]:
+    def host(self, sets: Sequence[int], gap: float, perturbations: Sequence[Perturbation] = ()) -> list[float]:
         """Seconds of single calls on these neighbouring sets on the host's clock, all together, as a list of one."""
-        return [self._ask(sets, salts, True, gap)[1]]
+        return [self._ask(sets, perturbations, True, gap)[1]]
 
-    def _ask(self, sets: Sequence[int], salts: Sequence[Salt], singly: bool, gap: float) -> tuple[float, float]:
-        self._write(salts)
+    def _ask(
+        self, sets: Sequence[int], perturbations: Sequence[Perturbation], singly: bool, gap: float
+    ) -> tuple[float, float]:
+        self._write(perturbations)
         self._socket.sendall(COMMAND.pack(min(sets), max(sets) + 1, singly, gap))
         device, host = REPLY.unpack(self._exactly(REPLY.size))
         return device, host
 
-    def _write(self, salts: Sequence[Salt]) -> None:
+    def _write(self, perturbations: Sequence[Perturbation]) -> None:
         """Ahead of all calls: it is known of the vendor that a call does no other call's work."""
-        for offset, value in salts:
+        for offset, value in perturbations:
             self._memory[offset // 2] = value
         torch.cuda.synchronize()
 
@@ -78,13 +80,13 @@ class Mirror:
         return data
 
 
-def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout) -> None:
+def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: BufferLayout) -> None:
     """Answer commands until the other side is gone."""
     torch.cuda.init()
     torch.empty(1, device="cuda")
     vendor = Vendor(0, Cache(cache))
-    side = VendorSide(vendor, layout, *matrices(imported(memory_fd, layout.bytes), layout))
-    vendor.prepare(layout.problem, side.sets)
+    side = BaselineSide(vendor, buffers, *matrices(imported(memory_fd, buffers.bytes), buffers))
+    vendor.prepare(buffers.problem, side.sets)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
@@ -97,5 +99,5 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, layout: Layout)
 
 
 if __name__ == "__main__":
-    _name, _cache, _layout = sys.argv[3:]
-    main(int(sys.argv[1]), int(sys.argv[2]), _name, Path(_cache), msgspec.json.decode(_layout, type=Layout))
+    _name, _cache, _buffers = sys.argv[3:]
+    main(int(sys.argv[1]), int(sys.argv[2]), _name, Path(_cache), msgspec.json.decode(_buffers, type=BufferLayout))

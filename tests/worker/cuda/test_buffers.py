@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from cudal2.problem import Problem
-from cudal2.worker.cuda.layout import ALIGNMENT, GUARD, MAX_SETS, ROTATED, WORKSPACE_LIMIT, layout
+from cudal2.worker.cuda.buffers import ALIGNMENT, GUARD, MAX_SETS, ROTATED, WORKSPACE_LIMIT, buffer_layout
 
 SHAPES = [(8, 8, 8), (64, 64, 64), (200, 968, 1048), (4096, 4096, 4096), (16384, 16384, 16384)]
 
@@ -13,7 +13,7 @@ SHAPES = [(8, 8, 8), (64, 64, 64), (200, 968, 1048), (4096, 4096, 4096), (16384,
 @pytest.mark.parametrize("shape", SHAPES)
 def test_regions_are_apart(shape: tuple[int, int, int]) -> None:
     problem = Problem(*shape)
-    at = layout(problem)
+    at = buffer_layout(problem)
     sizes = {"a": problem.m * problem.k, "b": problem.k * problem.n, "c": problem.m * problem.n}
     regions = sorted((getattr(at, name), getattr(at, name) + 2 * size) for name, size in sizes.items())
     assert regions[0][0] >= GUARD
@@ -28,11 +28,11 @@ def test_regions_are_apart(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_pass_touches_enough(shape: tuple[int, int, int]) -> None:
     problem = Problem(*shape)
-    at = layout(problem)
+    at = buffer_layout(problem)
     assert at.sets >= 2
     assert at.sets == MAX_SETS or at.sets * problem.bytes >= min(ROTATED, 2 * problem.bytes)
 
 
 def test_what_cannot_be_addressed_is_said_so() -> None:
     with pytest.raises(ValueError, match="GiB"):
-        layout(Problem(1 << 17, 1 << 17, 1 << 15))
+        buffer_layout(Problem(1 << 17, 1 << 17, 1 << 15))

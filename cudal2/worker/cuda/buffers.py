@@ -18,11 +18,11 @@ MAX_SETS = 4096
 WORKSPACE_LIMIT = 256 << 20
 GRANULE = 2 << 20
 
-Salt = tuple[int, int]
+Perturbation = tuple[int, int]
 """Where in the range, in bytes, an fp16 value is written, and its bits as an int16."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class BufferLayout(msgspec.Struct, frozen=True):
     """Offsets in bytes: `a`, `b`, `c` from the start of a set, `workspace` from the start of the range of `bytes`."""
 
     problem: Problem
@@ -35,7 +35,7 @@ class Layout(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def layout(problem: Problem, rotated: int = ROTATED) -> Layout:
+def buffer_layout(problem: Problem, rotated: int = ROTATED) -> BufferLayout:
     """The range for `problem`: at least two sets, at most MAX_SETS, `rotated` bytes of matrices where that allows.
 
     Raises ValueError where two sets do not fit the addresses that planner and runner reserve.
@@ -49,7 +49,7 @@ def layout(problem: Problem, rotated: int = ROTATED) -> Layout:
     total = workspace + WORKSPACE_LIMIT + GRANULE
     if total > 64 << 30:
         raise ValueError(f"{problem.name}: two sets of its matrices take {total >> 30} GiB, at most 64 are addressed")
-    return Layout(problem, sets, stride, a, b, c, workspace, total)
+    return BufferLayout(problem, sets, stride, a, b, c, workspace, total)
 
 
 def _up(number: int, multiple: int = ALIGNMENT) -> int:

@@ -1,0 +1,44 @@
+"""Is a candidate right? Four calls on inputs that show every shortcut, the same on every target."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cudal2.problem import Problem
+from cudal2.records import Status
+from cudal2.worker import inputs, verify
+from cudal2.worker.outcome import Outcome, raise_finding
+
+RunOn = Callable[[Tensor, Tensor], Tensor]
+"""One call on A [M,K] and B as stored, which finds its output and its workspace poisoned: a copy of C [M,N].
+
+It looks at all that the call may have written beside C, and raises CandidateFailed."""
+Reference = Callable[[Tensor, Tensor, Problem], Tensor]
+
+
+def check(
+    run_on: RunOn,
+    problem: Problem,
+    rng: torch.Generator,
+    rounding: int,
+    reference: Reference = verify.reference,
+) -> Outcome:
+    """Normals, small integers, wide integers, and the first normals again: ρ, largest error and whether C was the same.
+
+    Inputs come from `rng`, on its device. `rounding` is the number of products after which an f16 accumulator of the
+    target rounds. Raises CandidateFailed.
+    """
+    normal = inputs.normal(rng, problem)
+    exact = reference(*normal, problem)
+    first = run_on(*normal)
+    found, rho, error = verify.check_normal(first, exact, problem, rounding)
+    raise_finding(found)
+    for make, name in ((inputs.exact_integers, "small integers"), (inputs.wide_integers, "11-bit integers")):
+        integers = make(rng, problem)
+        result = run_on(*integers)
+        raise_finding(verify.check_exact(result, reference(*integers, problem), name))
+    again = run_on(*normal)
+    raise_finding(verify.check_normal(again, exact, problem, rounding)[0])
+    same = torch.equal(first.view(torch.int16), again.view(torch.int16))
+    return Outcome(Status.OK, rho=rho, max_error=error, repeatable=same)

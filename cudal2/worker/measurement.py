@@ -1,0 +1,192 @@
+"""How fast is a candidate next to a baseline? The loop that answers it, the same on every target.
+
+Candidate and baseline go through batch after batch of calls on equal inputs, in random order. Decided here is which
+side goes first, which buffers come next, which batches count, that every output is compared, and when it is enough.
+How two sides meet on a processor or on a GPU is their backend's matter: it implements `Sides`.
+"""
+
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+from torch import Tensor
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status, Timing
+from cudal2.worker import timing, verify
+from cudal2.worker.outcome import CandidateFailed, raise_finding
+
+TRIES = 3
+BUSY = "Stop other programs; on a processor, set worker.threads to the number of cores that are free"
+"""The remedy where something else is at work."""
+
+Role = Literal["candidate", "baseline"]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One turn of both sides: so many calls of each, one call a slot, from slot `first` on; `leader` goes first.
+
+    A `perturbed` one is not timed: there the inputs change between the candidate's calls.
+    """
+
+    first: int
+    candidate: int
+    baseline: int
+    leader: Role
+    perturbed: bool = False
+
+    @property
+    def count(self) -> int:
+        """Slots that either side touches."""
+        return max(self.candidate, self.baseline)
+
+    @property
+    def window(self) -> slice:
+        """Those slots."""
+        return slice(self.first, self.first + self.count)
+
+    @property
+    def order(self) -> tuple[Role, Role]:
+        """Which side runs first, and which second."""
+        return ("candidate", "baseline") if self.leader == "candidate" else ("baseline", "candidate")
+
+
+class Sides(Protocol):
+    """A candidate and a baseline on the slots of one problem. A slot is room for A, B and C of one call.
+
+    `measure` takes the steps of a batch in the order in which they stand here. Each may raise CandidateFailed.
+    """
+
+    problem: Problem
+    rounding: int
+    """Products after which an f16 accumulator of the target rounds."""
+    slots: range
+    """Those that batches move on through, and round again."""
+    warm_up: bool
+    """Whether the first batch counts for nothing."""
+    perturbs_apart: bool
+    """Whether inputs change in batches of their own (`Batch.perturbed`), for changing them costs the candidate time.
+
+    Else they change in `run` while a batch is timed, at the same cost for both sides."""
+
+    @abstractmethod
+    def calls(self, candidate: list[float], baseline: list[float]) -> tuple[int, int]:
+        """How many calls of candidate and baseline make the next batch, from seconds a call measured so far."""
+
+    def wake(self, batch: Batch) -> None:
+        """Whatever a side may do before the batch has inputs."""
+
+    @abstractmethod
+    def fill(self, batch: Batch) -> None:
+        """Fresh inputs for both sides in the batch's window, which neither has seen, all at rest."""
+
+    @abstractmethod
+    def ready(self, role: Role, batch: Batch) -> None:
+        """The last step before a side runs. Now the outputs that it is to write are poisoned and nothing is at work."""
+
+    @abstractmethod
+    def run(self, role: Role, batch: Batch) -> float:
+        """The side's calls; seconds a call."""
+
+    @abstractmethod
+    def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Of every candidate's call its output and the baseline's on the same inputs: tensors [calls,M,N], in parts.
+
+        Raises CandidateFailed where a call wrote anything but its own output.
+        """
+
+    def look_closer(self, batch: Batch) -> None:
+        """Hold one output of a batch that is perturbed apart to the bounds of the single calls. Slow; done once."""
+
+
+def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Timing:
+    """Time a candidate against baseline `name` in pairs of batches until that is `timing.enough`.
+
+    Where inputs are perturbed in batches of their own, these come at moments that the candidate cannot know, and the
+    last of them after the last pair. Raises CandidateFailed, HarnessFault.
+    """
+    candidate: list[float] = []
+    baseline: list[float] = []
+    to_come: list[bool] = []  # whether each of the next batches is perturbed apart, the last first
+    started, first, calls = time.perf_counter(), sides.slots.start, 0
+    warm_up, done, looked = sides.warm_up, False, False
+    while not done or any(to_come):
+        to_come = to_come or (moments(config.min_pairs) if sides.perturbs_apart else [False])
+        perturbed = to_come.pop()
+        if done and not perturbed:
+            continue
+        batch = _next(sides, first, sides.calls(candidate, baseline), perturbed)
+        seconds = _take(sides, batch)
+        if perturbed:
+            if not looked:
+                sides.look_closer(batch)
+            looked = True
+            continue
+        first, calls = batch.window.stop, batch.candidate
+        if not warm_up:
+            candidate.append(seconds["candidate"])
+            baseline.append(seconds["baseline"])
+        warm_up = False
+        done = timing.enough(candidate, baseline, config, started)
+    return timing.summary(candidate, baseline, name, protocol, calls, config)
+
+
+def moments(min_pairs: int) -> list[bool]:
+    """Which of the next batches are perturbed: one for every two that are timed, in a secret order."""
+    timed = min_pairs + 1
+    found = [False] * timed + [True] * -(-timed // 2)
+    secrets.SystemRandom().shuffle(found)
+    return found
+
+
+def next_start(first: int, count: int, slots: range) -> int:
+    """Where the next batch of `count` slots begins: at `first`, or at the first of all where it does not fit there."""
+    return first if first + count <= slots.stop else slots.start
+
+
+def _next(sides: Sides, first: int, calls: tuple[int, int], perturbed: bool) -> Batch:
+    """A batch from slot `first` on, or from the start; who goes first is drawn."""
+    leader: Role = "baseline" if secrets.randbelow(2) else "candidate"
+    return Batch(next_start(first, max(calls), sides.slots), *calls, leader, perturbed)
+
+
+def _take(sides: Sides, batch: Batch) -> dict[Role, float]:
+    """Seconds a call of either side in a batch, after every output was compared. Raises CandidateFailed."""
+    sides.wake(batch)
+    sides.fill(batch)
+    seconds: dict[Role, float] = {}
+    for role in batch.order:
+        sides.ready(role, batch)
+        seconds[role] = sides.run(role, batch)
+    for results, references in sides.outputs(batch):
+        raise_finding(verify.check_timed(results, references, sides.problem, sides.rounding))
+    return seconds
+
+
+def undisturbed(measured: Callable[[], Timing], alone: float, most: float) -> Timing:
+    """What `measured` finds, again where something else was at work beside it.
+
+    So it was where the baseline took `most` times its seconds `alone`, or where the interval spans that factor.
+    Raises HarnessFault after a few tries.
+    """
+    for _ in range(TRIES):
+        found = measured()
+        slowdown, span = found.baseline_us / alone / 1e6, found.high / found.low
+        if slowdown <= most and span <= most:
+            return found
+    said = f"{found.baseline} takes {slowdown:.1f} times as long as alone, the interval spans a factor of {span:.1f}"
+    raise HarnessFault(f"the machine is too busy to time: {said}", BUSY)
+
+
+def plausible(found: Timing, floor: float) -> Timing:
+    """What was found, where it is not below `floor`: seconds a call that nothing on the device undercuts.
+
+    Raises CandidateFailed.
+    """
+    if found.candidate_us < floor * 1e6:
+        raise CandidateFailed(Status.IMPLAUSIBLE, f"{found.candidate_us:.3g} µs is below what is possible")
+    return found
