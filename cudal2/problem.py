@@ -31,7 +31,9 @@ LLM_SHAPES = {
 class Problem(msgspec.Struct, frozen=True, order=True):
     """C[M,N] = A[M,K] · B in half precision; all matrices dense and row-major.
 
-    `layout` "nn" stores B as K×N, "tn" as N×K (the weight of an `nn.Linear`).
+    `layout` "nn" stores B as K×N, "tn" as N×K (the weight of an `nn.Linear`). The letters are BLAS's `transa` and
+    `transb`, as cuBLAS is called for row-major matrices: its matrices are column-major, so it computes Cᵀ = Bᵀ·Aᵀ, its
+    first operand is B, and the first letter says whether B is transposed. A never is.
     `accumulate` is the precision the sum must have: "f32" or "f16".
     """
 

@@ -78,7 +78,8 @@ class Sides(Protocol):
         """How many calls of candidate and baseline make the next batch, from seconds a call measured so far."""
 
     def wake(self, batch: Batch) -> None:
-        """Whatever a side may do before the batch has inputs."""
+        """Whatever a side may do before the batch has inputs; nothing, where no code of a side runs unasked."""
+        return
 
     @abstractmethod
     def fill(self, batch: Batch) -> None:
@@ -101,6 +102,7 @@ class Sides(Protocol):
 
     def look_closer(self, batch: Batch) -> None:
         """Hold one output of a batch that is perturbed apart to the bounds of the single calls. Slow; done once."""
+        return
 
 
 def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Timing:

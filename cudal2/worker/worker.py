@@ -60,7 +60,10 @@ class Worker:
 
     def recall(self, candidate: Candidate) -> Verdict | None:
         """The verdict reached earlier on this candidate here, if any; none that a clock decided."""
-        stored = self.cache.read("verdicts", self.key(candidate))
+        return self._recall(self.key(candidate))
+
+    def _recall(self, key: str) -> Verdict | None:
+        stored = self.cache.read("verdicts", key)
         if stored is None:
             return None
         return msgspec.structs.replace(verdict_from_json(stored), cached=True, seconds={})
@@ -99,8 +102,9 @@ class Worker:
 
     def evaluate(self, candidate: Candidate) -> Verdict:
         """Build, verify and time a candidate, or recall the verdict."""
-        with self.cache.lock("verdicts", self.key(candidate)):
-            known = self.recall(candidate)
+        key = self.key(candidate)
+        with self.cache.lock("verdicts", key):
+            known = self._recall(key)
             if known:
                 return known
             started = time.perf_counter()
@@ -118,7 +122,7 @@ class Worker:
                         self.backend.close()  # the next candidate gets fresh processes
                         raise
             verdict = Verdict(
-                key=self.key(candidate),
+                key=key,
                 problem=candidate.problem,
                 target=candidate.target,
                 environment=self.environment,

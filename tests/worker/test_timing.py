@@ -72,3 +72,14 @@ def test_a_batch_is_long_enough_and_within_the_slots() -> None:
     assert calls_for(1e-3, 10e-3, 4096) == 10
     assert calls_for(10.0, 10e-3, 4096) == 1
     assert calls_for(0.0, 10e-3, 50) == 50
+
+
+def test_derived_timings_follow_the_baselines_own_ratios() -> None:
+    paired = timing.summary([1e-6] * 7, [2e-6] * 7, "base", "device", 1, QUIET)
+    seconds = {"slow": 6e-6, "base": 3e-6, "tie": 6e-6, "slower": 9e-6}
+    others = timing.derived(paired, seconds)
+    assert [other.baseline for other in others] == ["slow", "tie", "slower"]
+    for other in others:
+        ratio = seconds[other.baseline] / seconds["base"]
+        assert other.speedup / paired.speedup == pytest.approx(ratio) and not other.paired
+        assert other.low <= other.speedup <= other.high and other.candidate_us == paired.candidate_us

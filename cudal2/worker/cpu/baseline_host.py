@@ -1,4 +1,4 @@
-"""The vendor's side of a comparison: torch.matmul on an arena's buffers, in a process of its own.
+"""The baseline's side of a comparison: torch.matmul on an arena's buffers, in a process of its own.
 
 Speaks the protocol of `session.py`. Orders beyond it come as lines of JSON over a socket, with the arena's files.
 """

@@ -1,4 +1,4 @@
-"""The vendor's side: one long-lived process that runs torch.matmul on whatever arena it is handed."""
+"""The baseline's side: one long-lived process that runs torch.matmul on whatever arena it is handed."""
 
 import json
 import os
@@ -32,12 +32,12 @@ def environment(threads: int) -> dict[str, str]:
 
     Nothing else of the caller's own (ONEDNN_…, MKL_…, KMP_…, MALLOC_…, LD_PRELOAD): it could slow the rival down.
     """
-    ours = {
+    fixed = {
         "OMP_NUM_THREADS": str(threads),
         "OMP_DYNAMIC": "false",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    return jail.ENVIRONMENT | ours | {name: os.environ[name] for name in (LOADER,) if name in os.environ}
+    return jail.ENVIRONMENT | fixed | {name: os.environ[name] for name in (LOADER,) if name in os.environ}
 
 
 def libraries() -> str:
@@ -51,8 +51,8 @@ class Baselines:
 
     def __init__(self, threads: int) -> None:
         command_read, command_write, reply_read, reply_write = pipes()
-        self._orders, theirs = socket.socketpair()
-        fds = (command_read, reply_write, theirs.fileno())
+        self._orders, remote = socket.socketpair()
+        fds = (command_read, reply_write, remote.fileno())
         process = subprocess.Popen(
             [sys.executable, "-m", "cudal2.worker.cpu.baseline_host", *map(str, fds), str(threads)],
             pass_fds=fds,
@@ -62,7 +62,7 @@ class Baselines:
         )
         for fd in (command_read, reply_write):
             os.close(fd)
-        theirs.close()
+        remote.close()
         self._arena: Arena | None = None
         self.side = Side(command_write, reply_read, jail.Jailed(process, process.pid), threads, SECONDS, _fault)
         self.side.receive()

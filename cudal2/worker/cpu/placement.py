@@ -14,8 +14,8 @@ GONE = FileNotFoundError, ProcessLookupError
 
 def cores(threads: int) -> list[int]:
     """On which so many threads are to wake up; none where a core stays idle and the kernel has a choice."""
-    ours = sorted(os.sched_getaffinity(0))
-    return ours if 1 < len(ours) <= threads else []
+    allowed = sorted(os.sched_getaffinity(0))
+    return allowed if 1 < len(allowed) <= threads else []
 
 
 class Placement:

@@ -1,6 +1,6 @@
 """A process that runs calls on an arena's buffers when told, and the parent's clock around it.
 
-The candidate's host (`runner.cpp`, jailed) and the baselines' host (`baseline_host.py`, ours) speak the same
+The candidate's host (`runner.cpp`, jailed) and the baselines' host (`baseline_host.py`, trusted) speak the same
 protocol over two pipes, so that whatever the protocol costs, both sides of a comparison pay it. A side is stopped
 (SIGSTOP) whenever it is not being timed: it cannot compute ahead, spin beside its rival, or finish a call that it
 has already called done. The clock runs from before it is let go until after it was told to stop.
@@ -38,7 +38,7 @@ class Side:
     """One process of so many `threads` behind two pipes, which has `seconds` to reply to each command.
 
     What goes wrong on the other side is raised as `failed(status, reason)`: a candidate's failure is data, that
-    of our own baseline host is a fault.
+    of the trusted baseline host is a fault.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Side:
             raise self.failed(Status.LAUNCH_ERROR, "the process ended between calls") from error
 
     def order(self) -> None:
-        """Tells our own baseline host to read its socket."""
+        """Tells the baseline host to read its socket."""
         self.run(*ORDER)
 
     def freeze(self) -> None:

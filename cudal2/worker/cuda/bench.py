@@ -1,4 +1,4 @@
-"""Is a recorded CUDA kernel right, and how fast is it next to the vendor's libraries? The referee's side of both."""
+"""Is a recorded CUDA kernel right, and how fast is it next to the baselines? The referee's side of both."""
 
 from collections import OrderedDict
 

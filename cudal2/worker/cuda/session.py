@@ -1,7 +1,8 @@
 """Processes that a candidate's code touches, and how the referee talks to them.
 
-The planner lives in jail and runs the candidate's host code once. A runner is ours, is jailed all the same because it
-hands an untrusted cubin to the driver, and serves one candidate: it has its context ready before, and is killed after.
+The planner lives in jail and runs the candidate's host code once. A runner is trusted code, jailed all the same because
+it hands an untrusted cubin to the driver, and serves one candidate: it has its context ready before, and is killed
+after.
 """
 
 import array

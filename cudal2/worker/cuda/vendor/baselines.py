@@ -1,4 +1,4 @@
-"""The vendor's side on CUDA: torch.matmul, cuBLAS and cuBLASLt, in a trusted process that owns the GPU's tensors."""
+"""The baselines on CUDA: torch.matmul, cuBLAS and cuBLASLt, in a trusted process that owns the GPU's tensors."""
 
 import os
 import statistics

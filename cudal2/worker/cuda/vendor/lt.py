@@ -60,7 +60,8 @@ class Gemm(msgspec.Struct, frozen=True):
 def column_major(problem: Problem, layout: Layout) -> Gemm:
     """The BLAS call for a row-major C[M,N] = A[M,K]·B, with B stored in `layout` whatever the problem's own.
 
-    A row-major matrix is its transpose in column-major order, so the call is Cᵀ = Bᵀ·Aᵀ: the library's first operand
+    A row-major matrix is its transpose in column-major order, so the call is Cᵀ = Bᵀ·Aᵀ, and `layout` is its transa and
+    transb (`Problem`): the library's first operand
     is the problem's B. Stored K×N it is already Bᵀ (N×K); stored N×K it is B and gets transposed.
     """
     m, n, k = problem.m, problem.n, problem.k

@@ -1,4 +1,4 @@
-"""What the vendor's baselines are called, and what their names say."""
+"""What the baselines are called, and what their names say."""
 
 from cudal2.problem import Layout
 

@@ -1,0 +1,75 @@
+"""The single calls of a check: on which inputs they are, and what each finds out."""
+
+import pytest
+import torch
+
+from cudal2.problem import Problem
+from cudal2.records import Status
+from cudal2.worker import checks, inputs, verify
+from cudal2.worker.outcome import CandidateFailed
+
+PROBLEM = Problem(40, 24, 64)
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return verify.reference(a, b, PROBLEM).half()
+
+
+def check(run_on):
+    return checks.check(run_on, PROBLEM, inputs.generator(), 1)
+
+
+def test_normals_integers_and_the_same_normals_again() -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def honest(a, b):
+        seen.append((a.clone(), b.clone()))
+        return product(a, b)
+
+    found = check(honest)
+    assert (found.status, found.repeatable) == (Status.OK, True) and found.rho == pytest.approx(1, abs=0.05)
+    normal, small, wide, again = seen
+    assert all(torch.equal(one, other) for one, other in zip(normal, again))
+    for a, b in (small, wide):
+        assert torch.equal(a, a.round()) and torch.equal(b, b.round())
+    assert wide[0].abs().min() > 1024
+    assert not torch.equal(normal[0], normal[0].round())
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_wrong_element_in_any_call_is_found(number: int) -> None:
+    calls = []
+
+    def run_on(a, b):
+        calls.append(0)
+        c = product(a, b)
+        c[3, 5] += 2 * (len(calls) == number + 1) * c.abs().max()
+        return c
+
+    with pytest.raises(CandidateFailed) as failed:
+        check(run_on)
+    assert failed.value.status is Status.WRONG and len(calls) == number + 1
+
+
+def test_another_result_within_the_bounds_is_right_but_not_repeatable() -> None:
+    calls = []
+
+    def run_on(a, b):
+        calls.append(0)
+        c = product(a, b)
+        if len(calls) == 4:
+            exact = verify.reference(a, b, PROBLEM)[3, 5]
+            beyond = torch.tensor(99.0 if exact > c[3, 5] else -99.0, dtype=torch.float16)
+            c[3, 5] = torch.nextafter(c[3, 5], beyond)  # the other of the two that exact lies between
+        return c
+
+    found = check(run_on)
+    assert found.status is Status.OK and not found.repeatable
+
+
+def test_what_a_call_raises_is_the_verdict() -> None:
+    def run_on(a, b):
+        raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside the output")
+
+    with pytest.raises(CandidateFailed, match="beside"):
+        check(run_on)

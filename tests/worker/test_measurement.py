@@ -1,0 +1,166 @@
+"""The loop that times a candidate against a baseline, with sides that write down what they are asked for."""
+
+import msgspec
+import pytest
+import torch
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status, Timing
+from cudal2.worker import looks, measurement
+from cudal2.worker.measurement import Batch, Sides, measure, moments, plausible, undisturbed
+from cudal2.worker.outcome import CandidateFailed
+
+CONFIG = WorkerConfig(min_pairs=3, max_pairs=9, precision=0.01)
+STEADY = {"candidate": 1e-3, "baseline": 2e-3}
+
+
+class Recorded(Sides):
+    """Right results, at the seconds that `speed` gives for a side; `steps` is what happened."""
+
+    problem, rounding, slots = Problem(8, 8, 8), 1, range(2, 23)
+
+    def __init__(self, warm_up: bool, perturbs_apart: bool, counts: tuple[int, int] = (4, 3)) -> None:
+        self.warm_up, self.perturbs_apart, self.counts = warm_up, perturbs_apart, counts
+        self.steps: list[tuple[str, ...]] = []
+        self.batches: list[Batch] = []
+        self.seen: list[tuple[list[float], list[float]]] = []
+        self.wrong: set[int] = set()  # numbers of batches
+
+    def calls(self, candidate, baseline):
+        self.seen.append((list(candidate), list(baseline)))
+        return self.counts
+
+    def wake(self, batch):
+        self.batches.append(batch)
+        self.steps.append(("wake",))
+
+    def fill(self, batch):
+        self.steps.append(("fill",))
+
+    def ready(self, role, batch):
+        self.steps.append(("ready", role))
+
+    def run(self, role, batch):
+        self.steps.append(("run", role))
+        return self.speed(role)
+
+    def speed(self, role):
+        return STEADY[role] * (1 + 1e-6 * (len(self.batches) % 2))  # so that the interval has a width
+
+    def outputs(self, batch):
+        self.steps.append(("outputs",))
+        right = torch.ones(batch.candidate, 8, 8, dtype=torch.float16)
+        result = right.clone()
+        if len(self.batches) in self.wrong:
+            result[-1, 7, 7] = 9
+        return [(right, right), (result, right)]
+
+    def look_closer(self, batch):
+        assert batch.perturbed
+        self.steps.append(("look_closer",))
+
+
+KINDS = pytest.mark.parametrize(("warm_up", "apart"), [(False, False), (True, True), (True, False), (False, True)])
+
+
+@KINDS
+def test_inputs_come_when_both_sides_are_awake_and_outputs_are_poisoned_before_each_runs(warm_up, apart) -> None:
+    sides = Recorded(warm_up, apart)
+    measure(sides, CONFIG, "base", "device")
+    steps = [step for step in sides.steps if step != ("look_closer",)]
+    for batch, number in zip(sides.batches, range(0, len(steps), 7), strict=True):
+        one, other = batch.order
+        assert steps[number : number + 7] == [
+            ("wake",),
+            ("fill",),
+            *(("ready", one), ("run", one)),
+            *(("ready", other), ("run", other)),
+            ("outputs",),
+        ]
+    assert sides.steps.count(("look_closer",)) == apart
+
+
+@KINDS
+def test_only_timed_batches_count_and_no_warm_up(warm_up, apart) -> None:
+    sides = Recorded(warm_up, apart)
+    found = measure(sides, CONFIG, "base", "offline")
+    timed = [batch for batch in sides.batches if not batch.perturbed][warm_up:]
+    assert found.pairs == len(timed) and found.pairs in looks.counts(CONFIG.min_pairs, CONFIG.max_pairs)
+    assert (found.baseline, found.protocol, found.calls) == ("base", "offline", 4)
+    assert found.speedup == pytest.approx(2, rel=1e-3)
+    assert all(len(one) == len(other) for one, other in sides.seen)
+    assert any(batch.perturbed for batch in sides.batches) == apart
+
+
+def test_a_warm_up_moves_nothing() -> None:
+    class SlowAtFirst(Recorded):
+        def speed(self, role):
+            return 1.0 if len(self.batches) == 1 else super().speed(role)
+
+    assert measure(SlowAtFirst(True, False), CONFIG, "base", "device").candidate_us == pytest.approx(1e3, rel=1e-3)
+
+
+def test_when_inputs_change_is_unknown_to_the_end() -> None:
+    """At least one batch of three is perturbed apart, and some timing ends with one that is."""
+    last = []
+    for _ in range(40):
+        sides = Recorded(True, True)
+        measure(sides, CONFIG, "base", "device")
+        kinds = [batch.perturbed for batch in sides.batches]
+        assert sum(kinds) >= len(kinds) // 3
+        last.append(kinds[-1])
+    assert set(last) == {True, False}
+    assert all(sum(moments(n)) == -(-(n + 1) // 2) and len(moments(n)) - sum(moments(n)) == n + 1 for n in (1, 3, 8))
+    assert len({tuple(moments(8)) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize("counts", [(4, 3), (3, 5), (1, 1), (21, 7)])
+def test_batches_move_on_through_the_slots_and_stay_inside(counts) -> None:
+    sides = Recorded(False, False, counts)
+    config = msgspec.structs.replace(CONFIG, min_pairs=9)
+    measure(sides, config, "base", "device")
+    size = max(counts)
+    starts = [batch.first for batch in sides.batches]
+    assert all(batch.window == slice(batch.first, batch.first + size) for batch in sides.batches)
+    every = list(range(sides.slots.start, sides.slots.stop - size + 1, size))
+    assert starts == [every[number % len(every)] for number in range(len(starts))]
+
+
+def test_either_side_may_be_first() -> None:
+    leaders = set()
+    for _ in range(30):
+        sides = Recorded(False, False)
+        measure(sides, CONFIG, "base", "device")
+        leaders |= {batch.leader for batch in sides.batches}
+    assert leaders == {"candidate", "baseline"}
+
+
+@KINDS
+@pytest.mark.parametrize("number", [1, 3])
+def test_every_output_of_every_batch_is_compared(warm_up, apart, number) -> None:
+    sides = Recorded(warm_up, apart)
+    sides.wrong = {number}
+    with pytest.raises(CandidateFailed) as failed:
+        measure(sides, CONFIG, "base", "device")
+    assert failed.value.status is Status.WRONG and len(sides.batches) == number
+
+
+def timing(baseline_us: float = 2.0, low: float = 0.9, high: float = 1.1) -> Timing:
+    return Timing("base", "device", 2.0, baseline_us, 1.0, low, high, pairs=7, calls=1)
+
+
+def test_a_disturbed_measurement_is_made_again_and_then_a_fault() -> None:
+    measured = iter([timing(4.0), timing(high=2.0), timing()])
+    assert undisturbed(lambda: next(measured), 2e-6, 1.6) == timing()
+    for kind in (timing(4.0), timing(high=2.0)):
+        made = iter([kind] * measurement.TRIES + [timing()])
+        with pytest.raises(HarnessFault, match="busy"):
+            undisturbed(lambda made=made: next(made), 2e-6, 1.6)
+
+
+def test_nothing_is_faster_than_possible() -> None:
+    assert plausible(timing(), 2e-6) == timing()
+    with pytest.raises(CandidateFailed) as failed:
+        plausible(timing(), 2.1e-6)
+    assert failed.value.status is Status.IMPLAUSIBLE
