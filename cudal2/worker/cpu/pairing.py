@@ -166,10 +166,6 @@ class CpuSides(Sides):
         return list(zip(self._results, self._references))
 
 
-def _count(batch: Batch) -> int:
-    return batch.window.stop - batch.window.start
-
-
 @threads(1)
 def pair(candidate: Side, baseline: Side, context: TimingContext, name: str, baseline_seconds: float) -> Timing:
     """Time `candidate` against `baseline` (called `name`, about `baseline_seconds` a call). Raises CandidateFailed."""
