@@ -1,0 +1,109 @@
+"""Replays an edit on a cubin: 16-byte instruction words are put in another order, their scheduling fields changed.
+
+Trusted code on bytes that a stranger shaped. What an edit makes of a kernel is not its concern: the edited cubin is
+looked at, checked and timed like any other. What can be moved without harm is for whoever proposes edits to know.
+"""
+
+import hashlib
+
+from elftools.elf.relocation import RelocationSection
+
+from cudal2.records import Control, Edit, Shift, to_json
+from cudal2.worker.cuda.compile import elf
+
+WORD = 16
+"""Bytes of an instruction, from sm_70 on."""
+FIELDS = {
+    "stall": (105, 4),
+    "yield": (109, 1),
+    "write_barrier": (110, 3),
+    "read_barrier": (113, 3),
+    "wait": (116, 6),
+    "reuse": (122, 3),
+}
+"""First bit of each scheduling field in the little-endian word, and how many bits it has."""
+
+
+class EditRefused(ValueError):
+    """The edit does not fit the cubin; the message says why."""
+
+
+def apply(cubin: bytes, edit: Edit) -> bytes:
+    """The cubin after the edit, equal but for the words that it moves or changes; as it was where there are no moves.
+
+    Raises EditRefused where the cubin holds other code than the edit was made for, where a move reaches outside it, and
+    where it would part an instruction from the relocation that completes it.
+    """
+    start, size = code_of(cubin, edit.kernel)
+    code = cubin[start : start + size]
+    if hashlib.sha256(code).hexdigest() != edit.sha256:
+        raise EditRefused(f"the edit is for other code than the compiler wrote for {edit.kernel[:60]}")
+    words = [code[place : place + WORD] for place in range(0, size, WORD)]
+    fixed = _relocated(cubin, edit.kernel)
+    for move in edit.moves:
+        if isinstance(move, Control):
+            _check_positions(move, len(words), move.position)
+            words[move.position] = with_field(words[move.position], move.field, move.value)
+        else:
+            _check_positions(move, len(words), move.start, move.end)
+            if fixed.intersection(range(min(move.start, move.end), max(move.start, move.end) + 1)):
+                raise EditRefused(f"the move {to_json(move)} parts an instruction from its relocation")
+            words.insert(move.end, words.pop(move.start))
+    return cubin[:start] + b"".join(words) + cubin[start + size :]
+
+
+def carried(library: bytes, before: bytes, after: bytes) -> bytes:
+    """The shared object that carries the cubin `before`, with `after` of the same length in its place.
+
+    Raises EditRefused where it does not carry it exactly once.
+    """
+    if len(before) != len(after) or library.count(before) != 1:
+        raise EditRefused("the shared object does not carry the cubin as the compiler wrote it, exactly once")
+    return library.replace(before, after)
+
+
+def code_of(cubin: bytes, kernel: str) -> tuple[int, int]:
+    """Offset and size in bytes of a kernel's code in the cubin. Raises EditRefused where it holds no such code."""
+    name = f".text.{kernel}"
+    try:
+        with elf.opened(cubin) as file:
+            found = [(s["sh_offset"], s["sh_size"], s["sh_type"]) for s in file.iter_sections() if s.name == name]
+    except ValueError as error:
+        raise EditRefused(str(error)) from error
+    if len(found) != 1:
+        raise EditRefused(f"the cubin holds {len(found)} kernels called {kernel[:60]}")
+    start, size, kind = found[0]
+    if kind != "SHT_PROGBITS" or size % WORD or start + size > len(cubin):
+        raise EditRefused(f"the code of {kernel[:60]} is no list of instructions within the cubin")
+    return start, size
+
+
+def field(word: bytes, name: str) -> int:
+    """The value of a scheduling field of an instruction word."""
+    first, bits = FIELDS[name]
+    return int.from_bytes(word, "little") >> first & (1 << bits) - 1
+
+
+def with_field(word: bytes, name: str, value: int) -> bytes:
+    """The word with a scheduling field set. Raises EditRefused where the field has not so many bits."""
+    first, bits = FIELDS[name]
+    if not 0 <= value < 1 << bits:
+        raise EditRefused(f"{name} has {bits} bits, which cannot hold {value}")
+    number = int.from_bytes(word, "little") & ~(((1 << bits) - 1) << first)
+    return (number | value << first).to_bytes(WORD, "little")
+
+
+def _relocated(cubin: bytes, kernel: str) -> set[int]:
+    """Positions of a kernel's instructions that the driver completes as it loads them."""
+    names = (f".rel.text.{kernel}", f".rela.text.{kernel}")
+    try:
+        with elf.opened(cubin) as file:
+            tables = [s for s in file.iter_sections() if isinstance(s, RelocationSection) and s.name in names]
+            return {entry["r_offset"] // WORD for table in tables for entry in table.iter_relocations()}
+    except ValueError as error:
+        raise EditRefused(str(error)) from error
+
+
+def _check_positions(move: Shift | Control, count: int, *positions: int) -> None:
+    if not all(0 <= position < count for position in positions):
+        raise EditRefused(f"the move {to_json(move)} reaches outside the kernel's {count} instructions")
