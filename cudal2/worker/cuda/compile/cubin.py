@@ -6,13 +6,13 @@ looked at, checked and timed like any other. What can be moved without harm is f
 
 import hashlib
 
-from elftools.elf.relocation import RelocationSection
-
 from cudal2.records import Control, Edit, Shift, to_json
 from cudal2.worker.cuda.compile import elf
 
 WORD = 16
 """Bytes of an instruction, from sm_70 on."""
+CODE = ".text."
+"""What the name of a section with a kernel's code begins with."""
 FIELDS = {
     "stall": (105, 4),
     "yield": (109, 1),
@@ -31,25 +31,27 @@ class EditRefused(ValueError):
 def apply(cubin: bytes, edit: Edit) -> bytes:
     """The cubin after the edit, equal but for the words that it moves or changes; as it was where there are no moves.
 
-    Raises EditRefused where the cubin holds other code than the edit was made for, where a move reaches outside it, and
-    where it would part an instruction from the relocation that completes it.
+    Raises EditRefused where the cubin holds other code than the edit was made for, and where a move reaches outside it.
     """
     start, size = code_of(cubin, edit.kernel)
     code = cubin[start : start + size]
-    if hashlib.sha256(code).hexdigest() != edit.sha256:
-        raise EditRefused(f"the edit is for other code than the compiler wrote for {edit.kernel[:60]}")
+    if (found := hashlib.sha256(code).hexdigest()) != edit.sha256:
+        raise EditRefused(f"the edit is for another cubin: here the code of {edit.kernel[:60]} has sha256 {found}")
     words = [code[place : place + WORD] for place in range(0, size, WORD)]
-    fixed = _relocated(cubin, edit.kernel)
     for move in edit.moves:
         if isinstance(move, Control):
             _check_positions(move, len(words), move.position)
             words[move.position] = with_field(words[move.position], move.field, move.value)
         else:
             _check_positions(move, len(words), move.start, move.end)
-            if fixed.intersection(range(min(move.start, move.end), max(move.start, move.end) + 1)):
-                raise EditRefused(f"the move {to_json(move)} parts an instruction from its relocation")
             words.insert(move.end, words.pop(move.start))
     return cubin[:start] + b"".join(words) + cubin[start + size :]
+
+
+def made_for(cubin: bytes, kernel: str, *moves: Shift | Control) -> Edit:
+    """The edit that makes these moves in a kernel of the cubin. Raises EditRefused where there is no such kernel."""
+    start, size = code_of(cubin, kernel)
+    return Edit(kernel, hashlib.sha256(cubin[start : start + size]).hexdigest(), moves)
 
 
 def carried(library: bytes, before: bytes, after: bytes) -> bytes:
@@ -64,15 +66,16 @@ def carried(library: bytes, before: bytes, after: bytes) -> bytes:
 
 def code_of(cubin: bytes, kernel: str) -> tuple[int, int]:
     """Offset and size in bytes of a kernel's code in the cubin. Raises EditRefused where it holds no such code."""
-    name = f".text.{kernel}"
     try:
         with elf.opened(cubin) as file:
-            found = [(s["sh_offset"], s["sh_size"], s["sh_type"]) for s in file.iter_sections() if s.name == name]
+            codes = [s for s in file.iter_sections() if s.name.startswith(CODE)]
+            named = [(s["sh_offset"], s["sh_size"], s["sh_type"]) for s in codes if s.name == CODE + kernel]
     except ValueError as error:
         raise EditRefused(str(error)) from error
-    if len(found) != 1:
-        raise EditRefused(f"the cubin holds {len(found)} kernels called {kernel[:60]}")
-    start, size, kind = found[0]
+    if len(named) != 1:
+        there = ", ".join(section.name.removeprefix(CODE)[:60] for section in codes[:4])
+        raise EditRefused(f"the cubin holds {len(named)} kernels called {kernel[:60]}; it has {there or 'none'}")
+    start, size, kind = named[0]
     if kind != "SHT_PROGBITS" or size % WORD or start + size > len(cubin):
         raise EditRefused(f"the code of {kernel[:60]} is no list of instructions within the cubin")
     return start, size
@@ -91,17 +94,6 @@ def with_field(word: bytes, name: str, value: int) -> bytes:
         raise EditRefused(f"{name} has {bits} bits, which cannot hold {value}")
     number = int.from_bytes(word, "little") & ~(((1 << bits) - 1) << first)
     return (number | value << first).to_bytes(WORD, "little")
-
-
-def _relocated(cubin: bytes, kernel: str) -> set[int]:
-    """Positions of a kernel's instructions that the driver completes as it loads them."""
-    names = (f".rel.text.{kernel}", f".rela.text.{kernel}")
-    try:
-        with elf.opened(cubin) as file:
-            tables = [s for s in file.iter_sections() if isinstance(s, RelocationSection) and s.name in names]
-            return {entry["r_offset"] // WORD for table in tables for entry in table.iter_relocations()}
-    except ValueError as error:
-        raise EditRefused(str(error)) from error
 
 
 def _check_positions(move: Shift | Control, count: int, *positions: int) -> None:
