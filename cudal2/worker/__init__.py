@@ -1,4 +1,4 @@
-"""Compile, prove and time a kernel that nobody has reason to trust.
+"""Compile, verify and time a kernel that nobody has reason to trust.
 
 `Worker` judges one candidate at a time in this process; `pool.Pool` keeps one in a process of its own.
 """

@@ -99,7 +99,7 @@ def trusted(command: list[str]) -> str:
 
 
 def readable(text: str, folder: Path) -> str:
-    """What of a compiler's words may be stored and shown: at most LOG_BYTES, no path of ours, plain ASCII."""
+    """What of a compiler's words may be stored and shown: at most LOG_BYTES, no path of the job's, plain ASCII."""
     return re.sub(r"[^\x09\x0a\x20-\x7e]", "?", text.replace(f"{folder}/", "")[:LOG_BYTES])
 
 

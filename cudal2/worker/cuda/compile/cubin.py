@@ -73,7 +73,7 @@ def code_of(cubin: bytes, kernel: str) -> tuple[int, int]:
     except ValueError as error:
         raise EditRefused(str(error)) from error
     if len(named) != 1:
-        there = ", ".join(section.name.removeprefix(CODE)[:60] for section in codes[:4])
+        there = ", ".join(section.name.removeprefix(CODE)[:400] for section in codes[:4])
         raise EditRefused(f"the cubin holds {len(named)} kernels called {kernel[:60]}; it has {there or 'none'}")
     start, size, kind = named[0]
     if kind != "SHT_PROGBITS" or size % WORD or start + size > len(cubin):
