@@ -12,7 +12,7 @@ import msgspec
 from cudal2 import corpus
 from cudal2.config import BenchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Verdict
+from cudal2.records import Candidate, Verdict, edit_from_json
 from cudal2.target import find
 from cudal2.worker import Worker
 from cudal2.worker.pool import Pool
@@ -32,17 +32,26 @@ def default_target(file: Path | None = None) -> str:
     return device.find().target.name if file is not None or device.available() else "cpu"
 
 
-def kernel(file: Path, problem: Problem, config: BenchConfig, abi: str = "contract") -> Row:
+def kernel(
+    file: Path, problem: Problem, config: BenchConfig, abi: str = "contract", edit_file: Path | None = None
+) -> Row:
     """The verdict on one source file, `speedup` with its interval against the fastest baseline.
 
-    Raises ValueError where the file cannot be read, HarnessFault where the harness fails.
+    `edit_file` holds an edit of what the source compiles to, as JSON. Raises ValueError where a file cannot be read,
+    HarnessFault where the harness fails.
     """
-    try:
-        source = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read a source from {file}: {error}") from error
+    source, edit = _text(file), edit_from_json(_text(edit_file)) if edit_file else None
+    candidate = Candidate(source, problem, config.target, abi, edit)  # type: ignore[arg-type]
     with Worker(config.worker, config.target) as judge:
-        return flatten(judge.evaluate(Candidate(source, problem, config.target, abi)))  # type: ignore[arg-type]
+        row = flatten(judge.evaluate(candidate))
+    return row | {"edit": edit.name if edit else None}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {file}: {error}") from error
 
 
 def flatten(verdict: Verdict) -> Row:
@@ -58,6 +67,8 @@ def flatten(verdict: Verdict) -> Row:
 def describe_kernel(row: Row) -> str:
     """`row` of `kernel` for people."""
     lines = [f"{row['problem']} on {row['target']}: {row['status']}  {row['reason']}".rstrip()]
+    if row["edit"]:
+        lines.append(row["edit"])
     if row["rho"] is not None:
         lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect fp16 result")
     for timing in row["timings"]:

@@ -6,7 +6,7 @@ with a remedy; it never becomes a verdict, so it never becomes a reward.
 
 import hashlib
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -47,8 +47,52 @@ CLOCKED = frozenset({Status.COMPILE_TIMEOUT, Status.TIMEOUT, Status.IMPLAUSIBLE}
 remembers results asks again. An archive may hold them."""
 
 
+Position = Annotated[int, msgspec.Meta(ge=0)]
+"""Which instruction of a kernel, counted from 0 in the order of its code."""
+
+
+class Shift(msgspec.Struct, frozen=True, array_like=True, tag="shift", forbid_unknown_fields=True):
+    """The instruction at `start` is taken out and put in again at `end`; those between close up by one place.
+
+    Neighbours change places by a shift of one. As JSON `["shift", 12, 40]`.
+    """
+
+    start: Position
+    end: Position
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", forbid_unknown_fields=True):
+    """A field of the scheduling information of the instruction at `position` is set to `value`.
+
+    As JSON `["control", 12, "stall", 5]`. `wait` is a mask of the six barriers; 7 as a barrier means none.
+    """
+
+    position: Position
+    field: Literal["stall", "yield", "write_barrier", "read_barrier", "wait", "reuse"]
+    value: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Changes to the built code of one kernel of a source, replayed in their order on what the compiler wrote.
+
+    `kernel` is the function's name in the cubin, `sha256` the hex digest of its code (section `.text.KERNEL`) as the
+    compiler wrote it: positions mean nothing in other code. Later moves count positions as earlier ones left them.
+    Without moves the code stays as it is.
+    """
+
+    kernel: str
+    sha256: str
+    moves: tuple[Shift | Control, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people, in one line: `edit 0f3a5b7c91d2: 3 moves in gemm`."""
+        count = len(self.moves)
+        return f"edit {digest(to_json(self))[:12]}: {count} move{'s' * (count != 1)} in {self.kernel[:60]}"
+
+
 class Candidate(msgspec.Struct, frozen=True):
-    """One complete source to be judged on one problem.
+    """One complete source to be judged on one problem; where there is an `edit`, with its built code so changed.
 
     `abi` says which entry point it defines: the contract's `hgemm`, or that of CUDA-L2's published kernels.
     """
@@ -57,12 +101,19 @@ class Candidate(msgspec.Struct, frozen=True):
     problem: Problem
     target: str = "cpu"
     abi: Literal["contract", "cuda-l2"] = "contract"
+    edit: Edit | None = None
 
     @property
     def key(self) -> str:
-        """Hex digest of everything the author chose: source, problem and target."""
+        """Hex digest of everything the author chose: source, problem, target and edit."""
         foreign = () if self.abi == "contract" else (self.abi,)
-        return digest(self.source, self.problem.name, self.target, *foreign)
+        edited = () if self.edit is None else ("edit", to_json(self.edit))
+        return digest(self.source, self.problem.name, self.target, *foreign, *edited)
+
+    @property
+    def kernel_hash(self) -> str:
+        """Hex digest of what runs, whatever the problem."""
+        return kernel_hash(self.source, self.edit)
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -154,6 +205,11 @@ def digest(*parts: str) -> str:
     return state.hexdigest()
 
 
+def kernel_hash(source: str, edit: Edit | None = None) -> str:
+    """Hex digest that tells kernels apart: of the source alone, or of the source and an edit of its built code."""
+    return digest(source) if edit is None else digest(source, to_json(edit))
+
+
 def to_json(record: msgspec.Struct) -> str:
     """One line of JSON."""
     return msgspec.json.encode(record).decode()
@@ -162,3 +218,12 @@ def to_json(record: msgspec.Struct) -> str:
 def verdict_from_json(text: str | bytes) -> Verdict:
     """The Verdict that `to_json` wrote; msgspec.ValidationError where the text is not one."""
     return msgspec.json.decode(text, type=Verdict)
+
+
+def edit_from_json(text: str | bytes) -> Edit:
+    """The Edit that `to_json` wrote; ValueError where the text is not one."""
+    try:
+        return msgspec.json.decode(text, type=Edit)
+    except msgspec.MsgspecError as error:
+        example = '[["shift",12,40],["control",40,"stall",5]]'
+        raise ValueError(f"not an edit: {error}; write kernel, sha256 and moves such as {example}") from error

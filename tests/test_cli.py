@@ -10,7 +10,7 @@ import pytest
 from cudal2 import bench, cli
 from cudal2.config import TrainConfig, load
 from cudal2.problem import Problem
-from cudal2.records import Candidate, HarnessFault
+from cudal2.records import Candidate, Edit, HarnessFault, Shift, to_json
 from cudal2.train import grpo
 from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import record
@@ -88,6 +88,16 @@ def test_bench_kernel_for_people_names_status_and_figures(source, capsys):
     assert cli.main(["bench", "kernel", source("void hgemm( fast")]) == 0
     printed = capsys.readouterr().out
     assert "256_256_256_tn_f32" in printed and "ok" in printed and "2.000" in printed
+
+
+def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys):
+    edit, file = Edit("multiply", "ab" * 32, (Shift(3, 4),)), tmp_path / "edit.json"
+    file.write_text(to_json(edit))
+    assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 0
+    assert FakeWorker.asked[1].edit == edit and edit.name in capsys.readouterr().out
+    file.write_text('{"kernel": "multiply"}')
+    assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 2
+    assert "sha256" in capsys.readouterr().err
 
 
 def test_bench_baseline_ranks_by_speed(capsys):

@@ -15,6 +15,7 @@ def add(verbs: Any) -> None:
     verb = add_verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")
     verb.add_argument("file", help="source of the kernel, C++ or CUDA")
     verb.add_argument("--abi", default="contract", choices=("contract", "cuda-l2"), help="whose entry point it defines")
+    verb.add_argument("--edit", metavar="JSON", help="a file with an edit of the built kernel, which is judged instead")
     _measured(verb, problem_option=True)
     verb = add_verb(what, "baseline", _bench_baseline, "time the baselines on one problem")
     _measured(verb)
@@ -31,7 +32,8 @@ def _bench_kernel(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
     config = _bench_config(arguments, Path(arguments.file))
-    result = bench.kernel(Path(arguments.file), _problem(arguments), config, arguments.abi)
+    edit = Path(arguments.edit) if arguments.edit else None
+    result = bench.kernel(Path(arguments.file), _problem(arguments), config, arguments.abi, edit)
     print(json.dumps(result) if arguments.json else bench.describe_kernel(result))
 
 

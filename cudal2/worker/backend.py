@@ -1,6 +1,6 @@
-"""What a worker needs from a target: to prepare a source, to judge what came of it, to time the vendor's libraries."""
+"""What a worker needs from a target: to prepare a source, to measure what came of it, to time the baselines."""
 
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -9,21 +9,37 @@ from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.worker.outcome import Outcome
 
 
-class Prepared(msgspec.Struct, frozen=True):
-    """A candidate before it is judged: what failed, or what the bench of its target runs.
+class Launchable(msgspec.Struct, frozen=True):
+    """What a bench runs, all that is left of a candidate: its shared object here, more of it with each target's own.
 
-    `library` is the shared object, `log` the compiler's words, `replay` what only the target's own bench reads.
+    It may be measured by any worker of its target on the same device, as often as one likes.
+    """
+
+    library: bytes
+
+
+L = TypeVar("L", bound=Launchable)
+
+
+class Prepared(msgspec.Struct, Generic[L], frozen=True):
+    """A candidate before it is measured: what failed, or what can be launched, which is there where `status` is ok.
+
+    `log` holds the compiler's words, `seconds` where the time went.
     """
 
     status: Status
     reason: str = ""
-    library: bytes = b""
     log: str = ""
-    replay: Any = None
+    launchable: L | None = None
     seconds: dict[str, float] = {}
 
+    @property
+    def library(self) -> bytes:
+        """The shared object; empty unless `status` is ok."""
+        return self.launchable.library if self.launchable else b""
 
-class Backend(Protocol):
+
+class Backend(Protocol[L]):
     """One target's half of the worker. Every method may raise HarnessFault."""
 
     environment: Environment
@@ -32,10 +48,10 @@ class Backend(Protocol):
     lock: str
     """Names what is measured on: one measurement at a time on each."""
 
-    def prepare(self, candidate: Candidate) -> Prepared:
-        """Build the source, and whatever else can be done beside other work."""
+    def prepare(self, candidate: Candidate) -> Prepared[L]:
+        """Build the source, edit what came of it, and whatever else can be done beside other work."""
 
-    def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
+    def measure(self, launchable: L, problem: Problem) -> Outcome:
         """Check and time what was prepared."""
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:

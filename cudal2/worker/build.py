@@ -1,44 +1,69 @@
-"""Compile a candidate in the jail, once: source + flags + compiler decide the key, failures are kept too.
+"""What every target builds with: the host's compiler, a folder for each job, results that are kept by content."""
 
-But for those that a clock or a busy machine decided: such a build is tried again.
-"""
-
-import hashlib
 import os
-import platform
 import re
 import shutil
 import subprocess
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache as memoise
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from cudal2.records import CLOCKED, HarnessFault, Status, digest
-from cudal2.target import Target
 from cudal2.worker.cache import Cache
-from cudal2.worker.sandbox import jail, seccomp
+from cudal2.worker.sandbox import jail
 
 LOG_BYTES = 4000
 """Compiler output beyond this is cut off before anyone stores it or shows it in a prompt."""
-
-FLAGS = ("-shared", "-fPIC", "-Wl,--no-undefined", "-fmax-errors=5", "-fdiagnostics-color=never")
 FREE_BYTES = 32 << 20
-_STOPPED = re.compile(
-    r"^g\+\+: .*(?:(?:Killed|CPU time limit exceeded) signal terminated program|Resource temporarily unavailable)",
-    re.MULTILINE,
-)
-"""The compiler was ended or hindered from outside: by a limit on its time, for want of memory or processes."""
 
 
-class Build(msgspec.Struct, frozen=True):
-    """What the compiler made of a source: the shared object's bytes where `status` is ok."""
+class Built(Protocol):
+    """What any compiler makes of a source."""
 
-    status: Status
-    library: bytes = b""
-    log: str = ""
-    seconds: float = 0.0
+    @property
+    def status(self) -> Status: ...
+
+
+B = TypeVar("B", bound=Built)
+
+
+def once(cache: Cache, key: str, kind: type[B], make: Callable[[], B], current: Callable[[B], bool]) -> B:
+    """The build of that key: recalled where it is `current`, else made, and kept.
+
+    Failures are kept too, but for those that a clock or a busy machine decided: such a build is tried again.
+    """
+    with cache.lock("builds", key):
+        stored = cache.read("builds", key)
+        if stored is not None:
+            known = msgspec.msgpack.decode(stored, type=kind)
+            if current(known):
+                return known
+        made = make()
+        if made.status not in CLOCKED:
+            cache.write("builds", key, msgspec.msgpack.encode(made))
+        return made
+
+
+@contextmanager
+def job(doing: str) -> Iterator[Path]:
+    """A folder for one job in the jail, removed afterwards; HarnessFault where the disk does not let it be done."""
+    folder = jail.job_folder()
+    try:
+        yield folder
+    except OSError as error:
+        raise HarnessFault(f"cannot {doing} in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_space(folder: Path) -> None:
+    """Raises HarnessFault where a job that failed had no room left to write to."""
+    if shutil.disk_usage(folder).free < FREE_BYTES:
+        raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
 
 
 @memoise
@@ -73,96 +98,9 @@ def trusted(command: list[str]) -> str:
     return done.stdout
 
 
-def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: float = 30.0) -> Build:
-    """Compile `source` for `target` in a jail of that kind within `seconds` of wall time, or recall it.
-
-    A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
-    that does not start or a full disk.
-    """
-    key = digest(source, " ".join((*FLAGS, *target.flags)), compiler_name(), platform.machine())
-    with cache.lock("builds", key):
-        stored = cache.read("builds", key)
-        if stored is not None:
-            known = msgspec.msgpack.decode(stored, type=Build)
-            if known.status not in CLOCKED:  # an earlier version kept them
-                return known
-        made = _compile(source, target, kind, seconds)
-        if made.status not in CLOCKED:
-            cache.write("builds", key, msgspec.msgpack.encode(made))
-        return made
-
-
-def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Build:
-    started = time.perf_counter()
-    headers = precompiled_headers(target)
-    folder = jail.job_folder()
-    try:
-        file, output, messages = (folder / name for name in ("kernel" + target.suffix, "kernel.so", "log"))
-        file.write_text(source)
-        with messages.open("w+b") as stderr:
-            code = jail.run(
-                kind,
-                [compiler(), *FLAGS, *target.flags, f"-I{headers}", file.name, "-o", output.name],
-                seconds,
-                readable=[headers],
-                writable=[folder],
-                limits=jail.Limits(cpu_seconds=int(seconds) + 1),
-                environment={"TMPDIR": str(folder)},
-                filter_program=seccomp.toolchain(),
-                stderr=stderr.fileno(),
-            )
-            stderr.seek(0)
-            text = readable(stderr.read(2 * LOG_BYTES).decode(errors="replace"), folder)
-        elapsed = time.perf_counter() - started
-        if code == 0 and output.is_file() and not output.is_symlink():
-            return Build(Status.OK, output.read_bytes(), text, elapsed)
-        if shutil.disk_usage(folder).free < FREE_BYTES:
-            raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
-        if code is None or _STOPPED.search(text):
-            return Build(Status.COMPILE_TIMEOUT, log=text, seconds=elapsed)
-        return Build(Status.COMPILE_ERROR, log=text or f"the compiler ended with {code}", seconds=elapsed)
-    except OSError as error:
-        raise HarnessFault(f"cannot build in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def readable(text: str, folder: Path) -> str:
-    """What of a compiler's words may be stored and shown: at most LOG_BYTES, no path of ours, plain ASCII."""
+    """What of a compiler's words may be stored and shown: at most LOG_BYTES, no path of the job's, plain ASCII."""
     return re.sub(r"[^\x09\x0a\x20-\x7e]", "?", text.replace(f"{folder}/", "")[:LOG_BYTES])
-
-
-@memoise
-def precompiled_headers(target: Target) -> Path:
-    """A folder whose `immintrin.h` is precompiled for the target's flags.
-
-    GCC takes it where it is a source's first include, which cuts a build from 0.35 s to 0.07 s; anywhere else
-    the plain header is used. https://gcc.gnu.org/onlinedocs/gcc/Precompiled-Headers.html
-    """
-    flags = [flag for flag in (*FLAGS, *target.flags) if not flag.startswith("-Wl,") and flag != "-shared"]
-    key = digest(compiler_name(), *flags)[:16]
-
-    def make(folder: Path) -> None:
-        header = folder / "immintrin.h"
-        header.write_text("#include_next <immintrin.h>\n")
-        trusted([compiler(), *flags, "-w", "-x", "c++-header", str(header), "-o", f"{header}.gch"])
-
-    return artefact(f"headers-{key}", make)
-
-
-@memoise
-def runner() -> Path:
-    """The trusted program that hosts a CPU candidate, compiled from `cpu/runner.cpp` on first use."""
-    source = Path(__file__).parent / "cpu" / "runner.cpp"
-    key = digest(compiler_name(), source.read_text())[:16]
-
-    def make(folder: Path) -> None:
-        program = folder / "runner"
-        trusted([compiler(), "-std=c++17", "-O2", "-fopenmp", str(source), "-o", str(program), "-ldl"])
-        (folder / "loading.bpf").write_bytes(seccomp.loading())
-        (folder / "running.bpf").write_bytes(seccomp.running())
-
-    return artefact(f"runner-{key}-{hashlib.sha256(seccomp.running()).hexdigest()[:8]}", make) / "runner"
 
 
 def artefact(name: str, make) -> Path:

@@ -13,7 +13,7 @@ from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Prepared
+from cudal2.worker.backend import Backend, Launchable, Prepared
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
 from cudal2.worker.outcome import Outcome
@@ -69,7 +69,7 @@ class Worker:
         return msgspec.structs.replace(verdict_from_json(stored), cached=True, seconds={})
 
     def build(self, candidate: Candidate) -> Prepared:
-        """Check the source and prepare it for its bench; a refusal is a Prepared with its status."""
+        """Check the source and prepare it for `measure`; a refusal is a Prepared with its status."""
         if candidate.target != self.target.name:
             raise ValueError(f"a candidate for {candidate.target} was given to a worker for {self.target.name}")
         if not candidate.source.strip():
@@ -100,8 +100,20 @@ class Worker:
             for future in self._ahead.values():
                 future.exception()  # raised again where its candidate is judged
 
+    def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
+        """Check and time what `build` made, when the device is free; nothing is recalled or remembered."""
+        waited = time.perf_counter()
+        with device(exclusive=bool(self.config.protocols), name=self.backend.lock):
+            wait = time.perf_counter() - waited
+            try:
+                outcome = self.backend.measure(launchable, problem)
+            except BaseException:
+                self.backend.close()  # the next candidate gets fresh processes
+                raise
+        return msgspec.structs.replace(outcome, seconds={"wait": wait} | outcome.seconds)
+
     def evaluate(self, candidate: Candidate) -> Verdict:
-        """Build, verify and time a candidate, or recall the verdict."""
+        """Build and measure a candidate, or recall the verdict."""
         key = self.key(candidate)
         with self.cache.lock("verdicts", key):
             known = self._recall(key)
@@ -112,15 +124,8 @@ class Worker:
             prepared = ahead.result() if ahead else self.build(candidate)
             seconds = {"build": time.perf_counter() - started} | prepared.seconds
             outcome = Outcome(prepared.status, prepared.reason)
-            if prepared.status is Status.OK:
-                waited = time.perf_counter()
-                with device(exclusive=bool(self.config.protocols), name=self.backend.lock):
-                    seconds["wait"] = time.perf_counter() - waited
-                    try:
-                        outcome = self.backend.judge(prepared, candidate.problem)
-                    except BaseException:
-                        self.backend.close()  # the next candidate gets fresh processes
-                        raise
+            if prepared.launchable:
+                outcome = self.measure(prepared.launchable, candidate.problem)
             verdict = Verdict(
                 key=key,
                 problem=candidate.problem,

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import pytest
 import torch
 
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, HarnessFault, Status
-from cudal2.worker import Worker, build
+from cudal2.records import Candidate, Edit, HarnessFault, Status
+from cudal2.worker import Worker
+from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
+from cudal2.worker.cpu import build
 from cudal2.worker.pool import Pool
 from tests.worker.conftest import NAIVE
 
@@ -120,14 +123,14 @@ def test_damaged_cache_entries_are_made_again(hasty) -> None:
 
 
 def test_missing_compiler_is_a_fault_with_a_remedy(hasty, monkeypatch) -> None:
-    monkeypatch.setattr(build.shutil, "which", lambda *_, **__: None)
-    build.compiler.cache_clear()
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    compiler.cache_clear()
     try:
         with pytest.raises(HarnessFault) as raised:
-            build.compiler()
+            compiler()
         assert "g++" in raised.value.remedy
     finally:
-        build.compiler.cache_clear()
+        compiler.cache_clear()
 
 
 def test_death_of_the_baseline_process_is_a_fault_and_the_next_verdict_is_right(hasty) -> None:
@@ -286,3 +289,20 @@ def test_the_library_does_run_on_one_thread_when_asked(hasty) -> None:
     with Worker(msgspec.structs.replace(hasty, threads=2)) as worker:
         bench = worker.backend.bench
         assert bench._baseline_alone(bench._arena(PROBLEM), "torch.fp32 on one thread") > 0
+
+
+def test_what_is_built_once_can_be_measured_again_and_elsewhere(hasty, tmp_path) -> None:
+    """Build and measure are apart: the shared object is all that a measurement needs of a candidate."""
+    with Worker(hasty) as worker:
+        launchable = worker.build(Candidate(NAIVE, PROBLEM)).launchable
+    with Worker(msgspec.structs.replace(hasty, cache=str(tmp_path / "elsewhere"))) as other:
+        first, second = other.measure(launchable, PROBLEM), other.measure(launchable, PROBLEM)
+    assert first.status is second.status is Status.OK and first.timings and first.seconds["wait"] >= 0
+
+
+def test_an_edit_is_rejected_on_a_processor_and_has_a_key_of_its_own(hasty) -> None:
+    edited = Candidate(NAIVE, PROBLEM, edit=Edit("hgemm", "0" * 64))
+    with Worker(hasty) as worker:
+        verdict = worker.evaluate(edited)
+        assert verdict.status is Status.REJECTED and "cubin" in verdict.reason
+        assert worker.key(edited) != worker.key(Candidate(NAIVE, PROBLEM))

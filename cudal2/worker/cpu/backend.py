@@ -7,10 +7,10 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.target import Target
-from cudal2.worker import build
-from cudal2.worker.backend import Prepared
+from cudal2.worker.backend import Launchable, Prepared
+from cudal2.worker.build import compiler_name
 from cudal2.worker.cache import Cache
-from cudal2.worker.cpu import baselines
+from cudal2.worker.cpu import baselines, build
 from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
@@ -29,7 +29,7 @@ class CpuBackend:
         self.environment = Environment(
             device=processor.name(),
             threads=self.threads,
-            compiler=build.compiler_name(),
+            compiler=compiler_name(),
             flags=" ".join((*build.FLAGS, *target.flags)),
             libraries=baselines.libraries(),
             harness=harness(),
@@ -43,13 +43,16 @@ class CpuBackend:
             self._bench = CpuBench(self.config, self.kind, self.threads, build.runner())
         return self._bench
 
-    def prepare(self, candidate: Candidate) -> Prepared:
+    def prepare(self, candidate: Candidate) -> Prepared[Launchable]:
+        if candidate.edit:
+            return Prepared(Status.REJECTED, "an edit changes a cubin, and what runs on a processor has none")
         built = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)
-        reason = "" if built.status is Status.OK else next(iter(built.log.strip().splitlines()), "")
-        return Prepared(built.status, reason, built.library, built.log)
+        if built.status is Status.OK:
+            return Prepared(Status.OK, log=built.log, launchable=Launchable(built.library))
+        return Prepared(built.status, next(iter(built.log.strip().splitlines()), ""), built.log)
 
-    def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
-        return self.bench.judge(prepared.library, problem)
+    def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
+        return self.bench.judge(launchable.library, problem)
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         if candidate.abi != "contract":

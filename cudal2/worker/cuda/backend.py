@@ -3,12 +3,13 @@
 import threading
 import time
 
+import msgspec
 import torch
 
 from cudal2 import processor
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, HarnessFault, Status, Timing
+from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target
 from cudal2.worker.backend import Prepared
 from cudal2.worker.build import LOG_BYTES
@@ -16,7 +17,8 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan, session
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.buffers import WORKSPACE_LIMIT, buffer_layout
-from cudal2.worker.cuda.compile import abi, build, gate, toolchain
+from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
+from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.sandbox import jail
@@ -60,7 +62,7 @@ class CudaBackend:
             self._bench = CudaBench(self.config, self.kind, self.cache)
         return self._bench
 
-    def prepare(self, candidate: Candidate) -> Prepared:
+    def prepare(self, candidate: Candidate) -> Prepared[plan.CudaLaunchable]:
         clock = time.perf_counter()
         try:
             foreign = _adapted(candidate)
@@ -72,8 +74,13 @@ class CudaBackend:
             return Prepared(made.status, next(iter(made.log.strip().splitlines()), ""), log=made.log, seconds=seconds)
         notes = foreign.notes if foreign else ()
         log = "\n".join([*notes, *map(build.describe, made.resources), made.log]).strip()
+        try:
+            made = _edited(made, candidate.edit)
+        except cubin.EditRefused as error:
+            return Prepared(Status.REJECTED, str(error), log=f"{error}\n{log}"[:LOG_BYTES], seconds=seconds)
+        clock = time.perf_counter()
         findings = gate.inspect(made, candidate.problem, self.cache, self.kind)
-        seconds["gate"] = time.perf_counter() - clock - seconds["build"]
+        seconds["gate"] = time.perf_counter() - clock
         log = "\n".join([*(f"{finding.name}: {finding.detail}" for finding in findings), log])
         log = log[:LOG_BYTES]
         fatal = next((finding for finding in findings if finding.fatal), None)
@@ -88,16 +95,14 @@ class CudaBackend:
             return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
         except CandidateFailed as failed:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
-        return Prepared(Status.OK, library=made.library, log=log, replay=(recording, made.cubin), seconds=seconds)
+        launchable = plan.CudaLaunchable(made.library, made.cubin, recording)
+        return Prepared(Status.OK, log=log, launchable=launchable, seconds=seconds)
 
-    def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> build.CudaBuild:
+    def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
         where = (self.target, self.cache, self.kind, self.config.compile_seconds)
         if foreign is None:
             return build.build(candidate.source, *where)
         return build.build(foreign.source, *where, foreign.includes, foreign.flags)
-
-    def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
-        return abi.headers() if candidate.abi == "cuda-l2" else frozenset()
 
     def _record(self, library: bytes, problem: Problem, foreign: abi.Adapted | None) -> plan.Recording:
         buffers = buffer_layout(problem)
@@ -105,9 +110,11 @@ class CudaBackend:
         text = session.record(library, buffers, self.kind, self.config.run_seconds, *how)
         return plan.decode(text, buffers.sets, WORKSPACE_LIMIT)
 
-    def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
-        recording, cubin = prepared.replay
-        return self.bench.judge(recording, cubin, problem)
+    def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
+        return self.bench.judge(launchable.recording, launchable.cubin, problem)
+
+    def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
+        return abi.headers() if candidate.abi == "cuda-l2" else frozenset()
 
     def baseline_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
         if protocol == "device":
@@ -121,6 +128,14 @@ class CudaBackend:
         if self._bench:
             self._bench.close()
             self._bench = None
+
+
+def _edited(made: CudaBuild, edit: Edit | None) -> CudaBuild:
+    """A build as an edit leaves it, in its cubin and in what carries that. Raises EditRefused."""
+    if edit is None:
+        return made
+    code = cubin.apply(made.cubin, edit)
+    return msgspec.structs.replace(made, cubin=code, library=cubin.carried(made.library, made.cubin, code))
 
 
 def _adapted(candidate: Candidate) -> abi.Adapted | None:

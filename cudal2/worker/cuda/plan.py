@@ -10,6 +10,8 @@ import struct
 
 import msgspec
 
+from cudal2.worker.backend import Launchable
+
 MAX_NODES = 64
 MAX_PARAMETERS = 1024
 MAX_BYTES = 64 << 20
@@ -55,6 +57,13 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspace: int = 0
     plans: tuple[tuple[Kernel | Memset, ...], ...] = ()
     error: str = ""
+
+
+class CudaLaunchable(Launchable, frozen=True):
+    """The cubin that a runner loads, and what the launcher in the shared object does with its kernels."""
+
+    cubin: bytes
+    recording: Recording
 
 
 def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:

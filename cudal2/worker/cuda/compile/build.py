@@ -4,24 +4,20 @@ Both come out of one device compilation. The cubin is the file that ptxas wrote,
 carries: host code can put bytes of its own choice into the sections of a shared object.
 """
 
-import io
 import math
 import re
-import shutil
 import stat
 import time
 from pathlib import Path
 
 import msgspec
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import Symbol, SymbolTableSection
 
-from cudal2.records import CLOCKED, HarnessFault, Status, digest
+from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
-from cudal2.worker.build import FREE_BYTES, readable
+from cudal2.worker.build import check_space, job, once, readable
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import headers, toolchain
+from cudal2.worker.cuda.compile.elf import symbols
 from cudal2.worker.cuda.compile.toolchain import Toolchain
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -125,16 +121,13 @@ def build(
         # A header that appears can change a build that never read it.
         *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
     )
-    with cache.lock("builds", key):
-        stored = cache.read("builds", key)
-        if stored is not None:
-            known = msgspec.msgpack.decode(stored, type=CudaBuild)
-            if headers.unchanged(known.headers):
-                return known
-        made = _compile(source, target, tools, flags, folders, kind, seconds, memory)
-        if made.status not in CLOCKED:
-            cache.write("builds", key, msgspec.msgpack.encode(made))
-        return made
+    return once(
+        cache,
+        key,
+        CudaBuild,
+        lambda: _compile(source, target, tools, flags, folders, kind, seconds, memory),
+        current=lambda known: headers.unchanged(known.headers),
+    )
 
 
 def _compile(
@@ -148,9 +141,8 @@ def _compile(
     memory: int,
 ) -> CudaBuild:
     started = time.perf_counter()
-    folder = jail.job_folder()
     folders = (*includes, *tools.cutlass)
-    try:
+    with job("build") as folder:
         (folder / f"kernel{target.suffix}").write_text(source)
         with (folder / "log").open("w+b") as messages:
             code = jail.run(
@@ -185,18 +177,13 @@ def _compile(
             raise HarnessFault(f"the compiler could not be run ({code}): {made.log[:200]}", "Try again; see doctor")
         if text.startswith("bwrap: "):  # every line that a source can cause starts with its name
             raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
-        if shutil.disk_usage(folder).free < FREE_BYTES:
-            raise HarnessFault(f"no space left on {folder.parent}", "Make room, or point TMPDIR elsewhere")
+        check_space(folder)
         if code is None or _KILLED.search(text) or (_DIED.search(text) and made.seconds >= seconds):
             return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
         log = made.log or f"the compiler ended with {code}"
         if _NO_MEMORY.search(text) or _DIED.search(text):
             log = f"the compiler failed within its limit of {memory >> 20} MiB of memory\n{log}"
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log)
-    except OSError as error:
-        raise HarnessFault(f"cannot build in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
@@ -217,17 +204,6 @@ def _output(file: Path, most: int) -> bytes:
     if file.stat().st_size > most:
         raise ValueError(f"{file.name} has {file.stat().st_size} bytes; at most {most} are accepted")
     return file.read_bytes()
-
-
-def symbols(file: bytes, section: str) -> list[Symbol]:
-    """The named symbols of an ELF file. ValueError where it is none."""
-    try:
-        table = ELFFile(io.BytesIO(file)).get_section_by_name(section)
-    except ELFError as error:
-        raise ValueError(f"not an ELF file: {error}") from error
-    if not isinstance(table, SymbolTableSection):
-        raise ValueError(f"an ELF file without {section}")
-    return [symbol for symbol in table.iter_symbols() if symbol.name]
 
 
 def _resources(text: str) -> tuple[Resources, ...]:

@@ -8,10 +8,8 @@ Instruction names: CUDA Binary Utilities, "Instruction Set Reference", and sampl
 `tcgen05.mma` compiled for each target. Sections and symbols of a cubin are ELF's.
 """
 
-import io
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -21,24 +19,17 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from cudal2.problem import Accumulate, Problem
-from cudal2.records import CLOCKED, HarnessFault, Status, digest
+from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.compile.build import CudaBuild, symbols
-from cudal2.worker.sandbox import jail, seccomp
+from cudal2.worker.cuda.compile import elf, sass
+from cudal2.worker.cuda.compile.build import CudaBuild
+from cudal2.worker.cuda.compile.sass import ANY_SLOT, Sass, Unfinished
+from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
 """Wall time the disassembler may take; a CuTe kernel takes under a second."""
-SASS_BYTES = 512 << 20
-KILLED = (-9, 137)
-"""How a process ends that a machine without memory left kills."""
-
-ANY_SLOT = -1
 ENTRY_POINTS = frozenset({"hgemm", "hgemm_workspace"})
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
-_INSTRUCTION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
-_CLOCK = re.compile(rb"\bSR_(?:CLOCK|GLOBALTIMER|GRIDID)\w*")
-_ADDRESS = re.compile(rb"\bc\[0x4\]\[([^\]]*)\]")
 _VENDOR = re.compile(r"(?:cu|nv)(?:[A-Z]|blas|da|dnn|fft|rand|solver|sparse|rtc|JitLink)|__cuda|__nv")
 _UNUSUAL = re.compile(
     r"dl(?:m?open|v?sym|close|addr|_iterate_phdr)|v?fork|clone|exec[vl]p?e?|posix_spawnp?|system|popen|pthread_\w+"
@@ -57,20 +48,6 @@ class Finding(msgspec.Struct, frozen=True):
     status: Status = Status.REJECTED
 
 
-class Unfinished(ValueError):
-    """The disassembler was stopped, not the cubin at fault."""
-
-
-class Sass(msgspec.Struct, frozen=True):
-    """What a cubin's instructions are: each different operation with its modifiers, a read of a clock with its source.
-
-    `slots` are the offsets in constant bank 4 that are read: where the addresses of global variables stand.
-    """
-
-    operations: frozenset[str]
-    slots: frozenset[int]
-
-
 def inspect(
     built: CudaBuild, problem: Problem, cache: Cache, kind: jail.Kind, seconds: float = SECONDS
 ) -> tuple[Finding, ...]:
@@ -79,15 +56,15 @@ def inspect(
     Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
     there is no disassembler or no jail.
     """
-    rules = digest(Path(__file__).read_text())
-    key = digest("gate", rules, built.cubin.hex(), built.library.hex(), *built.imports, problem.accumulate)
+    rules = [Path(module).read_text() for module in (__file__, elf.__file__, sass.__file__)]
+    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *built.imports, problem.accumulate)
     with cache.lock("gates", key):
         stored = cache.read("gates", key)
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
         try:
-            sass = _disassemble(built.cubin, kind, seconds)
-            device = (*_instructions(sass, problem.accumulate), *_cubin(built.cubin, sass))
+            code = sass.read(built.cubin, kind, seconds)
+            device = (*_instructions(code, problem.accumulate), *_cubin(built.cubin, code))
             host = tuple(_host(built.library, built.imports))
         except Unfinished as error:
             device, host = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),), ()
@@ -99,9 +76,9 @@ def inspect(
         return found
 
 
-def _instructions(sass: Sass, accumulate: Accumulate) -> Iterator[Finding]:
+def _instructions(code: Sass, accumulate: Accumulate) -> Iterator[Finding]:
     seen: dict[str, str] = {}
-    for operation in sorted(sass.operations):
+    for operation in sorted(code.operations):
         if name := _suspicion(operation, accumulate):
             seen.setdefault(name, operation)
     for name, operation in seen.items():
@@ -135,74 +112,17 @@ def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
     return None
 
 
-def _disassemble(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
-    """What a cubin's instructions are.
-
-    nvdisasm parses bytes that a stranger chose, so it runs in the jail. ValueError where it cannot read them, the kind
-    Unfinished where it was stopped.
-    """
-    program = toolchain.nvdisasm()
-    if program is None:
-        raise HarnessFault("nvdisasm, the CUDA disassembler, is not installed", toolchain.REMEDY)
-    folder = jail.job_folder()
-    try:
-        (folder / "kernel.cubin").write_bytes(cubin)
-        code = jail.run(
-            kind,
-            # The jail has no standard output; the shell gives it a file.
-            ["/bin/sh", "-c", 'exec "$0" -c -ndf kernel.cubin > sass', str(program)],
-            seconds,
-            readable=[] if program.is_relative_to("/usr") else [program.parent],
-            writable=[folder],
-            limits=jail.Limits(file_size=SASS_BYTES, cpu_seconds=int(seconds) + 1),
-            filter_program=seccomp.toolchain(),
-        )
-        sass = folder / "sass"
-        if code is None:
-            raise Unfinished(f"the disassembler did not end within {seconds:g} s")
-        if code in KILLED:
-            raise Unfinished("the disassembler was killed")
-        if code != 0 or sass.is_symlink() or not sass.is_file():
-            raise ValueError(f"the disassembler ended with {code}")
-        with sass.open("rb") as lines:
-            return _read(lines)
-    except OSError as error:
-        raise HarnessFault(
-            f"cannot read a cubin in {folder}: {error}", "Make room, or point TMPDIR elsewhere"
-        ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read(lines: Iterable[bytes]) -> Sass:
-    operations: set[str] = set()
-    slots: set[int] = set()
-    for line in lines:
-        if hit := _INSTRUCTION.match(line):
-            clock = _CLOCK.search(hit.group(2))
-            operations.add((hit.group(1) + (b" " + clock.group() if clock else b"")).decode())
-            slots.update(_slot(offset.decode()) for offset in _ADDRESS.findall(hit.group(2)))
-    return Sass(frozenset(operations), frozenset(slots))
-
-
-def _slot(offset: str) -> int:
-    """The 8-byte slot of `c[0x4][0xc]`: 8; `RZ` is a zero, anything else is computed by the kernel: ANY_SLOT."""
-    if offset == "RZ":
-        return 0
-    return int(offset, 16) & ~7 if re.fullmatch(r"0x[0-9a-f]+", offset) else ANY_SLOT
-
-
-def _cubin(cubin: bytes, sass: Sass) -> Iterator[Finding]:
+def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
     """Kernels, state that outlives a launch, and functions that the device's runtime would have to supply.
 
     Raises ValueError where the cubin is no ELF file.
     """
-    table = symbols(cubin, ".symtab")
-    file = ELFFile(io.BytesIO(cubin))
-    sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
+    table = elf.symbols(cubin, ".symtab")
+    with elf.opened(cubin) as file:
+        sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
+        used = _used(file, code.slots)
     if not any(name.startswith(".text.") and size for name, size in sections):
         yield Finding("no_kernel", "the source defines no __global__ function that is instantiated")
-    used = _used(file, sass.slots)
     globals_ = {index for index, (name, size) in enumerate(sections) if name.startswith(".nv.global") and size}
     if names := [s.name for s in table if s["st_shndx"] in globals_ and s.name in used]:
         yield Finding(
@@ -234,7 +154,7 @@ def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
 
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
     """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
-    exported = {s.name for s in symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
+    exported = {s.name for s in elf.symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
     if "hgemm" not in exported:
         yield Finding("no_entry", 'the source defines no extern "C" function hgemm')
     if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):

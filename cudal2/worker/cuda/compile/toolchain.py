@@ -65,7 +65,7 @@ def find() -> Toolchain:
         cutlass=cutlass(),
         nvdisasm=nvdisasm(),
     )
-    _prove(found)
+    _check_works(found)
     return found
 
 
@@ -133,7 +133,7 @@ def reachable(path: Path) -> Path:
     return artefact(f"copy-{key}", make) / path.name
 
 
-def _prove(found: Toolchain) -> None:
+def _check_works(found: Toolchain) -> None:
     """Compile and link an empty kernel, once for each set of versions.
 
     A toolkit whose parts do not fit each other, or the host compiler, would make every kernel look faulty.

@@ -8,7 +8,7 @@ from cudal2.problem import Problem
 from cudal2.records import CLOCKED, HarnessFault, Status
 from cudal2.target import find
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, gate, toolchain
+from cudal2.worker.cuda.compile import build, gate, sass, toolchain
 from cudal2.worker.sandbox import jail
 
 SOURCES = Path(__file__).parents[1] / "sources"
@@ -135,10 +135,10 @@ def test_findings_are_recalled(tmp_path, judge, monkeypatch):
 def test_a_disassembler_that_was_stopped_says_nothing_about_the_kernel(tmp_path, monkeypatch, code):
     """With more time, or memory, it may read it: the finding is a clock's and is not kept."""
     monkeypatch.setattr(toolchain, "nvdisasm", lambda: Path("/usr/bin/nvdisasm"))
-    monkeypatch.setattr(gate.jail, "run", lambda *_, **__: code)
+    monkeypatch.setattr(sass.jail, "run", lambda *_, **__: code)
     built = build.CudaBuild(Status.OK, library=b"\x7fELF", cubin=b"\x7fELF")
     (found,) = gate.inspect(built, F32, Cache(tmp_path), "off")
     assert found.fatal and found.status in CLOCKED
-    monkeypatch.setattr(gate.jail, "run", lambda *_, **__: 1)
+    monkeypatch.setattr(sass.jail, "run", lambda *_, **__: 1)
     (found,) = gate.inspect(built, F32, Cache(tmp_path), "off")
     assert found.fatal and found.status is Status.REJECTED

@@ -1,0 +1,101 @@
+"""Replays an edit on a cubin: 16-byte instruction words are put in another order, their scheduling fields changed.
+
+Trusted code on bytes that a stranger shaped. What an edit makes of a kernel is not its concern: the edited cubin is
+looked at, checked and timed like any other. What can be moved without harm is for whoever proposes edits to know.
+"""
+
+import hashlib
+
+from cudal2.records import Control, Edit, Shift, to_json
+from cudal2.worker.cuda.compile import elf
+
+WORD = 16
+"""Bytes of an instruction, from sm_70 on."""
+CODE = ".text."
+"""What the name of a section with a kernel's code begins with."""
+FIELDS = {
+    "stall": (105, 4),
+    "yield": (109, 1),
+    "write_barrier": (110, 3),
+    "read_barrier": (113, 3),
+    "wait": (116, 6),
+    "reuse": (122, 3),
+}
+"""First bit of each scheduling field in the little-endian word, and how many bits it has."""
+
+
+class EditRefused(ValueError):
+    """The edit does not fit the cubin; the message says why."""
+
+
+def apply(cubin: bytes, edit: Edit) -> bytes:
+    """The cubin after the edit, equal but for the words that it moves or changes; as it was where there are no moves.
+
+    Raises EditRefused where the cubin holds other code than the edit was made for, and where a move reaches outside it.
+    """
+    start, size = code_of(cubin, edit.kernel)
+    code = cubin[start : start + size]
+    if (found := hashlib.sha256(code).hexdigest()) != edit.sha256:
+        raise EditRefused(f"the edit is for another cubin: here the code of {edit.kernel[:60]} has sha256 {found}")
+    words = [code[place : place + WORD] for place in range(0, size, WORD)]
+    for move in edit.moves:
+        if isinstance(move, Control):
+            _check_positions(move, len(words), move.position)
+            words[move.position] = with_field(words[move.position], move.field, move.value)
+        else:
+            _check_positions(move, len(words), move.start, move.end)
+            words.insert(move.end, words.pop(move.start))
+    return cubin[:start] + b"".join(words) + cubin[start + size :]
+
+
+def made_for(cubin: bytes, kernel: str, *moves: Shift | Control) -> Edit:
+    """The edit that makes these moves in a kernel of the cubin. Raises EditRefused where there is no such kernel."""
+    start, size = code_of(cubin, kernel)
+    return Edit(kernel, hashlib.sha256(cubin[start : start + size]).hexdigest(), moves)
+
+
+def carried(library: bytes, before: bytes, after: bytes) -> bytes:
+    """The shared object that carries the cubin `before`, with `after` of the same length in its place.
+
+    Raises EditRefused where it does not carry it exactly once.
+    """
+    if len(before) != len(after) or library.count(before) != 1:
+        raise EditRefused("the shared object does not carry the cubin as the compiler wrote it, exactly once")
+    return library.replace(before, after)
+
+
+def code_of(cubin: bytes, kernel: str) -> tuple[int, int]:
+    """Offset and size in bytes of a kernel's code in the cubin. Raises EditRefused where it holds no such code."""
+    try:
+        with elf.opened(cubin) as file:
+            codes = [s for s in file.iter_sections() if s.name.startswith(CODE)]
+            named = [(s["sh_offset"], s["sh_size"], s["sh_type"]) for s in codes if s.name == CODE + kernel]
+    except ValueError as error:
+        raise EditRefused(str(error)) from error
+    if len(named) != 1:
+        there = ", ".join(section.name.removeprefix(CODE)[:400] for section in codes[:4])
+        raise EditRefused(f"the cubin holds {len(named)} kernels called {kernel[:60]}; it has {there or 'none'}")
+    start, size, kind = named[0]
+    if kind != "SHT_PROGBITS" or size % WORD or start + size > len(cubin):
+        raise EditRefused(f"the code of {kernel[:60]} is no list of instructions within the cubin")
+    return start, size
+
+
+def field(word: bytes, name: str) -> int:
+    """The value of a scheduling field of an instruction word."""
+    first, bits = FIELDS[name]
+    return int.from_bytes(word, "little") >> first & (1 << bits) - 1
+
+
+def with_field(word: bytes, name: str, value: int) -> bytes:
+    """The word with a scheduling field set. Raises EditRefused where the field has not so many bits."""
+    first, bits = FIELDS[name]
+    if not 0 <= value < 1 << bits:
+        raise EditRefused(f"{name} has {bits} bits, which cannot hold {value}")
+    number = int.from_bytes(word, "little") & ~(((1 << bits) - 1) << first)
+    return (number | value << first).to_bytes(WORD, "little")
+
+
+def _check_positions(move: Shift | Control, count: int, *positions: int) -> None:
+    if not all(0 <= position < count for position in positions):
+        raise EditRefused(f"the move {to_json(move)} reaches outside the kernel's {count} instructions")
