@@ -19,6 +19,8 @@ ENVIRONMENT = Environment("fake", 1, "none", "", "", "0")
 class Says:
     """A pool whose verdict on a candidate is what `judge` says of it."""
 
+    fault = None
+
     def __init__(self, judge: Callable[[Candidate], Verdict | None], environment: Environment) -> None:
         self.judge, self._environment = judge, environment
 
@@ -41,7 +43,6 @@ class FakePool(Says):
     """Judges by counting words. What it had to judge is appended to `log`; what is there is cached."""
 
     log: Path | None = None
-    fault = None
 
     def __init__(self, config: object = None, target: str = "cpu") -> None:
         super().__init__(self._one, ENVIRONMENT)
@@ -134,7 +135,7 @@ if __name__ == "__main__":
 
         def add(self, verdict, candidate, origin):  # dies in the middle of recording that step
             save(self, verdict, candidate, origin)
-            if str(origin["step"]) == kill_at and origin["index"] == 7:
+            if str(origin.step) == kill_at and origin.index == 7:
                 os.kill(os.getpid(), 9)
 
         Archive.add = add  # type: ignore[method-assign]

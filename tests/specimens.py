@@ -1,5 +1,9 @@
 """Verdicts, sources and an environment for tests that need results but no compiler."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from cudal2.config import EvalConfig, ShapesConfig
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Environment, Status, Timing, Verdict
 
@@ -37,3 +41,9 @@ def verdict(
         timings=timings,
         log=log,
     )
+
+
+def evaluation(folder: Path, problems: Sequence[Problem], **options) -> EvalConfig:
+    """The configuration of an evaluation of these problems."""
+    shapes = ShapesConfig(names=tuple(problem.name for problem in problems))
+    return EvalConfig(run=str(folder), shapes=shapes, **options)

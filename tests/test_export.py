@@ -7,7 +7,7 @@ import torch
 from exported import NN
 from fakes import Says
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, candidate, timing, verdict
+from specimens import ELSEWHERE, HERE, candidate, evaluation, timing, verdict
 
 from cudal2 import export, processor
 from cudal2.archive import Archive
@@ -39,7 +39,8 @@ def assess(tmp_path, archive, speedups, environment=HERE):
         entry = Candidate(source, problem)
         archive.add(verdict(entry, speedup, environment), entry, None)
     quiet = Console(file=io.StringIO())
-    evaluate.run(tmp_path / "run", list(speedups), pool, pool, archive, neighbours=0, console=quiet)
+    config = evaluation(tmp_path / "run", list(speedups), neighbours=0)
+    evaluate.run(config, archive, pool, pool, console=quiet)
 
 
 def built(candidate):
@@ -87,7 +88,8 @@ def test_an_export_for_a_gpu_asks_nothing_of_the_processor(tmp_path, archive):
 
     pool = Says(lambda candidate: verdict(candidate, 2.5), HERE)
     quiet = Console(file=io.StringIO())
-    evaluate.run(tmp_path / "run", [FAST], pool, pool, archive, target="sm_90a", console=quiet)
+    config = evaluation(tmp_path / "run", [FAST], target="sm_90a")
+    evaluate.run(config, archive, pool, pool, console=quiet)
     written = export.run(tmp_path / "run", archive, built, HERE, target="sm_90a")
     assert written.target == "sm_90a" and written.instructions == ()
     (kernel,) = written.kernels

@@ -1,26 +1,37 @@
 """What an archive holds: a sample's origin, the sample and what became of it, a kernel with its last verdict."""
 
+from typing import Literal
+
 import msgspec
 
 from cudal2.problem import Problem
 from cudal2.records import Status, Verdict, digest
 
+Kind = Literal["train", "sft", "search", "eval"]
+"""What asked for a sample: a step of GRPO, the check after supervised training, a search, an evaluation."""
+
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which sample a verdict judges; `run`, `step` and `index` identify it."""
+    """Which sample a verdict judges; `kind`, `run`, `step` and `index` identify it.
 
+    `policy` is who wrote it: the path of a model, or the method of a search; `prompt` what it was written from.
+    `seconds` are its share of the wall time that a search took to propose and judge it.
+    """
+
+    kind: Kind
     run: str
     step: int
     index: int
     policy: str = ""
     prompt: str = ""
     reward: float | None = None
+    seconds: float = 0.0
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample of a training step: its origin and what became of it, whatever was measured of its kernel since.
+    """One judged sample: its origin and what became of it, whatever was measured of its kernel since.
 
-    `low` is the lower bound of the speedup, None unless ok; `source` is a hash.
+    `low` is the lower bound of the speedup, None unless ok.
     """
 
     origin: Origin
@@ -30,7 +41,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     speedup: float | None
     low: float | None
-    source: str
+    source_hash: str
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -40,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
     verdict: Verdict
 
     @property
-    def hash(self) -> str:
+    def source_hash(self) -> str:
         return digest(self.source)
 
     @property

@@ -4,7 +4,7 @@ import math
 import random
 from itertools import pairwise
 
-from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.problem import Problem
 from cudal2.records import Status
@@ -28,40 +28,43 @@ def by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
     return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)
 
 
-def nearest(archive: Archive, problem: Problem, target: str, fingerprint: str, limit: int) -> list[Entry]:
+def nearest(kernels: Comparable, problem: Problem, limit: int) -> list[Entry]:
     """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
-    others = [p for p in by_distance(problem, archive.problems(target, fingerprint)) if p != problem]
-    bests = (archive.best(other, target, fingerprint) for other in others[:limit])
+    others = [p for p in by_distance(problem, kernels.problems()) if p != problem]
+    bests = (kernels.best(other) for other in others[:limit])
     return [entry for entry in bests if entry is not None]
 
 
-def exemplars(
-    archive: Archive, problem: Problem, target: str, fingerprint: str, count: int, rng: random.Random
-) -> list[Entry]:
-    """Up to `count` correct, timed kernels of contrasting speed, fastest first, to be shown in a prompt.
-
-    The kernels of the problem (of its neighbours, while there are too few) are ranked, cut into `count`
-    buckets of equal size, and one is drawn from each: good, medium, slow; after the contrastive
-    exemplars of CUDA-L1 (arXiv:2507.14111).
-    """
+def exemplars(kernels: Comparable, problem: Problem, count: int, rng: random.Random) -> list[Entry]:
+    """Up to `count` correct, timed kernels of contrasting speed, fastest first, to be shown in a prompt: those of the
+    problem, and of its neighbours while there are too few."""
     found: dict[str, Entry] = {}
-    for other in by_distance(problem, archive.problems(target, fingerprint)):
+    for other in by_distance(problem, kernels.problems()):
         if len(found) >= count:
             break
-        for entry in archive.ranked(other, target, fingerprint):
+        for entry in kernels.ranked(other):
             if entry.verdict.timing:  # what was only checked has no speed to contrast
                 found.setdefault(entry.source, entry)
-    entries = sorted(found.values(), key=lambda entry: entry.low, reverse=True)
+    return contrasting(list(found.values()), count, rng)
+
+
+def contrasting(entries: list[Entry], count: int, rng: random.Random) -> list[Entry]:
+    """Up to `count` of these timed kernels, fastest first.
+
+    They are ranked, cut into `count` buckets of equal size, and one is drawn from each: good, medium, slow; after the
+    contrastive exemplars of CUDA-L1 (arXiv:2507.14111).
+    """
+    entries = sorted(entries, key=lambda entry: entry.low, reverse=True)
     count = min(count, len(entries))
     edges = [len(entries) * i // count for i in range(count + 1)] if count else []
     return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
 
 
-def failures(archive: Archive, problem: Problem, target: str, fingerprint: str, count: int) -> list[Entry]:
+def failures(kernels: Comparable, problem: Problem, count: int) -> list[Entry]:
     """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
     problem first, then those of its neighbours."""
     found: list[Entry] = []
-    for other in by_distance(problem, archive.problems(target, fingerprint, EXPLAINED)):
+    for other in by_distance(problem, kernels.problems(EXPLAINED)):
         if len(found) < count:
-            found += archive.latest(other, target, fingerprint, EXPLAINED, count - len(found))
+            found += kernels.latest(other, EXPLAINED, count - len(found))
     return found

@@ -4,22 +4,21 @@ Many processes may write at once and any may be killed at any moment: each `add`
 write-ahead log (https://www.sqlite.org/wal.html), so what was added stays and what was not leaves no trace.
 The file must lie on a local disk: the log needs shared memory, which network file systems lack.
 
-Speed compares only within one environment. Every question therefore names a `fingerprint`; `ANY` asks
-for the answer across devices in so many words.
+Speed compares only within one environment: questions about speed are asked through `comparable.Comparable`, which
+names one; `ANY` asks across devices in so many words.
 """
 
-import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from cudal2.archive.records import Entry, Origin, Sample
-from cudal2.problem import Problem, parse
+from cudal2.archive.records import Kind, Origin, Sample
+from cudal2.problem import parse
 from cudal2.records import (
     Candidate,
     Environment,
@@ -35,25 +34,39 @@ ANY = "*"
 """The fingerprint that compares across environments."""
 
 _APPLICATION = 0x43554432
-_VERSION = 1
-_SCHEMA = """
+_VERSION = 2
+_SAMPLES = """
+CREATE TABLE samples (
+    kind TEXT, run TEXT, step INTEGER, position INTEGER, policy TEXT NOT NULL, prompt TEXT NOT NULL, reward REAL,
+    seconds REAL NOT NULL, verdict INTEGER NOT NULL REFERENCES verdicts,
+    PRIMARY KEY (kind, run, step, position)) WITHOUT ROWID;"""
+_SCHEMA = f"""
 CREATE TABLE sources (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE verdicts (
     id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, source TEXT NOT NULL REFERENCES sources,
     problem TEXT NOT NULL, target TEXT NOT NULL, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
     speedup REAL, low REAL, body TEXT NOT NULL);
 CREATE INDEX by_problem ON verdicts (problem, target, fingerprint, source, id);
-CREATE TABLE samples (
-    run TEXT, step INTEGER, position INTEGER, policy TEXT NOT NULL, prompt TEXT NOT NULL, reward REAL,
-    verdict INTEGER NOT NULL REFERENCES verdicts, PRIMARY KEY (run, step, position)) WITHOUT ROWID;
+{_SAMPLES}
 -- The last verdict on each kernel: a later measurement replaces a lucky earlier one.
 CREATE VIEW latest AS SELECT verdicts.*, text FROM verdicts JOIN sources ON hash = source WHERE id = (
     SELECT MAX(id) FROM verdicts AS other
     WHERE other.problem = verdicts.problem AND other.target = verdicts.target
       AND other.fingerprint = verdicts.fingerprint AND other.source = verdicts.source);
 """
-_HERE = "target = :target AND :fingerprint IN ('*', fingerprint)"
-_STATUS = "status IN (SELECT value FROM json_each(:statuses))"
+_UPGRADES = {
+    # Where a sample came from was said by the beginning of its run's name; training's steps began with 1.
+    1: f"""
+ALTER TABLE samples RENAME TO former;
+{_SAMPLES}
+INSERT INTO samples SELECT
+    CASE WHEN run GLOB 'search *' THEN 'search' WHEN run GLOB 'eval *' THEN 'eval' WHEN step = 0 THEN 'sft'
+         ELSE 'train' END,
+    CASE WHEN run GLOB 'search *' THEN substr(run, 8) WHEN run GLOB 'eval *' THEN substr(run, 6) ELSE run END,
+    step, position, policy, prompt, reward, 0, verdict FROM former;
+DROP TABLE former;""",
+}
+"""What makes an archive of each former format one of the next."""
 _REMEDIES = {
     ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
     ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, or choose another run folder",
@@ -87,11 +100,23 @@ class Archive:
                 self._db.close()
                 raise
 
+    @classmethod
+    def of(cls, folder: str | Path, create: bool = True) -> Self:
+        """The archive of the run in `folder`."""
+        return cls(cls.file(folder), create)
+
+    @staticmethod
+    def file(folder: str | Path) -> Path:
+        """Where the archive of the run in `folder` is, or will be."""
+        return Path(folder) / "archive.sqlite"
+
     def _open(self) -> None:
         if not self._pragma("application_id"):
             with self._transaction():
                 if not self._pragma("application_id"):  # another process may have been quicker
                     self._create()
+        if self._pragma("application_id") == _APPLICATION and self._pragma("user_version") in _UPGRADES:
+            self._upgrade()
         found = (self._pragma("application_id"), self._pragma("user_version"))
         if found != (_APPLICATION, _VERSION):
             raise HarnessFault(f"{self.path} is not an archive of format {_VERSION}", "Use the cudal2 that wrote it")
@@ -107,6 +132,13 @@ class Archive:
             self._db.execute(statement)
         self._pragma(f"user_version = {_VERSION}")
         self._pragma(f"application_id = {_APPLICATION}")
+
+    def _upgrade(self) -> None:
+        with self._transaction():  # whole or not at all; another process may have been quicker
+            while upgrade := _UPGRADES.get(version := self._pragma("user_version")):
+                for statement in _statements(upgrade):
+                    self._db.execute(statement)
+                self._pragma(f"user_version = {version + 1}")
 
     def __enter__(self) -> Self:
         return self
@@ -145,93 +177,60 @@ class Archive:
             )
             if sample is not None:
                 self._db.execute(
-                    "INSERT OR REPLACE INTO samples SELECT ?, ?, ?, ?, ?, ?, id FROM verdicts WHERE identity = ?",
+                    "INSERT OR REPLACE INTO samples SELECT ?, ?, ?, ?, ?, ?, ?, ?, id FROM verdicts WHERE identity = ?",
                     (*msgspec.structs.astuple(sample), identity),
                 )
 
     def environments(self) -> dict[str, Environment]:
         """Every environment that verdicts were reached in, by fingerprint, the latest verdict's last."""
         last = "SELECT MAX(id) FROM verdicts GROUP BY fingerprint"
-        rows = self._rows(f"SELECT body FROM verdicts WHERE id IN ({last}) ORDER BY id")
-        found = [self._verdict(body).environment for (body,) in rows]
+        rows = self.rows(f"SELECT body FROM verdicts WHERE id IN ({last}) ORDER BY id")
+        found = [self.read(body).environment for (body,) in rows]
         return {environment.fingerprint: environment for environment in found}
 
     def target(self, fingerprint: str) -> str:
         """What the last verdict reached in that environment was compiled for; ValueError where there is none."""
-        for (found,) in self._rows(
+        for (found,) in self.rows(
             "SELECT target FROM verdicts WHERE fingerprint = ? ORDER BY id DESC LIMIT 1", (fingerprint,)
         ):
             return found
         raise ValueError(f"archive {self.path} holds no verdict reached in environment {fingerprint!r}")
 
-    def ranked(self, problem: Problem, target: str, fingerprint: str, limit: int = -1) -> list[Entry]:
-        """Correct kernels for `problem`, by the lower bound of their speedup, best first; -1: all of them."""
-        return self._entries(
-            f"{_HERE} AND problem = :problem AND status = 'ok' ORDER BY low DESC, id LIMIT :limit",
-            problem=problem.name,
-            target=target,
-            fingerprint=fingerprint,
-            limit=limit,
-        )
-
-    def best(self, problem: Problem, target: str, fingerprint: str) -> Entry | None:
-        """The kernel with the greatest lower bound of the speedup, None where none is correct."""
-        return next(iter(self.ranked(problem, target, fingerprint, 1)), None)
-
-    def problems(self, target: str, fingerprint: str, statuses: Sequence[Status] = (Status.OK,)) -> list[Problem]:
-        """Problems with at least one last verdict of one of these statuses, in order."""
-        rows = self._rows(
-            f"SELECT DISTINCT problem FROM latest WHERE {_HERE} AND {_STATUS}",
-            {"target": target, "fingerprint": fingerprint, "statuses": json.dumps(statuses)},
-        )
-        return sorted(parse(name) for (name,) in rows)
-
-    def latest(
-        self, problem: Problem, target: str, fingerprint: str, statuses: Sequence[Status], limit: int
-    ) -> list[Entry]:
-        """The latest `limit` kernels for `problem` whose last verdict is of one of these statuses, latest first."""
-        return self._entries(
-            f"{_HERE} AND problem = :problem AND {_STATUS} ORDER BY id DESC LIMIT :limit",
-            statuses=json.dumps(statuses),
-            problem=problem.name,
-            target=target,
-            fingerprint=fingerprint,
-            limit=limit,
-        )
-
-    def samples(self, run: str | None = None) -> Iterator[Sample]:
-        """Samples of `run` (of every run) by run, step and index."""
-        rows = self._rows(
-            "SELECT run, step, position, policy, prompt, reward, problem, target, fingerprint, status, "
+    def samples(self, kind: Kind | None = None, run: str | None = None) -> Iterator[Sample]:
+        """Samples of that `kind` (of every kind) and `run` (of every run), by kind, run, step and index."""
+        wanted = {name: value for name, value in (("kind", kind), ("run", run)) if value is not None}
+        rows = self.rows(
+            "SELECT kind, run, step, position, policy, prompt, reward, seconds, problem, target, fingerprint, status, "
             "speedup, low, source FROM samples JOIN verdicts ON id = verdict "
-            "WHERE :run IS NULL OR run = :run ORDER BY run, step, position",
-            {"run": run},
+            f"WHERE {' AND '.join(f'{name} = :{name}' for name in wanted) or 'TRUE'} "
+            "ORDER BY kind, run, step, position",
+            wanted,
         )
-        names = ("target", "fingerprint", "status", "speedup", "low", "source")
-        for *origin, problem, target, fingerprint, status, speedup, low, source in rows:
-            values = (target, fingerprint, Status(status), speedup, low, source)
+        names = ("target", "fingerprint", "status", "speedup", "low", "source_hash")
+        for *origin, problem, target, fingerprint, status, speedup, low, source_hash in rows:
+            values = (target, fingerprint, Status(status), speedup, low, source_hash)
             fields = dict(zip(Origin.__struct_fields__, origin))
             yield Sample(origin=Origin(**fields), problem=parse(problem), **dict(zip(names, values)))
 
-    def verdict(self, run: str, step: int, index: int) -> Verdict | None:
+    def verdict(self, origin: Origin) -> Verdict | None:
         """The very verdict that judged that sample, whatever was measured of its kernel since; None: no such sample."""
-        query = "SELECT body FROM samples JOIN verdicts ON id = verdict WHERE (run, step, position) = (?, ?, ?)"
-        return next((self._verdict(body) for (body,) in self._rows(query, (run, step, index))), None)
+        query = (
+            "SELECT body FROM samples JOIN verdicts ON id = verdict WHERE (kind, run, step, position) = (?, ?, ?, ?)"
+        )
+        place = (origin.kind, origin.run, origin.step, origin.index)
+        return next((self.read(body) for (body,) in self.rows(query, place)), None)
 
     def source(self, source_hash: str) -> str:
         """The source with that hash; HarnessFault where it was never added."""
-        for (text,) in self._rows("SELECT text FROM sources WHERE hash = ?", (source_hash,)):
+        for (text,) in self.rows("SELECT text FROM sources WHERE hash = ?", (source_hash,)):
             return text
         raise HarnessFault(
             f"archive {self.path} holds no source {source_hash[:12]}",
             "The results that name it belong to another archive: evaluate this one",
         )
 
-    def _entries(self, condition: str, **values: Any) -> list[Entry]:
-        rows = self._rows(f"SELECT text, body FROM latest WHERE {condition}", values)
-        return [Entry(text, self._verdict(body)) for text, body in rows]
-
-    def _verdict(self, body: str) -> Verdict:
+    def read(self, body: str) -> Verdict:
+        """A row's verdict."""
         try:
             return verdict_from_json(body)
         except msgspec.MsgspecError as error:
@@ -239,7 +238,8 @@ class Archive:
                 f"archive {self.path} holds an unreadable verdict ({error})", "Use the cudal2 that wrote it"
             ) from error
 
-    def _rows(self, query: str, values: Any = ()) -> list[Any]:
+    def rows(self, query: str, values: Any = ()) -> list[Any]:
+        """What an SQL query finds."""
         with self._faults(), self._lock:
             return self._db.execute(query, values).fetchall()
 

@@ -77,57 +77,43 @@ def _stay_offline(policy: str) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from cudal2.archive import Archive
+    from cudal2 import judging
     from cudal2.evaluation import run as evaluate
-    from cudal2.evaluation import terminal as evaluated
-    from cudal2.worker.pool import Pool
+    from cudal2.evaluation import terminal
 
-    config = _eval_config(arguments, *_shapes(arguments))
-    folder, problems = Path(config.run), config.shapes.problems()
+    limit = [] if arguments.limit is None else [f"limit={arguments.limit}"]
+    config = _eval_config(arguments, *_shapes(arguments), *limit)
+    config.shapes.problems()  # a mistyped name is told before anything is opened
     _stay_offline(config.policy.path)
-    with (
-        Archive(folder / "archive.sqlite", create=False) as archive,
-        Pool(evaluate.anew(config.worker), config.target) as select,
-        Pool(evaluate.strict(config.worker), config.target) as judge,
-    ):
-        rows = evaluate.run(
-            folder,
-            problems,
-            judge,
-            select,
-            archive,
-            target=config.target,
-            finalists=config.finalists,
-            neighbours=config.neighbours,
-            anywhere=config.anywhere,
-            sampler=evaluate.sampler(config) if config.samples else None,
-            limit=arguments.limit,
-        )
-        evaluated.show(rows)
+    workers = evaluate.selection_worker(config.worker), evaluate.reporting_worker(config.worker)
+    with judging.opened(config.run, config.target, *workers, create=False) as (archive, [select, report]):
+        sampler = evaluate.sampler(config) if config.samples else None
+        terminal.show(evaluate.run(config, archive, select, report, sampler=sampler))
 
 
 def _search(arguments: argparse.Namespace) -> None:
-    from cudal2 import search
-    from cudal2.archive import Archive
+    from cudal2 import judging, search
     from cudal2.config import SearchConfig, load
-    from cudal2.worker.pool import Pool
 
     named = [word for word in arguments.overrides if "=" not in word]
     settings = [word for word in arguments.overrides if "=" in word]
     shapes = [f"shapes.names=[{','.join(named)}]"] if named else []
     config = load("search", [f"target={arguments.target}", *_shapes(arguments), *shapes, *settings], SearchConfig)
-    with Archive(Path(config.run) / "archive.sqlite") as archive, Pool(config.worker, config.target) as pool:
+    _stay_offline(config.policy.path)
+    with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
         search.run(config, pool, archive)
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from cudal2 import export
-    from cudal2.archive import Archive
+    from cudal2 import export, judging
     from cudal2.worker import Worker
 
     config = _eval_config(arguments)
     folder = Path(config.run)
-    with Archive(folder / "archive.sqlite", create=False) as archive, Worker(config.worker, config.target) as worker:
+    with (
+        judging.opened(folder, config.target, create=False) as (archive, _),
+        Worker(config.worker, config.target) as worker,
+    ):
         manifest = export.run(
             folder, archive, lambda kernel: worker.build(kernel).library, worker.environment, target=config.target
         )
@@ -184,10 +170,10 @@ def _parser() -> argparse.ArgumentParser:
     _of_a_run(verb)
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
     verb.add_argument("--limit", type=int, help="only the first so many shapes")
-    verb = add_verb(verbs, "search", _search, "try settings of the kernel families for each problem; resumable")
+    verb = add_verb(verbs, "search", _search, "the fastest of so many candidates of any proposer; resumable")
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")
-    add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.prior=none")
+    add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
     verb = add_verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
     _of_a_run(verb)
 

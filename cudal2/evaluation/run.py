@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
+from cudal2 import judging
 from cudal2.archive import selection
+from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
@@ -24,34 +26,26 @@ from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, load, save
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Environment, Verdict, digest
-from cudal2.source import extract
 from cudal2.target import find
+from cudal2.worker.pool import Pool
 
-Sampler = Callable[[Problem, Archive, Environment], Sequence[str]]
+Sampler = Callable[[Problem, Comparable, Environment], Sequence[str]]
 """New sources for a problem from a policy ("" where a completion holds none), which may be shown what is archived."""
 
+Sources = dict[str, Problem]
+"""Sources worth trying for a problem, its own best first, with the problem each was archived for."""
 
 AT_ONCE = 64
 """Shapes in a batch."""
 
 
-class Judge(Protocol):
-    """What evaluation needs of `worker.pool.Pool`."""
-
-    def evaluate(
-        self, candidates: Sequence[Candidate], progress: Callable[[Candidate, Verdict | None], None] = ...
-    ) -> list[Verdict | None]: ...
-
-    def environment(self) -> Environment: ...
-
-
-def anew(config: WorkerConfig) -> WorkerConfig:
+def selection_worker(config: WorkerConfig) -> WorkerConfig:
     """The worker that selects: on the device's clock, and once more than `config` lest it recall what was archived."""
     pairs = {"min_pairs": config.min_pairs + 1, "max_pairs": config.max_pairs + 1}
     return msgspec.structs.replace(config, protocols=("device",), **pairs)
 
 
-def strict(config: WorkerConfig) -> WorkerConfig:
+def reporting_worker(config: WorkerConfig) -> WorkerConfig:
     """The worker that reports: twice the batch, three times the pairs, half the interval of `config`.
 
     Its intervals are the ones that decide, so they are of STRICT confidence whatever `config` asks for. Raises
@@ -70,41 +64,35 @@ def strict(config: WorkerConfig) -> WorkerConfig:
 
 
 def run(
-    folder: Path,
-    problems: Sequence[Problem],
-    judge: Judge,
-    select: Judge,
+    config: EvalConfig,
     archive: Archive,
+    select: Pool,
+    report: Pool,
     *,
-    target: str = "cpu",
-    finalists: int = 3,
-    neighbours: int = 2,
-    anywhere: bool = False,
     sampler: Sampler | None = None,
-    limit: int | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Evaluate the first `limit` of `problems` and return their rows, in order; says how far it is on `console`.
+    """Evaluate the problems of `config` and return their rows, in order; says how far it is on `console`.
 
     The archive's best `finalists` kernels of each problem compete with the best of its `neighbours` nearest other
-    problems, timed by `select` (a pool made from `anew(config)`); `judge` (from `strict(config)`) measures the
-    winner. Where nothing is archived near it, `sampler`, if given, writes new kernels, which join the archive.
-    A problem whose row is there already, for this environment and the same kernels, is skipped; one
-    whose measurement the harness could not complete gets no row and is tried again by the next evaluation.
+    problems, timed by `select` (a pool of `selection_worker`); `report` (of `reporting_worker`) measures the winner.
+    Where nothing is archived near it, `sampler`, if given, writes new kernels, which join the archive. A problem whose
+    row is there already, for this environment and the same kernels, is skipped; one whose measurement the harness
+    could not complete gets no row and is tried again by the next evaluation.
 
     Kernels judged in another environment than this are tried only where `anywhere` says so. Raises ValueError
     where the archive holds no others, HarnessFault where the results cannot be read or written.
     """
-    console = console or Console()
-    environment = judge.environment()
+    console, folder = console or Console(), Path(config.run)
+    environment = report.environment()
     known = archive.environments()
-    if not anywhere and known and environment.fingerprint not in known:
+    if not config.anywhere and known and environment.fingerprint not in known:
         raise ValueError(_elsewhere(list(known.values())[-1], environment))
-    source_of = ANY if anywhere else environment.fingerprint
+    kernels = Comparable(archive, config.target, ANY if config.anywhere else environment.fingerprint)
     results = load(folder)
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
     environments = results.environments | {environment.fingerprint: environment}
-    chosen = list(dict.fromkeys(problems))[:limit]
+    chosen = list(dict.fromkeys(config.shapes.problems()))[: config.limit or None]
     shown = Shown(console, len(chosen))
     found: dict[Problem, Row] = {}
     places = {problem: place for place, problem in enumerate(chosen)}
@@ -121,27 +109,30 @@ def run(
 
     with shown.bar:
         for start in range(0, len(chosen), AT_ONCE):
-            new: dict[Problem, dict[str, Problem]] = {}
+            new: dict[Problem, Sources] = {}
             for problem in chosen[start : start + AT_ONCE]:
-                candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
-                if sampler and not candidates:
-                    _sample(problem, sampler, select, archive, target, environment)
-                    candidates = _candidates(problem, archive, target, source_of, finalists, neighbours)
+                sources = _sources(problem, kernels, config)
+                if sampler and not sources:
+                    try:
+                        _sample(problem, sampler, select, kernels, environment)
+                    except judging.NothingJudged:
+                        keep(problem, None)
+                        continue
+                    sources = _sources(problem, kernels, config)
                 row = rows.get((problem, environment.fingerprint))
-                if row is None or row.considered != _hashes(candidates):
-                    new[problem] = candidates
+                if row is None or row.considered != _hashes(sources):
+                    new[problem] = sources
                 else:
                     found[problem] = row
                     shown.add(problem, row)
-            _measure(new, target, environment, judge, select, keep)
+            _measure(new, config.target, environment, select, report, keep)
     save_all()
     return [found[problem] for problem in chosen if problem in found]
 
 
 def _elsewhere(there: Environment, here: Environment) -> str:
-    fields = there.__struct_fields__
-    pairs = ((name, getattr(there, name), getattr(here, name)) for name in fields)
-    differs = "; ".join(f"{name}: {theirs}, here {ours}" for name, theirs, ours in pairs if theirs != ours)
+    pairs = ((name, getattr(there, name), getattr(here, name)) for name in there.__struct_fields__)
+    differs = "; ".join(f"{name}: {archived}, here {now}" for name, archived, now in pairs if archived != now)
     return (
         f"every kernel in the archive was judged in another environment ({differs}); set the worker up as it "
         "was, or measure those kernels here with anywhere=true"
@@ -151,54 +142,49 @@ def _elsewhere(there: Environment, here: Environment) -> str:
 def sampler(config: EvalConfig) -> Sampler:
     """`config.samples` kernels a problem from `config.policy`, prompted as in training; loaded when first asked."""
     from cudal2 import policy
-    from cudal2.policy import prompts, sampling
+    from cudal2.policy import prompts, writer
 
     target = find(config.target)
     loaded = cache(partial(policy.load, config.policy))
 
-    def sample(problem: Problem, archive: Archive, environment: Environment) -> list[str]:
-        what = config.prompt, config.policy.chat, problem, config.target
-        prompt = prompts.from_archive(*what, archive, environment, config.seed, 0)
-        completions = sampling.sample(*loaded(), [prompt] * config.samples, config.policy, config.seed)
-        return [extract(completion, target) or "" for completion in completions]
+    def sample(problem: Problem, kernels: Comparable, environment: Environment) -> list[str]:
+        what = config.prompt, config.policy.chat, problem, kernels
+        prompt = prompts.from_archive(*what, environment, config.seed, 0)
+        return writer.write(*loaded(), [prompt] * config.samples, config.policy, target, config.seed)
 
     return sample
 
 
-def _candidates(
-    problem: Problem, archive: Archive, target: str, fingerprint: str, finalists: int, neighbours: int
-) -> dict[str, Problem]:
-    """Sources worth trying, the problem's own best first, with the problem each was archived for."""
-    own = archive.ranked(problem, target, fingerprint, finalists)
-    near = selection.nearest(archive, problem, target, fingerprint, neighbours) if neighbours else []
-    found: dict[str, Problem] = {}
-    for entry in own + near:
+def _sources(problem: Problem, kernels: Comparable, config: EvalConfig) -> Sources:
+    best = kernels.ranked(problem, config.finalists)
+    near = selection.nearest(kernels, problem, config.neighbours) if config.neighbours else []
+    found: Sources = {}
+    for entry in best + near:
         found.setdefault(entry.source, entry.verdict.problem)
     return found
 
 
-def _hashes(candidates: dict[str, Problem]) -> tuple[str, ...]:
-    return tuple(sorted(digest(source) for source in candidates))
+def _hashes(sources: Sources) -> tuple[str, ...]:
+    return tuple(sorted(digest(source) for source in sources))
 
 
-def _sample(
-    problem: Problem, sampler: Sampler, select: Judge, archive: Archive, target: str, environment: Environment
-) -> None:
-    run = f"eval {problem.name}"
-    if any(archive.samples(run)):
+def _sample(problem: Problem, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> None:
+    if any(kernels.archive.samples("eval", problem.name)):
         return  # a killed evaluation asked already
-    new = [Candidate(source, problem, target) for source in sampler(problem, archive, environment)]
-    for index, (candidate, verdict) in enumerate(zip(new, select.evaluate(new))):
-        if verdict is not None:
-            archive.add(verdict, candidate, Origin(run=run, step=0, index=index))
+    here = msgspec.structs.replace(kernels, fingerprint=environment.fingerprint)
+    asked = [
+        (Candidate(source, problem, kernels.target), Origin(kind="eval", run=problem.name, step=0, index=index))
+        for index, source in enumerate(sampler(problem, here, environment))
+    ]
+    judging.judge(select, kernels.archive, asked)
 
 
 def _measure(
-    new: dict[Problem, dict[str, Problem]],
+    new: dict[Problem, Sources],
     target: str,
     environment: Environment,
-    judge: Judge,
-    select: Judge,
+    select: Pool,
+    report: Pool,
     keep: Callable[[Problem, Row | None], None],
 ) -> None:
     """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come."""
@@ -224,4 +210,4 @@ def _measure(
         for one, verdict in zip(asked, select.evaluate(asked))
     }
     every = ([Candidate(source, problem, target) for source in new[problem]] for problem in new if new[problem])
-    judge.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in every], judged)
+    report.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in every], judged)

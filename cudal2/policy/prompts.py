@@ -6,7 +6,8 @@ from functools import cache
 
 import jinja2
 
-from cudal2.archive import Archive, selection
+from cudal2.archive import selection
+from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.assets import asset
 from cudal2.config import PromptConfig
@@ -22,21 +23,19 @@ def from_archive(
     prompt: PromptConfig,
     policy_chat: bool,
     problem: Problem,
-    target: str,
-    archive: Archive,
+    kernels: Comparable,
     environment: Environment,
     seed: int,
     step: int,
 ) -> str | list[Message]:
     """The prompt for one problem as training and evaluation write it, with what the archive has to show by now.
 
-    Kernels that were judged in another environment are left out: their times mean nothing beside this machine's.
+    `kernels` are those judged in this `environment`: times of another mean nothing beside this machine's.
     """
-    where = archive, problem, target, environment.fingerprint
     rng = random.Random(f"{seed} {step} {problem.name}")
-    exemplars = selection.exemplars(*where, prompt.exemplars, rng) if prompt.exemplars else ()
-    failures = selection.failures(*where, prompt.failures) if prompt.failures else ()
-    return render(prompt, policy_chat, problem, find(target), exemplars, environment, failures)
+    exemplars = selection.exemplars(kernels, problem, prompt.exemplars, rng) if prompt.exemplars else ()
+    failures = selection.failures(kernels, problem, prompt.failures) if prompt.failures else ()
+    return render(prompt, policy_chat, problem, find(kernels.target), exemplars, environment, failures)
 
 
 def render(

@@ -16,7 +16,8 @@ import msgspec
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from cudal2.archive.records import Sample
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.records import Kind, Sample
 from cudal2.archive.store import Archive
 from cudal2.evaluation import results
 from cudal2.problem import Problem
@@ -26,6 +27,8 @@ from cudal2.report.figures import Step, mean, thirds
 
 KERNELS = 40
 """At most this many kernels are shown with their source; a page should open on a phone."""
+TRAINING: tuple[Kind, ...] = ("sft", "train")
+"""Samples of these kinds make the learning curve."""
 LISTED, MAPPED = 30, 4
 """Up to so many shapes are drawn one by one; from so many on, those of one K have a map of their own."""
 
@@ -38,7 +41,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
     HarnessFault where the archive or the page cannot be read or written.
     """
     out = out or folder / "report.html"
-    with Archive(folder / "archive.sqlite", create=False) as archive:
+    with Archive.of(folder, create=False) as archive:
         environments = archive.environments()
         if not environments:
             raise ValueError(f"the archive in {folder} is empty; train first")
@@ -93,7 +96,7 @@ def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
     found: dict[str, list[Step]] = {}
     fingerprints: set[str] = set()
     for folder in folders:
-        with Archive(folder / "archive.sqlite", create=False) as archive:
+        with Archive.of(folder, create=False) as archive:
             samples = _training(archive, folder)
         fingerprints |= {sample.fingerprint for sample in samples}
         found[folder.resolve().name] = _steps(samples)
@@ -113,8 +116,8 @@ def rise(steps: Sequence[Step]) -> tuple[float, float]:
 def _training(archive: Archive, folder: Path) -> list[Sample]:
     """The samples of the run's own steps: of the run named like the folder, or else of the last one."""
     runs = defaultdict(list)
-    for sample in archive.samples():
-        if not sample.origin.run.startswith(("eval ", "search ")):
+    for kind in TRAINING:
+        for sample in archive.samples(kind):
             runs[sample.origin.run].append(sample)
     return runs.get(folder.resolve().name) or (list(runs.values())[-1] if runs else [])
 
@@ -139,9 +142,9 @@ def _kernels(archive: Archive, fingerprint: str, rows: Sequence[results.Row]) ->
     best: dict[Problem, tuple[str, Timing | None]] = {
         row.problem: (archive.source(row.kernel), row.timing) for row in rows if row.timing
     }
-    target = archive.target(fingerprint)
-    for problem in archive.problems(target, fingerprint):
-        entry = archive.best(problem, target, fingerprint)
+    archived = Comparable(archive, archive.target(fingerprint), fingerprint)
+    for problem in archived.problems():
+        entry = archived.best(problem)
         if entry and problem not in best:
             best[problem] = entry.source, entry.verdict.timing
     found = [

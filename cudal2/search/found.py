@@ -8,35 +8,41 @@ from rich.status import Status
 
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
-from cudal2.records import Timing, Verdict
+from cudal2.records import Candidate, Timing, Verdict
 from cudal2.search.history import identity
-from cudal2.search.proposals import Setting
+from cudal2.search.settings import Setting
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is known after `kernels` verdicts; `best` and `timing` are None where no kernel was correct."""
+    """What is known after `kernels` verdicts: how the fastest was made, as its proposer wrote it down, and its timing,
+    both None where no kernel was correct."""
 
     problem: Problem
-    best: Setting | None
+    best: str | None
     timing: Timing | None
     kernels: int
     seconds: float
 
 
+_USUAL = ("worker.", "policy.", "prompt.", "search.folder")
+SHOWN = 80
+"""So much of what a proposer wrote down fits into a line."""
+
+
 def headline(config: SearchConfig, kernels: int) -> str:
     """Which search this is and how many `kernels` it has judged before: as overrides all that tells it from others but
-    the shapes, which it counts. Of the worker's keys only those that are not at their defaults."""
+    the shapes, which it counts. Of the keys of worker, policy and prompt only those that are not at their defaults."""
     usual = identity(SearchConfig(run=""))
     told = {
         key: value
         for key, value in identity(config).items()
-        if key != "shapes" and not (key.startswith("worker.") and value == usual[key])
+        if key != "shapes" and not (key.startswith(_USUAL) and value == usual[key])
     }
-    words = [f"{key}={_written(value)}" for key, value in told.items()]
+    overrides = [f"{key}={_written(value)}" for key, value in told.items()]
     if not any(key.startswith("worker.") for key in told):
-        words.append("worker=default")
+        overrides.append("worker=default")
     count = len(set(config.shapes.problems()))
-    return f"{count} shape{'s' * (count != 1)}, {kernels} kernels so far: {' '.join(words)}"
+    return f"{count} shape{'s' * (count != 1)}, {kernels} kernels so far: {' '.join(overrides)}"
 
 
 def _written(value: object) -> str:
@@ -50,8 +56,16 @@ def describe(found: Found, width: int = 0) -> str:
     if best is None or timing is None:
         return f"{found.problem.name:<{width}}  {'no correct kernel':<24}  {spent}"
     speedup = f"{timing.speedup:6.3f} × [{timing.low:.3f}, {timing.high:.3f}]"
-    knobs = " ".join(f"{knob}={value}" for knob, value in best.knobs.items() if knob != "style")
-    return f"{found.problem.name:<{width}}  {speedup:<24}  {spent}  {best.family}  {knobs}"
+    return f"{found.problem.name:<{width}}  {speedup:<24}  {spent}  {_made(best)}"
+
+
+def _made(prompt: str) -> str:
+    """How a kernel was made: its family and knobs, or the beginning of what else its proposer wrote down."""
+    try:
+        setting = msgspec.json.decode(prompt, type=Setting)
+    except msgspec.DecodeError:  # ValidationError is one of them
+        return " ".join(prompt.split())[:SHOWN]
+    return f"{setting.family}  " + " ".join(f"{k}={value}" for k, value in setting.knobs.items() if k != "style")
 
 
 EVERY = 60.0
@@ -71,7 +85,9 @@ class Live:
         self._round = generation + 1
         self._show()
 
-    def judged(self, verdict: Verdict) -> None:
+    def judged(self, candidate: Candidate, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
         self._kernels += 1
         if verdict.timing and verdict.timing.low > 1:
             self._won.add(verdict.problem)

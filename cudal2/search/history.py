@@ -1,23 +1,22 @@
 """What a search tried, in the archive: all the state that it has.
 
-Every verdict is a sample whose `prompt` is the setting as JSON, whose `step` is its generation and whose `index` its
-place therein.
+Every verdict is a sample of kind "search" whose `prompt` is what the proposer wrote down of it, whose `step` is its
+generation and whose `index` its place therein.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
+from cudal2 import config as configuration
 from cudal2.archive import Archive
+from cudal2.archive.records import Entry, Origin
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Timing, Verdict, digest, to_json
-from cudal2.search.proposals import Setting, Trial
-
-NEUTRAL = ("run", "search.kernels", "search.seconds", "worker.cache", "worker.build_jobs", "worker.devices")
-"""Keys of which a search is independent: where and with what it works, and its budget, which may grow. All others,
-those too that are yet to come, make another search of it."""
+from cudal2.records import Environment, Verdict, digest
+from cudal2.search.proposer import Trial
 
 
 def identity(config: SearchConfig) -> dict[str, Any]:
@@ -25,17 +24,9 @@ def identity(config: SearchConfig) -> dict[str, Any]:
 
     The other shapes are among it unless `neighbours` is 0, as what they find is tried here too.
     """
-    values = msgspec.to_builtins(config)
-    del values["shapes"]
+    values = {key: value for key, value in configuration.identity(config).items() if not key.startswith("shapes.")}
     shapes = sorted({problem.name for problem in config.shapes.problems()}) if config.search.neighbours else []
-    return {key: value for key, value in _flat(values).items() if key not in NEUTRAL} | {"shapes": shapes}
-
-
-def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-    return found
+    return values | {"shapes": shapes}
 
 
 @cache
@@ -47,33 +38,49 @@ class History(msgspec.Struct, frozen=True):
     """One configuration's search in one environment: what was found elsewhere, or otherwise, is another search."""
 
     config: SearchConfig
-    fingerprint: str
+    environment: Environment
     archive: Archive
 
     def trials(self, problem: Problem) -> list[Trial]:
         """What was tried for `problem`, in order, each as this search itself measured it."""
+        here = self.environment.fingerprint
         return [
             Trial(
-                msgspec.json.decode(sample.origin.prompt, type=Setting),
+                sample.origin.prompt,
                 sample.origin.step,
                 sample.origin.index,
-                sample.source,
+                sample.source_hash,
                 # Of several GPUs one may be of another kind: its speeds do not compare.
-                (sample.low or 0.0) if sample.fingerprint == self.fingerprint else 0.0,
+                (sample.low or 0.0) if sample.fingerprint == here else 0.0,
+                sample.origin.seconds,
             )
-            for sample in self.archive.samples(self._name(problem))
+            for sample in self.archive.samples("search", self._name(problem))
         ]
 
-    def add(self, verdict: Verdict, candidate: Candidate, trial: Trial, seconds: float = 0.0) -> None:
-        """Keep the verdict on `trial`; added once more, it has the `seconds` of the second time."""
-        place = {"run": self._name(candidate.problem), "step": trial.generation, "index": trial.index}
-        setting = msgspec.structs.replace(trial.setting, seconds=seconds)
-        self.archive.add(verdict, candidate, place | {"policy": "search", "prompt": to_json(setting)})
+    def origin(self, problem: Problem, trial: Trial, seconds: float = 0.0) -> Origin:
+        """Under which that trial's verdict is archived."""
+        return Origin(
+            kind="search",
+            run=self._name(problem),
+            step=trial.generation,
+            index=trial.index,
+            policy=self.config.search.method,
+            prompt=trial.prompt,
+            seconds=seconds,
+        )
 
-    def timing(self, problem: Problem, trial: Trial) -> Timing | None:
-        """Of that trial's kernel, as this search measured it; None unless it is correct."""
-        verdict = self.archive.verdict(self._name(problem), trial.generation, trial.index)
-        return verdict.timing if verdict else None
+    def verdict(self, problem: Problem, trial: Trial) -> Verdict | None:
+        """On that trial's kernel, as this search measured it; None where it is not judged."""
+        return self.archive.verdict(self.origin(problem, trial))
+
+    def entries(self, problem: Problem, trials: Sequence[Trial]) -> list[Entry]:
+        """The kernels of these trials with their verdicts, but for those of another environment."""
+        found = [(trial, self.verdict(problem, trial)) for trial in trials]
+        return [
+            Entry(self.archive.source(trial.source_hash), verdict)
+            for trial, verdict in found
+            if verdict and verdict.environment == self.environment
+        ]
 
     def _name(self, problem: Problem) -> str:
-        return f"search {self.config.target} {problem.name} {_digest(self.config)} {self.fingerprint}"
+        return f"{self.config.target} {problem.name} {_digest(self.config)} {self.environment.fingerprint}"

@@ -14,7 +14,7 @@ from cudal2.archive.selection import by_distance
 from cudal2.assets import asset
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem, parse
-from cudal2.search.proposals import Setting, allowed
+from cudal2.search.settings import Setting, allowed
 
 NEAREST = 8
 """Settings come from so many problems."""
@@ -39,8 +39,8 @@ def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[
     shipped = _shipped(target)
 
     def usable(other: Problem) -> list[Setting]:
-        mine = [setting for setting in shipped[other] if setting.family in by_name]
-        return [setting for setting in mine if allowed(problem, by_name[setting.family], setting.knobs)]
+        rendered = [setting for setting in shipped[other] if setting.family in by_name]
+        return [setting for setting in rendered if allowed(problem, by_name[setting.family], setting.knobs)]
 
     others = by_distance(msgspec.structs.replace(problem, accumulate="f32"), list(shipped))
     nearest = islice(filter(None, map(usable, others)), NEAREST)

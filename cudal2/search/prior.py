@@ -12,7 +12,7 @@ from typing import Any
 
 from cudal2.corpus import Family
 from cudal2.problem import Problem
-from cudal2.search.proposals import Setting, draw, space_of
+from cudal2.search.settings import Setting, draw, space_of
 
 Advice = dict[str, Any]
 """What a library proposes for a problem: values by the field names of nvMatmulHeuristics, and `cluster` as MxN."""

@@ -8,19 +8,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from cudal2.archive import Archive
-from cudal2.config import Config, SftConfig, TrainConfig
-
-MAY_CHANGE = (
-    "trainer.steps",
-    "trainer.minutes",
-    "trainer.save_steps",
-    "trainer.resume",
-    "tracker.",
-    "worker.build_jobs",
-    "worker.devices",
-    "policy.vllm.gpu_memory_utilization",
-)
-"""What a resumed run may set anew: nothing of it changes what a step does."""
+from cudal2.config import Config, SftConfig, TrainConfig, identity
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -75,8 +63,7 @@ def check(folder: Path, config: TrainConfig) -> None:
         return
     if config.trainer.resume == "never":
         raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
-    changed = changes(before, config, ("run", *MAY_CHANGE))
-    if changed:
+    if changed := changes(before, config):
         raise ValueError(
             f"{folder} was started with another configuration ({changed}); choose another "
             f"run=, or continue it as it is with `cudal2 train run={folder}`"
@@ -86,10 +73,9 @@ def check(folder: Path, config: TrainConfig) -> None:
 def _begun(folder: Path) -> bool:
     if latest_checkpoint(folder):
         return True
-    path = folder / "archive.sqlite"
-    if not path.exists():
+    if not Archive.file(folder).exists():
         return False
-    with Archive(path, create=False) as archive:
+    with Archive.of(folder, create=False) as archive:
         return next(archive.samples(), None) is not None
 
 
@@ -100,18 +86,7 @@ def record(path: Path, config: TrainConfig | SftConfig) -> None:
     fresh.replace(path)
 
 
-def changes(before: Config, now: Config, apart: tuple[str, ...]) -> str:
-    """How two configurations differ, `key=old became new, …`, but for keys that begin with one of `apart`."""
-    old, new = _flat(msgspec.to_builtins(before)), _flat(msgspec.to_builtins(now))
-    return ", ".join(
-        f"{key}={old[key]} became {value}"
-        for key, value in new.items()
-        if not key.startswith(apart) and old[key] != value
-    )
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return leaves
+def changes(before: Config, now: Config) -> str:
+    """How two configurations differ, `key=old became new, …`, but for keys that no result depends on."""
+    old, new = identity(before), identity(now)
+    return ", ".join(f"{key}={old[key]} became {value}" for key, value in new.items() if old[key] != value)

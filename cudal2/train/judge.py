@@ -12,11 +12,16 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from cudal2 import source
 from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.records import Origin
 from cudal2.config import TrainConfig
+from cudal2.judging import judge
 from cudal2.policy import prompts
+from cudal2.policy.writer import text
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
+from cudal2.train.rewards import find as find_reward
 from cudal2.train.rewards import reward
 from cudal2.worker.pool import Pool
 
@@ -37,12 +42,14 @@ class Judge:
         self.started = self.finished = time.perf_counter()
         box = [pool.environment() if pool else None]
         self.environment: Environment = broadcast_object_list(box)[0]
+        find_reward(config.reward.name)  # a mistyped name is told before anything is sampled
 
     def prompt(self, problem: Problem, step: int) -> str | list[dict]:
         """The prompt for `problem`, with exemplars as good as the archive has at this step."""
         config = self.config
-        what = config.prompt, config.policy.chat, problem, config.target
-        return prompts.from_archive(*what, self.archive, self.environment, config.seed, step)
+        kernels = Comparable(self.archive, config.target, self.environment.fingerprint)
+        what = config.prompt, config.policy.chat, problem, kernels
+        return prompts.from_archive(*what, self.environment, config.seed, step)
 
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any
@@ -51,10 +58,10 @@ class Judge:
         step = trainer_state.global_step // self.config.trainer.iterations + 1
         target = find(self.config.target)
         candidates = [
-            Candidate(source.extract(_text(completion), target) or "", parse(name), target.name)
+            Candidate(source.extract(text(completion), target) or "", parse(name), target.name)
             for completion, name in zip(completions, problem)
         ]
-        samples = gather_object(list(zip(candidates, map(_text, prompts))))
+        samples = gather_object(list(zip(candidates, map(text, prompts))))
         box: list[Any] = [None]
         if self.pool is not None:
             try:
@@ -72,26 +79,22 @@ class Judge:
 
     def _judge(self, pool: Pool, step: int, samples: list[tuple[Candidate, str]]) -> list[float | None]:
         """Rewards, None where the harness failed for that sample; HarnessFault where it did for every one."""
+        run, policy = Path(self.config.run).resolve().name, self.config.policy.path
+        asked = [
+            (candidate, Origin(kind="train", run=run, step=step, index=index, policy=policy, prompt=prompt))
+            for index, (candidate, prompt) in enumerate(samples)
+        ]
+        verdicts = judge(pool, self.archive, asked, self.progress, self._reward)
         candidates = [candidate for candidate, _ in samples]
-        verdicts = pool.evaluate(candidates, self.progress)
-        if all(verdict is None for verdict in verdicts):
-            remedy = "Run `cudal2 doctor`, then start again to continue"
-            raise pool.fault or HarnessFault(f"no kernel of step {step} could be judged", remedy)
         rewards = [
-            None if verdict is None else reward(verdict, candidate.source, self.config.reward)
+            None if verdict is None else self._reward(candidate, verdict)
             for candidate, verdict in zip(candidates, verdicts)
         ]
-        origin = {
-            "run": Path(self.config.run).resolve().name,
-            "step": step,
-            "policy": self.config.policy.path,
-        }
-        for index, (verdict, earned, (candidate, prompt)) in enumerate(zip(verdicts, rewards, samples)):
-            if verdict is not None:
-                where = {**origin, "index": index, "prompt": prompt, "reward": earned}
-                self.archive.add(verdict, candidate, where)
         self.row = summarize(step, verdicts, rewards, candidates)
         return rewards
+
+    def _reward(self, candidate: Candidate, verdict: Verdict) -> float:
+        return reward(verdict, candidate.source, self.config.reward)
 
 
 def summarize(
@@ -122,8 +125,3 @@ def summarize(
         "unique": len({candidate.key for candidate in candidates}),
         "problems": sorted({candidate.problem.name for candidate in candidates}),
     }
-
-
-def _text(message: Any) -> str:
-    """A prompt or completion as text: itself, or the contents of its chat messages."""
-    return message if isinstance(message, str) else "\n".join(part["content"] for part in message)

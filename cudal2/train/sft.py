@@ -27,11 +27,13 @@ from transformers import (
     set_seed,
 )
 
-from cudal2 import corpus, source
-from cudal2.archive import Archive
+from cudal2 import corpus, judging
+from cudal2.archive.records import Origin
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import load, prompts, sampling, tokenizer
+from cudal2.policy import load, prompts, writer
 from cudal2.policy.model import create
+from cudal2.policy.tokenizer import encode_source
+from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout
 from cudal2.records import Candidate, HarnessFault
 from cudal2.target import Target, find
@@ -39,7 +41,7 @@ from cudal2.train.callbacks import Metrics
 from cudal2.train.devices import one_gpu
 from cudal2.train.examples import Example, draw
 from cudal2.train.folder import changes, only_trainer_of, record, stored
-from cudal2.worker.pool import Pool, check
+from cudal2.worker.pool import check
 
 TOKENIZER_SOURCES = 6000
 """Sources the tokenizer is made from; more do not change which lines stand together."""
@@ -84,26 +86,26 @@ def run(config: SftConfig) -> None:
 def _train(config: SftConfig, examples: list[Example]) -> None:
     """Makes `RUN/policy`: it has that name once it is complete, the configuration that made it included."""
     folder, sources = Path(config.run), [text for _, text in examples]
-    words = tokenizer.train(sources[:TOKENIZER_SOURCES], config.vocabulary)
-    rows = encode(words, examples, config.context)
+    tokenizer = train_tokenizer(sources[:TOKENIZER_SOURCES], config.vocabulary)
+    rows = encode(tokenizer, examples, config.context)
     print(
         f"{len(rows)} samples, {len(set(sources))} distinct, "
-        f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; {len(words)} words",
+        f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; a vocabulary of {len(tokenizer)}",
         flush=True,
     )
-    model = create(config, words)
+    model = create(config, tokenizer)
     record(folder / "config.json", config)
-    fit(model, words, rows, config)
+    fit(model, tokenizer, rows, config)
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
-    words.save_pretrained(fresh)
+    tokenizer.save_pretrained(fresh)
     model.bfloat16().save_pretrained(fresh)
     record(fresh / RECORD, config)
     fresh.rename(folder / "policy")
 
 
 def _already_trained(policy: Path, config: SftConfig) -> bool:
-    """Whether the folder `policy` is what this configuration makes; only the verification may differ.
+    """Whether the folder `policy` is what this configuration makes; how its samples are judged may differ.
 
     Raises ValueError where it is something else.
     """
@@ -113,21 +115,21 @@ def _already_trained(policy: Path, config: SftConfig) -> bool:
     if not (policy / RECORD).is_file():
         raise ValueError(f"{policy} does not say which configuration made it; {remedy}")
     made_by = msgspec.json.decode((policy / RECORD).read_bytes(), type=SftConfig)
-    if changed := changes(made_by, config, ("run", "verify", "worker.", "tracker.")):
+    if changed := changes(made_by, config):
         raise ValueError(f"{policy} was trained with another configuration ({changed}); {remedy}")
     return True
 
 
-def encode(words: PreTrainedTokenizerFast, examples: Sequence[Example], context: int) -> list[dict[str, list[int]]]:
+def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], context: int) -> list[dict[str, list[int]]]:
     """Token ids and labels of each example; only the source and its end are learnt, not the prompt.
 
     Raises ValueError where an example is longer than `context` tokens.
     """
     rows = []
-    sources = tokenizer.encode_source(words, [text for _, text in examples])
+    sources = encode_source(tokenizer, [text for _, text in examples])
     for (prompt, _), completion in zip(examples, sources):
-        given = words(prompt)["input_ids"]
-        learnt = [*completion, words.eos_token_id]
+        given = tokenizer(prompt)["input_ids"]
+        learnt = [*completion, tokenizer.eos_token_id]
         rows.append({"input_ids": given + learnt, "labels": [-100] * len(given) + learnt})
     longest = max(len(row["input_ids"]) for row in rows)
     if longest > context:
@@ -137,7 +139,7 @@ def encode(words: PreTrainedTokenizerFast, examples: Sequence[Example], context:
 
 def fit(
     model: PreTrainedModel,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     rows: list[dict[str, list[int]]],
     config: SftConfig,
 ) -> None:
@@ -167,7 +169,7 @@ def fit(
         model,
         one_gpu(arguments),
         train_dataset=rows,
-        data_collator=partial(_batch, pad=words.pad_token_id),
+        data_collator=partial(_batch, pad=tokenizer.pad_token_id),
     )
     trainer.remove_callback(PrinterCallback)
     metrics = Metrics(folder, config.tracker, 0, msgspec.to_builtins(config))
@@ -217,26 +219,25 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
     problems = [corpus.draw_problem(rng, rng.choice(get_args(Layout)), held_out=True) for _ in range(config.verify)]
     chosen = PolicyConfig(path=str(folder / "policy"), max_new_tokens=config.context)
     asked = [prompts.render(config.prompt, False, problem, target) for problem in problems]
-    completions = sampling.sample(*load(chosen), asked, chosen, config.seed)
-    candidates = [
-        Candidate(source.extract(text, target) or "", problem, target.name)
-        for text, problem in zip(completions, problems)
+    written = writer.write(*load(chosen), asked, chosen, target, config.seed)
+    run, policy = folder.resolve().name, chosen.path
+    samples = [
+        (
+            Candidate(source, problem, target.name),
+            Origin(kind="sft", run=run, step=0, index=index, policy=policy, prompt=writer.text(prompt)),
+        )
+        for index, (source, problem, prompt) in enumerate(zip(written, problems, asked))
     ]
-    with Pool(config.worker, config.target) as pool, Archive(folder / "archive.sqlite") as archive:
-        verdicts = pool.evaluate(candidates)
-        for index, (verdict, candidate, prompt) in enumerate(zip(verdicts, candidates, asked)):
-            if verdict is not None:
-                origin = {"run": folder.resolve().name, "step": 0, "index": index, "prompt": prompt}
-                archive.add(verdict, candidate, {**origin, "policy": chosen.path})
+    with judging.opened(folder, config.target, config.worker) as (archive, [pool]):
+        verdicts = judging.judge(pool, archive, samples)
     judged = [verdict for verdict in verdicts if verdict is not None]
-    written = [candidate.source for candidate in candidates]
     return {
-        "samples": len(candidates),
+        "samples": len(samples),
         "judged": len(judged),
         "ok": sum(verdict.ok for verdict in judged) / max(len(judged), 1),
         "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
         "distinct": len(set(written)),
-        "in_training_set": sum(text in trained_on for text in written) / len(written),
+        "in_training_set": sum(source in trained_on for source in written) / len(written),
         "in_families": _share_of_families(written, trained_on, target),
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2.config import WorkerConfig
+from cudal2.config import WorkerConfig, identity
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
@@ -55,8 +55,8 @@ class Worker:
 
     def key(self, candidate: Candidate) -> str:
         """Under which a verdict is cached: candidate, environment and how hard we look."""
-        settings = msgspec.structs.replace(self.config, cache="", build_jobs=0, devices=())
-        return digest(candidate.key, self.environment.fingerprint, to_json(settings))
+        settings = msgspec.json.encode(identity(self.config), order="sorted").decode()
+        return digest(candidate.key, self.environment.fingerprint, settings)
 
     def recall(self, candidate: Candidate) -> Verdict | None:
         """The verdict reached earlier on this candidate here, if any; none that a clock decided."""

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from cudal2.config import BenchConfig, WorkerConfig, load
-from cudal2.evaluation.run import strict
+from cudal2.evaluation.run import reporting_worker
 from cudal2.evaluation.results import WIDEST
 from cudal2.worker import timing
 
@@ -116,8 +116,8 @@ def configs() -> dict[str, tuple[WorkerConfig, WorkerConfig]]:
     return {
         "default": (default, old),
         "quick": (quick, old_quick),
-        "eval": (strict(default), strict(old)),
-        "eval worker=quick": (strict(quick), strict(old_quick)),
+        "eval": (reporting_worker(default), reporting_worker(old)),
+        "eval worker=quick": (reporting_worker(quick), reporting_worker(old_quick)),
     }
 
 

@@ -4,15 +4,18 @@ import random
 import signal
 import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
 
-from cudal2.archive import selection
+from cudal2.archive import selection, store
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import PromptConfig
-from cudal2.policy import prompts
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 from cudal2.target import CPU
@@ -26,8 +29,12 @@ def archive(tmp_path):
         yield archive
 
 
+def kernels(archive, fingerprint=F) -> Comparable:
+    return Comparable(archive, "cpu", fingerprint)
+
+
 def origin(step=0, index=0, **fields):
-    return {"run": "r", "step": step, "index": index, **fields}
+    return {"kind": "train", "run": "r", "step": step, "index": index, **fields}
 
 
 def put(archive, text, speedup, problem=PROBLEM, where=None, **fields):
@@ -38,10 +45,10 @@ def put(archive, text, speedup, problem=PROBLEM, where=None, **fields):
 
 def test_returns_the_verdict_and_source_it_was_given(archive):
     given = put(archive, "a", 1.5)
-    found = archive.best(PROBLEM, "cpu", F)
+    found = kernels(archive, F).best(PROBLEM)
     assert found.source == given.source
     assert found.verdict == verdict(given, 1.5)
-    assert archive.source(found.hash) == given.source
+    assert archive.source(found.source_hash) == given.source
     with pytest.raises(HarnessFault, match="no source 123"):
         archive.source("123")
 
@@ -50,24 +57,24 @@ def test_best_is_the_greatest_lower_bound_among_correct_kernels(archive):
     put(archive, "slow", 0.5)
     fast = put(archive, "fast", 1.5)
     put(archive, "broken", None)
-    assert archive.best(PROBLEM, "cpu", F).source == fast.source
-    assert archive.best(Problem(8, 8, 8), "cpu", F) is None
+    assert kernels(archive, F).best(PROBLEM).source == fast.source
+    assert kernels(archive, F).best(Problem(8, 8, 8)) is None
 
 
 def test_a_later_measurement_replaces_a_lucky_one(archive):
     put(archive, "lucky", 3.0)
     steady = put(archive, "steady", 1.5)
     put(archive, "lucky", 1.1)
-    assert archive.best(PROBLEM, "cpu", F).source == steady.source
+    assert kernels(archive, F).best(PROBLEM).source == steady.source
     put(archive, "steady", None, status=Status.WRONG)
-    assert [entry.verdict.speedup for entry in archive.ranked(PROBLEM, "cpu", F)] == [1.1]
+    assert [entry.verdict.speedup for entry in kernels(archive, F).ranked(PROBLEM)] == [1.1]
 
 
 def test_environments_are_compared_only_when_asked(archive):
     put(archive, "here", 1.2)
     there = put(archive, "there", 9.0, environment=ELSEWHERE)
-    assert archive.best(PROBLEM, "cpu", F).verdict.speedup == 1.2
-    assert archive.best(PROBLEM, "cpu", ANY).source == there.source
+    assert kernels(archive, F).best(PROBLEM).verdict.speedup == 1.2
+    assert kernels(archive, ANY).best(PROBLEM).source == there.source
     assert list(archive.environments().values()) == [HERE, ELSEWHERE]
 
 
@@ -76,16 +83,16 @@ def test_adding_a_sample_twice_changes_nothing(archive):
     first = verdict(entry, 1.5)
     archive.add(first, entry, origin(reward=0.25))
     archive.add(msgspec.structs.replace(first, cached=True), entry, origin(reward=0.25))
-    (sample,) = archive.samples("r")
+    (sample,) = archive.samples("train", "r")
     assert (sample.origin.reward, sample.speedup, sample.problem) == (0.25, 1.5, PROBLEM)
-    assert len(archive.ranked(PROBLEM, "cpu", F)) == 1
+    assert len(kernels(archive, F).ranked(PROBLEM)) == 1
 
 
 def test_a_replayed_step_replaces_its_samples_and_keeps_the_verdicts(archive):
     put(archive, "a", 1.0, where=origin(3, 0))
     put(archive, "b", 2.0, where=origin(3, 0))
     assert [sample.speedup for sample in archive.samples()] == [2.0]
-    assert len(archive.ranked(PROBLEM, "cpu", F)) == 2
+    assert len(kernels(archive, F).ranked(PROBLEM)) == 2
 
 
 def test_a_sample_keeps_its_own_verdict_when_its_kernel_is_measured_again(archive):
@@ -94,8 +101,8 @@ def test_a_sample_keeps_its_own_verdict_when_its_kernel_is_measured_again(archiv
     archive.add(first, entry, origin(3, 0))
     archive.add(verdict(entry, 2.5), entry, origin(4, 0))
     assert [sample.low for sample in archive.samples()] == [first.timing.low, verdict(entry, 2.5).timing.low]
-    assert archive.verdict("r", 3, 0) == first
-    assert archive.verdict("r", 3, 1) is None
+    assert archive.verdict(Origin(**origin(3, 0))) == first
+    assert archive.verdict(Origin(**origin(3, 1))) is None
     put(archive, "b", None, where=origin(5, 0))
     assert [*archive.samples()][-1].low is None
 
@@ -104,8 +111,8 @@ def test_samples_come_in_order_of_step_and_index(archive):
     places = [(2, 1), (10, 0), (2, 0), (0, 5)]
     for step, index in places:
         put(archive, "a", 1.0, where=origin(step, index))
-    put(archive, "a", 1.0, where={"run": "other", "step": 0, "index": 0})
-    assert [(s.origin.step, s.origin.index) for s in archive.samples("r")] == sorted(places)
+    put(archive, "a", 1.0, where={"kind": "search", "run": "other", "step": 0, "index": 0})
+    assert [(s.origin.step, s.origin.index) for s in archive.samples("train", "r")] == sorted(places)
     assert len(list(archive.samples())) == 5
 
 
@@ -114,16 +121,16 @@ def test_an_unknown_origin_field_or_a_foreign_verdict_is_refused(archive):
         put(archive, "a", 1.0, where=origin(epoch=1))
     with pytest.raises(ValueError, match="64_128_256"):
         archive.add(verdict(candidate()), candidate(problem=Problem(8, 8, 8)), None)
-    assert archive.best(PROBLEM, "cpu", ANY) is None
+    assert kernels(archive, ANY).best(PROBLEM) is None
 
 
 def test_exemplars_are_good_medium_and_slow_kernels(archive):
     for index in range(30):
         put(archive, f"k{index}", 1.0 + index)
-    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    chosen = selection.exemplars(kernels(archive), PROBLEM, 3, random.Random(0))
     good, medium, slow = (entry.verdict.speedup for entry in chosen)
     assert slow < 11 <= medium < 21 <= good
-    again = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    again = selection.exemplars(kernels(archive), PROBLEM, 3, random.Random(0))
     assert again == chosen
 
 
@@ -133,18 +140,20 @@ def test_exemplars_fill_up_from_the_nearest_problems_of_the_same_layout(archive)
     put(archive, "near", 2.0, near)
     put(archive, "far", 3.0, far)
     put(archive, "nn", 4.0, Problem(64, 128, 256, "nn"))
-    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 2, random.Random(0))
+    chosen = selection.exemplars(kernels(archive), PROBLEM, 2, random.Random(0))
     assert [entry.verdict.speedup for entry in chosen] == [2.0, 1.0]
-    assert [entry.verdict.problem for entry in selection.nearest(archive, PROBLEM, "cpu", F, 5)] == [near, far]
-    assert selection.exemplars(archive, PROBLEM, "cpu", F, 0, random.Random(0)) == []
+    assert [entry.verdict.problem for entry in selection.nearest(kernels(archive), PROBLEM, 5)] == [near, far]
+    assert selection.exemplars(kernels(archive), PROBLEM, 0, random.Random(0)) == []
 
 
 def test_a_kernel_that_was_only_checked_is_no_exemplar(archive):
     put(archive, "timed", 1.0)
     untimed = candidate("checked")
     archive.add(msgspec.structs.replace(verdict(untimed), timings=()), untimed, None)
-    chosen = selection.exemplars(archive, PROBLEM, "cpu", F, 3, random.Random(0))
+    chosen = selection.exemplars(kernels(archive), PROBLEM, 3, random.Random(0))
     assert [entry.source for entry in chosen] == [candidate("timed").source]
+    from cudal2.policy import prompts  # here, as the writers below each import this module, and torch takes seconds
+
     prompts.render(PromptConfig(template="instruct", exemplars=3), False, PROBLEM, CPU, chosen)
 
 
@@ -152,7 +161,7 @@ def test_failures_carry_the_compilers_words_latest_first(archive):
     put(archive, "far", None, Problem(8, 8, 8), log="far")
     put(archive, "old", None, log="old")
     put(archive, "new", None, log="new")
-    logs = [entry.verdict.log for entry in selection.failures(archive, PROBLEM, "cpu", F, 3)]
+    logs = [entry.verdict.log for entry in selection.failures(kernels(archive), PROBLEM, 3)]
     assert logs == ["new", "old", "far"]
 
 
@@ -161,7 +170,7 @@ def _write(path, run, count, barrier):
     with Archive(path) as archive:
         for index in range(count):
             entry = candidate(f"{run} {index}")
-            archive.add(verdict(entry, 1.0), entry, {"run": run, "step": index, "index": 0})
+            archive.add(verdict(entry, 1.0), entry, {"kind": "train", "run": run, "step": index, "index": 0})
 
 
 def test_writers_at_once_and_one_killed_lose_nothing(tmp_path):
@@ -180,7 +189,7 @@ def test_writers_at_once_and_one_killed_lose_nothing(tmp_path):
             assert victim.is_alive() and time.monotonic() < deadline, "the victim wrote nothing"
             time.sleep(0.01)
             with Archive(path) as archive:
-                seen = len(list(archive.samples("victim")))
+                seen = len(list(archive.samples(run="victim")))
     finally:
         os.kill(victim.pid, signal.SIGKILL)
         for process in (*writers, victim):
@@ -188,8 +197,8 @@ def test_writers_at_once_and_one_killed_lose_nothing(tmp_path):
     assert [process.exitcode for process in writers] == [0, 0, 0]
     with Archive(path) as archive:
         for run in ("w0", "w1", "w2"):
-            assert [sample.origin.step for sample in archive.samples(run)] == list(range(count))
-        survived = [sample.origin.step for sample in archive.samples("victim")]
+            assert [sample.origin.step for sample in archive.samples(run=run)] == list(range(count))
+        survived = [sample.origin.step for sample in archive.samples(run="victim")]
         assert len(survived) >= seen and survived == list(range(len(survived)))
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
@@ -205,7 +214,7 @@ def test_a_corrupt_file_is_named_and_left_as_it_is(tmp_path, damage):
     data[4096:] = b"\xa5" * len(data[4096:])
     path.write_bytes(data)
     with pytest.raises(HarnessFault, match=r"archive\.sqlite") as fault, Archive(path) as archive:
-        archive.best(PROBLEM, "cpu", F)
+        kernels(archive, F).best(PROBLEM)
     assert "aside" in fault.value.remedy
     assert path.read_bytes() == data
 
@@ -217,10 +226,10 @@ def test_a_full_disk_is_a_fault_and_what_was_there_stays(archive):
     with pytest.raises(HarnessFault, match="full") as fault:
         put(archive, "b" * 100_000, 2.0)
     assert "space" in fault.value.remedy
-    assert archive.best(PROBLEM, "cpu", F).verdict.speedup == 1.0
+    assert kernels(archive, F).best(PROBLEM).verdict.speedup == 1.0
     archive._pragma("max_page_count = 100000")
     put(archive, "b", 2.0)
-    assert archive.best(PROBLEM, "cpu", F).verdict.speedup == 2.0
+    assert kernels(archive, F).best(PROBLEM).verdict.speedup == 2.0
 
 
 def test_an_unwritable_place_is_a_fault(tmp_path):
@@ -262,8 +271,80 @@ def test_latest_are_of_the_statuses_asked_for_and_of_this_problem_only(archive):
         put(archive, text, None, status=status)
     put(archive, "elsewhere", None, Problem(8, 8, 8), status=Status.WRONG)
     asked = (Status.WRONG, Status.TIMEOUT)
-    statuses = [entry.verdict.status for entry in archive.latest(PROBLEM, "cpu", F, asked, 9)]
+    statuses = [entry.verdict.status for entry in kernels(archive).latest(PROBLEM, asked, 9)]
     assert statuses == [Status.WRONG, Status.TIMEOUT, Status.WRONG]
     put(archive, "c", 1.0)  # its last verdict counts
-    (entry,) = archive.latest(PROBLEM, "cpu", F, asked, 1)
+    (entry,) = kernels(archive).latest(PROBLEM, asked, 1)
     assert entry.verdict.status is Status.TIMEOUT
+
+
+def test_samples_are_told_apart_by_what_asked_for_them(archive):
+    """The same run, step and index of two kinds are two samples."""
+    for kind, speedup in (("train", 1.0), ("search", 2.0)):
+        put(archive, kind, speedup, where=origin(3, 1) | {"kind": kind, "seconds": speedup})
+    assert [(s.origin.kind, s.speedup, s.origin.seconds) for s in archive.samples(run="r")] == [
+        *[("search", 2.0, 2.0), ("train", 1.0, 1.0)],
+    ]
+    assert [sample.origin.kind for sample in archive.samples("train")] == ["train"]
+    assert archive.verdict(Origin(**origin(3, 1) | {"kind": "search"})).speedup == 2.0
+    with pytest.raises(ValueError, match="kind"):
+        put(archive, "a", 1.0, where=origin() | {"kind": "dream"})
+
+
+@pytest.fixture
+def old(tmp_path):
+    """An archive of format 1: `format1.sql` is a dump of one that the version with that format wrote."""
+    path = tmp_path / "old.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(Path(__file__).with_name("format1.sql").read_text())
+    return path
+
+
+def test_an_archive_of_the_first_format_is_read_and_written(old):
+    """Kinds were the beginnings of run names then; nothing is lost, and both openings find the same."""
+    for _ in range(2):
+        with Archive(old) as archive:
+            found = [(s.origin.kind, s.origin.run, s.origin.step, s.origin.index, s.speedup) for s in archive.samples()]
+            assert found == [
+                ("eval", PROBLEM.name, 0, 0, 1.25),
+                ("search", f"cpu {PROBLEM.name} 0123456789abcdef {F}", 3, 4, 2.0),
+                ("sft", "sft", 0, 0, 1.0),
+                ("train", "demo", 1, 0, 1.5),
+                ("train", "demo", 1, 1, None),
+                ("train", "demo", 2, 0, 1.5),
+            ]
+            first = next(archive.samples("train")).origin
+            assert (first.policy, first.prompt, first.reward) == ("data/policy", "<|cpu|>", 1.1)
+            assert kernels(archive).best(PROBLEM).source == candidate("searched").source
+            assert len(kernels(archive).ranked(PROBLEM)) == 4
+    with Archive(old) as archive:
+        put(archive, "new", 3.0, where=origin())
+        assert len(list(archive.samples())) == 7
+
+
+def test_a_kill_during_the_upgrade_leaves_the_first_format(old, monkeypatch):
+    statements = store._statements
+
+    def killed(script):
+        yield from statements(script)[:-1]
+        raise KeyboardInterrupt
+
+    before = dump(old)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(store, "_statements", killed)
+        Archive(old)
+    assert dump(old) == before
+    with Archive(old) as archive:
+        assert len(list(archive.samples())) == 6
+
+
+def dump(path) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return [*database.iterdump(), *map(str, database.execute("PRAGMA user_version"))]
+
+
+def test_an_archive_of_a_later_format_is_left_alone(old):
+    with closing(sqlite3.connect(old)) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(HarnessFault, match="not an archive of format"):
+        Archive(old)

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from fakes import Says, save_policy
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, PROBLEM, candidate, timing, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
 
 from cudal2 import policy
 from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
-from cudal2.evaluation import results
+from cudal2.evaluation import results, terminal
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation import terminal as evaluated
 from cudal2.evaluation.results import Row
 from cudal2.policy import sampling
 from cudal2.problem import Problem, grid
@@ -48,10 +48,10 @@ def archive(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, archive):
-    def run(problems, judge=None, select=None, **options):
+    def run(problems, report=None, select=None, sampler=None, **options):
         quiet = Console(file=io.StringIO())
-        pools = judge or FakePool(), select or FakePool()
-        return evaluate.run(tmp_path, problems, *pools, archive, console=quiet, **options)
+        config, pools = evaluation(tmp_path, problems, **options), (select or FakePool(), report or FakePool())
+        return evaluate.run(config, archive, *pools, sampler=sampler, console=quiet)
 
     return run
 
@@ -97,7 +97,11 @@ def test_the_best_few_are_timed_against_one_another(run, archive):
 
 def test_a_selection_recalls_nothing(tmp_path):
     quick = WorkerConfig(cache=str(tmp_path))
-    with Worker(quick) as worker, Worker(evaluate.anew(quick)) as select, Worker(evaluate.strict(quick)) as strict:
+    with (
+        Worker(quick) as worker,
+        Worker(evaluate.selection_worker(quick)) as select,
+        Worker(evaluate.reporting_worker(quick)) as strict,
+    ):
         assert len({one.key(candidate("a")) for one in (worker, select, strict)}) == 3
 
 
@@ -169,7 +173,7 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     asked = []
 
     def sampler(problem, shown, environment):
-        assert (shown, environment) == (archive, HERE)
+        assert (shown, environment) == (Comparable(archive, "cpu", HERE.fingerprint), HERE)
         asked.append(problem)
         return [candidate(f"new {i}").source for i in range(3)]
 
@@ -178,7 +182,8 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     rows = run([NEAR, nn], sampler=sampler)
     assert asked == [nn]
     assert [row.status for row in rows] == ["ok", "ok"]
-    assert len(archive.ranked(nn, "cpu", HERE.fingerprint)) == 3
+    assert len(Comparable(archive, "cpu", HERE.fingerprint).ranked(nn)) == 3
+    assert [sample.origin.run for sample in archive.samples("eval")] == 3 * [nn.name]
     bad = Problem(64, 128, 512, "nn", "f16")
     for _ in range(2):
         (row,) = run([bad], select=FakePool(0), sampler=sampler)
@@ -186,24 +191,41 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     assert asked == [nn, bad]
 
 
+def test_samples_that_the_harness_failed_on_are_no_missing_kernels(run, archive):
+    """The shape gets no row, its samples are asked for again, and the others go on."""
+    asked = []
+
+    def sampler(problem, shown, environment):
+        asked.append(problem)
+        return [candidate(problem.name).source]
+
+    put(archive, "far", 1.0, FAR)
+    f16 = Problem(64, 128, 256, "tn", "f16")
+    rows = run([f16, FAR], select=FakePool(None), sampler=sampler)
+    assert [row.problem for row in rows] == [FAR]
+    rows = run([f16, FAR], sampler=sampler)
+    assert [row.status for row in rows] == ["ok", "ok"] and asked == [f16, f16]
+
+
 def test_a_policy_writes_kernels_for_a_problem(tmp_path, archive):
     path = save_policy(tmp_path / "policy")
     config = EvalConfig(run="", samples=12, policy=PolicyConfig(path=str(path), max_new_tokens=8))
-    sources = evaluate.sampler(config)(PROBLEM, archive, HERE)
+    kernels = Comparable(archive, "cpu", HERE.fingerprint)
+    sources = evaluate.sampler(config)(PROBLEM, kernels, HERE)
     assert len(sources) == 12
     assert any("hgemm()" in source for source in sources) and "" in sources
-    assert evaluate.sampler(config)(PROBLEM, archive, HERE) == sources
+    assert evaluate.sampler(config)(PROBLEM, kernels, HERE) == sources
 
 
 def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
     for index in range(6):
         put(archive, f"good {index}", 1.0 + index, NEAR)
     put(archive, "bad", None)
-    asked = []
-    monkeypatch.setattr(sampling, "sample", lambda model, words, prompts, *_: asked.extend(prompts) or prompts)
+    asked, kernels = [], Comparable(archive, "cpu", HERE.fingerprint)
+    monkeypatch.setattr(sampling, "sample", lambda model, tokenizer, prompts, *_: asked.extend(prompts) or prompts)
     monkeypatch.setattr(policy, "load", lambda config: (None, None))
     prompt = PromptConfig(template="instruct", exemplars=2, failures=1)
-    evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(PROBLEM, archive, HERE)
+    evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(PROBLEM, kernels, HERE)
     training = TrainConfig(run=str(tmp_path), seed=3, prompt=prompt)
     assert asked == 2 * [judge.Judge(training, FakePool(), archive).prompt(PROBLEM, 0)]
     assert "// good" in asked[0] and "// bad" in asked[0] and HERE.device in asked[0]
@@ -243,14 +265,14 @@ def test_decades_of_the_grid_are_exact():
     assert sum(summary.shapes for summary in found.values()) == 1000
 
 
-def test_the_strict_worker_looks_harder():
+def test_the_reporting_worker_looks_harder():
     quick = WorkerConfig()
-    strict = evaluate.strict(quick)
+    strict = evaluate.reporting_worker(quick)
     assert strict.min_pairs > quick.min_pairs and strict.precision < quick.precision
     with pytest.raises(ValueError, match=r"use worker\.protocols=\[device\]"):
-        evaluate.strict(WorkerConfig(protocols=()))
+        evaluate.reporting_worker(WorkerConfig(protocols=()))
     hasty = msgspec.structs.replace(quick, min_pairs=3, max_pairs=7, confidence=0.7)
-    assert evaluate.strict(hasty).confidence == STRICT  # what is reported is what decides
+    assert evaluate.reporting_worker(hasty).confidence == STRICT  # what is reported is what decides
 
 
 def test_intervals_are_called_what_they_are():
@@ -267,18 +289,18 @@ def test_intervals_are_called_what_they_are():
     assert [results.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_shows_every_shape_and_the_overall_figure(run, archive, terminal):
+@pytest.mark.parametrize("tty", [False, True])
+def test_shows_every_shape_and_the_overall_figure(run, archive, tty):
     put(archive, "a", 1.5)
     rows = run([PROBLEM, FAR], FakePool(1.25), neighbours=0)
     out = io.StringIO()
-    evaluated.show(rows, Console(file=out, force_terminal=terminal, width=160))
-    assert ("64_128_256" in out.getvalue()) == terminal  # plain lines came with the run
+    terminal.show(rows, Console(file=out, force_terminal=tty, width=160))
+    assert ("64_128_256" in out.getvalue()) == tty  # plain lines came with the run
     assert "1.250" in out.getvalue() and "1 shapes" in out.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_gpus_protocols_are_told_apart(tmp_path, archive, terminal):
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_gpus_protocols_are_told_apart(tmp_path, archive, tty):
     """Eight baselines on the device's clock and three on the host's: the fastest of each is shown, all are kept."""
     on_device = [timing(1.5 + i / 10, f"device-{i}") for i in range(8)]
     on_host = {protocol: [timing(speedup, f"{protocol}-{speedup}") for speedup in (1.4, 1.2, 1.3)]
@@ -294,9 +316,10 @@ def test_a_gpus_protocols_are_told_apart(tmp_path, archive, terminal):
     entry = Candidate(candidate("a").source, PROBLEM, "sm_90a")
     archive.add(verdict(entry, 1.5), entry, None)
     out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=220)
-    rows = evaluate.run(tmp_path, [PROBLEM], Gpu(), Gpu(), archive, target="sm_90a", console=console)
-    evaluated.show(rows, console)
+    console = Console(file=out, force_terminal=tty, width=220)
+    config = evaluation(tmp_path, [PROBLEM], target="sm_90a")
+    rows = evaluate.run(config, archive, Gpu(), Gpu(), console=console)
+    terminal.show(rows, console)
     for shown in ("1.500 [1.485, 1.515] device-0", "offline-1.2", "server-1.2"):
         assert out.getvalue().count(shown) == 1
     assert "device-1" not in out.getvalue() and "offline-1.3" not in out.getvalue()

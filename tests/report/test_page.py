@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from fakes import Says
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, verdict
 
 from cudal2 import report
 from cudal2.archive import Archive
 from cudal2.evaluation import run as evaluate
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
-from cudal2.report import figures
+from cudal2.report import figures, page
 
 ATTACK = "</code></pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}]]></svg>"
 PROBLEMS = [PROBLEM, Problem(64, 128, 64), Problem(128, 64, 64)]
@@ -30,7 +30,9 @@ def make(folder, steps=6, environment=HERE, gain=0.25):
                 speedup = None if index == 3 else gain * step + 0.01 * index
                 judged = verdict(entry, speedup, environment)
                 reward = -1.0 if speedup is None else speedup
-                archive.add(judged, entry, {"run": folder.name, "step": step, "index": index, "reward": reward})
+                archive.add(
+                    judged, entry, {"kind": "train", "run": folder.name, "step": step, "index": index, "reward": reward}
+                )
     return folder
 
 
@@ -64,7 +66,8 @@ def folder(tmp_path_factory):
     pool = Says(lambda candidate: verdict(candidate, 1.25), HERE)
     with Archive(folder / "archive.sqlite") as archive:
         quiet = Console(file=io.StringIO())
-        evaluate.run(folder, [*PROBLEMS, Problem(8, 8, 8, "nn")], pool, pool, archive, console=quiet)
+        config = evaluation(folder, [*PROBLEMS, Problem(8, 8, 8, "nn")])
+        evaluate.run(config, archive, pool, pool, console=quiet)
     return folder
 
 
@@ -143,7 +146,7 @@ def test_a_run_of_one_sample_has_a_page(tmp_path, status):
     entry = candidate()
     judged = verdict(entry, 1.0 if status is Status.OK else None, status=status)
     with Archive(tmp_path / "archive.sqlite") as archive:
-        archive.add(judged, entry, {"run": "r", "step": 1, "index": 0})
+        archive.add(judged, entry, {"kind": "train", "run": "r", "step": 1, "index": 0})
     assert "kernels judged" in report.run(tmp_path).read_text()
 
 
@@ -167,6 +170,16 @@ def test_a_gpus_page_shows_its_targets_kernels(tmp_path):
     assert "// of a GPU" not in report.run(tmp_path, fingerprint=HERE.fingerprint).read_text()
 
 
+def test_what_a_search_or_an_evaluation_judged_is_no_step_of_training(tmp_path):
+    """Whatever their runs are called; the samples of supervised training's check are one."""
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        for step, kind in enumerate(("search", "eval", "sft", "train")):
+            origin = {"kind": kind, "run": tmp_path.name, "step": step, "index": 0}
+            archive.add(verdict(candidate(kind)), candidate(kind), origin)
+    (steps,) = report.curves([tmp_path]).values()
+    assert [step.step for step in steps] == [2, 3]
+
+
 def test_nothing_to_report_is_said(tmp_path):
     with pytest.raises(ValueError, match="cudal2 train"):
         report.run(tmp_path)
@@ -182,7 +195,7 @@ def test_a_page_that_cannot_be_written_is_a_fault(folder, tmp_path):
 
 def test_only_the_fastest_kernels_show_their_source(tmp_path):
     with Archive(tmp_path / "archive.sqlite") as archive:
-        for index in range(report.KERNELS + 5):
+        for index in range(page.KERNELS + 5):
             entry = Candidate(f"kernel-{index:03}", Problem(8 + 8 * index, 8, 8))
             archive.add(verdict(entry, 1.0 + index), entry, None)
     text = report.run(tmp_path).read_text()
@@ -216,7 +229,7 @@ def test_runs_that_do_not_compare_are_refused(tmp_path):
 def test_rise_compares_the_thirds_of_the_steps(tmp_path):
     (steps,) = report.curves([make(tmp_path / "run", steps=7)]).values()
     assert [step.step for step in steps] == list(range(1, 8))
-    first, last = report.rise(steps)
+    first, last = page.rise(steps)
     assert (first, last) == pytest.approx(((0.25 * 1.5 * 3 + 0.03) / 4, (0.25 * 6.5 * 3 + 0.03) / 4))
     assert steps[0].statuses == {Status.OK: 3, Status.COMPILE_ERROR: 1}
 

@@ -20,7 +20,7 @@ from cudal2.problem import parse
 from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.search import known, loop
 from cudal2.search.history import History
-from cudal2.search.proposals import Setting
+from cudal2.search.settings import Setting
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def hunt(tmp_path, monkeypatch):
     def run(config, judge, name="archive", output=None):
         with Archive(tmp_path / f"{name}.sqlite") as archive:
             found = search.run(config, judge, archive, Console(file=output or io.StringIO(), width=40))
-            history = History(config, ENVIRONMENT.fingerprint, archive)
+            history = History(config, ENVIRONMENT, archive)
             return found, [trial for one in found for trial in history.trials(one.problem)]
 
     return run
@@ -50,7 +50,7 @@ def config(*names, seed=0, layout="tn", accumulate="f32", worker=WORKER, **value
     return SearchConfig(run="unused", seed=seed, shapes=shapes, search=SearchMethodConfig(**values), worker=worker)
 
 
-@pytest.mark.parametrize("method", ["random", "evolve"])
+@pytest.mark.parametrize("method", ["random", "evolution"])
 def test_the_budget_is_kept_and_no_kernel_is_judged_twice(hunt, method):
     judge = Landscape()
     (found,), trials = hunt(config(method=method, kernels=61, generation=8, **CHANCE), judge)
@@ -112,7 +112,7 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(hunt, monkeypatch, a
 
 
 def _lasting(trial):
-    return trial.generation, trial.index, trial.source, trial.low
+    return trial.generation, trial.index, trial.source_hash, trial.low
 
 
 def test_a_verdict_is_kept_before_the_round_ends(hunt):
@@ -171,7 +171,7 @@ def test_neither_has_anything_else_in_the_archive(hunt, tmp_path):
     with Archive(tmp_path / "archive.sqlite") as archive:
         for near in ("256_256_248", "256_256_4088"):
             candidate = Candidate(json.dumps({"name": "good", "knobs": BEST}), parse(near))
-            archive.add(Landscape()._one(candidate), candidate, {"run": near, "step": 0, "index": 0})
+            archive.add(Landscape()._one(candidate), candidate, {"kind": "train", "run": near, "step": 0, "index": 0})
     hunt(config(*names, kernels=24, neighbours=1), judge)
     assert judge.asked == alone.asked
 
@@ -240,7 +240,7 @@ def test_a_fault_of_the_harness_says_nothing_about_a_kernel(hunt):
     (found,), trials = hunt(config(kernels=40), judge)
     assert found.kernels == len(trials) == 40 < len(judge.asked)
     failed = set(judge.asked[2::3]) - {source for number, source in enumerate(judge.asked, 1) if number % 3}
-    assert failed and not {digest(source) for source in failed} & {trial.source for trial in trials}
+    assert failed and not {digest(source) for source in failed} & {trial.source_hash for trial in trials}
 
 
 def test_a_harness_that_judges_nothing_is_an_error(hunt):
@@ -275,13 +275,14 @@ def test_one_aligned_line_a_problem(hunt):
     assert first.startswith("2 shapes, 0 kernels so far: ") and "search.prior=known" in first
     assert len(lines) == 2 and len({line.index(" kernels ") for line in lines}) == 1
     for line, result in zip(lines, found):
-        assert f"{result.timing.speedup:.3f}" in line and f"tile_m={result.best.knobs['tile_m']}" in line
+        assert f"{result.timing.speedup:.3f}" in line and f"tile_m={json.loads(result.best)['knobs']['tile_m']}" in line
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"families": ("absent",)}, "absent"),
+        ({"method": "luck"}, "search.method=luck .* evolution, folder, policy, random"),
         ({"kernels": 0}, "search.kernels"),
         ({"generation": 0}, "search.generation"),
         ({"neighbours": -1}, "search.neighbours"),
@@ -301,6 +302,14 @@ def test_a_layout_without_kernels_is_named(hunt, monkeypatch):
     monkeypatch.setattr(corpus, "families", lambda target: (Family(summary="", layouts=("nn",), knobs=KNOBS),))
     with pytest.raises(ValueError, match="tn"):
         hunt(config(), Landscape())
+
+
+def test_evolve_is_evolution(hunt):
+    """As it was called once: the same search."""
+    first, second = Landscape(), Landscape()
+    hunt(config(method="evolve", kernels=16), first)
+    hunt(config(method="evolution", kernels=16), second)
+    assert len(first.asked) == 16 and second.asked == []
 
 
 def test_the_shipped_configuration_composes():

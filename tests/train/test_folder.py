@@ -5,7 +5,7 @@ import pytest
 import specimens
 
 from cudal2.archive import Archive
-from cudal2.config import SftConfig, TrainConfig
+from cudal2.config import SftConfig, TrainConfig, TrainerConfig, WorkerConfig
 from cudal2.train.folder import changes, check, record, stored
 
 
@@ -32,14 +32,17 @@ def test_a_start_of_which_nothing_was_judged_binds_nobody(tmp_path):
     check(tmp_path, TrainConfig(run="x", seed=1))
     with Archive(tmp_path / "archive.sqlite") as archive:
         check(tmp_path, TrainConfig(run="x", seed=1))
-        origin = {"run": "x", "step": 1, "index": 0, "prompt": "", "policy": "", "reward": 0.0}
+        origin = {"kind": "train", "run": "x", "step": 1, "index": 0, "prompt": "", "policy": "", "reward": 0.0}
         archive.add(specimens.verdict(specimens.candidate()), specimens.candidate(), origin)
     check(tmp_path, TrainConfig(run="y"))
     with pytest.raises(ValueError, match="seed=0 became 1"):
         check(tmp_path, TrainConfig(run="x", seed=1))
 
 
-def test_changes_are_named_but_for_those_set_apart():
-    before, now = TrainConfig(run="x"), TrainConfig(run="y", seed=1)
-    assert changes(before, now, ()) == "run=x became y, seed=0 became 1"
-    assert changes(before, now, ("run", "see")) == ""
+def test_changes_are_named_but_for_keys_that_no_result_depends_on():
+    before = TrainConfig(run="x")
+    assert changes(before, TrainConfig(run="y", seed=1)) == "seed=0 became 1"
+    assert (
+        changes(before, TrainConfig(run="x", trainer=TrainerConfig(steps=7, beta=0.5))) == "trainer.beta=0.0 became 0.5"
+    )
+    assert changes(SftConfig(run="x"), SftConfig(run="x", verify=3, worker=WorkerConfig(min_pairs=3))) == ""

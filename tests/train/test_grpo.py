@@ -54,7 +54,7 @@ def test_reward_rises_and_every_sample_is_kept(tmp_path, policy):
     assert sum(rewards[-6:]) > sum(rewards[:6]) + 3
     assert all(sum(row["statuses"].values()) == row["samples"] == 16 for row in rows)
     with Archive(tmp_path / "run/archive.sqlite") as archive:
-        samples = list(archive.samples("run"))
+        samples = list(archive.samples("train", "run"))
     assert [(s.origin.step, s.origin.index) for s in samples] == [(i, j) for i in range(1, 21) for j in range(16)]
     for row in rows:
         earned = [s.origin.reward for s in samples if s.origin.step == row["step"]]
@@ -77,7 +77,7 @@ def test_killed_run_repeats_nothing_and_ends_as_if_never_killed(tmp_path, policy
     whole, run = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "run"))
     assert timeless(run) == timeless(whole)
     with Archive(tmp_path / "run/archive.sqlite") as archive:
-        assert len(list(archive.samples("run"))) == 6 * 16
+        assert len(list(archive.samples("train", "run"))) == 6 * 16
 
 
 def test_half_written_checkpoint_and_torn_metrics_are_passed_over(tmp_path, policy):
@@ -128,7 +128,8 @@ def test_another_configuration_does_not_continue_a_run(tmp_path, policy):
 
 
 @pytest.mark.parametrize(
-    "mistake", ["policy.path=no/such/folder/here", "prompt.template=none", "trainer.micro_batch=5"]
+    "mistake",
+    ["policy.path=no/such/folder/here", "prompt.template=none", "trainer.micro_batch=5", "reward.name=best"],
 )
 def test_a_failed_start_leaves_the_folder_free(tmp_path, policy, mistake):
     folder = tmp_path / "run"
@@ -188,15 +189,17 @@ def test_only_one_trainer_in_a_folder(tmp_path, policy):
 
 def test_infrastructure_faults_are_masked_never_rewarded(tmp_path, policy, monkeypatch):
     class Flaky(FakePool):
-        def evaluate(self, candidates, progress):
-            return [None if i % 4 == 0 else verdict for i, verdict in enumerate(super().evaluate(candidates, progress))]
+        def _one(self, candidate):
+            return None if len(candidate.source) % 4 == 0 else super()._one(candidate)
 
     monkeypatch.setattr(grpo, "Pool", Flaky)
     grpo.run(config(tmp_path / "run", policy, "trainer.steps=2"))
-    for row in read_metrics(tmp_path / "run/metrics.jsonl"):
-        assert (row["masked"], sum(row["statuses"].values())) == (4, 12)
+    rows = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert all(row["masked"] + sum(row["statuses"].values()) == 16 for row in rows)
     with Archive(tmp_path / "run/archive.sqlite") as archive:
-        assert all(sample.origin.index % 4 for sample in archive.samples())
+        samples = list(archive.samples())
+        assert all(len(archive.source(sample.source_hash)) % 4 for sample in samples)
+    assert 0 < len(samples) == 32 - sum(row["masked"] for row in rows) < 32
 
 
 @pytest.mark.parametrize("broken", ["masks", "raises"])

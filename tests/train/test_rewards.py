@@ -1,17 +1,23 @@
 """Every reward is bounded, monotone in speed, and ranks all failures below all working kernels."""
 
-from typing import get_args, get_type_hints
+from pkgutil import iter_modules
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
+from fakes import FakePool
 
-from cudal2.config import RewardConfig
+from cudal2.archive import Archive
+from cudal2.config import RewardConfig, TrainConfig, load
 from cudal2.problem import Problem
 from cudal2.records import Environment, HarnessFault, Status, Timing, Verdict
-from cudal2.train.rewards import FAILURES, HIGHEST, LOWEST, reward
+from cudal2.train import rewards
+from cudal2.train.judge import Judge
+from cudal2.train.rewards import HIGHEST, LOWEST, reward
+from cudal2.train.rewards.log import FAILURES
 
-NAMES = get_args(get_type_hints(RewardConfig)["name"])
+NAMES = [module.name for module in iter_modules(rewards.__path__)]
 SPEEDS = [2.0**octave for octave in range(-40, 41)]
 PROBLEM = Problem(64, 64, 64)
 
@@ -112,3 +118,32 @@ def test_milestones_are_of_the_devices_clock():
 def test_a_correct_kernel_that_was_not_timed_is_no_failure(name):
     with pytest.raises(HarnessFault, match=r"worker\.protocols=\[device\]"):
         reward(judged(Status.OK), "", RewardConfig(name=name))
+
+
+FLAT = '''
+def reward(verdict, source, config):
+    """1 for a kernel that works, 0 for one that does not."""
+    return float(verdict.ok)
+'''
+
+
+def test_a_reward_is_added_by_one_file(tmp_path, monkeypatch):
+    """A run learns from it, by the name of its file."""
+    (tmp_path / "flat.py").write_text(FLAT)
+    monkeypatch.setattr(rewards, "__path__", [*rewards.__path__, str(tmp_path)])
+    config = load("train", [f"run={tmp_path / 'run'}", "reward.name=flat"], TrainConfig)
+    with Archive.of(config.run) as archive:
+        judge = Judge(config, FakePool(), archive)
+        texts = ["int hgemm(){}", "int hgemm(){} bug"]
+        state = SimpleNamespace(global_step=0)
+        assert judge(["a", "b"], texts, [PROBLEM.name] * 2, state) == [1.0, 0.0]
+        assert [sample.origin.reward for sample in archive.samples("train", "run")] == [1.0, 0.0]
+
+
+def test_an_unknown_reward_is_told_with_those_there_are(tmp_path):
+    config = load("train", [f"run={tmp_path}", "reward.name=best"], TrainConfig)
+    with (
+        Archive.of(tmp_path) as archive,
+        pytest.raises(ValueError, match=r"reward\.name=best .* log, milestone, paper"),
+    ):
+        Judge(config, FakePool(), archive)

@@ -8,7 +8,7 @@ import torch
 from fakes import FakePool
 from transformers import TrainingArguments
 
-from cudal2 import corpus
+from cudal2 import corpus, judging
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import load as load_policy
@@ -28,7 +28,7 @@ def config(folder, *overrides: str) -> SftConfig:
 
 
 def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
-    monkeypatch.setattr(sft, "Pool", FakePool)
+    monkeypatch.setattr(judging, "Pool", FakePool)
     monkeypatch.setattr(sft, "check", lambda config, target: None)
     few = tuple(family for family in corpus.families(CPU) if family.name == "loops")
     monkeypatch.setattr(corpus, "families", lambda target: few)  # all of them take a minute to render
@@ -39,7 +39,7 @@ def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
     assert report["samples"] == report["judged"] == 6 == sum(report["statuses"].values())
     assert 0 <= report["in_training_set"] <= report["in_families"] <= 1
     with Archive(tmp_path / "archive.sqlite") as archive:
-        samples = list(archive.samples())
+        samples = list(archive.samples("sft"))
     assert len(samples) == 6 and all(corpus.held_out(sample.problem) for sample in samples)
     assert (tmp_path / "policy/model.safetensors").stat().st_size < 1 << 20
 

@@ -1,0 +1,55 @@
+"""The verdicts of an archive that may be compared: of one target, reached in one environment."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from cudal2.archive.records import Entry
+from cudal2.archive.store import Archive
+from cudal2.problem import Problem, parse
+from cudal2.records import Status
+
+_HERE = "target = :target AND :fingerprint IN ('*', fingerprint)"
+_STATUS = "status IN (SELECT value FROM json_each(:statuses))"
+
+
+class Comparable(msgspec.Struct, frozen=True):
+    """What `archive` holds for `target` and the environment of that `fingerprint`; ANY compares across devices.
+
+    Of each kernel the last verdict counts.
+    """
+
+    archive: Archive
+    target: str
+    fingerprint: str
+
+    def ranked(self, problem: Problem, limit: int = -1) -> list[Entry]:
+        """Correct kernels for `problem`, by the lower bound of their speedup, best first; -1: all of them."""
+        return self._entries("status = 'ok' ORDER BY low DESC, id LIMIT :limit", problem, limit)
+
+    def best(self, problem: Problem) -> Entry | None:
+        """The kernel with the greatest lower bound of the speedup, None where none is correct."""
+        return next(iter(self.ranked(problem, 1)), None)
+
+    def latest(self, problem: Problem, statuses: Sequence[Status], limit: int) -> list[Entry]:
+        """The latest `limit` kernels for `problem` of one of these statuses, latest first."""
+        return self._entries(f"{_STATUS} ORDER BY id DESC LIMIT :limit", problem, limit, statuses)
+
+    def problems(self, statuses: Sequence[Status] = (Status.OK,)) -> list[Problem]:
+        """Problems that have a kernel of one of these statuses, in order."""
+        rows = self.archive.rows(
+            f"SELECT DISTINCT problem FROM latest WHERE {_HERE} AND {_STATUS}",
+            {"target": self.target, "fingerprint": self.fingerprint, "statuses": json.dumps(statuses)},
+        )
+        return sorted(parse(name) for (name,) in rows)
+
+    def _entries(
+        self, condition: str, problem: Problem, limit: int, statuses: Sequence[Status] = (Status.OK,)
+    ) -> list[Entry]:
+        values = {
+            **{"target": self.target, "fingerprint": self.fingerprint, "problem": problem.name},
+            **{"statuses": json.dumps(statuses), "limit": limit},
+        }
+        query = f"SELECT text, body FROM latest WHERE {_HERE} AND problem = :problem AND {condition}"
+        return [Entry(text, self.archive.read(body)) for text, body in self.archive.rows(query, values)]

@@ -1,0 +1,40 @@
+"""The frozen schema that a composed Hydra configuration must fit, key for key; `load` makes a record of one."""
+
+from cudal2.config.base import NEUTRAL, Schema, identity
+from cudal2.config.compose import Config, load
+from cudal2.config.parts import (
+    LoraConfig,
+    PolicyConfig,
+    PromptConfig,
+    RewardConfig,
+    SearchMethodConfig,
+    ShapesConfig,
+    TrackerConfig,
+    TrainerConfig,
+    VllmConfig,
+)
+from cudal2.config.verbs import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig
+from cudal2.config.worker import WorkerConfig
+
+__all__ = [
+    "NEUTRAL",
+    "BenchConfig",
+    "Config",
+    "EvalConfig",
+    "LoraConfig",
+    "PolicyConfig",
+    "PromptConfig",
+    "RewardConfig",
+    "Schema",
+    "SearchConfig",
+    "SearchMethodConfig",
+    "SftConfig",
+    "ShapesConfig",
+    "TrackerConfig",
+    "TrainConfig",
+    "TrainerConfig",
+    "VllmConfig",
+    "WorkerConfig",
+    "identity",
+    "load",
+]

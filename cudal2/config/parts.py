@@ -1,0 +1,156 @@
+"""The groups that the verbs' configurations are made of, but for the worker's."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from cudal2.config.base import NEUTRAL, Schema
+from cudal2.problem import Accumulate, Layout, Problem, grid, parse, sample
+
+
+class LoraConfig(Schema, frozen=True):
+    """Adapters of PEFT, for training; `rank` 0 trains every weight."""
+
+    rank: int = 0
+    alpha: int = 32
+    dropout: float = 0.0
+
+
+class VllmConfig(Schema, frozen=True):
+    """Where vLLM runs if `policy.sampler` is vllm: in the trainer's processes (colocate), or at `url` (server).
+
+    A server is started beforehand with `trl vllm-serve`, on GPUs of its own and with options of its own. In the
+    trainer's processes `tensor_parallel_size` of them share one copy of the weights, and each gives vLLM
+    `gpu_memory_utilization` of its GPU's memory for weights and cache; with `sleep` it is given back between
+    samplings. `max_model_length` is the longest prompt and completion together, 0: what the model allows.
+    """
+
+    mode: Literal["colocate", "server"] = "colocate"
+    url: str = "http://localhost:8000"
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: Annotated[float, NEUTRAL] = 0.3
+    max_model_length: int = 0
+    sleep: bool = False
+
+
+class PolicyConfig(Schema, frozen=True):
+    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships.
+
+    `dtype` is what it computes in. Weights that train are float32 all the same, so bfloat16 saves their memory only
+    with adapters.
+    """
+
+    path: str = ""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora: LoraConfig = LoraConfig()
+    sampler: Literal["transformers", "vllm"] = "transformers"
+    vllm: VllmConfig = VllmConfig()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 256
+    chat: bool = False
+
+
+class PromptConfig(Schema, frozen=True):
+    """Which Jinja template of `prompts/`, and how many exemplars and failed attempts from the archive it shows."""
+
+    template: str = "kernel_lm"
+    exemplars: int = 0
+    failures: int = 0
+
+
+class RewardConfig(Schema, frozen=True):
+    """`name` is that of a module in `train/rewards/`, which says what it computes and reads the other keys."""
+
+    name: str = "log"
+    alpha: float = 0.1
+    beta: float = 0.0
+    margin: float = 0.05
+
+
+class TrainerConfig(Schema, frozen=True):
+    """GRPO: each step samples `problems_per_step` groups of `group_size` completions.
+
+    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed` is the
+    configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
+    continues a run found in the folder, never refuses to. A run ends after `steps`, or after the step in which it has
+    taken `minutes`, all its starts together; 0: no limit.
+    """
+
+    steps: Annotated[int, NEUTRAL] = 40
+    minutes: Annotated[float, msgspec.Meta(ge=0), NEUTRAL] = 0.0
+    problems_per_step: int = 2
+    group_size: int = 16
+    learning_rate: float = 5e-4
+    beta: float = 0.0
+    epsilon: float = 0.2
+    iterations: int = 1
+    save_steps: Annotated[int, NEUTRAL] = 10
+    max_grad_norm: float = 1.0
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    micro_batch: int = 0
+    gradient_checkpointing: bool = False
+    deepspeed: str = ""
+    resume: Annotated[Literal["auto", "never"], NEUTRAL] = "auto"
+
+
+class ShapesConfig(Schema, frozen=True):
+    """Problems by name: `grid`, `sample` (about `count` shapes of the grid, drawn by `seed`), `M_N_K`, an LLM layer."""
+
+    names: tuple[str, ...] = ("grid",)
+    count: int = 100
+    seed: int = 2026
+    layout: Layout = "tn"
+    accumulate: Accumulate = "f32"
+
+    def problems(self) -> list[Problem]:
+        """The named problems in the order given; ValueError for an unknown name, or where none is named."""
+        found: list[Problem] = []
+        for name in self.names:
+            if name == "grid":
+                found += grid(self.layout, self.accumulate)
+            elif name == "sample":
+                found += sample(self.count, self.seed, self.layout, self.accumulate)
+            else:
+                found.append(parse(name, self.layout, self.accumulate))
+        if not found:
+            raise ValueError("shapes.names=[] names no problem; name one, e.g. shapes.names=[256_256_256]")
+        return found
+
+
+class TrackerConfig(Schema, frozen=True):
+    """Metrics always go to `metrics.jsonl`; `wandb` adds Weights & Biases (offline asks for no login)."""
+
+    name: Literal["jsonl", "wandb"] = "jsonl"
+    mode: Literal["offline", "online"] = "offline"
+    project: str = "cudal2"
+
+
+class SearchMethodConfig(Schema, frozen=True):
+    """Who proposes candidates, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
+
+    `method` is the name of a module in `search/proposers/`: evolution (also called evolve) and random set the knobs of
+    kernel `families` (names, none for all), policy samples the language model `policy`, folder takes the sources in
+    `folder`, by name. A generation of `evolution` begins with the best settings of `neighbours` other shapes of the
+    search; the very first with what `prior` proposes: known settings of near shapes, as they ship (known), or NVIDIA's
+    (nvidia: `pip install cudal2[heuristics]`). The other methods have neither and refuse both: compare with them at
+    prior=none neighbours=0. `seconds` are of wall time, which the kernels of a round share equally, and looked at
+    between generations; a search that is continued has used up what it spent before.
+
+    A search is continued where only NEUTRAL keys differ: its budget, and the folders and devices that it works with.
+    Any other value makes another search, which nothing that was found before has a part in.
+    """
+
+    method: str = "evolution"
+    kernels: Annotated[int, NEUTRAL] = 64
+    seconds: Annotated[float, NEUTRAL] = 0.0
+    generation: int = 8
+    families: tuple[str, ...] = ()
+    neighbours: int = 3
+    prior: Literal["none", "nvidia", "known"] = "known"
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.method == "evolve":
+            msgspec.structs.force_setattr(self, "method", "evolution")

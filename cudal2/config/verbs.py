@@ -1,0 +1,114 @@
+"""The whole configuration of each verb."""
+
+from typing import Annotated
+
+import msgspec
+
+from cudal2.config.base import NEUTRAL, Schema
+from cudal2.config.parts import (
+    PolicyConfig,
+    PromptConfig,
+    RewardConfig,
+    SearchMethodConfig,
+    ShapesConfig,
+    TrackerConfig,
+    TrainerConfig,
+)
+from cudal2.config.worker import WorkerConfig
+
+
+class TrainConfig(Schema, frozen=True):
+    """One GRPO run, all of it under the folder `run`."""
+
+    run: Annotated[str, NEUTRAL]
+    seed: int = 0
+    target: str = "cpu"
+    policy: PolicyConfig = PolicyConfig()
+    prompt: PromptConfig = PromptConfig()
+    reward: RewardConfig = RewardConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    worker: WorkerConfig = WorkerConfig()
+    shapes: ShapesConfig = ShapesConfig()
+    tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        if "device" not in self.worker.protocols:
+            raise ValueError(
+                f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
+                "use worker.protocols=[device], with others beside it where they are wanted"
+            )
+
+
+class SftConfig(Schema, frozen=True):
+    """Supervised training of the kernel LM from scratch on sources drawn from the families.
+
+    `plan` has each source begin with its family and knobs as comments.
+    """
+
+    run: Annotated[str, NEUTRAL]
+    seed: int = 0
+    target: str = "cpu"
+    plan: bool = False
+    samples: int = 60_000
+    epochs: float = 2.0
+    batch_size: int = 16
+    learning_rate: float = 3e-3
+    vocabulary: int = 4096
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 8
+    context: int = 512
+    prompt: PromptConfig = PromptConfig()
+    verify: Annotated[int, NEUTRAL] = 256
+    """Samples on held-out shapes that the worker judges after training, which the policy does not depend on."""
+    worker: Annotated[WorkerConfig, NEUTRAL] = WorkerConfig()
+    tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        if self.prompt.exemplars or self.prompt.failures:
+            raise ValueError(
+                "training from nothing has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"
+            )
+
+
+class EvalConfig(Schema, frozen=True):
+    """Which shapes the archive of `run` is evaluated on.
+
+    A shape's `finalists` best kernels and the best of `neighbours` other shapes are timed against one another. Where
+    nothing is archived for a shape or near it, `policy` writes `samples` new kernels. `anywhere` also tries kernels
+    that were judged in another environment; they are measured in this one. `limit` takes only the first so many
+    shapes, 0: all of them.
+    """
+
+    run: Annotated[str, NEUTRAL]
+    target: str = "cpu"
+    shapes: ShapesConfig = ShapesConfig()
+    limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    finalists: int = 3
+    neighbours: int = 2
+    anywhere: bool = False
+    samples: int = 0
+    seed: int = 0
+    policy: PolicyConfig = PolicyConfig()
+    prompt: PromptConfig = PromptConfig()
+    worker: WorkerConfig = WorkerConfig()
+
+
+class SearchConfig(Schema, frozen=True):
+    """A search into the archive of the folder `run`; `policy` and `prompt` are what `search.method=policy` samples."""
+
+    run: Annotated[str, NEUTRAL]
+    seed: int = 0
+    target: str = "cpu"
+    shapes: ShapesConfig = ShapesConfig()
+    search: SearchMethodConfig = SearchMethodConfig()
+    policy: PolicyConfig = PolicyConfig()
+    prompt: PromptConfig = PromptConfig()
+    worker: WorkerConfig = WorkerConfig()
+
+
+class BenchConfig(Schema, frozen=True):
+    """What `cudal2 bench` measures with."""
+
+    target: str = "cpu"
+    worker: WorkerConfig = WorkerConfig()

@@ -1,0 +1,42 @@
+"""How candidates are built, jailed, checked and timed."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from cudal2.config.base import NEUTRAL, Schema
+from cudal2.records import STRICT
+
+
+class WorkerConfig(Schema, frozen=True):
+    """How candidates are built, jailed and timed. 0 for threads or jobs means every core."""
+
+    cache: Annotated[str, NEUTRAL] = "~/.cache/cudal2"
+    jail: Literal["auto", "bubblewrap", "landlock", "off"] = "auto"
+    threads: int = 0
+    build_jobs: Annotated[int, NEUTRAL] = 0
+    compile_seconds: float = 60.0
+    run_seconds: float = 20.0
+    memory_mib: int = 4096
+    batch_ms: float = 10.0
+    min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 7
+    max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
+    disturbed: float = 1.6
+    """A baseline this many times slower than alone was disturbed, as was a speedup whose interval spans this factor."""
+    devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1), NEUTRAL] = (0,)
+    """GPUs that candidates are spread over, one owner each, counted from 0 among those that can be seen (what trains
+    takes the first); a processor is used whole."""
+    protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
+    """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
+
+    With none of them kernels are only checked, on any target."""
+    host_calls: int = 50
+    """Calls in a block of `offline` or `server`."""
+    server_qps: float = 1000.0
+    """Calls a second of `server`, in the mean."""
+    timing_seconds: float = 3.0
+    """Timing stops here too, once there are `min_pairs`."""
+    precision: float = 0.01
+    """Timing stops once the interval of the speedup is within ± this share of it."""
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = STRICT
+    """Of that interval, whatever the noise and however often one looks; `min_pairs` of 6 or less have no 95%."""

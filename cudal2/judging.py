@@ -1,0 +1,70 @@
+"""One judging round, whoever asks: candidates with their origins go in, verdicts come out and lie in the archive.
+
+Training, the check after supervised training, a search and an evaluation's new samples are all judged here, with the
+archive and the pool of a run folder that `opened` opens.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from cudal2.archive import Archive
+from cudal2.archive.records import Origin
+from cudal2.config import WorkerConfig
+from cudal2.records import Candidate, HarnessFault, Verdict
+from cudal2.worker.pool import Pool
+
+
+class NothingJudged(HarnessFault):
+    """The harness failed on every candidate of a round."""
+
+
+Progress = Callable[[Candidate, Verdict | None], None]
+Reward = Callable[[Candidate, Verdict], float]
+
+
+def judge(
+    pool: Pool,
+    archive: Archive,
+    asked: Sequence[tuple[Candidate, Origin]],
+    progress: Progress = lambda candidate, verdict: None,
+    reward: Reward | None = None,
+) -> list[Verdict | None]:
+    """One verdict for each of `asked`, in order; equal candidates are judged once.
+
+    Each is archived as it is reached, so that whoever is killed keeps it, under all its origins, with its `reward`
+    where one is given. Then `progress` is told. None masks a candidate that the harness failed on; it leaves no trace
+    in the archive. Raises NothingJudged where that was so of every one of them.
+    """
+    origins: dict[Candidate, list[Origin]] = {}
+    for candidate, origin in asked:
+        origins.setdefault(candidate, []).append(origin)
+
+    def keep(candidate: Candidate, verdict: Verdict | None) -> None:
+        if verdict is not None:
+            earned = {} if reward is None else {"reward": reward(candidate, verdict)}
+            for origin in origins[candidate]:
+                archive.add(verdict, candidate, msgspec.structs.replace(origin, **earned))
+        progress(candidate, verdict)
+
+    verdicts = dict(zip(origins, pool.evaluate(list(origins), keep)))
+    if asked and all(verdict is None for verdict in verdicts.values()):
+        first, remedy = asked[0][1], "Run `cudal2 doctor`, then start again to continue"
+        fault = pool.fault or HarnessFault(f"no kernel of {first.kind} {first.run} could be judged", remedy)
+        raise NothingJudged(fault.problem, fault.remedy) from fault
+    return [verdicts[candidate] for candidate, _ in asked]
+
+
+@contextmanager
+def opened(
+    folder: str | Path, target: str, *workers: WorkerConfig, create: bool = True
+) -> Iterator[tuple[Archive, list[Pool]]]:
+    """The archive of a run folder, and for each of `workers` a pool that judges for `target`; closed in the end.
+
+    Raises ValueError where there is no archive and `create` is False.
+    """
+    with ExitStack() as stack:
+        archive = stack.enter_context(Archive.of(folder, create))
+        yield archive, [stack.enter_context(Pool(worker, target)) for worker in workers]

@@ -1,0 +1,16 @@
+"""The proposers: `search.method` names one of the modules here, whose `make` makes it for a search.
+
+To add one, add a file. Its `make(history)` returns a `proposer.Proposer`, and raises ValueError with a remedy where the
+configuration cannot be searched as it says.
+"""
+
+import sys
+
+from cudal2 import registry
+from cudal2.search.history import History
+from cudal2.search.proposer import Proposer
+
+
+def make(history: History) -> Proposer:
+    """The proposer that the configuration names; ValueError where there is none of that name."""
+    return registry.module(sys.modules[__name__], history.config.search.method, "search.method").make(history)

@@ -1,0 +1,104 @@
+"""Settings of the kernel families: which there are for a problem, and how candidates are made of them."""
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from cudal2 import corpus
+from cudal2.config import SearchConfig
+from cudal2.corpus import Family, Knobs
+from cudal2.problem import Problem
+from cudal2.records import Candidate, digest, to_json
+from cudal2.search.proposer import Trial
+from cudal2.target import find
+
+PATIENCE = 500
+"""So many suggestions in a row that were refused or known already mean that hardly any are left."""
+
+Space = dict[str, tuple[int | str, ...]]
+"""The values worth trying for each knob."""
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A value for each knob of a family; a trial's `prompt` is one as JSON."""
+
+    family: str
+    knobs: Knobs
+
+
+def parsed(trial: Trial) -> Setting:
+    """The setting that was tried."""
+    return msgspec.json.decode(trial.prompt, type=Setting)
+
+
+def searched(config: SearchConfig) -> dict[Problem, tuple[Family, ...]]:
+    """The families that serve each problem of a search.
+
+    Raises ValueError for an unknown name in `search.families`, and for a problem that none of them serves.
+    """
+    known = corpus.families(find(config.target))
+    names = config.search.families or [family.name for family in known]
+    if unknown := set(names) - {family.name for family in known}:
+        some = ", ".join(family.name for family in known)
+        raise ValueError(f"{config.target} has no families {', '.join(sorted(unknown))}; choose from {some}")
+    found = {}
+    for problem in config.shapes.problems():
+        found[problem] = tuple(f for f in known if f.name in names and problem.layout in f.layouts)
+        if not found[problem]:
+            raise ValueError(f"no family among {', '.join(names)} has a {problem.layout} kernel")
+    return found
+
+
+def collect(
+    suggest: Callable[[], Setting | None],
+    problem: Problem,
+    target: str,
+    families: Sequence[Family],
+    trials: Sequence[Trial],
+    count: int,
+) -> dict[Candidate, str]:
+    """Up to `count` candidates from what `suggest` says, with their settings as JSON, none rendering to what was tried.
+
+    What these families do not render is passed over; fewer come back when hardly anything is left.
+    """
+    tried = {trial.source_hash for trial in trials}
+    by_name = {family.name: family for family in families}
+    found: dict[Candidate, str] = {}
+    misses = 0
+    while len(found) < count and misses < PATIENCE:
+        misses += 1
+        setting = suggest()
+        family = by_name.get(setting.family) if setting else None
+        if setting and family and allowed(problem, family, setting.knobs):
+            candidate = Candidate(corpus.render(family, setting.knobs, problem.layout), problem, target)
+            if candidate not in found and digest(candidate.source) not in tried:
+                found[candidate] = to_json(setting)
+                misses = 0
+    return found
+
+
+def draw(problem: Problem, family: Family, rng: random.Random, space: Space | None = None) -> Setting | None:
+    """An allowed setting within `space`, each as likely; None where hardly any can be allowed."""
+    space = space or space_of(problem, family)
+    for _ in range(PATIENCE):
+        knobs = {knob: rng.choice(values) for knob, values in space.items()}
+        if not corpus.refusal(family, knobs, problem.layout):
+            return Setting(family.name, knobs)
+    return None
+
+
+def space_of(problem: Problem, family: Family) -> Space:
+    """The values worth trying: one style, as styles differ in names and comments; no f16 sums unless asked for."""
+    space = dict(family.knobs)
+    space["style"] = space["style"][:1]
+    if problem.accumulate == "f32" and "accumulate" in space:
+        space["accumulate"] = tuple(value for value in space["accumulate"] if value != "f16")
+    return space
+
+
+def allowed(problem: Problem, family: Family, knobs: Knobs) -> bool:
+    """Whether the family as it is now renders that setting for the problem."""
+    space = space_of(problem, family)
+    fits = knobs.keys() == space.keys() and all(value in space[knob] for knob, value in knobs.items())
+    return fits and not corpus.refusal(family, knobs, problem.layout)

@@ -1,0 +1,33 @@
+"""What a verdict is worth to the policy: pure functions, `reward.name` is that of one of the modules here.
+
+Each is bounded by LOWEST and HIGHEST, never falls when a kernel gets faster, and puts every failure below
+every kernel that works. Speed is the lower bound of the speedup's 95% interval over the best baseline on the
+device's clock, so a kernel gains nothing from being measured badly.
+
+To add one, add a file. Its `reward(verdict, source, config)` is only asked about verdicts that are either failures
+or timed.
+"""
+
+import sys
+from collections.abc import Callable
+
+from cudal2 import registry
+from cudal2.config import RewardConfig
+from cudal2.records import HarnessFault, Verdict
+
+LOWEST, HIGHEST = -1.0, 100.0
+
+
+def find(name: str) -> Callable[[Verdict, str, RewardConfig], float]:
+    """The reward of that name; ValueError where there is none."""
+    return registry.module(sys.modules[__name__], name, "reward.name").reward
+
+
+def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
+    """The reward of one judged candidate, in LOWEST..HIGHEST; `source` is the text that was judged.
+
+    Raises HarnessFault where a correct kernel was not timed: what has no speed is no failure either.
+    """
+    if verdict.ok and verdict.timing is None:
+        raise HarnessFault("a correct kernel was not timed, so it has no reward", "Set worker.protocols=[device]")
+    return find(config.name)(verdict, source, config)

@@ -1,0 +1,46 @@
+"""What is proposed renders, whatever it descends from."""
+
+import random
+
+import pytest
+from fakes import ENVIRONMENT
+from landscape import BEST, FAMILIES
+
+from cudal2 import corpus
+from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
+from cudal2.problem import parse
+from cudal2.records import digest
+from cudal2.search.history import History
+from cudal2.search.proposer import Task, Trial
+from cudal2.search.proposers.evolution import Evolution, Rated, child
+from cudal2.search.settings import Setting, allowed, parsed
+from cudal2.target import find
+
+
+@pytest.mark.parametrize("name", ["256_256_256_tn_f32", "128_256_64_nn_f32"])
+def test_the_families_that_ship_can_be_searched(name):
+    """Children of real settings render and differ from their parents."""
+    problem, families = parse(name), corpus.families(find("cpu"))
+    search = SearchMethodConfig(prior="none", neighbours=0)
+    config = SearchConfig(run="unused", shapes=ShapesConfig(names=(name,)), search=search)
+    evolution, trials, rng = Evolution(History(config, ENVIRONMENT, None)), [], random.Random(0)
+    for generation in range(4):
+        proposed = evolution.propose(Task(problem), {problem: trials}, generation, 8)
+        assert len(proposed) == 8
+        for index, (candidate, prompt) in enumerate(proposed.items()):
+            trials.append(Trial(prompt, generation, index, digest(candidate.source), rng.random()))
+            setting = parsed(trials[-1])
+            family = next(family for family in families if family.name == setting.family)
+            assert candidate.source == corpus.render(family, setting.knobs, problem.layout)
+            assert (candidate.problem, candidate.target) == (problem, "cpu")
+    assert len({trial.source_hash for trial in trials}) == 32
+
+
+def test_settings_of_another_edition_of_a_family_are_no_parents():
+    """A knob or a value that is gone must not reach the template."""
+    old = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "gone": 1})
+    gone = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "tile_m": 7})
+    rated = [Rated(setting, 1.0) for setting in (old, gone)]
+    for seed in range(50):
+        found = child(parse("64_64_64"), FAMILIES[:1], rated, random.Random(seed))
+        assert found is None or allowed(parse("64_64_64"), FAMILIES[0], found.knobs)

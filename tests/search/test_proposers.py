@@ -1,0 +1,151 @@
+"""Whoever proposes: the same command, the same budget, and one file for a proposer more."""
+
+import io
+
+import pytest
+from fakes import FakePool, save_policy
+from rich.console import Console
+
+from cudal2 import search
+from cudal2.archive import Archive
+from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, load
+from cudal2.policy import prompts
+from cudal2.search import proposers
+
+ALONE = {"prior": "none", "neighbours": 0}
+ENDLESS = '''
+from cudal2.records import Candidate
+
+
+class Counter:
+    """Each candidate faster than the one before."""
+
+    def __init__(self, history):
+        self.target = history.config.target
+
+    def propose(self, task, trials, generation, count):
+        start = len(trials[task.problem])
+        sources = ["int hgemm(){} " + "fast " * (start + i) for i in range(count)]
+        return {Candidate(source, task.problem, self.target): f"number {start + i}" for i, source in enumerate(sources)}
+
+
+make = Counter
+'''
+
+
+class Noting(FakePool):
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def _one(self, candidate):
+        self.asked.append(candidate.source)
+        return super()._one(candidate)
+
+
+def config(*names, policy=None, prompt=None, **values) -> SearchConfig:
+    return SearchConfig(
+        run="unused",
+        shapes=ShapesConfig(names=names or ("64_64_64",)),
+        search=SearchMethodConfig(**ALONE | values),
+        policy=policy or PolicyConfig(),
+        prompt=prompt or PromptConfig(),
+    )
+
+
+@pytest.fixture
+def hunt(tmp_path):
+    def run(config, name="archive"):
+        pool, output = Noting(), io.StringIO()
+        with Archive(tmp_path / f"{name}.sqlite") as archive:
+            found = search.run(config, pool, archive, Console(file=output, width=40))
+            samples = list(archive.samples("search"))
+        return found, pool.asked, samples, output.getvalue()
+
+    return run
+
+
+def test_a_proposer_is_added_by_one_file(hunt, tmp_path, monkeypatch):
+    """By the name of its file the command takes it, within the same budget as any other, and continues with it."""
+    (tmp_path / "counting.py").write_text(ENDLESS)
+    monkeypatch.setattr(proposers, "__path__", [*proposers.__path__, str(tmp_path)])
+    chosen = load("search", ["search.method=counting"], SearchConfig).search.method
+    (found,), asked, samples, said = hunt(config(method=chosen, kernels=11, generation=4))
+    assert (found.kernels, found.best, len(asked)) == (11, "number 10", 11)
+    assert found.timing.speedup == 2.0**10
+    assert {(s.origin.kind, s.origin.policy) for s in samples} == {("search", "counting")}
+    assert "search.method=counting" in said and "number 10" in said
+    (found,), more, _, _ = hunt(config(method=chosen, kernels=14, generation=4))
+    assert found.kernels == 14 and len(more) == 3
+
+
+@pytest.fixture
+def sources(tmp_path):
+    folder = tmp_path / "kernels"
+    (folder / "more").mkdir(parents=True)
+    for name, text in (("b.cpp", "fast fast"), ("a.cpp", "slow"), ("more/c.cpp", "fast"), ("more/same.cpp", "slow")):
+        (folder / name).write_text(f"int hgemm(){{}} {text}")
+    (folder / "notes.txt").write_text("int hgemm(){} fast fast fast fast")
+    return folder
+
+
+def test_a_folder_of_sources_is_judged_for_every_problem(hunt, sources):
+    both = config("64_64_64", "8_8_8", method="folder", folder=str(sources), generation=2)
+    found, asked, _, said = hunt(both)
+    assert [(one.best, one.kernels, one.timing.speedup) for one in found] == 2 * [("b.cpp", 3, 4.0)]
+    assert len(asked) == 6 and "b.cpp" in said
+    (sources / "d.cpp").write_text("int hgemm(){} fast fast fast")
+    found, asked, _, _ = hunt(both)
+    assert [one.best for one in found] == 2 * ["d.cpp"] and len(asked) == 2, "only what is new"
+
+
+@pytest.mark.parametrize("folder", ["", "/no/such/folder"])
+def test_a_folder_without_sources_is_named(hunt, folder):
+    with pytest.raises(ValueError, match=r"search\.folder=.* files \*\.cpp"):
+        hunt(config(method="folder", folder=folder))
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return PolicyConfig(path=str(save_policy(tmp_path_factory.mktemp("policy"))), max_new_tokens=6)
+
+
+def test_a_policy_searches_within_the_budget_and_repeats_nothing(hunt, policy):
+    (found,), asked, samples, _ = hunt(config(method="policy", policy=policy, kernels=11, generation=4))
+    assert found.kernels == len(asked) == len(set(asked)) == 11
+    assert all("hgemm()" in source for source in asked), "a completion without a source costs nothing"
+    assert found.timing.low == max(sample.low or 0.0 for sample in samples)
+    assert {sample.origin.prompt for sample in samples} == {found.best} and "<|m=64|>" in found.best
+
+
+def test_a_policys_search_goes_on_as_if_it_had_been_larger_at_once(hunt, policy):
+    small, large = (config(method="policy", policy=policy, kernels=count, generation=4) for count in (6, 12))
+    _, first, _, _ = hunt(small)
+    _, rest, _, _ = hunt(large)
+    _, whole, _, _ = hunt(large, "whole")
+    assert first + rest == whole and len(whole) == 12
+
+
+def test_a_policy_is_shown_what_its_own_search_found_and_nothing_else(hunt, policy, tmp_path, monkeypatch):
+    shown = []
+    render = prompts.render
+    monkeypatch.setattr(prompts, "render", lambda *a: shown.append((a[4], a[6])) or render(*a))
+    hunt(config(method="policy", policy=policy, kernels=4))
+    prompt = PromptConfig(template="instruct", exemplars=2)
+    _, asked, _, _ = hunt(config(method="policy", policy=policy, prompt=prompt, kernels=12, generation=4))
+    exemplars = [[entry.source for entry in one] for one, _ in shown[1:]]
+    assert exemplars[0] == [] and exemplars[1] and exemplars[2]
+    assert all(source in asked[: 4 * number] for number, some in enumerate(exemplars) for source in some)
+
+
+@pytest.mark.parametrize("method", ["random", "policy", "folder"])
+def test_what_takes_nothing_from_elsewhere_refuses_it(hunt, sources, method):
+    for values in ({"prior": "known"}, {"neighbours": 1}):
+        with pytest.raises(ValueError, match=r"search\.prior=none search\.neighbours=0"):
+            hunt(config(method=method, folder=str(sources), **values))
+
+
+def test_a_policy_without_a_word_for_the_target_is_named(hunt):
+    with pytest.raises(ValueError, match="cudal2 sft target=sm_90a"):
+        chosen = config(method="policy")
+        hunt(SearchConfig(run="x", target="sm_90a", shapes=chosen.shapes, search=chosen.search))
