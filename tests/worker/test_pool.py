@@ -58,7 +58,7 @@ def candidates(count: int) -> list[Candidate]:
     return [Candidate(str(number), Problem(64, 64, 64), "sm_90a") for number in range(count)]
 
 
-def test_each_gpu_gets_its_share_and_the_order_is_kept(gpus) -> None:
+def test_each_gpu_gets_its_shard_and_the_order_is_kept(gpus) -> None:
     wanted = candidates(5)
     found = gpus.evaluate([*wanted, wanted[0]])
     assert [verdict.key for verdict in found] == [candidate.key for candidate in [*wanted, wanted[0]]]
@@ -66,18 +66,18 @@ def test_each_gpu_gets_its_share_and_the_order_is_kept(gpus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "hands"), [((8, 8, 8, 8), 2), ((3, 7, 1, 5, 4), 2), ((9,), 4), ((1, 1, 1), 2), ((5, 1), 3)]
+    ("counts", "devices"), [((8, 8, 8, 8), 2), ((3, 7, 1, 5, 4), 2), ((9,), 4), ((1, 1, 1), 2), ((5, 1), 3)]
 )
-def test_shares_are_equal_and_problems_stay_whole(counts: tuple[int, ...], hands: int) -> None:
+def test_shards_are_equal_and_problems_stay_whole(counts: tuple[int, ...], devices: int) -> None:
     problems = [Problem(64, 64, 64 * (1 + number)) for number in range(len(counts))]
     wanted = [Candidate(str(i), p, "sm_90a") for p, count in zip(problems, counts) for i in range(count)]
-    shares = pool.deal(wanted, hands)
-    assert sorted(chain.from_iterable(shares), key=wanted.index) == wanted and len(shares) == hands
-    most = -(-len(wanted) // hands)
+    shards = pool.shard(wanted, devices)
+    assert sorted(chain.from_iterable(shards), key=wanted.index) == wanted and len(shards) == devices
+    most = -(-len(wanted) // devices)
     for problem, count in zip(problems, counts):
-        on = [share for share in shares if any(one.problem == problem for one in share)]
+        on = [shard for shard in shards if any(one.problem == problem for one in shard)]
         assert len(on) <= -(-count // most)
-    assert max(map(len, shares)) < min(map(len, shares)) + most + 1
+    assert max(map(len, shards)) < min(map(len, shards)) + most + 1
 
 
 def test_an_interrupted_pool_waits_for_no_kernel(tmp_path, request) -> None:
