@@ -19,8 +19,8 @@ from cudal2.cli.arguments import add_overrides, add_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb. Mistakes of the user and faults of the harness are one line on stderr, and so is how to go on after
-    a signal. Without `argv` it is the program of this process, which signals end (see `interrupt`).
+    """Runs one verb. Mistakes of the user and faults of the harness are one line on stderr; so is how to go on after a
+    signal. Without `argv` it is the program of this process, which signals end (see `interrupt`).
     """
     if argv is None:
         interrupt.install()

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 from processes import below, names, wait_for
 
+from cudal2.worker.lifetime import children
 from cudal2.worker.sandbox import jail
 from tests.worker.conftest import NAIVE
 
@@ -92,7 +93,7 @@ def test_a_worker_that_is_told_to_leave_takes_all_with_it_and_caches_no_verdict(
     parent = start(source)
     program = "runner" if source is ENDLESS else "cc1plus"
     assert wait_for(lambda: program in names(below(parent.pid)))
-    worker = next(pid for pid in below(parent.pid) if len(below(pid)) > 1)
+    worker = next(pid for pid in children(parent.pid) if children(pid))
     pids = below(worker)
     parent.send_signal(signal.SIGSTOP)  # so that it starts no other
     os.kill(worker, signal.SIGTERM)
@@ -100,4 +101,3 @@ def test_a_worker_that_is_told_to_leave_takes_all_with_it_and_caches_no_verdict(
     kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
     assert not [path for path in kept if b'"status"' in path.read_bytes()]
     assert (source is ENDLESS) == any(path.parts[-3] == "builds" for path in kept)
-

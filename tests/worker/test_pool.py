@@ -1,5 +1,6 @@
 """Candidates are dealt out to the GPUs, a worker process each; see test_worker.py for the processor's."""
 
+import os
 import signal
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import ClassVar
 
 import pytest
 import specimens
+import torch
+from transformers import TrainingArguments
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
@@ -136,6 +139,45 @@ def test_names_of_visible_devices_are_kept(monkeypatch) -> None:
     assert pool._visible(1) == "GPU-b"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert pool._visible(2) == "2"
+
+
+@pytest.mark.parametrize(
+    ("visible", "judging"), [(None, ["1", "2", "3"]), ("4,5,6,7", ["5", "6", "7"]), ("GPU-a,GPU-b,GPU-c,GPU-d", None)]
+)
+def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> None:
+    """Each worker process sees the one GPU that it was given, and the trainer's process goes on to see all."""
+    from cudal2.train.devices import one_gpu
+
+    judging = judging or ["GPU-b", "GPU-c", "GPU-d"]
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    started: list[tuple] = []
+
+    class Executor(FakeExecutor):
+        def __init__(self, workers, *, initargs, **options):
+            super().__init__(workers, initargs=initargs, **options)
+            started.append(initargs)
+
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(pool, "check", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    arguments = TrainingArguments(use_cpu=False)
+    assert one_gpu(arguments).n_gpu == 1 and arguments.device.index in (0, None)
+    with Pool(WorkerConfig(devices=(1, 2, 3)), "sm_90a") as some:
+        assert all(some.evaluate(candidates(6)))
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+    monkeypatch.setattr(pool, "leave_with_parent", lambda: None)
+    monkeypatch.setattr(pool, "Worker", lambda *_: os.environ["CUDA_VISIBLE_DEVICES"])
+    seen = []
+    for initargs in sorted(started, key=lambda given: given[2]):
+        with monkeypatch.context() as process:
+            process.setattr(pool, "_worker", None)
+            process.setattr(os, "environ", dict(os.environ))
+            pool._start(*initargs)
+            seen.append(pool._worker)
+    assert seen == judging
 
 
 @pytest.mark.parametrize(("shown", "count"), [("0", 1), ("", 0), ("-1", 0), ("GPU-a, GPU-b,-1,GPU-c", 2)])

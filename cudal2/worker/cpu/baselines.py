@@ -54,8 +54,9 @@ class Baselines:
         command_read, command_write, reply_read, reply_write = pipes()
         self._orders, theirs = socket.socketpair()
         fds = (command_read, reply_write, theirs.fileno())
+        host = [sys.executable, "-m", "cudal2.worker.cpu.baseline_host", *map(str, fds), str(threads)]
         process = subprocess.Popen(
-            [*ends_with_parent(), sys.executable, "-m", "cudal2.worker.cpu.baseline_host", *map(str, fds), str(threads)],
+            [*ends_with_parent(), *host],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
