@@ -122,13 +122,13 @@ def test_a_main_thread_that_hears_nothing_is_ended_all_the_same(tmp_path, presse
         "interrupt.PATIENCE = float(sys.argv[1])\n"
         "interrupt.install()\n"
         "print('ready', flush=True)\n"
-        "library = ctypes.CDLL(None)\n"
-        "library.pause(), library.sleep(300), library.sleep(300)\n"
+        "mutex = ctypes.create_string_buffer(64)\n"
+        "while True: ctypes.CDLL(None).pthread_mutex_lock(mutex)\n"  # the second time it waits for itself
     )
     with Piped(program, patience) as run:
         assert run.process.stdout.readline() == "ready\n"
         for _ in range(presses):
-            run.process.send_signal(signal.SIGINT)
             time.sleep(0.5)
+            run.process.send_signal(signal.SIGINT)
         assert run.process.communicate(timeout=SECONDS)[0] == "cudal2: stopped at once\n"
         assert run.process.returncode == 130

@@ -152,8 +152,8 @@ class KernelTrainer(GRPOTrainer):
 
         Only where there is one process: another cannot be asked, it may wait for this one's rewards.
         """
-        folder = Path(self.args.output_dir)
-        if self.accelerator.num_processes == 1 and self.state.global_step > step_of(latest_checkpoint(folder.parent)):
+        saved = step_of(latest_checkpoint(Path(self.judge.config.run)))
+        if self.accelerator.num_processes == 1 and self.state.global_step > saved:
             self._save_checkpoint(self.model, None)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:

@@ -110,12 +110,10 @@ class Pool:
         processes = [process for executor in executors for process in list((executor._processes or {}).values())]
         for process in processes:
             process.terminate()
-        until, left = time.monotonic() + LEAVING_SECONDS, {process.sentinel: process for process in processes}
-        while left and (gone := wait(list(left), max(0.0, until - time.monotonic()))):
-            for sentinel in gone:
-                del left[sentinel]
-        for process in left.values():
-            process.kill()
+        until = time.monotonic() + LEAVING_SECONDS
+        for process in processes:
+            if not wait([process.sentinel], max(0.0, until - time.monotonic())):
+                process.kill()
 
     def close(self) -> None:
         """End the worker processes."""
