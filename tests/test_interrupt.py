@@ -105,10 +105,15 @@ def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
     assert len((tmp_path / "run/eval/results.csv").read_text().splitlines()) > 2
 
 
-def test_supervised_training_stops(tmp_path) -> None:
-    tiny = ["samples=300", "epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0"]
-    with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", *tiny) as run:
-        assert wait_for(lambda: read_metrics(tmp_path / "metrics.jsonl"), 120)
+@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (300, "training")])
+def test_supervised_training_stops(tmp_path, samples, stage) -> None:
+    tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0"]
+    with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", f"samples={samples}", *tiny) as run:
+        if stage == "drawing":
+            assert wait_for(lambda: len(below(run.process.pid)) > 1, 120)
+            time.sleep(3)
+        else:
+            assert wait_for(lambda: read_metrics(tmp_path / "metrics.jsonl"), 120)
         assert "cudal2: stopped by SIGTERM; " in run.stopped_by(signal.SIGTERM)
 
 

@@ -14,10 +14,14 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
+
+LEAVING_SECONDS = 2.0
+"""How long a process may take to leave, and to end what is below it, before it is killed."""
 
 
 def leave_with_parent() -> None:
@@ -31,6 +35,19 @@ def leave_with_parent() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, so that the next line has it reported
     signal.set_wakeup_fd(told)  # at once, even while the main thread waits inside a library
     threading.Thread(target=_leave, args=(heard,), daemon=True).start()
+
+
+def end(*executors: ProcessPoolExecutor) -> None:
+    """Tell their processes, which called `leave_with_parent`, to leave, and kill those that do not; what is under way
+    is lost, and whoever waits for it gets BrokenProcessPool.
+    """
+    processes = [process for executor in executors for process in list((executor._processes or {}).values())]
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + LEAVING_SECONDS
+    for process in processes:
+        if not wait([process.sentinel], max(0.0, until - time.monotonic())):
+            process.kill()
 
 
 def children(pid: int) -> list[int]:

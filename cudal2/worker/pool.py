@@ -13,13 +13,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from itertools import takewhile
 from multiprocessing import get_context
-from multiprocessing.connection import wait
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
-from cudal2.worker.lifetime import leave_with_parent
+from cudal2.worker.lifetime import end, leave_with_parent
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
@@ -27,9 +26,6 @@ log = logging.getLogger(__name__)
 
 TRIES = 3
 """How often a fault of the harness is tried again before the candidate is given up."""
-
-LEAVING_SECONDS = 2.0
-"""How long a worker process may take to leave, and to end what is below it, before it is killed."""
 
 _worker: Worker | None = None  # lives in the pool's process only
 
@@ -106,14 +102,7 @@ class Pool:
 
     def _kill(self, *devices: int | None) -> None:
         """Nobody waits for what is under way there: compilers with a queue before them, a kernel that does not end."""
-        executors = filter(None, map(self._executors.get, devices))
-        processes = [process for executor in executors for process in list((executor._processes or {}).values())]
-        for process in processes:
-            process.terminate()
-        until = time.monotonic() + LEAVING_SECONDS
-        for process in processes:
-            if not wait([process.sentinel], max(0.0, until - time.monotonic())):
-                process.kill()
+        end(*filter(None, map(self._executors.get, devices)))
 
     def close(self) -> None:
         """End the worker processes."""
