@@ -1,4 +1,6 @@
-"""The `cudal2` command: one thin verb a stage. Exit code 0 done, 1 doctor found a gap, 2 error, 130 interrupted.
+"""The `cudal2` command: one thin verb a stage.
+
+Exit code 0 done, 1 doctor found a gap, 2 error, 130 stopped by Ctrl-C, 143 by SIGTERM.
 
 What a verb needs is imported when it runs, so that `--help` and a mistyped word answer at once.
 """
@@ -12,12 +14,16 @@ from typing import Any
 
 import cudal2
 from cudal2.assets import asset
-from cudal2.cli import bench
+from cudal2.cli import bench, interrupt
 from cudal2.cli.arguments import add_overrides, add_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb. Mistakes of the user and faults of the harness are one line on stderr."""
+    """Runs one verb. Mistakes of the user and faults of the harness are one line on stderr; so is how to go on after a
+    signal. Without `argv` it is the program of this process, which signals end (see `interrupt`).
+    """
+    if argv is None:
+        interrupt.install()
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
@@ -30,13 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.verb(arguments) or 0
     except (ValueError, HarnessFault, OSError) as error:
+        if interrupt.received():  # what was under way broke off in a way of its own
+            return interrupt.goodbye(arguments.again)
         if arguments.traceback:
             raise
         print(f"cudal2: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("cudal2: interrupted", file=sys.stderr)
-        return 130
+        return interrupt.goodbye(arguments.again)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -163,7 +170,9 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = add_verb(verbs, "train", _train, "GRPO: sample kernels, judge them, update the policy; continues a run")
     add_overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
+    verb.set_defaults(again="the same command, or `cudal2 train run=FOLDER`, takes the step under way again")
     verb = add_verb(verbs, "sft", _sft, "train the kernel LM from scratch on the corpus")
+    verb.set_defaults(again="the same command trains from the start, but for a policy that is complete")
     add_overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
 
     verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")

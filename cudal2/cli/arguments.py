@@ -7,7 +7,7 @@ from typing import Any
 def add_verb(group: Any, name: str, function: Any, text: str) -> argparse.ArgumentParser:
     """The parser of verb `name` in `group`, which calls `function` with what it parsed."""
     verb = group.add_parser(name, help=text, description=text)
-    verb.set_defaults(verb=function)
+    verb.set_defaults(verb=function, again="the same command goes on: no kernel is judged twice")
     return verb
 
 

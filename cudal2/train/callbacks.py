@@ -1,12 +1,8 @@
-"""What passes between a training run and its user: metrics, Weights & Biases, the terminal, signals."""
+"""What passes between a training run and its user: metrics, Weights & Biases, the terminal."""
 
 import json
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -151,25 +147,3 @@ class SavesAsAsked(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         state.compute_steps(args, state.max_steps)
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one raises KeyboardInterrupt at once."""
-    stop = threading.Event()
-
-    def handle(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        print("stopping after this step; once more stops at once", file=sys.stderr, flush=True)
-
-    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
-        yield stop
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Which GPUs a process trains on: one. The pool's workers take theirs from all that can be seen."""
+"""Which GPU a process trains on: one. The pool's workers take theirs (`worker.devices`) from all that can be seen."""
 
 from typing import TypeVar
 

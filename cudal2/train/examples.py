@@ -15,6 +15,7 @@ from cudal2.config import SftConfig
 from cudal2.policy import prompts
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.target import find
+from cudal2.worker.lifetime import end, leave_with_parent
 
 Example = tuple[str, str]
 """A prompt and the source that completes it."""
@@ -31,9 +32,13 @@ def draw(config: SftConfig) -> list[Example]:
     shards = range(-(-config.samples // SHARD))
     workers = min(len(os.sched_getaffinity(0)), len(shards))
     # Not forked: this process may hold threads, and a GPU.
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        drawn = chain.from_iterable(pool.map(partial(_shard, config), shards))
-        return list(islice(drawn, config.samples))
+    with ProcessPoolExecutor(workers, get_context("spawn"), leave_with_parent) as pool:
+        try:
+            drawn = chain.from_iterable(pool.map(partial(_shard, config), shards))
+            return list(islice(drawn, config.samples))
+        except BaseException:  # Ctrl-C: the shards that wait take minutes
+            end(pool)
+            raise
 
 
 def _shard(config: SftConfig, number: int) -> list[Example]:

@@ -17,8 +17,9 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return next((path for path in found if _complete(path)), None)
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+def step_of(checkpoint: Path | None) -> int:
+    """The updates that a checkpoint holds; 0 where there is none."""
+    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 def _complete(checkpoint: Path) -> bool:

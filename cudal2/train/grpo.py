@@ -4,6 +4,7 @@ One *step* samples `problems_per_step` groups of `group_size` completions, judge
 policy `iterations` times. Whatever a step does follows from the seed, its number and the weights before
 it, so a killed run that starts again from its last checkpoint asks the worker for the same kernels and finds
 them judged. (Prompts with exemplars also depend on the archive, which keeps what the lost steps found.)
+A signal interrupts a step in the middle; what was complete before it is saved then, where one process trains.
 
 With several processes (accelerate, DeepSpeed) the main process alone owns the worker, the archive and the
 files: every rank sends it candidates and gets rewards back, so two timings never disturb each other.
@@ -14,7 +15,7 @@ import os
 import random
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -36,7 +37,7 @@ from cudal2.config import TrainConfig
 from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, read_metrics, stop_on_signal, taken
+from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, read_metrics, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, latest_checkpoint, only_trainer_of, record, step_of
 from cudal2.train.judge import Judge
@@ -51,7 +52,7 @@ def run(config: TrainConfig) -> None:
     """Train, or go on training, in the folder `config.run`; see README for what it holds afterwards.
 
     Raises ValueError where the configuration cannot work or the folder holds a run with another one,
-    HarnessFault where nothing can be judged, KeyboardInterrupt after a signal (everything is saved then).
+    HarnessFault where nothing can be judged. KeyboardInterrupt ends it at once; the next run goes on from there.
     The folder is this run's once all that a configuration can get wrong has been tried.
     """
     _quiet()
@@ -67,7 +68,7 @@ def run(config: TrainConfig) -> None:
             check(folder, config)
         state.wait_for_everyone()
         checkpoint = latest_checkpoint(folder)
-        done = 0 if checkpoint is None else step_of(checkpoint) // config.trainer.iterations
+        done = step_of(checkpoint) // config.trainer.iterations
         if done >= steps:
             print(f"{folder} has its {done} steps; a greater trainer.steps goes on from there")
             return
@@ -77,7 +78,6 @@ def run(config: TrainConfig) -> None:
             print(f"{folder} has had its {config.trainer.minutes:g} minutes; more trainer.minutes go on from there")
             return
         archive = stack.enter_context(Archive(folder / "archive.sqlite"))
-        stop = stack.enter_context(stop_on_signal())
         callbacks: list[TrainerCallback] = [SavesAsAsked()]
         if state.is_main_process:
             metrics = Metrics(folder, config.tracker, done, msgspec.to_builtins(config))
@@ -91,7 +91,7 @@ def run(config: TrainConfig) -> None:
         else:
             judge = Judge(config, None, archive)
         ends = time.perf_counter() + budget - seconds
-        callbacks.append(_Stop(lambda: stop.is_set() or time.perf_counter() >= ends, config.trainer.iterations))
+        callbacks.append(_Stop(ends, config.trainer.iterations))
         judge.prompt(problems[0], 1)
         model, tokenizer = policy.load_to_train(config.policy, config.seed, reference=config.trainer.beta > 0)
         policy.check(tokenizer, config.target)
@@ -109,8 +109,6 @@ def run(config: TrainConfig) -> None:
         if state.is_main_process:
             record(folder / "config.json", config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        if stop.is_set():
-            raise KeyboardInterrupt
 
 
 def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
@@ -141,7 +139,22 @@ class KernelTrainer(GRPOTrainer):
         torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
         self.judge.started = time.perf_counter()
         written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
-        return super()._generate_and_score_completions([{**row, "prompt": written[row["problem"]]} for row in inputs])
+        try:
+            return super()._generate_and_score_completions(
+                [{**row, "prompt": written[row["problem"]]} for row in inputs]
+            )
+        except KeyboardInterrupt:
+            self._save_complete_steps()
+            raise
+
+    def _save_complete_steps(self) -> None:
+        """A checkpoint while a step is sampled or judged: all is as the step before left it.
+
+        Only where there is one process: another cannot be asked, it may wait for this one's rewards.
+        """
+        saved = step_of(latest_checkpoint(Path(self.judge.config.run)))
+        if self.accelerator.num_processes == 1 and self.state.global_step > saved:
+            self._save_checkpoint(self.model, None)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """A run is described by its own config.json and metrics, not by a card beside every checkpoint."""
@@ -224,20 +237,23 @@ class _Report(TrainerCallback):
         row["learning_rate"] = logs["learning_rate"]
         names = {"loss": "loss", "grad_norm": "grad_norm", "kl": "kl", "entropy": "entropy"}
         names["completions/mean_length"] = "tokens_mean"
-        row |= {ours: float(logs[theirs]) for theirs, ours in names.items() if logs.get(theirs) is not None}
+        row |= {name: float(logs[logged]) for logged, name in names.items() if logs.get(logged) is not None}
         self.metrics.log(row)
         self.terminal.show(row)
 
 
 class _Stop(TrainerCallback):
-    """Ends training with a checkpoint after the step in which any process was asked to stop, or time was up."""
+    """Ends training with a checkpoint after the step in which time was up on any process, or the last one.
 
-    def __init__(self, asked: Callable[[], bool], iterations: int) -> None:
-        self.asked, self.iterations = asked, iterations
+    `ends` is a time of `time.perf_counter`.
+    """
+
+    def __init__(self, ends: float, iterations: int) -> None:
+        self.ends, self.iterations = ends, iterations
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step % self.iterations == 0 and (
-            any(gather_object([self.asked()])) or state.global_step >= state.max_steps
+            any(gather_object([time.perf_counter() >= self.ends])) or state.global_step >= state.max_steps
         ):
             control.should_save = control.should_training_stop = True
 

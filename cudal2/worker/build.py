@@ -89,7 +89,7 @@ def trusted(command: list[str]) -> str:
     It sees the jail's environment, lest the caller's (CPATH, …) decide what comes out.
     """
     place = {"TMPDIR": os.environ["TMPDIR"]} if "TMPDIR" in os.environ else {}
-    done = subprocess.run(command, capture_output=True, text=True, env=jail.ENVIRONMENT | place)
+    done = subprocess.run(command, capture_output=True, text=True, env=jail.ENVIRONMENT | place, start_new_session=True)
     if done.returncode:
         raise HarnessFault(
             f"{' '.join(command[:2])} failed: {done.stderr[-500:]}",

@@ -6,7 +6,6 @@ anything below it) costs a retry, not a run.
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
+from cudal2.worker.lifetime import end, leave_with_parent
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
@@ -30,12 +30,11 @@ TRIES = 3
 _worker: Worker | None = None  # lives in the pool's process only
 
 
-def _start(config: WorkerConfig, target: str, device: int | None, parent: int) -> None:
+def _start(config: WorkerConfig, target: str, device: int | None) -> None:
     global _worker
+    leave_with_parent()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     _worker = Worker(config, target)
 
 
@@ -61,13 +60,6 @@ def _among(device: int, count: int) -> None:
         )
 
 
-def _leave_with(parent: int) -> None:
-    """A parent that was killed cannot say goodbye; do not outlive it."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
 def _started() -> Worker:
     assert _worker is not None
     return _worker
@@ -88,8 +80,8 @@ def _judge(candidate: Candidate) -> Verdict:
 class Pool:
     """Evaluates candidates for one target in worker processes, started on first use and again when they die.
 
-    A processor has one; GPUs have one each (`worker.devices`), and problems are dealt out to them. Use as a context
-    manager. `fault` is the last HarnessFault that cost a candidate its verdict, or None.
+    A processor has one; GPUs have one each (`worker.devices`), and each gets its shard of the candidates. Use as a
+    context manager. `fault` is the last HarnessFault that cost a candidate its verdict, or None.
     """
 
     def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
@@ -97,6 +89,7 @@ class Pool:
         self.fault: HarnessFault | None = None
         self.devices: tuple[int | None, ...] = config.devices if find(target).kind == "cuda" else (None,)
         self._executors: dict[int | None, ProcessPoolExecutor] = {}
+        self._starting = threading.Lock()
         self._leave = threading.Event()
 
     def __enter__(self) -> "Pool":
@@ -109,10 +102,7 @@ class Pool:
 
     def _kill(self, *devices: int | None) -> None:
         """Nobody waits for what is under way there: compilers with a queue before them, a kernel that does not end."""
-        for device in devices:
-            if executor := self._executors.get(device):
-                for process in list(executor._processes.values()):
-                    process.kill()
+        end(*filter(None, map(self._executors.get, devices)))
 
     def close(self) -> None:
         """End the worker processes."""
@@ -126,7 +116,7 @@ class Pool:
 
     def environment(self) -> Environment:
         """Where verdicts are reached. Raises HarnessFault where the worker cannot start at all."""
-        return self._insist(self.devices[0], _environment)
+        return self._retry(self.devices[0], _environment)
 
     def evaluate(
         self,
@@ -143,14 +133,14 @@ class Pool:
         found: dict[Candidate, Verdict | None] = {}
         one_at_a_time = threading.Lock()
 
-        def judge(device: int | None, share: list[Candidate]) -> None:
+        def judge(device: int | None, assigned: list[Candidate]) -> None:
             try:
-                self._insist(device, _build, share)
+                self._retry(device, _build, assigned)
             except HarnessFault as fault:  # each candidate meets it again below, and alone
                 log.warning("%s", fault)
-            for candidate in share:
+            for candidate in assigned:
                 try:
-                    verdict = self._insist(device, _judge, candidate)
+                    verdict = self._retry(device, _judge, candidate)
                 except HarnessFault as error:
                     self.fault, verdict = error, None
                 with one_at_a_time:
@@ -161,67 +151,75 @@ class Pool:
                     found[candidate] = verdict
                     progress(candidate, verdict)
 
-        shares = zip(self.devices, deal(distinct, len(self.devices)))
+        shards = zip(self.devices, shard(distinct, len(self.devices)))
         try:
             with ThreadPoolExecutor(len(self.devices)) as threads:
                 try:
-                    for done in as_completed([threads.submit(judge, *share) for share in shares]):
+                    for done in as_completed([threads.submit(judge, *one) for one in shards]):
                         done.result()
                 except BaseException:
-                    self._leave.set()
+                    with self._starting:
+                        self._leave.set()
                     self._kill(*self._executors)
                     raise
         finally:
             self._leave.clear()
         return [found[candidate] for candidate in candidates]
 
-    def _insist(self, device: int | None, function: Callable, *arguments):
+    def _retry(self, device: int | None, function: Callable, *arguments):
         """The function's result from a device's worker process, over a few tries; then the fault is raised."""
         if device not in self._executors:
             check(self.config, self.target)  # no try mends a machine without a jail, a compiler or a GPU
         for attempt in range(1, TRIES + 1):
-            if self._leave.is_set():
-                raise HarnessFault("the evaluation was interrupted", "Start it again to continue")
             try:
                 return self._submit(device, function, *arguments).result()
             except BrokenProcessPool as error:
                 self._drop(device)
                 fault = HarnessFault("the worker process died", "Look at the messages above; is there enough memory?")
                 fault.__cause__ = error
+            except _Interrupted:
+                raise
             except HarnessFault as error:
                 fault = error
                 if device is not None:  # its context may be spoilt
                     self._kill(device)
                     self._drop(device)
-            if attempt < TRIES:
+            if attempt < TRIES and not self._leave.is_set():
                 log.warning("%s; trying again (%d of %d)", fault, attempt, TRIES)
                 time.sleep(0.2 * attempt)
         raise fault
 
     def _submit(self, device: int | None, function: Callable, *arguments) -> Future:
-        if device not in self._executors:
-            self._executors[device] = ProcessPoolExecutor(
-                1,
-                mp_context=get_context("spawn"),
-                initializer=_start,
-                initargs=(self.config, self.target, device, os.getpid()),
-            )
-        return self._executors[device].submit(function, *arguments)
+        with self._starting:  # no process starts once all are told to leave
+            if self._leave.is_set():
+                raise _Interrupted("the evaluation was interrupted", "Start it again to continue")
+            if device not in self._executors:
+                self._executors[device] = ProcessPoolExecutor(
+                    1,
+                    mp_context=get_context("spawn"),
+                    initializer=_start,
+                    initargs=(self.config, self.target, device),
+                )
+            return self._executors[device].submit(function, *arguments)
 
 
-def deal(candidates: Sequence[Candidate], hands: int) -> list[list[Candidate]]:
-    """Shares for so many devices, as equal as may be: a problem stays on one device, which makes its buffers and tunes
-    its baselines once, unless it alone is more than a share.
+class _Interrupted(HarnessFault):
+    """Nobody waits for the rest any more: no fault that another try could mend."""
+
+
+def shard(candidates: Sequence[Candidate], count: int) -> list[list[Candidate]]:
+    """The candidates in `count` shards, one for each device, as equal as may be: a problem stays on one device, which
+    makes its buffers and tunes its baselines once, unless it alone is more than a shard.
     """
-    most = -(-len(candidates) // hands)
+    most = -(-len(candidates) // count)
     by_problem: dict[Problem, list[Candidate]] = {}
     for candidate in candidates:
         by_problem.setdefault(candidate.problem, []).append(candidate)
     pieces = [same[start : start + most] for same in by_problem.values() for start in range(0, len(same), most)]
-    shares: list[list[Candidate]] = [[] for _ in range(hands)]
+    shards: list[list[Candidate]] = [[] for _ in range(count)]
     for piece in pieces:
-        min(shares, key=len).extend(piece)
-    return shares
+        min(shards, key=len).extend(piece)
+    return shards
 
 
 def check(config: WorkerConfig, target: str) -> None:

@@ -92,26 +92,35 @@ def test_half_written_checkpoint_and_torn_metrics_are_passed_over(tmp_path, poli
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_signal_saves_and_the_run_goes_on_later(tmp_path, policy, monkeypatch):
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_an_interrupt_saves_the_complete_steps_and_takes_the_other_again(tmp_path, policy, monkeypatch, iterations):
     class Interrupted(FakePool):
         asked = 0
 
         def evaluate(self, candidates, progress):
             Interrupted.asked += 1
-            if Interrupted.asked == 2:
-                os.kill(os.getpid(), signal.SIGINT)
+            if Interrupted.asked in (1, 4):
+                raise KeyboardInterrupt
             return super().evaluate(candidates, progress)
 
+    options = ["trainer.steps=4", "trainer.save_steps=100", f"trainer.iterations={iterations}"]
+    grpo.run(config(tmp_path / "whole", policy, *options))
     monkeypatch.setattr(grpo, "Pool", Interrupted)
-    setup = config(tmp_path / "run", policy, "trainer.steps=4", "trainer.save_steps=100")
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        grpo.run(setup)
-    assert signal.getsignal(signal.SIGINT) is handler
-    assert latest_checkpoint(tmp_path / "run").name == "checkpoint-2"
-    grpo.run(setup)
-    assert Interrupted.asked == 4
-    assert [row["step"] for row in read_metrics(tmp_path / "run/metrics.jsonl")] == [1, 2, 3, 4]
+    for saved in (None, f"checkpoint-{2 * iterations}"):
+        with pytest.raises(KeyboardInterrupt):
+            grpo.run(config(tmp_path / "run", policy, *options))
+        found = latest_checkpoint(tmp_path / "run")
+        assert found is None if saved is None else found.name == saved
+    grpo.run(config(tmp_path / "run", policy, *options))
+    assert Interrupted.asked == 1 + 3 + 2
+    assert as_if_undisturbed(tmp_path)
+
+
+def as_if_undisturbed(folder: Path) -> bool:
+    """Whether the run in `folder/run` reported and learnt what the one in `folder/whole` did."""
+    whole, run = (timeless(read_metrics(folder / name / "metrics.jsonl")) for name in ("whole", "run"))
+    weights = [load_file(latest_checkpoint(folder / name) / "model.safetensors") for name in ("whole", "run")]
+    return run == whole and all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_another_configuration_does_not_continue_a_run(tmp_path, policy):

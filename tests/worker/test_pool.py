@@ -1,5 +1,6 @@
 """Candidates are dealt out to the GPUs, a worker process each; see test_worker.py for the processor's."""
 
+import os
 import signal
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import ClassVar
 
 import pytest
 import specimens
+import torch
+from transformers import TrainingArguments
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
@@ -58,7 +61,7 @@ def candidates(count: int) -> list[Candidate]:
     return [Candidate(str(number), Problem(64, 64, 64), "sm_90a") for number in range(count)]
 
 
-def test_each_gpu_gets_its_share_and_the_order_is_kept(gpus) -> None:
+def test_each_gpu_gets_its_shard_and_the_order_is_kept(gpus) -> None:
     wanted = candidates(5)
     found = gpus.evaluate([*wanted, wanted[0]])
     assert [verdict.key for verdict in found] == [candidate.key for candidate in [*wanted, wanted[0]]]
@@ -66,18 +69,18 @@ def test_each_gpu_gets_its_share_and_the_order_is_kept(gpus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "hands"), [((8, 8, 8, 8), 2), ((3, 7, 1, 5, 4), 2), ((9,), 4), ((1, 1, 1), 2), ((5, 1), 3)]
+    ("counts", "devices"), [((8, 8, 8, 8), 2), ((3, 7, 1, 5, 4), 2), ((9,), 4), ((1, 1, 1), 2), ((5, 1), 3)]
 )
-def test_shares_are_equal_and_problems_stay_whole(counts: tuple[int, ...], hands: int) -> None:
+def test_shards_are_equal_and_problems_stay_whole(counts: tuple[int, ...], devices: int) -> None:
     problems = [Problem(64, 64, 64 * (1 + number)) for number in range(len(counts))]
     wanted = [Candidate(str(i), p, "sm_90a") for p, count in zip(problems, counts) for i in range(count)]
-    shares = pool.deal(wanted, hands)
-    assert sorted(chain.from_iterable(shares), key=wanted.index) == wanted and len(shares) == hands
-    most = -(-len(wanted) // hands)
+    shards = pool.shard(wanted, devices)
+    assert sorted(chain.from_iterable(shards), key=wanted.index) == wanted and len(shards) == devices
+    most = -(-len(wanted) // devices)
     for problem, count in zip(problems, counts):
-        on = [share for share in shares if any(one.problem == problem for one in share)]
+        on = [shard for shard in shards if any(one.problem == problem for one in shard)]
         assert len(on) <= -(-count // most)
-    assert max(map(len, shares)) < min(map(len, shares)) + most + 1
+    assert max(map(len, shards)) < min(map(len, shards)) + most + 1
 
 
 def test_an_interrupted_pool_waits_for_no_kernel(tmp_path, request) -> None:
@@ -136,6 +139,45 @@ def test_names_of_visible_devices_are_kept(monkeypatch) -> None:
     assert pool._visible(1) == "GPU-b"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert pool._visible(2) == "2"
+
+
+@pytest.mark.parametrize(
+    ("visible", "judging"), [(None, ["1", "2", "3"]), ("4,5,6,7", ["5", "6", "7"]), ("GPU-a,GPU-b,GPU-c,GPU-d", None)]
+)
+def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> None:
+    """Each worker process sees the one GPU that it was given, and the trainer's process goes on to see all."""
+    from cudal2.train.devices import one_gpu
+
+    judging = judging or ["GPU-b", "GPU-c", "GPU-d"]
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    started: list[tuple] = []
+
+    class Executor(FakeExecutor):
+        def __init__(self, workers, *, initargs, **options):
+            super().__init__(workers, initargs=initargs, **options)
+            started.append(initargs)
+
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(pool, "check", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    arguments = TrainingArguments(use_cpu=False)
+    assert one_gpu(arguments).n_gpu == 1 and arguments.device.index in (0, None)
+    with Pool(WorkerConfig(devices=(1, 2, 3)), "sm_90a") as some:
+        assert all(some.evaluate(candidates(6)))
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+    monkeypatch.setattr(pool, "leave_with_parent", lambda: None)
+    monkeypatch.setattr(pool, "Worker", lambda *_: os.environ["CUDA_VISIBLE_DEVICES"])
+    seen = []
+    for initargs in sorted(started, key=lambda given: given[2]):
+        with monkeypatch.context() as process:
+            process.setattr(pool, "_worker", None)
+            process.setattr(os, "environ", dict(os.environ))
+            pool._start(*initargs)
+            seen.append(pool._worker)
+    assert seen == judging
 
 
 @pytest.mark.parametrize(("shown", "count"), [("0", 1), ("", 0), ("-1", 0), ("GPU-a, GPU-b,-1,GPU-c", 2)])

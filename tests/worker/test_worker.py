@@ -1,9 +1,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -229,41 +226,6 @@ def test_pool_masks_what_keeps_failing(hasty, monkeypatch) -> None:
 
 def _always_faulty(*_):
     raise HarnessFault("broken", "Do this")
-
-
-def test_nothing_outlives_a_killed_parent(hasty, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(f"""
-        import sys
-        from cudal2.config import WorkerConfig
-        from cudal2.problem import parse
-        from cudal2.records import Candidate
-        from cudal2.worker.pool import Pool
-        if __name__ == "__main__":
-            pool = Pool(WorkerConfig(cache={hasty.cache!r}, timing_seconds=0.1, batch_ms=2, min_pairs=3, disturbed=1e3))
-            print(pool.evaluate([Candidate({NAIVE!r}, parse("64_64_64"))])[0].status, flush=True)
-            sys.stdin.read()
-        """)
-    )
-    parent = subprocess.Popen(
-        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert parent.stdout.readline() == "ok\n"
-    below = _descendants(parent.pid)
-    assert len(below) >= 2  # the pool's process and the baselines'
-    parent.kill()
-    parent.wait()
-    for _ in range(100):
-        if not any(Path(f"/proc/{pid}").exists() for pid in below):
-            break
-        time.sleep(0.1)
-    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
-
-
-def _descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return children + [pid for child in children for pid in _descendants(child)]
 
 
 def test_a_disturbed_measurement_is_a_fault_and_never_a_speedup(hasty, monkeypatch) -> None:

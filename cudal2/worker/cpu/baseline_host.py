@@ -3,11 +3,9 @@
 Speaks the protocol of `session.py`. Orders beyond it come as lines of JSON over a socket, with the arena's files.
 """
 
-import ctypes
 import json
 import mmap
 import os
-import signal
 import socket
 import sys
 
@@ -46,7 +44,6 @@ def wide_copies(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Matrices:
     return copies[0], copies[1], copies[2]
 
 
-PR_SET_PDEATHSIG = 1
 BASELINES = {"torch.fp32": (fp32, 0), "torch.fp16": (fp16, 0), "torch.fp32 on one thread": (fp32, 1)}
 """Each with its number of threads, 0 for as many as the host was told."""
 
@@ -71,7 +68,6 @@ def views(order: dict, inputs: int, outputs: int) -> list[Matrices]:
 
 
 def main(command_fd: int, reply_fd: int, socket_fd: int, threads: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would not notice a closed pipe
     orders = socket.socket(fileno=socket_fd)
     slots: list[Matrices] = []
     function = fp32

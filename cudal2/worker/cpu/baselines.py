@@ -12,6 +12,7 @@ from cudal2.records import HarnessFault, Status
 from cudal2.worker.cpu.arena import INPUTS, OUTPUTS, Arena
 from cudal2.worker.cpu.session import Side, pipes
 from cudal2.worker.sandbox import jail
+from cudal2.worker.sandbox.confine import ends_with_parent
 
 NAMES = ("torch.fp32", "torch.fp16")
 """torch.matmul through fp32, and on fp16 tensors; keys of BASELINES in `baseline_host.py`."""
@@ -53,8 +54,9 @@ class Baselines:
         command_read, command_write, reply_read, reply_write = pipes()
         self._orders, remote = socket.socketpair()
         fds = (command_read, reply_write, remote.fileno())
+        host = [sys.executable, "-m", "cudal2.worker.cpu.baseline_host", *map(str, fds), str(threads)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "cudal2.worker.cpu.baseline_host", *map(str, fds), str(threads)],
+            [*ends_with_parent(), *host],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             start_new_session=True,

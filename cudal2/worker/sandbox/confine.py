@@ -40,7 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 def by_limits(job: Job) -> list[str]:
     """No jail: the limits of each process, and nothing else."""
-    return [*_prlimit(job), *job.command]
+    return [*ends_with_parent(), *_prlimit(job), *job.command]
 
 
 def by_bubblewrap(job: Job) -> list[str]:
@@ -99,7 +99,7 @@ def by_landlock(job: Job) -> list[str]:
     # Counted with all that the user runs already.
     processes = {"NPROC": job.processes if job.root else 4096}
     return [
-        *(sys.executable, "-I", "-S", landlock.__file__),
+        *(sys.executable, "-I", "-S", landlock.__file__, f"--parent={os.getpid()}"),
         *(f"--read={path}" for path in reads),
         *(f"--write={path}" for path in writes),
         *(f"--limit={name}={value}" for name, value in (job.rlimits | processes).items()),
@@ -108,6 +108,11 @@ def by_landlock(job: Job) -> list[str]:
         "--",
         *job.command,
     ]
+
+
+def ends_with_parent() -> list[str]:
+    """Before a command: the kernel kills it when the thread that starts it ends, even while it is stopped."""
+    return [tool("setpriv"), "--pdeathsig", "KILL"]
 
 
 def _prlimit(job: Job) -> list[str]:

@@ -8,12 +8,13 @@ import argparse
 import ctypes
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PATH_BENEATH = 1
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 1, 38, 22, 2
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | 1 << 14 | 1 << 15  # and truncate, ioctl on devices
 RIGHTS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
@@ -63,6 +64,13 @@ def restrict(readable: list[str], writable: list[str]) -> None:
     _check(_libc.syscall(RESTRICT_SELF, fd, 0), "landlock")
 
 
+def die_with(parent: int) -> None:
+    """Be killed when the thread that started this process ends; the process `parent` may have ended already."""
+    _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent-death signal")
+    if os.getppid() != parent:
+        sys.exit("landlock: whoever started this is gone")
+
+
 def load_filter(program: bytes) -> None:
     """Install a seccomp BPF program; it stays across exec."""
     code = ctypes.create_string_buffer(program, len(program))
@@ -74,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--read", action="append", default=[])
     parser.add_argument("--write", action="append", default=[])
+    parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--user", type=int)
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seccomp", type=int, metavar="FD")
@@ -85,6 +94,7 @@ def main() -> None:
         os.setgroups([])
         os.setresgid(arguments.user, arguments.user, arguments.user)
         os.setresuid(arguments.user, arguments.user, arguments.user)
+    die_with(arguments.parent)  # another user would clear it
     for limit in arguments.limit:
         name, value = limit.split("=")
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (int(value), int(value)))

@@ -129,7 +129,7 @@ def test_sees_the_system_if_asked(kind: str, folder: Path) -> None:
 def test_gpu_filter_lets_a_driver_listen_but_reaches_nobody() -> None:
     script = """
     import errno, os, socket
-    from cudal2.worker import landlock, seccomp
+    from cudal2.worker.sandbox import landlock, seccomp
 
     open_before = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     assert landlock._libc.prctl(landlock.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -161,7 +161,7 @@ def test_gpu_filter_lets_a_driver_listen_but_reaches_nobody() -> None:
 def test_no_filter_lets_act_on_another_process(filter_program: str) -> None:
     script = f"""
     import os, resource, signal
-    from cudal2.worker import landlock, seccomp
+    from cudal2.worker.sandbox import landlock, seccomp
 
     other = int(os.environ["OTHER"])
     assert landlock._libc.prctl(landlock.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0

@@ -153,7 +153,8 @@ def _check_works(found: Toolchain) -> None:
 
 
 def _ask(command: list[str | Path], folder: str | None = None) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder)
+    words = list(map(str, command))
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, start_new_session=True)
     if done.returncode:
         raise HarnessFault(f"{command[0]} {command[1]} failed: {(done.stderr or done.stdout).strip()[-500:]}", REMEDY)
     return done.stdout + done.stderr

@@ -22,6 +22,7 @@ from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.sandbox.confine import ends_with_parent
 
 COMMAND, REPLY = struct.Struct("=II?d"), struct.Struct("=dd")
 READY = b"+"
@@ -34,8 +35,8 @@ class Mirror:
         self._memory = memory.tensor
         self._socket, remote = socket.socketpair()
         words = (remote.fileno(), memory.fd, name, cache.root, msgspec.json.encode(buffers).decode())
-        command = [sys.executable, "-m", __name__, *map(str, words)]
-        self._process = subprocess.Popen(command, pass_fds=(remote.fileno(), memory.fd))
+        command = [*ends_with_parent(), sys.executable, "-m", "cudal2.worker.cuda.vendor.mirror", *map(str, words)]
+        self._process = subprocess.Popen(command, pass_fds=(remote.fileno(), memory.fd), start_new_session=True)
         remote.close()
 
     def __enter__(self) -> "Mirror":

@@ -1,0 +1,139 @@
+"""Ctrl-C and SIGTERM end every long verb within seconds, with nothing left behind, and the same command goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fakes
+import pytest
+import torch
+from processes import below, names, wait_for
+from safetensors.torch import load_file
+
+from cudal2.archive import Archive
+from cudal2.train.callbacks import read_metrics
+from cudal2.train.folder import latest_checkpoint
+
+SECONDS = 8.0
+HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]
+DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start
+TRAIN = Path(__file__).with_name("train") / "interrupted.py"
+
+
+class Piped:
+    """A command whose output, errors too, goes into a pipe that somebody reads."""
+
+    def __init__(self, *command: object, **environment: str) -> None:
+        words = [*DEFAULT, sys.executable, *map(str, command)]
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(words, **both, env=os.environ | environment, text=True, start_new_session=True)
+
+    def __enter__(self) -> "Piped":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stopped_by(self, number: signal.Signals) -> str:
+        """What it printed until every holder of the pipe was gone. No process is left, and the exit code is right."""
+        pids = below(self.process.pid)
+        started = time.monotonic()
+        self.process.send_signal(number)
+        said = self.process.communicate(timeout=60)[0]
+        assert time.monotonic() - started < SECONDS, said
+        assert self.process.returncode == 128 + number, said
+        assert wait_for(lambda: not names(pids), 1), names(pids)
+        return said
+
+
+def train(folder: Path, policy: Path, name: str) -> list[object]:
+    shapes = ["shapes.names=[64_64_64,64_72_80]", "trainer.steps=3", "trainer.save_steps=2", "worker.run_seconds=600"]
+    tiny = fakes.tiny(folder / name, policy)
+    return [TRAIN, "train", *tiny, *shapes, *HASTY, f"worker.cache={folder / 'cache'}"]
+
+
+def test_training_stopped_in_the_middle_of_judging_ends_as_if_undisturbed(tmp_path) -> None:
+    policy = fakes.save_policy(tmp_path / "policy")
+    with Piped(*train(tmp_path, policy, "run"), HANG_AT="40") as run:  # in the third step of sixteen
+        hangs = wait_for(lambda: "step 2" in steps(tmp_path / "run") and busy(run.process.pid), 120)
+        assert hangs, run.process.communicate()[0]
+        said = run.stopped_by(signal.SIGTERM)
+    assert said.splitlines()[-1].startswith("cudal2: stopped by SIGTERM; ")
+    assert latest_checkpoint(tmp_path / "run").name == "checkpoint-2"
+    for name in ("run", "whole"):
+        subprocess.run([sys.executable, *train(tmp_path, policy, name)], check=True, timeout=200)
+    rows, whole = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("run", "whole"))
+    assert [timeless(row) for row in rows] == [timeless(row) for row in whole] and len(rows) == 3
+    weights = [load_file(latest_checkpoint(tmp_path / name) / "model.safetensors") for name in ("run", "whole")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        assert len(list(archive.samples("run"))) == 3 * 16
+
+
+def steps(run: Path) -> list[str]:
+    return [f"step {row['step']}" for row in read_metrics(run / "metrics.jsonl")]
+
+
+def timeless(row: dict) -> dict:
+    return {key: value for key, value in row.items() if key not in ("seconds", "cached_share")}
+
+
+def busy(pid: int) -> bool:
+    """Whether a candidate has been running for a while: another's calls take milliseconds."""
+    before = {one for one in below(pid) if names([one]) == {"runner"}}
+    time.sleep(1.5)
+    return bool(before & set(below(pid)))
+
+
+def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
+    cli = ["-m", "cudal2.cli"]
+    hasty = [*HASTY, f"worker.cache={tmp_path / 'cache'}", "worker.max_pairs=5"]
+    few = ["search.kernels=6", "search.generation=3", "search.neighbours=0"]
+    search = [*cli, "search", "64_64_64", "64_72_80", f"run={tmp_path / 'run'}", *few, *hasty]
+    evaluate = [*cli, "eval", tmp_path / "run", "--shapes", "64_64_64,64_72_80", "neighbours=0", *hasty]
+    for command, number in ((search, signal.SIGINT), (evaluate, signal.SIGTERM)):
+        with Piped(*command) as run:
+            assert wait_for(lambda run=run: {"runner", "cc1plus"} & names(below(run.process.pid)), 120)
+            assert f"cudal2: stopped by {number.name}; " in run.stopped_by(number)
+        subprocess.run([sys.executable, *command], check=True, timeout=200)
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        assert len(list(archive.samples())) == 12
+    assert len((tmp_path / "run/eval/results.csv").read_text().splitlines()) > 2
+
+
+@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (300, "training")])
+def test_supervised_training_stops(tmp_path, samples, stage) -> None:
+    tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0"]
+    with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", f"samples={samples}", *tiny) as run:
+        if stage == "drawing":
+            assert wait_for(lambda: len(below(run.process.pid)) > 1, 120)
+            time.sleep(3)
+        else:
+            assert wait_for(lambda: read_metrics(tmp_path / "metrics.jsonl"), 120)
+        assert "cudal2: stopped by SIGTERM; " in run.stopped_by(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("presses", "patience"), [(2, 600), (1, 1)])
+def test_a_main_thread_that_hears_nothing_is_ended_all_the_same(tmp_path, presses, patience) -> None:
+    """As in a library's call that does not return: upon the second signal, or after some time."""
+    program = tmp_path / "deaf.py"
+    program.write_text(
+        "import sys, ctypes\n"
+        "from cudal2.cli import interrupt\n"
+        "interrupt.PATIENCE = float(sys.argv[1])\n"
+        "interrupt.install()\n"
+        "print('ready', flush=True)\n"
+        "mutex = ctypes.create_string_buffer(64)\n"
+        "while True: ctypes.CDLL(None).pthread_mutex_lock(mutex)\n"  # the second time it waits for itself
+    )
+    with Piped(program, patience) as run:
+        assert run.process.stdout.readline() == "ready\n"
+        for _ in range(presses):
+            time.sleep(0.5)
+            run.process.send_signal(signal.SIGINT)
+        assert run.process.communicate(timeout=SECONDS)[0] == "cudal2: stopped at once\n"
+        assert run.process.returncode == 130
