@@ -2,7 +2,8 @@
 
     RUN/export/manifest.json        what is there, and how fast it was measured to be
     RUN/export/sources/HASH.cpp     as the policy wrote it; .cu for a GPU
-    RUN/export/libraries/HASH.so    built by the worker with the target's flags
+    RUN/export/sources/HASH.json    the edit of its built code, of a kernel that has one
+    RUN/export/libraries/HASH.so    built by the worker with the target's flags, and edited
 
 Only what an evaluation measured is exported: the archive's own figures selected the kernels and therefore
 flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
@@ -19,7 +20,7 @@ import msgspec
 from cudal2 import processor
 from cudal2.archive import Archive
 from cudal2.evaluation.results import load, surely_faster
-from cudal2.records import Candidate, Environment, HarnessFault, Timing
+from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
 from cudal2.runtime.manifest import FILE, Kernel, Manifest
 from cudal2.target import Target, find
 
@@ -51,14 +52,18 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
             for name in ("sources", "libraries"):
                 (new / name).mkdir(parents=True)
             digests: dict[str, str] = {}
+            edits: dict[str, str] = {}
             kernels = []
             for row in sorted(rows, key=lambda row: row.problem):
                 source, library = f"sources/{row.kernel}{wanted.suffix}", f"libraries/{row.kernel}.so"
                 if row.kernel not in digests:
-                    text = archive.source(row.kernel)
-                    built = _built(build, Candidate(text, row.problem, target))
+                    text, edit = archive.source(row.kernel), archive.edit(row.kernel)
+                    built = _built(build, Candidate(text, row.problem, target, edit=edit))
                     digests[row.kernel] = hashlib.sha256(built).hexdigest()
                     (new / source).write_text(text)
+                    if edit:
+                        edits[row.kernel] = f"sources/{row.kernel}.json"
+                        (new / edits[row.kernel]).write_text(to_json(edit))
                     (new / library).write_bytes(built)
                 assert row.timing is not None
                 kernels.append(
@@ -69,6 +74,7 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
                         sha256=digests[row.kernel],
                         timing=row.timing,
                         dispatch=_worthwhile(row.timing, wanted),
+                        edit=edits.get(row.kernel, ""),
                     )
                 )
             manifest = Manifest(

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from cudal2.config import EvalConfig, ShapesConfig
 from cudal2.problem import Problem
-from cudal2.records import STRICT, Candidate, Environment, Status, Timing, Verdict
+from cudal2.records import STRICT, Candidate, Edit, Environment, Shift, Status, Timing, Verdict
 
 PROBLEM = Problem(64, 128, 256)
 HERE = Environment("a CPU", 2, "g++ 12", "-O3", "torch 2", "1")
@@ -14,6 +16,11 @@ ELSEWHERE = Environment("another CPU", 2, "g++ 12", "-O3", "torch 2", "1")
 
 def candidate(text: str = "a", problem: Problem = PROBLEM) -> Candidate:
     return Candidate(f"// {text}\nint hgemm() {{ return 0; }}\n", problem)
+
+
+def edited(text: str = "a", problem: Problem = PROBLEM, end: int = 4) -> Candidate:
+    """The candidate of that text with an edit of its built code."""
+    return msgspec.structs.replace(candidate(text, problem), edit=Edit("multiply", "ab" * 32, (Shift(3, end),)))
 
 
 def timing(speedup: float, baseline: str = "torch", spread: float = 0.01) -> Timing:

@@ -7,14 +7,14 @@ import torch
 from exported import NN
 from fakes import Says
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, candidate, evaluation, timing, verdict
+from specimens import ELSEWHERE, HERE, candidate, edited, evaluation, timing, verdict
 
 from cudal2 import export, processor
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation import run as evaluate
 from cudal2.problem import Problem
-from cudal2.records import Candidate, HarnessFault
+from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest
 from cudal2.target import CPU, find
 from cudal2.worker import Worker
@@ -60,6 +60,32 @@ def test_writes_sources_libraries_and_a_manifest_that_agree(tmp_path, archive):
         assert source == sources[kernel.problem][0]
         assert (folder / kernel.library).read_bytes() == built(Candidate(source, kernel.problem))
     assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.name[0] == ".") == []
+
+
+def test_an_edited_kernel_is_exported_with_its_edit(tmp_path, archive):
+    """Beside its source, which another problem uses as it compiles."""
+    changed, plain = edited("a", FAST), candidate("a", SLOW)
+    for one in (changed, plain):
+        archive.add(verdict(one, 2.5), one, None)
+    pool = Says(lambda candidate: verdict(candidate, 2.5), HERE)
+    config = evaluation(tmp_path / "run", [FAST, SLOW], neighbours=0)
+    evaluate.run(config, archive, pool, pool, console=Console(file=io.StringIO()))
+    asked = []
+
+    def build(one):
+        asked.append(one)
+        return built(one) + one.key.encode()
+
+    written = export.run(
+        tmp_path / "run", archive, lambda one: asked.append(one) or built(one) + one.key.encode(), HERE
+    )
+    assert set(asked) == {changed, plain}
+    by_problem = {kernel.problem: kernel for kernel in written.kernels}
+    folder = tmp_path / "run" / "export"
+    assert edit_from_json((folder / by_problem[FAST].edit).read_text()) == changed.edit
+    assert by_problem[SLOW].edit == "" and by_problem[SLOW].library != by_problem[FAST].library
+    assert (folder / by_problem[FAST].source).read_text() == changed.source
+    assert (folder / by_problem[FAST].library).read_bytes() == built(changed) + changed.key.encode()
 
 
 def test_a_gain_that_the_dispatcher_would_eat_is_left_to_torch():

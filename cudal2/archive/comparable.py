@@ -8,7 +8,7 @@ import msgspec
 from cudal2.archive.records import Entry
 from cudal2.archive.store import Archive
 from cudal2.problem import Problem, parse
-from cudal2.records import Status
+from cudal2.records import Status, edit_from_json
 
 _HERE = "target = :target AND :fingerprint IN ('*', fingerprint)"
 _STATUS = "status IN (SELECT value FROM json_each(:statuses))"
@@ -33,8 +33,8 @@ class Comparable(msgspec.Struct, frozen=True):
         return next(iter(self.ranked(problem, 1)), None)
 
     def latest(self, problem: Problem, statuses: Sequence[Status], limit: int) -> list[Entry]:
-        """The latest `limit` kernels for `problem` of one of these statuses, latest first."""
-        return self._entries(f"{_STATUS} ORDER BY id DESC LIMIT :limit", problem, limit, statuses)
+        """The latest `limit` kernels for `problem` of one of these statuses, latest first; edited ones left out."""
+        return self._entries(f"{_STATUS} AND edit IS NULL ORDER BY id DESC LIMIT :limit", problem, limit, statuses)
 
     def problems(self, statuses: Sequence[Status] = (Status.OK,)) -> list[Problem]:
         """Problems that have a kernel of one of these statuses, in order."""
@@ -51,5 +51,8 @@ class Comparable(msgspec.Struct, frozen=True):
             **{"target": self.target, "fingerprint": self.fingerprint, "problem": problem.name},
             **{"statuses": json.dumps(statuses), "limit": limit},
         }
-        query = f"SELECT text, body FROM latest WHERE {_HERE} AND problem = :problem AND {condition}"
-        return [Entry(text, self.archive.read(body)) for text, body in self.archive.rows(query, values)]
+        query = f"SELECT text, body, edit FROM latest WHERE {_HERE} AND problem = :problem AND {condition}"
+        return [
+            Entry(text, self.archive.read(body), edit_from_json(edit) if edit else None)
+            for text, body, edit in self.archive.rows(query, values)
+        ]

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from cudal2.problem import Problem
-from cudal2.records import Status, Verdict, digest
+from cudal2.records import Edit, Status, Verdict, digest
 
 Kind = Literal["train", "sft", "search", "eval"]
 """What asked for a sample: a step of GRPO, the check after supervised training, a search, an evaluation."""
@@ -31,7 +31,8 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One judged sample: its origin and what became of it, whatever was measured of its kernel since.
 
-    `low` is the lower bound of the speedup, None unless ok.
+    `low` is the lower bound of the speedup, None unless ok. `source_hash` is `Candidate.kernel_hash`: where an edited
+    kernel was judged, the hash of source and edit.
     """
 
     origin: Origin
@@ -45,10 +46,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A kernel and the last verdict on it."""
+    """A kernel and the last verdict on it: a source as it compiles, or with an edit of its built code."""
 
     source: str
     verdict: Verdict
+    edit: Edit | None = None
 
     @property
     def source_hash(self) -> str:

@@ -43,7 +43,8 @@ def exemplars(kernels: Comparable, problem: Problem, count: int, rng: random.Ran
         if len(found) >= count:
             break
         for entry in kernels.ranked(other):
-            if entry.verdict.timing:  # what was only checked has no speed to contrast
+            # What was only checked has no speed to contrast, and an edited kernel's is not its source's.
+            if entry.verdict.timing and entry.edit is None:
                 found.setdefault(entry.source, entry)
     return contrasting(list(found.values()), count, rng)
 

@@ -21,11 +21,13 @@ from cudal2.archive.records import Kind, Origin, Sample
 from cudal2.problem import parse
 from cudal2.records import (
     Candidate,
+    Edit,
     Environment,
     HarnessFault,
     Status,
     Verdict,
     digest,
+    edit_from_json,
     to_json,
     verdict_from_json,
 )
@@ -34,25 +36,31 @@ ANY = "*"
 """The fingerprint that compares across environments."""
 
 _APPLICATION = 0x43554432
-_VERSION = 2
+_VERSION = 3
 _SAMPLES = """
 CREATE TABLE samples (
     kind TEXT, run TEXT, step INTEGER, position INTEGER, policy TEXT NOT NULL, prompt TEXT NOT NULL, reward REAL,
     seconds REAL NOT NULL, verdict INTEGER NOT NULL REFERENCES verdicts,
     PRIMARY KEY (kind, run, step, position)) WITHOUT ROWID;"""
+_LATEST = """
+-- A kernel is a source, or a source with an edit of its built code: its hash is that of either table.
+CREATE TABLE edits (hash TEXT PRIMARY KEY, source TEXT NOT NULL REFERENCES sources, edit TEXT NOT NULL) WITHOUT ROWID;
+-- The last verdict on each kernel: a later measurement replaces a lucky earlier one.
+CREATE VIEW latest AS
+SELECT verdicts.*, text, edit FROM verdicts LEFT JOIN edits ON edits.hash = verdicts.source
+JOIN sources ON sources.hash = IFNULL(edits.source, verdicts.source) WHERE id = (
+    SELECT MAX(id) FROM verdicts AS other
+    WHERE other.problem = verdicts.problem AND other.target = verdicts.target
+      AND other.fingerprint = verdicts.fingerprint AND other.source = verdicts.source);"""
 _SCHEMA = f"""
 CREATE TABLE sources (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE verdicts (
-    id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, source TEXT NOT NULL REFERENCES sources,
+    id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, source TEXT NOT NULL,
     problem TEXT NOT NULL, target TEXT NOT NULL, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
     speedup REAL, low REAL, body TEXT NOT NULL);
 CREATE INDEX by_problem ON verdicts (problem, target, fingerprint, source, id);
 {_SAMPLES}
--- The last verdict on each kernel: a later measurement replaces a lucky earlier one.
-CREATE VIEW latest AS SELECT verdicts.*, text FROM verdicts JOIN sources ON hash = source WHERE id = (
-    SELECT MAX(id) FROM verdicts AS other
-    WHERE other.problem = verdicts.problem AND other.target = verdicts.target
-      AND other.fingerprint = verdicts.fingerprint AND other.source = verdicts.source);
+{_LATEST}
 """
 _UPGRADES = {
     # Where a sample came from was said by the beginning of its run's name; training's steps began with 1.
@@ -65,6 +73,7 @@ INSERT INTO samples SELECT
     CASE WHEN run GLOB 'search *' THEN substr(run, 8) WHEN run GLOB 'eval *' THEN substr(run, 6) ELSE run END,
     step, position, policy, prompt, reward, 0, verdict FROM former;
 DROP TABLE former;""",
+    2: f"DROP VIEW latest;{_LATEST}",
 }
 """What makes an archive of each former format one of the next."""
 _REMEDIES = {
@@ -159,17 +168,19 @@ class Archive:
         if (verdict.problem, verdict.target) != (candidate.problem, candidate.target):
             raise ValueError(f"verdict on {verdict.problem.name} given for {candidate.problem.name}")
         sample = None if origin is None else msgspec.convert(origin, Origin)
-        source = digest(candidate.source)
+        source, kernel, edit = digest(candidate.source), candidate.kernel_hash, candidate.edit
         # A verdict read back from the worker's cache is the same measurement.
         body = to_json(msgspec.structs.replace(verdict, cached=False, seconds={}))
         timing = verdict.timing
         with self._faults(), self._transaction():
             self._db.execute("INSERT OR IGNORE INTO sources VALUES (?, ?)", (source, candidate.source))
-            identity = digest(source, body)
+            if edit:
+                self._db.execute("INSERT OR IGNORE INTO edits VALUES (?, ?, ?)", (kernel, source, to_json(edit)))
+            identity = digest(kernel, body)
             self._db.execute(
                 "INSERT OR IGNORE INTO verdicts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(identity, source, verdict.problem.name, verdict.target),
+                    *(identity, kernel, verdict.problem.name, verdict.target),
                     *(verdict.environment.fingerprint, verdict.status.value),
                     *((timing.speedup, timing.low) if timing else (None, None)),
                     body,
@@ -220,14 +231,21 @@ class Archive:
         place = (origin.kind, origin.run, origin.step, origin.index)
         return next((self.read(body) for (body,) in self.rows(query, place)), None)
 
-    def source(self, source_hash: str) -> str:
-        """The source with that hash; HarnessFault where it was never added."""
-        for (text,) in self.rows("SELECT text FROM sources WHERE hash = ?", (source_hash,)):
+    def source(self, kernel_hash: str) -> str:
+        """The source with that hash, or of the edited kernel with it; HarnessFault where it was never added."""
+        edited = "SELECT source FROM edits WHERE hash = :hash"
+        query = f"SELECT text FROM sources WHERE hash = IFNULL(({edited}), :hash)"
+        for (text,) in self.rows(query, {"hash": kernel_hash}):
             return text
         raise HarnessFault(
-            f"archive {self.path} holds no source {source_hash[:12]}",
+            f"archive {self.path} holds no source {kernel_hash[:12]}",
             "The results that name it belong to another archive: evaluate this one",
         )
+
+    def edit(self, kernel_hash: str) -> Edit | None:
+        """The edit that makes the kernel with that hash; None where it is as its source compiles."""
+        rows = self.rows("SELECT edit FROM edits WHERE hash = ?", (kernel_hash,))
+        return edit_from_json(rows[0][0]) if rows else None
 
     def read(self, body: str) -> Verdict:
         """A row's verdict."""

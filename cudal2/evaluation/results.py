@@ -24,8 +24,9 @@ _TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one problem in one environment.
 
-    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is the hash of the source that was measured and
-    `origin` the problem it was archived for; `considered` the hashes of all sources that it was chosen from.
+    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is the hash of the kernel that was measured, of its source
+    or of source and edit, and `origin` the problem it was archived for; `considered` the hashes of all kernels that it
+    was chosen from.
     """
 
     problem: Problem

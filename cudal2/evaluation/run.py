@@ -25,15 +25,15 @@ from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, load, save
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem
-from cudal2.records import STRICT, Candidate, Environment, Verdict, digest
+from cudal2.records import STRICT, Candidate, Environment, Verdict
 from cudal2.target import find
 from cudal2.worker.pool import Pool
 
 Sampler = Callable[[Problem, Comparable, Environment], Sequence[str]]
 """New sources for a problem from a policy ("" where a completion holds none), which may be shown what is archived."""
 
-Sources = dict[str, Problem]
-"""Sources worth trying for a problem, its own best first, with the problem each was archived for."""
+Candidates = dict[Candidate, Problem]
+"""Kernels worth trying for a problem, its own best first, with the problem each was archived for."""
 
 AT_ONCE = 64
 """Shapes in a batch."""
@@ -109,23 +109,23 @@ def run(
 
     with shown.bar:
         for start in range(0, len(chosen), AT_ONCE):
-            new: dict[Problem, Sources] = {}
+            new: dict[Problem, Candidates] = {}
             for problem in chosen[start : start + AT_ONCE]:
-                sources = _sources(problem, kernels, config)
-                if sampler and not sources:
+                candidates = _candidates(problem, kernels, config)
+                if sampler and not candidates:
                     try:
                         _sample(problem, sampler, select, kernels, environment)
                     except judging.NothingJudged:
                         keep(problem, None)
                         continue
-                    sources = _sources(problem, kernels, config)
+                    candidates = _candidates(problem, kernels, config)
                 row = rows.get((problem, environment.fingerprint))
-                if row is None or row.considered != _hashes(sources):
-                    new[problem] = sources
+                if row is None or row.considered != _hashes(candidates):
+                    new[problem] = candidates
                 else:
                     found[problem] = row
                     shown.add(problem, row)
-            _measure(new, config.target, environment, select, report, keep)
+            _measure(new, environment, select, report, keep)
     save_all()
     return [found[problem] for problem in chosen if problem in found]
 
@@ -155,17 +155,18 @@ def sampler(config: EvalConfig) -> Sampler:
     return sample
 
 
-def _sources(problem: Problem, kernels: Comparable, config: EvalConfig) -> Sources:
+def _candidates(problem: Problem, kernels: Comparable, config: EvalConfig) -> Candidates:
     best = kernels.ranked(problem, config.finalists)
     near = selection.nearest(kernels, problem, config.neighbours) if config.neighbours else []
-    found: Sources = {}
+    found: Candidates = {}
     for entry in best + near:
-        found.setdefault(entry.source, entry.verdict.problem)
+        candidate = Candidate(entry.source, problem, kernels.target, edit=entry.edit)
+        found.setdefault(candidate, entry.verdict.problem)
     return found
 
 
-def _hashes(sources: Sources) -> tuple[str, ...]:
-    return tuple(sorted(digest(source) for source in sources))
+def _hashes(candidates: Candidates) -> tuple[str, ...]:
+    return tuple(sorted(candidate.kernel_hash for candidate in candidates))
 
 
 def _sample(problem: Problem, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> None:
@@ -180,8 +181,7 @@ def _sample(problem: Problem, sampler: Sampler, select: Pool, kernels: Comparabl
 
 
 def _measure(
-    new: dict[Problem, Sources],
-    target: str,
+    new: dict[Problem, Candidates],
     environment: Environment,
     select: Pool,
     report: Pool,
@@ -197,17 +197,16 @@ def _measure(
         problem = candidate.problem
         if verdict is None:
             return keep(problem, None)
-        origin = new[problem][candidate.source]
+        origin = new[problem][candidate]
         fields = {"status": verdict.status.value, "timings": verdict.timings}
-        keep(problem, row(problem, kernel=digest(candidate.source), origin=origin, **fields))
+        keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields))
 
     for problem in new:
         if not new[problem]:
             keep(problem, row(problem, status=NOTHING_ARCHIVED))
-    asked = [Candidate(source, problem, target) for problem in new if len(new[problem]) > 1 for source in new[problem]]
+    asked = [candidate for rivals in new.values() if len(rivals) > 1 for candidate in rivals]
     lows = {
         one: verdict.timing.low if verdict and verdict.timing else -math.inf
         for one, verdict in zip(asked, select.evaluate(asked))
     }
-    every = ([Candidate(source, problem, target) for source in new[problem]] for problem in new if new[problem])
-    report.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in every], judged)
+    report.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in new.values() if rivals], judged)

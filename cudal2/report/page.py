@@ -21,7 +21,7 @@ from cudal2.archive.records import Kind, Sample
 from cudal2.archive.store import Archive
 from cudal2.evaluation import results
 from cudal2.problem import Problem
-from cudal2.records import HarnessFault, Status, Timing
+from cudal2.records import Edit, HarnessFault, Status, Timing
 from cudal2.report import figures
 from cudal2.report.figures import Step, mean, thirds
 
@@ -139,17 +139,20 @@ def _steps(samples: Any) -> list[Step]:
 
 def _kernels(archive: Archive, fingerprint: str, rows: Sequence[results.Row]) -> list[dict[str, Any]]:
     """The best kernel of each problem, greatest speedup first: as evaluated, else as archived."""
-    best: dict[Problem, tuple[str, Timing | None]] = {
-        row.problem: (archive.source(row.kernel), row.timing) for row in rows if row.timing
+    best: dict[Problem, tuple[str, Edit | None, Timing | None]] = {
+        row.problem: (archive.source(row.kernel), archive.edit(row.kernel), row.timing) for row in rows if row.timing
     }
     archived = Comparable(archive, archive.target(fingerprint), fingerprint)
     for problem in archived.problems():
         entry = archived.best(problem)
         if entry and problem not in best:
-            best[problem] = entry.source, entry.verdict.timing
+            best[problem] = entry.source, entry.edit, entry.verdict.timing
     found = [
-        {"problem": p, "source": source, "timing": timing, "gflops": p.flop / timing.candidate_us / 1e3}
-        for p, (source, timing) in best.items()
+        {
+            **{"problem": problem, "source": source, "edit": edit.name if edit else "", "timing": timing},
+            "gflops": problem.flop / timing.candidate_us / 1e3,
+        }
+        for problem, (source, edit, timing) in best.items()
         if timing
     ]
     return sorted(found, key=lambda kernel: -kernel["timing"].low)

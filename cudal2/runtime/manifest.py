@@ -17,7 +17,7 @@ FILE = "manifest.json"
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One problem's kernel. `timing` is against the fastest baseline; `dispatch` says whether it was
     surely faster than that, without which the problem is left to torch. `source` and `library`
-    are files; `sha256` is the library's digest in hex."""
+    are files, and so is `edit` where the source's built code was edited; `sha256` is the library's digest in hex."""
 
     problem: Problem
     source: str
@@ -25,6 +25,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     timing: Timing
     dispatch: bool
+    edit: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,7 @@ def read(folder: Path) -> Manifest:
     if manifest.version != VERSION:
         raise HarnessFault(f"{path} has format {manifest.version}, not {VERSION}", "Export again")
     for kernel in manifest.kernels:
-        for name in (kernel.source, kernel.library):
+        for name in (kernel.source, kernel.library, kernel.edit):
             if not _within(name):
                 raise HarnessFault(
                     f"{path} names {name!r}, which is not inside its folder",

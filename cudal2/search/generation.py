@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import count, groupby
 
 from cudal2.config import SearchMethodConfig
-from cudal2.records import Candidate, digest
+from cudal2.records import Candidate
 from cudal2.search.proposer import Proposer, Task, Trial, Trials
 
 
@@ -36,12 +36,12 @@ def missing(
     if not proposed:
         return None
     judged = {trial.source_hash for trial in here}
-    new = [candidate for candidate in proposed if digest(candidate.source) not in judged][: size - len(here)]
+    new = [candidate for candidate in proposed if candidate.kernel_hash not in judged][: size - len(here)]
     # A proposer that was changed meanwhile proposes otherwise; what was judged keeps its place all the same.
     taken = {trial.index for trial in here}
     places = (index for index in count() if index not in taken)
     return {
-        candidate: Trial(proposed[candidate], generation, index, digest(candidate.source))
+        candidate: Trial(proposed[candidate], generation, index, candidate.kernel_hash)
         for candidate, index in zip(new, places)
     }
 

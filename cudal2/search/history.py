@@ -77,7 +77,7 @@ class History(msgspec.Struct, frozen=True):
         """The kernels of these trials with their verdicts, but for those of another environment."""
         found = [(trial, self.verdict(problem, trial)) for trial in trials]
         return [
-            Entry(self.archive.source(trial.source_hash), verdict)
+            Entry(self.archive.source(trial.source_hash), verdict, self.archive.edit(trial.source_hash))
             for trial, verdict in found
             if verdict and verdict.environment == self.environment
         ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from specimens import ELSEWHERE, HERE, PROBLEM, candidate, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, verdict
 
 from cudal2.archive import selection, store
 from cudal2.archive.comparable import Comparable
@@ -51,6 +51,33 @@ def test_returns_the_verdict_and_source_it_was_given(archive):
     assert archive.source(found.source_hash) == given.source
     with pytest.raises(HarnessFault, match="no source 123"):
         archive.source("123")
+
+
+def test_an_edited_kernel_is_one_of_its_own_and_names_its_source(archive):
+    """It ranks beside its source; what an author of sources is shown leaves it out."""
+    plain, fast, slow = candidate("a"), edited("a"), edited("a", end=5)
+    for one, speedup in ((plain, 1.2), (fast, 1.5), (slow, 1.1)):
+        archive.add(verdict(one, speedup), one, None)
+    ranked = kernels(archive).ranked(PROBLEM)
+    assert [entry.edit for entry in ranked] == [fast.edit, None, slow.edit]
+    assert {entry.source for entry in ranked} == {plain.source}
+    assert archive.source(fast.kernel_hash) == archive.source(plain.kernel_hash) == plain.source
+    assert (archive.edit(fast.kernel_hash), archive.edit(plain.kernel_hash)) == (fast.edit, None)
+    shown = selection.exemplars(kernels(archive), PROBLEM, 9, random.Random(0))
+    assert [entry.edit for entry in shown] == [None]
+
+
+def test_an_edited_kernel_has_its_last_verdict_and_its_failures_teach_no_author(archive):
+    plain, changed = candidate("a"), edited("a")
+    archive.add(verdict(plain, 1.0), plain, None)
+    for speedup in (2.0, 1.5):
+        archive.add(verdict(changed, speedup), changed, origin())
+    best = kernels(archive).best(PROBLEM)
+    assert (best.edit, best.verdict.speedup) == (changed.edit, 1.5)
+    assert [sample.source_hash for sample in archive.samples("train")] == [changed.kernel_hash]
+    archive.add(verdict(changed, None, status=Status.REJECTED), changed, None)
+    assert kernels(archive).best(PROBLEM).edit is None
+    assert selection.failures(kernels(archive), PROBLEM, 9) == []
 
 
 def test_best_is_the_greatest_lower_bound_among_correct_kernels(archive):

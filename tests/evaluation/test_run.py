@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fakes import Says, save_policy
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, timing, verdict
 
 from cudal2 import policy
 from cudal2.archive import Archive
@@ -68,6 +68,21 @@ def test_the_reported_figure_is_the_judges_not_the_lucky_one(run, archive):
     (row,) = run([PROBLEM], judge)
     assert row.timing.speedup == 1.1
     assert [c.source for c in judge.asked] == [candidate("a").source]
+
+
+def test_an_edited_kernel_competes_with_its_source_and_is_reported_by_its_own_hash(run, archive):
+    plain, changed = put(archive, "a", 1.2), edited("a")
+    archive.add(verdict(changed, 1.1), changed, None)
+
+    def look(one):
+        return verdict(one, 1.5 if one.edit else 1.0)
+
+    select = Says(look, HERE)
+    (row,) = run([PROBLEM], Says(look, HERE), select)
+    assert (row.kernel, row.timing.speedup) == (changed.kernel_hash, 1.5)
+    assert set(row.considered) == {plain.kernel_hash, changed.kernel_hash}
+    (again,) = run([PROBLEM], Says(lambda one: pytest.fail("measured again"), HERE), select)
+    assert again == row
 
 
 def test_the_best_of_a_neighbour_wins_where_it_is_faster_here(run, archive):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fakes import Says
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, verdict
 
 from cudal2 import report
 from cudal2.archive import Archive
@@ -75,6 +75,15 @@ def folder(tmp_path_factory):
 def text(folder):
     assert report.run(folder) == folder / "report.html"
     return (folder / "report.html").read_text()
+
+
+def test_an_edited_kernel_is_shown_with_the_name_of_its_edit(tmp_path):
+    make(tmp_path)
+    changed = edited("the fastest")
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        archive.add(verdict(changed, 99.0), changed, None)
+    text = report.run(tmp_path).read_text()
+    assert changed.source in Page(text).sources and text.count(changed.edit.name) == 1
 
 
 def test_a_source_from_a_model_stays_text(text):

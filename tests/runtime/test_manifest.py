@@ -20,7 +20,7 @@ def naming(folder, place, field: str, name: str):
     return place
 
 
-@pytest.mark.parametrize("field", ["library", "source"])
+@pytest.mark.parametrize("field", ["library", "source", "edit"])
 @pytest.mark.parametrize("name", ["/tmp/x.so", "//x.so", "../x.so", "..", "libraries/../../x.so", "x\0.so"])
 def test_a_manifest_names_nothing_outside_its_folder(folder, tmp_path, field, name):
     with pytest.raises(HarnessFault, match="not inside its folder"):
