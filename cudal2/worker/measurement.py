@@ -108,8 +108,8 @@ class Sides(Protocol):
 def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Timing:
     """Time a candidate against baseline `name` in pairs of batches until that is `timing.enough`.
 
-    Where inputs are perturbed in batches of their own, these come at moments that the candidate cannot know, and the
-    last of them after the last pair. Raises CandidateFailed, HarnessFault.
+    Where inputs are perturbed in batches of their own, these come at moments that the candidate cannot know: also after
+    the last pair. Raises CandidateFailed, HarnessFault.
     """
     candidate: list[float] = []
     baseline: list[float] = []
