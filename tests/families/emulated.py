@@ -10,14 +10,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from cudal2.problem import Layout, Problem
+from cudal2.problem import Problem, parse
 
 SIMT = Path(__file__).parent / "simt"
 HEAD = 16384
+_KEPT = tempfile.TemporaryDirectory(prefix="cudal2-emulated-")
 INSTRUCTIONS = {
     r"cp\.async\.cg": "copy",
     r"cp\.async\.commit_group": "commit",
@@ -70,14 +74,24 @@ def _parenthesised(text: str, start: int) -> tuple[str, int]:
     return text[start : end - 1], end
 
 
-def build(source: str, folder: Path) -> Path:
-    """A shared library of the emulated kernel; CalledProcessError where it does not compile."""
-    path = folder / "kernel.cpp"
+@cache
+def build(source: str) -> Path:
+    """A shared library of the emulated kernel, built once; CalledProcessError where it does not compile."""
+    folder = Path(tempfile.mkdtemp(dir=_KEPT.name))
+    path, library = folder / "kernel.cpp", folder / "kernel.so"
     path.write_text(translate(source))
-    library = folder / "kernel.so"
     flags = ["-std=c++17", "-O1", "-march=native", "-w", "-fPIC", "-shared", "-fno-strict-aliasing"]
     subprocess.run(["g++", *flags, "-I", SIMT, path, "-o", library], check=True, capture_output=True, text=True)
     return library
+
+
+class Run(NamedTuple):
+    """One call of an emulated kernel: the problem, whether asynchronous copies arrive at once instead of when they are
+    waited for, and the device's multiprocessors."""
+
+    problem: Problem
+    eager: bool
+    multiprocessors: int = 5
 
 
 def fenced(size: int) -> tuple[np.ndarray, mmap.mmap]:
@@ -90,14 +104,13 @@ def fenced(size: int) -> tuple[np.ndarray, mmap.mmap]:
     return np.frombuffer(memory, np.uint8, size, whole - size), memory
 
 
-def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int, shared_limit: int) -> str:
+def multiply(library: Path, run: Run, shared_limit: int) -> str:
     """Runs the kernel twice on small integers, where every result is exact; what is wrong, or empty.
 
-    `eager` lets asynchronous copies arrive at once instead of when they are waited for. A kernel that writes outside
-    its buffers or waits for ever ends the process: use `judge`.
+    A kernel that writes outside its buffers or waits for ever ends the process: use `judge`.
     """
-    kernel = ctypes.CDLL(str(library))
-    kernel.simt_set(int(eager), multiprocessors, ctypes.c_long(shared_limit))
+    kernel, problem = ctypes.CDLL(str(library)), run.problem
+    kernel.simt_set(int(run.eager), run.multiprocessors, ctypes.c_long(shared_limit))
     kernel.simt_conflicts.restype = ctypes.c_long
     bytes_needed = 0
     if hasattr(kernel, "hgemm_workspace"):
@@ -133,17 +146,26 @@ def multiply(library: Path, problem: Problem, eager: bool, multiprocessors: int,
     return f"{conflicts} bank conflicts of ldmatrix" if conflicts else ""
 
 
-def judge(library: Path, problem: Problem, eager: bool, multiprocessors: int = 5, shared_limit: int = 227 << 10) -> str:
-    """`multiply` in a process of its own; how that ended, if it did not end well."""
-    arguments = [library, problem.layout, problem.m, problem.n, problem.k, int(eager), multiprocessors, shared_limit]
-    command = [sys.executable, "-m", "families.emulated", *map(str, arguments)]
+def judge(library: Path, runs: list[Run], shared_limit: int = 227 << 10) -> str:
+    """`multiply` of one run after the other, in a process of their own; what is wrong with the first that is, or empty.
+
+    A process that did not end well is said to have ended with its exit code.
+    """
+    said = [f"{run.problem.name} {int(run.eager)} {run.multiprocessors}" for run in runs]
+    command = [sys.executable, "-m", "families.emulated", str(library), str(shared_limit), *said]
     here = Path(__file__)
     environment = {**os.environ, "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here.parents[2]}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     return done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}: {done.stderr[-500:]}"
 
 
+def main(library: str, shared_limit: str, *runs: str) -> None:
+    for name, eager, multiprocessors in map(str.split, runs):
+        run = Run(parse(name), eager == "1", int(multiprocessors))
+        if found := multiply(Path(library), run, int(shared_limit)):
+            print(f"{name}: {found}")
+            return
+
+
 if __name__ == "__main__":
-    layout: Layout = "nn" if sys.argv[2] == "nn" else "tn"
-    m, n, k, eager, multiprocessors, shared_limit = map(int, sys.argv[3:])
-    print(multiply(Path(sys.argv[1]), Problem(m, n, k, layout), bool(eager), multiprocessors, shared_limit))
+    main(*sys.argv[1:])

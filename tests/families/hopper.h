@@ -57,9 +57,11 @@ struct Block {
     std::map<int, uint64_t> variables;  // of static shared memory, by line
 };
 struct Store { Map map; Block* block; uint32_t from; int x, y; bool read; };
+using Stack = std::unique_ptr<char[]>;
+constexpr size_t STACK = 48 << 10;
 struct Thread {
     ucontext_t context;
-    std::vector<char> stack;
+    Stack stack;
     int index;
     Block* block;
     bool done = false;
@@ -85,6 +87,7 @@ inline std::string report;
 inline bool failed;
 inline long progress;
 inline std::vector<std::function<void()>> flights;  // loads on their way
+inline std::vector<Stack> spare;  // stacks of threads that have ended: fresh ones cost more than what runs on them
 inline std::vector<std::shared_ptr<Store>> leaving;  // stores whose shared memory has not been read yet
 inline std::mt19937 rng(1);
 inline int processors = 3;
@@ -371,10 +374,12 @@ inline std::unique_ptr<Cluster> start(int first, int threads, size_t shared, int
         for (int t = 0; t < threads; ++t) {
             c->threads.push_back(std::make_unique<Thread>());
             Thread* thread = c->threads.back().get();
-            thread->index = t, thread->block = b, thread->stack.resize(48 << 10);
+            thread->index = t, thread->block = b;
+            if (spare.empty()) spare.emplace_back(new char[STACK]);
+            thread->stack = std::move(spare.back()), spare.pop_back();
             getcontext(&thread->context);
-            thread->context.uc_stack.ss_sp = thread->stack.data();
-            thread->context.uc_stack.ss_size = thread->stack.size();
+            thread->context.uc_stack.ss_sp = thread->stack.get();
+            thread->context.uc_stack.ss_size = STACK;
             thread->context.uc_link = &scheduler;
             makecontext(&thread->context, trampoline, 0);
         }
@@ -408,16 +413,13 @@ inline int launch(unsigned grid, int threads, size_t shared, int cluster_size, s
                 if (!self->done) swapcontext(&scheduler, &self->context);
             }
             if (!c->alive)
-                for (auto& t : c->threads) t->stack = {};
+                for (auto& t : c->threads) spare.push_back(std::move(t->stack));
         }
-        for (size_t f = 0; f < flights.size() && !failed;)
-            if (rng() % 2) {
-                auto flight = flights[f];
-                flights.erase(flights.begin() + f);
-                flight();
-            } else {
-                ++f;
-            }
+        size_t kept = 0;
+        for (size_t f = 0; f < flights.size() && !failed; ++f)
+            if (rng() % 2) flights[f]();
+            else std::swap(flights[kept++], flights[f]);
+        if (!failed) flights.resize(kept);
         for (size_t s = 0; s < leaving.size() && !failed;)
             if (rng() % 3 == 0) {
                 finish_store(*leaving[s]);

@@ -97,7 +97,7 @@ def _launch_together(found: re.Match[str]) -> str:
     return f"return emu::launch_together({grid}, {threads}, {shared}, [=] {{ {kernel}({arguments}); }});"
 
 
-FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC"]
+FLAGS = ["-std=c++17", "-O1", "-march=native", "-w", "-fPIC"]
 _KEPT = tempfile.TemporaryDirectory(prefix="cudal2-hopper-")
 
 
@@ -109,9 +109,10 @@ def _precompiled() -> Path:
     return header.parent
 
 
-def build(source: str, folder: Path) -> ctypes.CDLL:
-    """The translated source as a library with `hgemm`, built in that folder."""
-    path = folder / "emulated.cpp"
+@cache
+def build(source: str) -> ctypes.CDLL:
+    """The translated source as a library with `hgemm`, built once."""
+    path = Path(tempfile.mkdtemp(dir=_KEPT.name)) / "emulated.cpp"
     path.write_text(translate(source))
     command = ["g++", *FLAGS, "-shared", "-I", _precompiled(), path, "-o", path.with_suffix(".so")]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -40,17 +40,17 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
 
 
 @each_emulated
-def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout, tmp_path: Path) -> None:
+def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout) -> None:
     """In turn with copies that arrive early and late, on devices of few and of many multiprocessors."""
     rng = random.Random(f"shapes {family.name} {layout}")
     for round, knobs in enumerate(some_settings(family, layout, 2, seed=2)):
-        library = emulated.build(corpus.render(family, knobs, layout), tmp_path)
+        runs = []
         for most, deep in ((3, 3), (16, 8), (4, 90)):
             m, n = (8 * rng.randint(1, most) for _ in range(2))
             problem = Problem(m, n, 8 * rng.randint(1, deep), layout)
-            verdict = emulated.judge(library, problem, eager=round == 0, multiprocessors=rng.choice((1, 5, 13)))
-            assert not verdict, f"{problem.name} {knobs}: {verdict}"
-        (tmp_path / "kernel.so").unlink()
+            runs.append(emulated.Run(problem, eager=round == 0, multiprocessors=rng.choice((1, 5, 13))))
+        found = emulated.judge(emulated.build(corpus.render(family, knobs, layout)), runs)
+        assert not found, f"{knobs}: {found}"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layo
         ("while (read_flag(semaphores + tile) != split) {}", ";"),
     ],
 )
-def test_the_emulation_notices(broken: str, instead: str, tmp_path: Path) -> None:
+def test_the_emulation_notices(broken: str, instead: str) -> None:
     """One fault at a time in a kernel that is right without it."""
     knobs: Knobs = {"bm": 64, "bn": 32, "bk": 32, "warps_m": 2, "warps_n": 2, "stages": 3, "shared": "swizzled"}
     knobs |= {"fragments": "double", "splits": 3, "reduction": "turns", "order": "splits first", "raster": "rows"}
@@ -79,21 +79,20 @@ def test_the_emulation_notices(broken: str, instead: str, tmp_path: Path) -> Non
     assert source.count(broken)
     if instead == ";":  # without waiting, the order of the blocks must be another for it to show
         source = source.replace("split = blockIdx.x % splits", "split = splits - 1 - blockIdx.x % splits")
-    library = emulated.build(source.replace(broken, instead), tmp_path)
-    assert emulated.judge(library, problem, False) or emulated.judge(library, problem, True)
+    runs = [emulated.Run(problem, eager) for eager in (False, True)]
+    assert emulated.judge(emulated.build(source.replace(broken, instead)), runs)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90a"])
 @pytest.mark.parametrize("name", ["multistage", "splitk", "streamk", "wmma"])
-def test_settings_ask_for_no_more_shared_memory_than_there_is(target: str, name: str, tmp_path: Path) -> None:
+def test_settings_ask_for_no_more_shared_memory_than_there_is(target: str, name: str) -> None:
     """The rule and the source must count alike: the largest of many settings is launched."""
     family = on(target, name)
     settings = some_settings(family, "nn", 60, seed=3)
     largest = max(settings, key=lambda k: int(k.get("stages", k.get("buffers", 1))) * (int(k["bm"]) + int(k["bn"])))
-    library = emulated.build(corpus.render(family, largest, "nn"), tmp_path)
-    assert not emulated.judge(library, Problem(8, 8, 8, "nn"), True, shared_limit=corpus.SHARED_MEMORY[target] << 10), (
-        largest
-    )
+    library = emulated.build(corpus.render(family, largest, "nn"))
+    runs = [emulated.Run(Problem(8, 8, 8, "nn"), eager=True)]
+    assert not emulated.judge(library, runs, shared_limit=corpus.SHARED_MEMORY[target] << 10), largest
 
 
 def test_what_fits_a_large_device_may_be_refused_on_a_small_one() -> None:

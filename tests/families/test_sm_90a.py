@@ -133,10 +133,10 @@ def disassemble(cubin: Path) -> str:
 
 
 @each_raw_family
-def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout, tmp_path: Path) -> None:
+def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout) -> None:
     rng = random.Random(f"shapes {family.name} {layout}")
     (knobs,) = some_settings(family, layout, 1, seed=3)
-    library = hopper.build(corpus.render(family, knobs, layout), tmp_path)
+    library = hopper.build(corpus.render(family, knobs, layout))
     for shape in (shape_of_some_tiles(rng, knobs), (8, 8, 8)):
         problem = Problem(*shape, layout)
         assert hopper.run(library, problem, seed=rng.randint(0, 999), processors=rng.randint(1, 6)) == "", (
@@ -147,12 +147,10 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, 
 
 @pytest.mark.slow
 @each_raw_family
-def test_many_settings_are_correct(family: Family, layout: Layout, tmp_path: Path) -> None:
+def test_many_settings_are_correct(family: Family, layout: Layout) -> None:
     rng = random.Random(f"many {family.name} {layout}")
-    for i, knobs in enumerate(some_settings(family, layout, 10, seed=4)):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        library = hopper.build(corpus.render(family, knobs, layout), folder)
+    for knobs in some_settings(family, layout, 10, seed=4):
+        library = hopper.build(corpus.render(family, knobs, layout))
         for _ in range(3):
             shape = shape_of_some_tiles(rng, knobs)
             assert hopper.run(library, Problem(*shape, layout), rng.randint(0, 999), rng.randint(1, 6)) == "", (
@@ -174,11 +172,11 @@ def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int
     ],
     ids=lambda knobs: " ".join(map(str, knobs.values())),
 )
-def test_all_blocks_of_a_tile_add_up_their_share(knobs: Knobs, tmp_path: Path) -> None:
+def test_all_blocks_of_a_tile_add_up_their_share(knobs: Knobs) -> None:
     """Where they all get to run, and where they must do without a split because they would not."""
     member = family("split_k")
     small = {"tile_m": 64, "tile_n": 64, "stages": 2, "consumers": 1, "reduce": "all"}
-    library = hopper.build(corpus.render(member, setting(member, **small | knobs), "tn"), tmp_path)
+    library = hopper.build(corpus.render(member, setting(member, **small | knobs), "tn"))
     for seed, (shape, processors) in enumerate([((136, 72, 456), 32), ((136, 72, 456), 5), ((200, 24, 72), 32)]):
         assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
@@ -201,10 +199,10 @@ def test_all_blocks_of_a_tile_add_up_their_share(knobs: Knobs, tmp_path: Path) -
     ],
     ids=["early release", "deaf peer", "stride", "swizzle", "proxy fence", "flag"],
 )  # fmt: skip
-def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed: str, tmp_path: Path) -> None:
+def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed: str) -> None:
     source = corpus.render(family(name), setting(family(name), step=64, **knobs) | {"style": "plain"}, "tn")
     assert found in source
-    library = hopper.build(source.replace(found, changed), tmp_path)
+    library = hopper.build(source.replace(found, changed))
     problem = Problem(264, 520, 712, "tn")
     assert any(hopper.run(library, problem, seed, processors=1 + seed) for seed in range(3))
 
@@ -218,20 +216,20 @@ def test_the_emulation_sees_faults(name: str, knobs: Knobs, found: str, changed:
     ],
     ids=["staggered", "staggered, nothing in flight", "ping-pong"],
 )
-def test_two_warpgroups_that_store_at_different_times(knobs: Knobs, tmp_path: Path) -> None:
+def test_two_warpgroups_that_store_at_different_times(knobs: Knobs) -> None:
     """Also where all of k is shorter than the lead of one of them."""
     member = family("warp_specialised")
-    library = hopper.build(corpus.render(member, setting(member, tile_n=64, **knobs), "tn"), tmp_path)
+    library = hopper.build(corpus.render(member, setting(member, tile_n=64, **knobs), "tn"))
     for seed, (shape, processors) in enumerate([((8, 8, 8), 2), ((520, 264, 320), 2), ((648, 200, 128), 5)]):
         assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
 
 @pytest.mark.parametrize("tiles", ["last wave shared", "two waves shared"])
-def test_stream_k_with_fewer_steps_to_share_than_blocks(tiles: str, tmp_path: Path) -> None:
+def test_stream_k_with_fewer_steps_to_share_than_blocks(tiles: str) -> None:
     """A block whose share would be empty must not be waited for."""
     member = family("stream_k")
     knobs = setting(member, tile_n=64, stages=2, least=4, tiles=tiles)
-    library = hopper.build(corpus.render(member, knobs, "tn"), tmp_path)
+    library = hopper.build(corpus.render(member, knobs, "tn"))
     for seed, (shape, processors) in enumerate([((896, 64, 128), 6), ((1152, 64, 256), 8), ((640, 128, 72), 9)]):
         assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
@@ -245,10 +243,10 @@ def test_stream_k_with_fewer_steps_to_share_than_blocks(tiles: str, tmp_path: Pa
     ],
     ids=["one slab", "free", "four slabs"],
 )
-def test_a_panel_of_b_stays_or_streams(layout: Layout, knobs: Knobs, tmp_path: Path) -> None:
+def test_a_panel_of_b_stays_or_streams(layout: Layout, knobs: Knobs) -> None:
     """K up to and beyond what stays; few enough blocks that one walks from panel to panel, mid-panel to mid-panel."""
     member = family("resident")
-    library = hopper.build(corpus.render(member, setting(member, **{"tile_n": 64} | knobs), layout), tmp_path)
+    library = hopper.build(corpus.render(member, setting(member, **{"tile_n": 64} | knobs), layout))
     seed = 0
     for shape in ((8, 8, 8), (72, 136, 72), (200, 136, 320), (8, 328, 128), (648, 200, 64), (520, 264, 136)):
         for processors in (1, 2, 5):
@@ -272,14 +270,12 @@ def test_a_panel_of_b_stays_or_streams(layout: Layout, knobs: Knobs, tmp_path: P
     ],
     ids=["early release", "one of two", "in flight", "turns while streaming", "buffer"],
 )  # fmt: skip
-def test_the_emulation_sees_faults_of_a_resident_panel(
-    knobs: Knobs, k: int, found: str, changed: str, tmp_path: Path
-) -> None:
+def test_the_emulation_sees_faults_of_a_resident_panel(knobs: Knobs, k: int, found: str, changed: str) -> None:
     member = family("resident")
     small = {"tile_n": 128, "k_resident": 128, "style": "plain"}
     source = corpus.render(member, setting(member, **small | knobs), "tn")
     assert found in source
-    library = hopper.build(source.replace(found, changed), tmp_path)
+    library = hopper.build(source.replace(found, changed))
     assert any(hopper.run(library, Problem(520, 264, k, "tn"), seed, processors=1 + seed) for seed in range(3))
 
 
@@ -317,10 +313,10 @@ def test_only_clusters_of_more_than_eight_are_asked_for(name: str, knobs: Knobs,
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.values())),
 )
-def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, knobs: Knobs, tmp_path: Path) -> None:
+def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, knobs: Knobs) -> None:
     """Also with fewer steps of k than blocks, and with tiles beyond the edges of C."""
     member = family(name)
-    library = hopper.build(corpus.render(member, setting(member, stages=2, **knobs), layout), tmp_path)
+    library = hopper.build(corpus.render(member, setting(member, stages=2, **knobs), layout))
     for seed, shape in enumerate([(8, 8, 8), (136, 72, 1096), (264, 136, 200)]):
         problem = Problem(*shape, layout)
         assert hopper.run(library, problem, seed, processors=1 + seed) == "", shape
@@ -345,14 +341,12 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, 
     ],
     ids=["impatient", "too few bytes", "too many bytes", "whose", *["early push"] * 3, "no room", "early exit"],
 )  # fmt: skip
-def test_the_emulation_sees_faults_of_pushed_sums(
-    name: str, knobs: Knobs, found: str, changed: str, tmp_path: Path
-) -> None:
+def test_the_emulation_sees_faults_of_pushed_sums(name: str, knobs: Knobs, found: str, changed: str) -> None:
     member = family(name)
     small = {"tile_n": 64, "stages": 2, "style": "plain"}
     source = corpus.render(member, setting(member, **small | knobs), "tn")
     assert found in source
-    library = hopper.build(source.replace(found, changed), tmp_path)
+    library = hopper.build(source.replace(found, changed))
     shapes = [(264, 136, 64), (264, 136, 1096)]
     assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + seed % 3) for seed in range(8) for shape in shapes)
 

@@ -14,6 +14,8 @@ from cudal2.worker.sandbox import jail
 KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cpp"))
 PROBLEM = "128_96_160_tn_f32"
 
+pytestmark = pytest.mark.alone
+
 
 def directive(text: str, name: str, default: str) -> str:
     found = re.search(rf"^// {name}: (.+)$", text, re.MULTILINE)

@@ -217,9 +217,10 @@ def test_stopped_means_every_thread(kind: str, folder: Path) -> None:
 
 
 def test_kill_reaches_the_children(kind: str, folder: Path) -> None:
+    sleep = f"sleep {1000 + os.getpid()}"  # nobody else's
     jailed = jail.start(
         kind,
-        ["/bin/sh", "-c", "sleep 1000 & sleep 1000 & echo > ready; wait"],
+        ["/bin/sh", "-c", f"{sleep} & {sleep} & echo > ready; wait"],
         writable=[folder],
         limits=jail.Limits(),
         filter_program=seccomp.toolchain(),
@@ -229,7 +230,7 @@ def test_kill_reaches_the_children(kind: str, folder: Path) -> None:
     jailed.kill()
     time.sleep(0.2)
     listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 1000" not in listing
+    assert sleep not in listing
 
 
 def test_unknown_jail_and_no_jail_are_faults_with_remedies(monkeypatch) -> None:
