@@ -16,7 +16,7 @@ from cudal2.policy import load as load_policy
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.target import CPU, TARGETS, find
+from cudal2.target import CPU, find, targets
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import only_trainer_of, record
@@ -138,7 +138,7 @@ def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(tmp_path
         for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
             sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
         assert not corpus.held_out(Problem(*sizes))
-    elsewhere = {f"<|{target}|>" for target in TARGETS} - {"<|cpu|>"}
+    elsewhere = {f"<|{target}|>" for target in targets()} - {"<|cpu|>"}
     assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
 
 

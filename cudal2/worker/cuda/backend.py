@@ -16,7 +16,7 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan, session
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.compile import abi, build, gate, toolchain
-from cudal2.worker.cuda.layout import WORKSPACE_LIMIT, layout
+from cudal2.worker.cuda.layout import layout
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.sandbox import jail
@@ -102,7 +102,7 @@ class CudaBackend:
     def _record(self, library: bytes, problem: Problem, stream: str) -> plan.Recording:
         place = layout(problem)
         text = session.record(library, place, self.kind, self.config.run_seconds, stream)
-        return plan.decode(text, place.sets, WORKSPACE_LIMIT)
+        return plan.decode(text, place.sets, self.target.contract.workspace_limit)
 
     def judge(self, prepared: Prepared, problem: Problem) -> Outcome:
         recording, cubin = prepared.replay

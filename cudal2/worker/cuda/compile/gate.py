@@ -20,6 +20,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
+from cudal2.contract import ENTRY, SIZER
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import CLOCKED, HarnessFault, Status, digest
 from cudal2.worker.cache import Cache
@@ -34,7 +35,7 @@ KILLED = (-9, 137)
 """How a process ends that a machine without memory left kills."""
 
 ANY_SLOT = -1
-ENTRY_POINTS = frozenset({"hgemm", "hgemm_workspace"})
+ENTRY_POINTS = frozenset({ENTRY, SIZER})
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
 _INSTRUCTION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 _CLOCK = re.compile(rb"\bSR_(?:CLOCK|GLOBALTIMER|GRIDID)\w*")
@@ -235,8 +236,8 @@ def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
     """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
     exported = {s.name for s in symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
-    if "hgemm" not in exported:
-        yield Finding("no_entry", 'the source defines no extern "C" function hgemm')
+    if ENTRY not in exported:
+        yield Finding("no_entry", f'the source defines no extern "C" function {ENTRY}')
     if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):
         yield Finding("extra_symbols", f"host code defines {_some(posing)}, names of the vendor's libraries")
     if unusual := sorted(name for name in imports if _UNUSUAL.fullmatch(name)):

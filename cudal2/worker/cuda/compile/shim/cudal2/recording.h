@@ -6,7 +6,8 @@
 //   synchronisation     does nothing while recording: the recorded nodes are ordered anyway;
 //   timing with events, streams of their own, copies to the host
 //                       cannot be replayed: the call ends with a reason.
-// Included ahead of everything else, so that CUTLASS's own allocations take the same path.
+// Included ahead of everything else, so that CUTLASS's own allocations take the same path. CONTRACT_… are defined by the
+// compiler's command line (contract.py).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -38,14 +39,14 @@ inline void refuse_in_capture(const char* what) {
   if (capturing()) refuse(what);
 }
 
-constexpr size_t SEMAPHORES = 16 << 10;  // bytes at the head of the workspace that the contract wants back as zeros
+constexpr size_t SEMAPHORES = CONTRACT_SEMAPHORES;  // bytes at the head of the workspace that have to be zero in the end
 constexpr size_t ALIGNMENT = 1024;
 
 // Bytes of workspace to ask for: the sizes wanted are known only to the kernel's host code. Eight fp32 copies of C
 // cover the split-K kernels; beyond the cap the allocation is refused.
 constexpr size_t workspace_bytes(int m, int n) {
   size_t wanted = SEMAPHORES + (size_t(64) << 20) + 32 * size_t(m) * size_t(n);
-  return std::min(wanted, size_t(256) << 20);
+  return std::min(wanted, size_t(CONTRACT_WORKSPACE_LIMIT));
 }
 
 struct Block {
