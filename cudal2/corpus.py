@@ -1,9 +1,9 @@
 """Kernel families: templates whose knobs render to correct, complete, different kernel sources.
 
 A family is two files in `data/families/FOLDER/`: `NAME.toml` (what it is, its knobs, its rules) and
-`NAME.cpp.j2` or `NAME.cu.j2` (the whole source, in Jinja2). A target reads one folder or several: what runs on
-sm_80 also runs on everything newer. Knobs never see the shape, so that a policy trained on draws from here has
-learnt how kernels are written and nothing about which of them is fast where.
+`NAME.cpp.j2` or `NAME.cu.j2` (the whole source, in Jinja2). A GPU's families are all whose `needs` its architecture
+offers, of whatever folder. Knobs never see the shape, so that a policy trained on draws from here has learnt how
+kernels are written and nothing about which of them is fast where.
 
 Three styles write the same kernel as three people would. `styles.toml` holds their names for things; in a
 template a line that starts with `//` is a comment of "plain" and "tutor", one with `///` of "tutor" alone.
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cudal2.arch import Architecture, Instruction
 from cudal2.assets import asset
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import digest
@@ -32,15 +33,16 @@ SIZES = tuple(sorted({*(2**p for p in range(6, 12)), *range(64, 512, 8), *range(
 HELD_OUT_SHARE = 0.1
 """Share of all shapes that training never sees."""
 
-SHARED_MEMORY = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90a": 227, "sm_100a": 227, "sm_120a": 99}
-"""KiB of shared memory one block may have (CUDA C++ Programming Guide, compute capabilities); rules see bytes."""
+TRIES = 5_000
+"""Random settings of a family that are looked at before none of them is thought to render: the strictest rules that
+ship let about one in a hundred pass."""
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings for which the Jinja2 expression `refuse` holds are not rendered.
 
-    It sees the knobs, `layout`, and `smem_limit`: the bytes of shared memory a block may have on the target
-    (0 where there is none).
+    It sees the knobs, `layout`, and for a GPU `arch`, its record: `arch.shared_memory` is what a block may have.
+    Without a GPU there is no such fact, and a rule that asks for one is an error.
     """
 
     refuse: str
@@ -50,8 +52,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Kernels of one structure: `knobs` lists the values each knob may take, `source` the method's origin.
 
-    `folder` is where its files are, `target` what it is to be rendered for. A knob named `accumulate`
-    tells which problems a setting serves: one that sums in f16 does not serve an f32 problem.
+    `needs` are the instructions without which none of its sources compiles. `folder` is where its files are,
+    `architecture` the GPU that it is to be rendered for. A knob named `accumulate` tells which problems a setting
+    serves: one that sums in f16 does not serve an f32 problem.
     """
 
     summary: str
@@ -59,10 +62,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     knobs: dict[str, tuple[int | str, ...]]
     rules: tuple[Rule, ...] = ()
     source: str = ""
+    needs: frozenset[Instruction] = frozenset()
     name: str = ""
     folder: str = ""
     suffix: str = ""
-    target: str = ""
+    architecture: Architecture | None = None
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -75,8 +79,10 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def families(target: Target) -> tuple[Family, ...]:
-    """All families of that target, folder by folder, by name; FileNotFoundError where it has none."""
-    return tuple(family for folder in target.families for family in _families(folder, target.suffix, target.name))
+    """All families that run on that target, folder by folder, by name."""
+    offered = target.architecture.instructions if target.architecture else frozenset()
+    known = _families(target.suffix, target.architecture)
+    return tuple(family for family in known if family.needs <= offered)
 
 
 def render(family: Family, knobs: Knobs, layout: Layout) -> str:
@@ -95,18 +101,22 @@ def render(family: Family, knobs: Knobs, layout: Layout) -> str:
     style = str(knobs["style"])
     names = _styles(family.folder)[style]
     template = _environment(family.folder).get_template(f"{family.name}{family.suffix}.j2")
-    return _keep_comments(template.render(names, **knobs, layout=layout), style)
+    return _keep_comments(template.render(names, **knobs, **_facts(family), layout=layout), style)
 
 
 def refusal(family: Family, knobs: Knobs, layout: Layout) -> str:
     """Why a setting is not rendered; empty where it is."""
     if layout not in family.layouts:
         return f"there is no {layout} kernel"
-    smem_limit = 1024 * SHARED_MEMORY.get(family.target, 0)
     for rule in family.rules:
-        if _expression(family.folder, rule.refuse)(**knobs, layout=layout, smem_limit=smem_limit):
+        if _expression(family.folder, rule.refuse)(**knobs, **_facts(family), layout=layout):
             return rule.because
     return ""
+
+
+def _facts(family: Family) -> dict[str, Architecture]:
+    """What rules and templates see of the machine."""
+    return {"arch": family.architecture} if family.architecture else {}
 
 
 def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
@@ -120,15 +130,40 @@ def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
 def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumulate = "f32") -> Sample:
     """A random source: a family uniformly, then its allowed settings uniformly. The shape plays no part.
 
-    For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also those.
+    For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also those. Raises ValueError where the
+    target has no family with such a kernel, or rules refuse whatever is tried.
     """
-    family = rng.choice([family for family in families(target) if layout in family.layouts])
-    while True:
+    open_ = [family for family in families(target) if _can_be_drawn(target, family.name, layout, accumulate)]
+    if not open_:
+        raise ValueError(
+            f"no family in data/families has a {layout} kernel for {target.name} that sums in {accumulate}: each "
+            f"needs other instructions, or its rules refused {TRIES} random settings"
+        )
+    family = rng.choice(open_)
+    knobs = _allowed(family, layout, accumulate, rng)
+    if knobs is None:
+        raise ValueError(f"family {family.name}: its rules refused {TRIES} random settings for {target.name}")
+    return Sample(family.name, layout, knobs, render(family, knobs, layout))
+
+
+def _allowed(family: Family, layout: Layout, accumulate: Accumulate, rng: random.Random) -> Knobs | None:
+    """A random setting that renders and serves such problems, or None where TRIES of them found none."""
+    if layout not in family.layouts:
+        return None
+    for _ in range(TRIES):
         knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
         if accumulate == "f32" and knobs.get("accumulate") == "f16":
             continue
         if not refusal(family, knobs, layout):
-            return Sample(family.name, layout, knobs, render(family, knobs, layout))
+            return knobs
+    return None
+
+
+@cache
+def _can_be_drawn(target: Target, name: str, layout: Layout, accumulate: Accumulate) -> bool:
+    """Whether a family has anything to draw; by chance of its own, so that the draws of a seed stay the same."""
+    family = next(family for family in families(target) if family.name == name)
+    return _allowed(family, layout, accumulate, random.Random(name)) is not None
 
 
 def plan(sample: Sample) -> str:
@@ -169,13 +204,17 @@ def _keep_comments(text: str, style: str) -> str:
 
 
 @cache
-def _families(folder: str, suffix: str, target: str) -> tuple[Family, ...]:
+def _families(suffix: str, architecture: Architecture | None) -> tuple[Family, ...]:
+    """Every family in that language, whatever it needs. ValueError where a file is no record of one."""
     found = []
-    for path in sorted(asset("data", "families", folder).glob(f"*{suffix}.j2")):
+    for path in sorted(asset("data", "families").glob(f"*/*{suffix}.j2")):
         name = path.name.removesuffix(f"{suffix}.j2")
         record = tomllib.loads(path.with_name(f"{name}.toml").read_text())
-        place = {"name": name, "folder": folder, "suffix": suffix, "target": target}
-        found.append(msgspec.convert(record | place, Family))
+        family = msgspec.convert(record, Family)
+        if architecture and not family.needs:
+            raise ValueError(f"{path.parent.name}/{name}.toml does not say which instructions its kernels need: needs")
+        place = {"name": name, "folder": path.parent.name, "suffix": suffix, "architecture": architecture}
+        found.append(msgspec.structs.replace(family, **place))
     return tuple(found)
 
 

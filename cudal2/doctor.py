@@ -144,9 +144,15 @@ def _processor() -> Check:
 def _gpu() -> Check:
     import torch
 
-    if torch.cuda.is_available():
-        return Check("GPU", True, torch.cuda.get_device_name())
-    return Check("GPU", False, "none that torch can use", "none is needed for target=cpu")
+    from cudal2.target import for_capability
+
+    if not torch.cuda.is_available():
+        return Check("GPU", False, "none that torch can use", "none is needed for target=cpu")
+    name = torch.cuda.get_device_name()
+    try:
+        return Check("GPU", True, f"{name}, target={for_capability(*torch.cuda.get_device_capability()).name}")
+    except ValueError as error:
+        return Check("GPU", False, name, str(error))
 
 
 def _driver() -> Check:

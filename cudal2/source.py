@@ -6,6 +6,7 @@ They are no defence by themselves: the jail is (see `worker/sandbox/jail.py`).
 
 import re
 
+from cudal2.contract import ENTRY
 from cudal2.target import Target
 
 MAX_BYTES = 64 * 1024
@@ -79,7 +80,7 @@ def defines_kernel(text: str) -> bool:
         if piece == "(":
             depth += 1
     # Without what stood in parentheses a definition reads `hgemm() {`; attributes may stand between.
-    return re.search(r"\bhgemm\s*\(\)[^;{},=]{0,200}\{", "".join(outside)) is not None
+    return re.search(rf"\b{ENTRY}\s*\(\)[^;{{}},=]{{0,200}}\{{", "".join(outside)) is not None
 
 
 def check(source: str, target: Target, headers: frozenset[str] = frozenset()) -> None:

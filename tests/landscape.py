@@ -24,7 +24,7 @@ def family(name: str, **knobs) -> Family:
         layouts=("nn", "tn"),
         knobs=KNOBS | knobs,
         rules=(Rule("tile_m * tile_n > 16384", "it does not fit"),),
-        **{"name": name, "folder": "cpu", "target": "cpu"},
+        **{"name": name, "folder": "cpu"},
     )
 
 

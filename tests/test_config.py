@@ -8,6 +8,7 @@ import pytest
 
 from cudal2.assets import asset
 from cudal2.config import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig, identity, load
+from cudal2.target import targets
 from cudal2.train import grpo
 from cudal2.train.callbacks import read_metrics
 
@@ -43,6 +44,13 @@ def test_every_entry_has_a_schema_and_composes():
 def test_every_choice_of_every_group_composes(override):
     config = load("train", [override], TrainConfig)
     assert config.shapes.problems()
+
+
+@pytest.mark.parametrize("name", targets())
+def test_every_target_composes_with_every_entry(name):
+    for entry, schema in SCHEMAS.items():
+        needed = ["run=x"] if "run" in schema.__struct_fields__ else []
+        assert load(entry, [f"target={name}", *needed], schema).target == name
 
 
 @pytest.mark.parametrize(

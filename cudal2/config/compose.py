@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cudal2.assets import asset
 from cudal2.config.base import Schema
+from cudal2.target import find
 
 Config = TypeVar("Config", bound=Schema)
 
@@ -21,7 +22,7 @@ def load(name: str, overrides: list[str], schema: type[Config], base: Config | N
 
     The schema's own defaults are the config `schema`, so that files state only what differs from them. With a `base`
     its values stand wherever no override says otherwise, instead of those defaults and of the groups' own choices.
-    Raises ValueError for an unknown group, key or value, naming it.
+    Raises ValueError for an unknown group, key, value or target, naming it.
     """
     # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
     overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
@@ -36,10 +37,12 @@ def load(name: str, overrides: list[str], schema: type[Config], base: Config | N
         with initialize_config_dir(str(asset("conf")), version_base="1.3"):
             composed = compose(name, overrides)
         plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-        return msgspec.convert(plain, schema)
-    except (HydraException, OmegaConfBaseException, msgspec.ValidationError) as error:
+        config = msgspec.convert(plain, schema)
+        find(plain["target"])
+    except (HydraException, OmegaConfBaseException, msgspec.ValidationError, ValueError) as error:
         message = str(error).split("Config search path")[0].strip()
         raise ValueError(f"configuration {name}: {message}") from error
+    return config
 
 
 def _groups(name: str) -> list[str]:

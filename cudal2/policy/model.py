@@ -17,13 +17,13 @@ from transformers import (
 from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import adapters, sampling
-from cudal2.target import TARGETS
+from cudal2.target import targets
 
 
 def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
     """Raises ValueError where a kernel LM, which names targets by single tokens, has none for this one."""
     words = tokenizer.get_vocab()
-    known = [name for name in TARGETS if f"<|{name}|>" in words]
+    known = [name for name in targets() if f"<|{name}|>" in words]
     if known and target not in known:
         raise ValueError(
             f"this policy writes for {', '.join(known)}, not {target}; make one that does with "

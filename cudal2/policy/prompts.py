@@ -11,6 +11,7 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.assets import asset
 from cudal2.config import PromptConfig
+from cudal2.contract import ENTRY, SIZER, sizer_declaration
 from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.source import MAX_BYTES
@@ -59,6 +60,7 @@ def render(
         .render(
             problem=problem,
             target=target,
+            contract=target.contract,
             exemplars=list(exemplars)[: prompt.exemplars],
             environment=environment,
             failures=failures,
@@ -88,6 +90,7 @@ def _template(name: str) -> jinja2.Template:
         autoescape=False,
     )
     environment.globals |= {"powers": powers, "source_kib": MAX_BYTES // 1024}
+    environment.globals |= {"entry": ENTRY, "sizer": SIZER, "sizer_declaration": sizer_declaration}
     try:
         return environment.get_template(f"{name}.jinja")
     except jinja2.TemplateNotFound as error:

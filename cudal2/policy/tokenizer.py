@@ -18,14 +18,14 @@ from itertools import pairwise
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from cudal2.target import TARGETS
+from cudal2.target import targets
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SIZES = tuple(8 << i for i in range(15))
 """The powers of two that sizes are written in: 8 to 131072, the range a Problem accepts."""
 
 PROMPT_TOKENS = (
-    *(f"<|{target}|>" for target in TARGETS),
+    *(f"<|{target}|>" for target in targets()),
     *("<|nn|>", "<|tn|>", "<|f32|>", "<|f16|>"),
     *(f"<|{name}={size}|>" for name in "mnk" for size in SIZES),
     *(f"<|+{size}|>" for size in SIZES[:-2]),

@@ -12,19 +12,16 @@ from cudal2.runtime.manifest import Manifest
 class Cpu:
     """This machine's processor, asked to run kernels measured as `manifest` says."""
 
-    align = 64
-    """Bytes that the contract aligns A, B, C and the workspace to."""
-    takes_stream = False
     adds_bias = True
     """Whether a product with a bias is left to a kernel and an addition."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.threads = manifest.environment.threads
-        self.obstacle = _obstacle(manifest)
+        self.unsupported_reason = _unsupported_reason(manifest)
         """Why no kernel may run on this machine, or nothing."""
         self._local = threading.local()  # two threads may call a kernel at once
 
-    def strange(self, tensor: torch.Tensor) -> str:
+    def unsupported_tensor(self, tensor: torch.Tensor) -> str:
         """Why no kernel may touch the tensor's memory, or nothing."""
         return "" if tensor.device.type == "cpu" else "not on the CPU"
 
@@ -40,7 +37,7 @@ class Cpu:
         return "the kernel refused" if code else ""
 
 
-def _obstacle(manifest: Manifest) -> str:
+def _unsupported_reason(manifest: Manifest) -> str:
     measured, here = manifest.environment.device, processor.name()
     if measured != here:
         return f"measured on {measured}, not on {here}"

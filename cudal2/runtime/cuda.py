@@ -9,17 +9,14 @@ import threading
 import torch
 
 from cudal2 import processor
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.runtime.loaded import Loaded
 from cudal2.runtime.manifest import Manifest
-from cudal2.target import SEMAPHORES
 
 
 class Cuda:
     """The GPUs of this machine, asked to run kernels measured as `manifest` says."""
 
-    align = 256
-    """Bytes that A, B, C and the workspace were aligned to when the kernels were judged."""
-    takes_stream = True
     adds_bias = False
     """torch adds a bias within its own kernel, and an addition of ours would cost a launch and a pass over C."""
 
@@ -27,13 +24,14 @@ class Cuda:
         measured = manifest.environment.device
         here = [describe(index) for index in range(torch.cuda.device_count())]
         self.devices = frozenset(torch.device("cuda", index) for index, name in enumerate(here) if name == measured)
-        self.obstacle = "" if self.devices else f"measured on {measured}, not on {' or '.join(here) or 'a GPU'}"
+        elsewhere = f"measured on {measured}, not on {' or '.join(here) or 'a GPU'}"
+        self.unsupported_reason = "" if self.devices else elsewhere
         """Why no kernel may run on this machine, or nothing."""
         self._lock = threading.Lock()
         self._workspaces: dict[tuple[torch.device, int], torch.Tensor] = {}
         self._called: set[tuple[torch.device, Loaded]] = set()
 
-    def strange(self, tensor: torch.Tensor) -> str:
+    def unsupported_tensor(self, tensor: torch.Tensor) -> str:
         """Why no kernel may touch the tensor's memory, or nothing."""
         return "" if tensor.device in self.devices else "not on a GPU of the kind measured"
 
@@ -60,8 +58,8 @@ class Cuda:
         found = self._workspaces.get(place)
         # A captured call may be replayed on any stream at any time, so it gets a workspace of its own.
         if found is None or found.numel() < nbytes or capturing:
-            found = torch.empty(max(nbytes, SEMAPHORES), dtype=torch.uint8, device=place[0])
-            found[:SEMAPHORES].zero_()
+            found = torch.empty(max(nbytes, CUDA_CONTRACT.semaphores), dtype=torch.uint8, device=place[0])
+            found[: CUDA_CONTRACT.semaphores].zero_()
             if not capturing:
                 self._workspaces[place] = found
         return found

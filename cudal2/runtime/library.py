@@ -36,8 +36,10 @@ class Library:
     def __init__(self, folder: Path, accumulate: Accumulate) -> None:
         manifest = read(folder)
         self.folder, self.environment = folder, manifest.environment
-        self._place = Cuda(manifest) if find(manifest.target).kind == "cuda" else Cpu(manifest)
-        self.reason = self._place.obstacle
+        target = find(manifest.target)
+        self._place = Cuda(manifest) if target.kind == "cuda" else Cpu(manifest)
+        self._contract = target.contract
+        self.reason = self._place.unsupported_reason
         self.calls: Counter[str] = Counter()
         self._kernels: dict[_Key, Loaded] = {}
         if self.reason:
@@ -46,7 +48,7 @@ class Library:
         for kernel in manifest.kernels:
             p = kernel.problem
             if kernel.dispatch and p.accumulate == accumulate:
-                self._kernels[p.m, p.n, p.k, p.layout] = Loaded(folder, kernel, self._place.takes_stream)
+                self._kernels[p.m, p.n, p.k, p.layout] = Loaded(folder, kernel, self._contract)
 
     def __len__(self) -> int:
         """How many problems have a kernel that may run here."""
@@ -85,7 +87,7 @@ class Library:
         operands = (a, b) if bias is None else (a, b, bias)
         if why := unusual(*operands):
             return why
-        if why := self._place.strange(a):
+        if why := self._place.unsupported_tensor(a):
             return why
         for operand in operands[1:]:
             if operand.device != a.device:
@@ -108,7 +110,7 @@ class Library:
                 return "not a bias for each column"
             if not bias.data_ptr():
                 return "no memory"
-        at_a, at_b, align = a.data_ptr(), b.data_ptr(), self._place.align
+        at_a, at_b, align = a.data_ptr(), b.data_ptr(), self._contract.alignment
         if not at_a or not at_b:
             return "no memory"
         if at_a % align or at_b % align:

@@ -7,10 +7,10 @@ import tempfile
 import threading
 from pathlib import Path
 
+from cudal2.contract import ENTRY, SIZER, Contract
 from cudal2.records import HarnessFault
 from cudal2.runtime.manifest import Kernel
 
-_ARGUMENTS = (ctypes.c_void_p,) * 3 + (ctypes.c_int,) * 3 + (ctypes.c_void_p,)
 _LOCK = threading.Lock()
 _OPENED: dict[str, ctypes.CDLL] = {}
 """By digest, and for good: nothing unloads a library."""
@@ -23,20 +23,23 @@ class Loaded:
     the stream. It returns 0 for success. Raises HarnessFault where the library is damaged or foreign.
     """
 
-    def __init__(self, folder: Path, kernel: Kernel, stream: bool) -> None:
+    def __init__(self, folder: Path, kernel: Kernel, contract: Contract) -> None:
         problem = kernel.problem
         path = folder / kernel.library
         try:
             library = opened(path, kernel.sha256)
-            self.function = library.hgemm
+            self.function = getattr(library, ENTRY)
         except (OSError, AttributeError) as error:
             raise HarnessFault(f"{path} cannot be loaded: {error}", "Export again on this machine") from error
-        self.function.argtypes = _ARGUMENTS + (ctypes.c_void_p,) * stream
+        self.function.argtypes = [
+            ctypes.c_int if role == "size" else ctypes.c_void_p for role, _ in contract.parameters
+        ]
         self.mnk = (problem.m, problem.n, problem.k)
         self.workspace = 0
-        if hasattr(library, "hgemm_workspace"):
-            library.hgemm_workspace.restype = ctypes.c_size_t
-            self.workspace = library.hgemm_workspace(*self.mnk)
+        if hasattr(library, SIZER):
+            sizer = getattr(library, SIZER)
+            sizer.restype = ctypes.c_size_t
+            self.workspace = sizer(*self.mnk)
 
 
 def opened(path: Path, sha256: str) -> ctypes.CDLL:

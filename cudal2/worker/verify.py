@@ -16,14 +16,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from cudal2 import arch
 from cudal2.problem import Problem
 from cudal2.records import Status
 
 FP64_FLOP, FP64_FLOP_STRONG = 2e10, 1e13
-"""Up to this much work the reference is accumulated in fp64; beyond it in fp32, which costs ρ nothing visible."""
-STRONG_FP64 = {(8, 0), (9, 0), (10, 0)}
-"""Compute capabilities whose fp64 rate is a good part of their fp32 rate; elsewhere it is 1/32 or 1/64 of it
-(CUDA C++ Programming Guide, arithmetic instructions)."""
+"""Up to this much work the reference is accumulated in fp64, the latter on a GPU that is strong in it; beyond it in
+fp32, which costs ρ nothing visible."""
 TIMED_LIMIT = 0.8
 """Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ."""
 BLOCK = 1 << 22
@@ -34,7 +33,7 @@ Finding = tuple[Status, str]
 
 def reference(a: Tensor, b: Tensor, problem: Problem) -> Tensor:
     """C [M,N] before rounding, float64 or (above FP64_FLOP) float32, from stored A and B."""
-    strong = a.is_cuda and torch.cuda.get_device_capability(a.device) in STRONG_FP64
+    strong = a.is_cuda and arch.for_capability(*torch.cuda.get_device_capability(a.device)).strong_fp64
     kind = torch.float64 if problem.flop <= (FP64_FLOP_STRONG if strong else FP64_FLOP) else torch.float32
     right = b.to(kind)
     with _full_fp32():

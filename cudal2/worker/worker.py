@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from cudal2.config import WorkerConfig, identity
+from cudal2.contract import ENTRY
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
 from cudal2.source import SourceRejected, check
@@ -73,7 +74,7 @@ class Worker:
         if candidate.target != self.target.name:
             raise ValueError(f"a candidate for {candidate.target} was given to a worker for {self.target.name}")
         if not candidate.source.strip():
-            return Prepared(Status.NO_SOURCE, "the completion holds no source that defines hgemm")
+            return Prepared(Status.NO_SOURCE, f"the completion holds no source that defines {ENTRY}")
         try:
             check(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:

@@ -6,10 +6,10 @@ from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout
 from cudal2.source import check, extract
-from cudal2.target import TARGETS, Target
+from cudal2.target import Target, targets
 
 ON_GPUS = sorted(
-    {family.name for target in TARGETS.values() if target.kind == "cuda" for family in corpus.families(target)}
+    {family.name for target in targets().values() if target.kind == "cuda" for family in corpus.families(target)}
 )
 """The families of every GPU, by name."""
 

@@ -10,6 +10,7 @@ from families import emulated
 from families.contract import check_knobs, check_sources, some_settings
 
 from cudal2 import corpus
+from cudal2.arch import ARCHITECTURES
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.target import Target, find
@@ -92,7 +93,7 @@ def test_settings_ask_for_no_more_shared_memory_than_there_is(target: str, name:
     largest = max(settings, key=lambda k: int(k.get("stages", k.get("buffers", 1))) * (int(k["bm"]) + int(k["bn"])))
     library = emulated.build(corpus.render(family, largest, "nn"))
     runs = [emulated.Run(Problem(8, 8, 8, "nn"), eager=True)]
-    assert not emulated.judge(library, runs, shared_limit=corpus.SHARED_MEMORY[target] << 10), largest
+    assert not emulated.judge(library, runs, shared_limit=ARCHITECTURES[target].shared_memory), largest
 
 
 def test_what_fits_a_large_device_may_be_refused_on_a_small_one() -> None:

@@ -13,7 +13,7 @@ from cudal2.policy import prompts, tokenizer
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Status, Verdict
 from cudal2.source import MAX_BYTES
-from cudal2.target import CPU, TARGETS, find
+from cudal2.target import CPU, find, targets
 
 INSTRUCT = PromptConfig(template="instruct", exemplars=2)
 
@@ -53,20 +53,22 @@ def test_instruct_shows_the_fastest_exemplars_and_the_compilers_words():
     failed = Verdict("", problem, "cpu", Status.COMPILE_ERROR, ENVIRONMENT, log="error: 'oops' {{ 7*7 }}")
     failure = Entry("int hgemm() { oops }\n", failed)
     text = prompts.render(INSTRUCT, False, problem, CPU, entries, failures=[failure])
-    assert "M=64, N=128, K=256" in text and CPU.signature in text
+    assert "M=64, N=128, K=256" in text and CPU.contract.declaration() in text
     assert entries[0].source in text and entries[1].source in text
     assert entries[2].source not in text, "only two were asked for"
     assert "error: 'oops' {{ 7*7 }}" in text, "what a prompt quotes is not read as a template"
     assert text.count("```cpp") == 4
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", targets().values(), ids=lambda target: target.name)
 def test_instruct_names_every_header_and_states_the_contract_of_its_target(target):
     text = prompts.render(INSTRUCT, False, Problem(64, 128, 256), target)
     assert all(header in text for header in (*target.includes, *target.include_folders, *target.flags))
     assert f"{MAX_BYTES >> 10} KiB" in text
-    on_gpu = ("stream capture", "16 KiB", "__device__", "clock", "CUtensorMap")
+    on_gpu = ("stream capture", "16 KiB", "__device__", "clock")
     assert all((rule in text) == (target.kind == "cuda") for rule in on_gpu)
+    offered = target.architecture.instructions if target.architecture else ()
+    assert ("CUtensorMap" in text) == ("tma" in offered)
     assert ("OpenMP" in text) == (target.kind == "cpu")
 
 

@@ -89,7 +89,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=here.stream))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: here.capturing)
-    monkeypatch.setattr(Cuda, "strange", lambda self, tensor: "")
+    monkeypatch.setattr(Cuda, "unsupported_tensor", lambda self, tensor: "")
     return here
 
 

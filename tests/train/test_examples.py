@@ -8,7 +8,7 @@ from cudal2 import corpus
 from cudal2.config import SftConfig
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
-from cudal2.target import TARGETS, find
+from cudal2.target import find, targets
 from cudal2.train import examples as drawing
 from cudal2.train.examples import draw
 
@@ -47,7 +47,7 @@ def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs():
         for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
             sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
         assert not corpus.held_out(Problem(*sizes))
-    elsewhere = {f"<|{target}|>" for target in TARGETS} - {"<|cpu|>"}
+    elsewhere = {f"<|{target}|>" for target in targets()} - {"<|cpu|>"}
     assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
 
 

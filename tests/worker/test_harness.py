@@ -18,7 +18,8 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        *("source.py", "target.py", "records.py", "problem.py", "config/worker.py", "processor.py", "__init__.py"),
+        *("source.py", "target.py", "arch.py", "contract.py", "records.py", "problem.py"),
+        *("config/worker.py", "processor.py", "__init__.py"),
         *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/driver.h", "worker/cuda/compile/shim/ATen/ATen.h"),
     ],
 )

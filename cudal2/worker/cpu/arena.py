@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cudal2.contract import CPU_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 
 PAGE = 4096
-ALIGN = 64
 GUARDED = 2
 ROTATION_BYTES = 64 << 20
 """Packed slots together are at least this large: more than the last-level caches of most machines."""
@@ -96,7 +96,7 @@ class Arena:
     def _guarded(self, file: int, start: int, size: int, at_end: bool) -> tuple[int, int]:
         start = round_up(start, PAGE)
         inside = round_up(size, PAGE)
-        offset = start + PAGE + (inside - round_up(size, ALIGN) if at_end else 0)
+        offset = start + PAGE + (inside - round_up(size, CPU_CONTRACT.alignment) if at_end else 0)
         self._guards += [(file, start, PAGE), (file, start + PAGE + inside, PAGE)]
         if file == OUTPUTS:
             self._bands += [
@@ -106,8 +106,8 @@ class Arena:
         return offset, start + inside + 2 * PAGE
 
     def _packed(self, file: int, start: int, size: int, at_end: bool) -> tuple[int, int]:
-        offset = round_up(start, ALIGN)
-        end = round_up(offset + size, ALIGN) + ALIGN
+        offset = round_up(start, CPU_CONTRACT.alignment)
+        end = round_up(offset + size, CPU_CONTRACT.alignment) + CPU_CONTRACT.alignment
         if file == OUTPUTS:
             self._bands.append((offset + size, end - offset - size))
         return offset, end
@@ -156,7 +156,7 @@ class Arena:
         if first < GUARDED:
             return [self.c(slot)[None] for slot in range(first, first + count)]
         size = self._sizes[2]
-        stride = round_up(size, ALIGN) + ALIGN
+        stride = round_up(size, CPU_CONTRACT.alignment) + CPU_CONTRACT.alignment
         start = int(self.calls[first, 2])
         m, n = self._shapes[2]
         data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size].view(np.float16)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from cudal2.contract import CPU_CONTRACT
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
 from cudal2.worker.build import LOG_BYTES, artefact, check_space, compiler, compiler_name, job, once, readable, trusted
@@ -99,11 +100,12 @@ def precompiled_headers(target: Target) -> Path:
 def runner() -> Path:
     """The trusted program that hosts a CPU candidate, compiled from `runner.cpp` on first use."""
     source = Path(__file__).parent / "runner.cpp"
-    key = digest(compiler_name(), source.read_text())[:16]
+    key = digest(compiler_name(), source.read_text(), *CPU_CONTRACT.defines())[:16]
 
     def make(folder: Path) -> None:
         program = folder / "runner"
-        trusted([compiler(), "-std=c++17", "-O2", "-fopenmp", str(source), "-o", str(program), "-ldl"])
+        flags = ["-std=c++17", "-O2", "-fopenmp", *CPU_CONTRACT.defines()]
+        trusted([compiler(), *flags, str(source), "-o", str(program), "-ldl"])
         (folder / "loading.bpf").write_bytes(seccomp.loading())
         (folder / "running.bpf").write_bytes(seccomp.running())
 

@@ -3,7 +3,8 @@
 //   runner KERNEL.so LOADING.bpf RUNNING.bpf COMMAND_FD REPLY_FD INPUTS_FD OUTPUTS_FD WORKSPACE_FD M N K
 //
 // The parent owns the memory, the clock and the judgement. A candidate shares this process and can therefore say
-// anything on the reply pipe; nothing the parent concludes rests on a reply being true (see session.py).
+// anything on the reply pipe; nothing the parent concludes rests on a reply being true (see session.py). What a kernel's
+// functions are called, and how, comes with the compiler's command line: CONTRACT_… of contract.py.
 #include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -116,10 +117,10 @@ int main(int argc, char** argv) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 2;
     install(loading);
     void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    using Hgemm = int (*)(const void*, const void*, void*, int, int, int, void*);
+    using Hgemm = int (*)(CONTRACT_PARAMETERS);
     using Workspace = size_t (*)(int, int, int);
-    const auto hgemm = library ? reinterpret_cast<Hgemm>(dlsym(library, "hgemm")) : nullptr;
-    const auto workspace = library ? reinterpret_cast<Workspace>(dlsym(library, "hgemm_workspace")) : nullptr;
+    const auto hgemm = library ? reinterpret_cast<Hgemm>(dlsym(library, CONTRACT_ENTRY)) : nullptr;
+    const auto workspace = library ? reinterpret_cast<Workspace>(dlsym(library, CONTRACT_SIZER)) : nullptr;
     install(running);
     if (!hgemm) {
         reply(library ? NO_SYMBOL : NOT_LOADED);

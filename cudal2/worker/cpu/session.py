@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cudal2.contract import CPU_CONTRACT, ENTRY
 from cudal2.records import HarnessFault, Status
-from cudal2.worker.cpu import workspace
 from cudal2.worker.cpu.arena import Arena
 from cudal2.worker.cpu.placement import Placement, cores
 from cudal2.worker.cpu.workspace import Workspace
@@ -131,9 +131,9 @@ def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
     if kind == NOT_LOADED:
         return (Status.LAUNCH_ERROR, "the shared object could not be loaded")
     if kind == NO_SYMBOL:
-        return (Status.REJECTED, 'no extern "C" function hgemm is defined')
+        return (Status.REJECTED, f'no extern "C" function {ENTRY} is defined')
     if kind == RETURNED_ERROR:
-        return (Status.LAUNCH_ERROR, f"hgemm returned {code}")
+        return (Status.LAUNCH_ERROR, f"{ENTRY} returned {code}")
     if kind == FORBIDDEN:
         return (Status.LAUNCH_ERROR, f"forbidden system call {code}")
     if kind == SIGNALLED and 0 < detail < len(REGIONS):
@@ -203,7 +203,7 @@ def _greeting(side: Side) -> int:
     kind, code, detail = side.receive()
     if kind != READY:
         raise CandidateFailed(*failure(kind, code, detail))
-    if detail > workspace.LIMIT:
-        raise CandidateFailed(Status.REJECTED, f"asks for {detail} bytes of workspace, at most {workspace.LIMIT}")
+    if detail > (most := CPU_CONTRACT.workspace_limit):
+        raise CandidateFailed(Status.REJECTED, f"asks for {detail} bytes of workspace, at most {most}")
     side.freeze()
     return detail

@@ -5,15 +5,13 @@ import os
 
 import numpy as np
 
+from cudal2.contract import CPU_CONTRACT
 from cudal2.records import HarnessFault
 from cudal2.worker.cpu.arena import CANARY, PAGE, round_up
 
-LIMIT = 256 << 20
-"""Most bytes that a candidate may ask for."""
-
 
 class Workspace:
-    """Behind a page that nobody may touch, up to LIMIT bytes; `cut` says how many of them there are.
+    """Behind a page that nobody may touch, up to the contract's limit; `cut` says how many of them there are.
 
     It is made anew for each candidate, so that none finds what another left. Raises HarnessFault where the machine has
     not the memory.
@@ -23,12 +21,12 @@ class Workspace:
         self.fd = os.memfd_create("workspace")
         self.size = 0
         self._map: mmap.mmap | None = None
-        os.ftruncate(self.fd, PAGE + LIMIT)  # takes no memory until somebody writes to it
+        os.ftruncate(self.fd, PAGE + CPU_CONTRACT.workspace_limit)  # takes no memory until somebody writes to it
 
     @property
     def bytes(self) -> int:
         """Address space that a candidate's mapping of it takes."""
-        return PAGE + LIMIT
+        return PAGE + CPU_CONTRACT.workspace_limit
 
     def cut(self, size: int) -> None:
         """Leave `size` bytes, and what is left of their last page; a touch of anything behind is a SIGBUS."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cudal2.target import SEMAPHORES
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
 from cudal2.worker.cuda.buffers import GUARD, BufferLayout, Perturbation
 
@@ -94,7 +94,7 @@ class Arena:
         inputs.poison(self.c)
         used = self._tail[self._workspace : self._workspace + workspace // 2]
         used.copy_(_nan_patterns(used.shape, self._rng))
-        used[: SEMAPHORES // 2] = 0
+        used[: CUDA_CONTRACT.semaphores // 2] = 0
 
     def perturb(self, sets: Sequence[int]) -> list[Perturbation]:
         """For each of these sets an element of A or B and another value for it, which the private original takes on.
@@ -143,7 +143,7 @@ class Arena:
     def workspace_finding(self, workspace: int) -> str:
         """What a call left wrong in the workspace and around it; empty where nothing."""
         start, end, secret = self._workspace, self._workspace + workspace // 2, self._secrets[-1]
-        if bool(self._tail[start : min(end, start + SEMAPHORES // 2)].any()):
+        if bool(self._tail[start : min(end, start + CUDA_CONTRACT.semaphores // 2)].any()):
             return "left the semaphores at the head of the workspace non-zero"
         outside = (slice(None, start), slice(end, None))
         intact = all(torch.equal(self._tail[part], secret[part]) for part in outside)

@@ -16,7 +16,7 @@ from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan, session
 from cudal2.worker.cuda.bench import CudaBench
-from cudal2.worker.cuda.buffers import WORKSPACE_LIMIT, buffer_layout
+from cudal2.worker.cuda.buffers import buffer_layout
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.harness import harness
@@ -108,7 +108,7 @@ class CudaBackend:
         buffers = buffer_layout(problem)
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
         text = session.record(library, buffers, self.kind, self.config.run_seconds, *how)
-        return plan.decode(text, buffers.sets, WORKSPACE_LIMIT)
+        return plan.decode(text, buffers.sets, self.target.contract.workspace_limit)
 
     def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.recording, launchable.cubin, problem)

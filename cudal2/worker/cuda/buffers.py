@@ -7,15 +7,14 @@ before it may have fetched ahead.
 
 import msgspec
 
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 
-ALIGNMENT = 256
 GUARD = 1024
 """Bytes of secret pattern on either side of a matrix."""
 ROTATED = 200 << 20
 """Bytes of A, B and C that a pass over all sets touches at least: several times the L2 of the cards of today."""
 MAX_SETS = 4096
-WORKSPACE_LIMIT = 256 << 20
 GRANULE = 2 << 20
 
 Perturbation = tuple[int, int]
@@ -46,11 +45,11 @@ def buffer_layout(problem: Problem, rotated: int = ROTATED) -> BufferLayout:
     c = _up(b + 2 * problem.k * problem.n + GUARD)
     stride = _up(c + 2 * problem.m * problem.n)  # the next set's first guard follows
     workspace = _up(sets * stride + GUARD, GRANULE)
-    total = workspace + WORKSPACE_LIMIT + GRANULE
+    total = workspace + CUDA_CONTRACT.workspace_limit + GRANULE
     if total > 64 << 30:
         raise ValueError(f"{problem.name}: two sets of its matrices take {total >> 30} GiB, at most 64 are addressed")
     return BufferLayout(problem, sets, stride, a, b, c, workspace, total)
 
 
-def _up(number: int, multiple: int = ALIGNMENT) -> int:
+def _up(number: int, multiple: int = CUDA_CONTRACT.alignment) -> int:
     return -(-number // multiple) * multiple

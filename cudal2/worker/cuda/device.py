@@ -6,13 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from cudal2 import arch
 from cudal2.records import HarnessFault
 from cudal2.target import Target, for_capability
 
 NO_GPU = "Run on a machine with an NVIDIA GPU and driver, or choose target=cpu"
-
-FLOP_PER_CYCLE = {(8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (12, 0): 2048}
-"""Dense fp16 operations a cycle and multiprocessor, by compute capability (NVIDIA's architecture white papers)."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -30,7 +28,7 @@ class Device(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> Target:
-        """What kernels for it are compiled for. ValueError where the worker does not know its architecture."""
+        """What kernels for it are compiled for."""
         return for_capability(*self.capability)
 
     def floor(self, flop: float, nbytes: float) -> float:
@@ -49,7 +47,10 @@ def available() -> bool:
 
 @cache
 def find() -> Device:
-    """The first visible GPU, asked through the driver. Raises HarnessFault where there is none."""
+    """The first visible GPU, asked through the driver.
+
+    Raises HarnessFault where there is none, ValueError where its architecture has no record.
+    """
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -81,7 +82,7 @@ def find() -> Device:
         capability=capability,
         multiprocessors=processors,
         l2_bytes=attribute("L2_CACHE_SIZE"),
-        flops=FLOP_PER_CYCLE.get(capability, 8192) * processors * kilohertz * 1e3,
+        flops=arch.for_capability(*capability).flop_per_cycle * processors * kilohertz * 1e3,
         bandwidth=2 * memory_kilohertz * 1e3 * bus / 8,
         driver=f"{_kernel_module()} (CUDA {version // 1000}.{version % 1000 // 10})",
         driver_library=_mapped("libcuda.so"),

@@ -1,11 +1,13 @@
 // Runs a candidate's launcher under stream capture, in jail, and writes down what it would have launched.
 //
-//   planner KERNEL.so FD SETS STRIDE A B C WORKSPACE LIMIT M N K STREAM REHEARSED
+//   planner KERNEL.so FD SETS STRIDE A B C WORKSPACE M N K STREAM REHEARSED
 //
-// Buffers lie at BASE + set * STRIDE + A (B, C); the workspace at BASE + WORKSPACE, at most LIMIT bytes. STREAM is "own" or
-// "per-thread"; REHEARSED 1 where a call that is not recorded comes first. Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON
-// object, `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever
-// reads it must treat it as data.
+// Buffers lie at BASE + set * STRIDE + A (B, C); the workspace at BASE + WORKSPACE. STREAM is "own" or "per-thread";
+// REHEARSED 1 where a call that is not recorded comes first. What a kernel's functions are called, and how, comes with the
+// compiler's command line: CONTRACT_… of contract.py.
+// Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON object,
+// `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever reads it
+// must treat it as data.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -20,7 +22,7 @@ struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-using Launcher = int (*)(const void*, const void*, void*, int, int, int, void*, CUstream);
+using Launcher = int (*)(CONTRACT_PARAMETERS);
 using Sizer = size_t (*)(int, int, int);
 
 // Small pieces of memory behind the whole range: a launcher may ask what its pointers are, but none of it is data.
@@ -159,23 +161,22 @@ static std::string record(char** argument) {
     const size_t sets = strtoull(argument[3], nullptr, 0), stride = strtoull(argument[4], nullptr, 0);
     const size_t a = strtoull(argument[5], nullptr, 0), b = strtoull(argument[6], nullptr, 0);
     const size_t c = strtoull(argument[7], nullptr, 0), offset = strtoull(argument[8], nullptr, 0);
-    const size_t limit = strtoull(argument[9], nullptr, 0);
-    const int m = atoi(argument[10]), n = atoi(argument[11]), k = atoi(argument[12]);
-    back_range(open_device(), offset + limit);
+    const int m = atoi(argument[9]), n = atoi(argument[10]), k = atoi(argument[11]);
+    back_range(open_device(), offset + CONTRACT_WORKSPACE_LIMIT);
     CUstream stream = CU_STREAM_PER_THREAD;
-    if (std::string(argument[13]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (std::string(argument[12]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     send(atoi(argument[2]), "+");
     void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) throw Refused("the shared object could not be loaded");
-    const auto launch = (Launcher)dlsym(library, "hgemm");
-    const auto size = (Sizer)dlsym(library, "hgemm_workspace");
-    if (!launch) throw Refused("no extern \"C\" function hgemm is defined");
+    const auto launch = (Launcher)dlsym(library, CONTRACT_ENTRY);
+    const auto size = (Sizer)dlsym(library, CONTRACT_SIZER);
+    if (!launch) throw Refused("no extern \"C\" function " CONTRACT_ENTRY " is defined");
     const size_t workspace = size ? size(m, n, k) : 0;
-    if (workspace > limit) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
+    if (workspace > CONTRACT_WORKSPACE_LIMIT) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
     const auto call = [&](CUdeviceptr base) {
         return launch((void*)(base + a), (void*)(base + b), (void*)(base + c), m, n, k, (void*)(BASE + offset), stream);
     };
-    if (std::string(argument[14]) == "1") {
+    if (std::string(argument[13]) == "1") {
         const int code = call(BASE);
         const CUresult ended = cuCtxSynchronize();
         if (code || ended)
@@ -191,7 +192,7 @@ static std::string record(char** argument) {
         if (cannot_be_captured(code) || cannot_be_captured(ended))
             throw Refused("the launcher synchronises, allocates or uses another stream: " +
                           error_name((CUresult)(cannot_be_captured(code) ? code : (int)ended)));
-        if (code) throw Refused("hgemm returned " + error_name((CUresult)code));
+        if (code) throw Refused(CONTRACT_ENTRY " returned " + error_name((CUresult)code));
         check(ended, "the capture ended with");
         plans += (set ? ",\n" : "") + plan(graph, BASE + offset);
         cuGraphDestroy(graph);
@@ -200,7 +201,7 @@ static std::string record(char** argument) {
 }
 
 int main(int count, char** argument) {
-    if (count != 15) return 2;
+    if (count != 14) return 2;
     std::string out;
     try {
         out = record(argument);

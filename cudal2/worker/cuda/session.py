@@ -20,10 +20,11 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.buffers import WORKSPACE_LIMIT, BufferLayout, Perturbation
+from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
 from cudal2.worker.outcome import CandidateFailed
@@ -49,11 +50,10 @@ def programs() -> Path:
     def make(folder: Path) -> None:
         for name in ("planner", "runner"):
             source = str(here / f"{name}.cpp")
-            trusted(
-                [compiler(), "-std=c++17", "-O2", f"-I{include}", source, library, "-ldl", "-o", str(folder / name)]
-            )
+            flags = ["-std=c++17", "-O2", f"-I{include}", *CUDA_CONTRACT.defines()]
+            trusted([compiler(), *flags, source, library, "-ldl", "-o", str(folder / name)])
 
-    return artefact(f"cuda-{digest(*sources.values(), library)[:16]}", make)
+    return artefact(f"cuda-{digest(*sources.values(), *CUDA_CONTRACT.defines(), library)[:16]}", make)
 
 
 def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -> jail.Jailed:
@@ -84,7 +84,7 @@ def record(
     folder = jail.job_folder()
     read, write = os.pipe()
     p = buffers.problem
-    numbers = (write, buffers.sets, buffers.stride, buffers.a, buffers.b, buffers.c, buffers.workspace, WORKSPACE_LIMIT)
+    numbers = (write, buffers.sets, buffers.stride, buffers.a, buffers.b, buffers.c, buffers.workspace)
     try:
         kernel = folder / "kernel.so"
         kernel.write_bytes(library)

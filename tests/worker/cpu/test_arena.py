@@ -3,10 +3,11 @@ from itertools import pairwise
 import pytest
 import torch
 
+from cudal2.contract import CPU_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cpu import arena as arenas
-from cudal2.worker.cpu.arena import ALIGN, GUARDED, PAGE, Arena
+from cudal2.worker.cpu.arena import GUARDED, PAGE, Arena
 
 SHAPES = [(8, 8, 8), (64, 64, 64), (72, 40, 136), (128, 256, 64)]
 
@@ -21,7 +22,7 @@ def arena(request):
 def test_no_two_matrices_share_a_byte_and_all_are_aligned(arena: Arena) -> None:
     problem = arena.problem
     sizes = (2 * problem.m * problem.k, 2 * problem.k * problem.n, 2 * problem.m * problem.n)
-    assert (arena.calls % ALIGN == 0).all()
+    assert (arena.calls % CPU_CONTRACT.alignment == 0).all()
     for columns in ((0, 1), (2,)):
         spans = sorted((int(arena.calls[s, c]), sizes[c]) for s in range(arena.count) for c in columns)
         assert all(start + size <= following for (start, size), (following, _) in pairwise(spans))
@@ -31,7 +32,7 @@ def test_guarded_slots_touch_their_guards(arena: Arena) -> None:
     guards = {(file, offset) for file, offset, _ in arena._guards}
     ends = {(file, offset + length) for file, offset, length in arena._guards}
     for matrix, (file, view) in enumerate(((0, arena.a), (0, arena.b), (1, arena.c))):
-        last = int(arena.calls[0, matrix]) + arenas.round_up(view(0).nbytes, ALIGN)
+        last = int(arena.calls[0, matrix]) + arenas.round_up(view(0).nbytes, CPU_CONTRACT.alignment)
         assert (file, last) in guards  # slot 0: a page nobody may touch follows
         assert (file, int(arena.calls[1, matrix])) in ends  # slot 1: one comes before
     assert all(offset % PAGE == 0 for _, offset, _ in arena._guards)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from fake_gpu import PROBLEM, FakeVendor
+from msgspec.structs import replace
 
 from cudal2.config import WorkerConfig
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
 from cudal2.worker.cuda import buffers
 from cudal2.worker.cuda.arena import Arena
@@ -15,7 +17,7 @@ from cudal2.worker.cuda.vendor.side import BaselineSide
 
 @pytest.fixture
 def context(monkeypatch) -> TimingContext:
-    monkeypatch.setattr(buffers, "WORKSPACE_LIMIT", 64 << 10)
+    monkeypatch.setattr(buffers, "CUDA_CONTRACT", replace(CUDA_CONTRACT, workspace_limit=64 << 10))
     monkeypatch.setattr(buffers, "GRANULE", 4096)
     layout = buffers.buffer_layout(PROBLEM, rotated=PROBLEM.bytes * 7)
     memory = torch.zeros(layout.bytes // 2, dtype=torch.int16)

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 import torch
 from fake_gpu import PROBLEM, Candidate, FakeVendor
+from msgspec.structs import replace
 
 from cudal2.config import WorkerConfig
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status
 from cudal2.target import find
 from cudal2.worker.cuda import buffers, plan
@@ -64,7 +66,7 @@ class Runner:
 
 @pytest.fixture
 def judge(monkeypatch, tmp_path):
-    monkeypatch.setattr(buffers, "WORKSPACE_LIMIT", 64 << 10)
+    monkeypatch.setattr(buffers, "CUDA_CONTRACT", replace(CUDA_CONTRACT, workspace_limit=64 << 10))
     monkeypatch.setattr(buffers, "GRANULE", 4096)
     monkeypatch.setattr(buffers, "MAX_SETS", 6)
     monkeypatch.setattr(bench, "SharedMemory", Memory)

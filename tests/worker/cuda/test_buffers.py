@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import pytest
 
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda.buffers import ALIGNMENT, GUARD, MAX_SETS, ROTATED, WORKSPACE_LIMIT, buffer_layout
+from cudal2.worker.cuda.buffers import GUARD, MAX_SETS, ROTATED, buffer_layout
 
 SHAPES = [(8, 8, 8), (64, 64, 64), (200, 968, 1048), (4096, 4096, 4096), (16384, 16384, 16384)]
 
@@ -21,8 +22,8 @@ def test_regions_are_apart(shape: tuple[int, int, int]) -> None:
         assert start - end >= GUARD
     assert regions[-1][1] <= at.stride
     assert at.workspace >= at.sets * at.stride + GUARD  # the last C has a guard behind it too
-    assert at.bytes > at.workspace + WORKSPACE_LIMIT
-    assert all(number % ALIGNMENT == 0 for number in (at.a, at.b, at.c, at.stride, at.workspace))
+    assert at.bytes > at.workspace + CUDA_CONTRACT.workspace_limit
+    assert all(number % CUDA_CONTRACT.alignment == 0 for number in (at.a, at.b, at.c, at.stride, at.workspace))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault
 from cudal2.worker.cuda import session
 from cudal2.worker.cuda.compile import toolchain
@@ -26,6 +27,7 @@ def test_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
         "-Wno-missing-field-initializers",
         "-Werror",
         f"-I{include}",
+        *CUDA_CONTRACT.defines(),
         "-c",
     ]
     done = subprocess.run([*command, str(SOURCES / f"{name}.cpp"), "-o", str(tmp_path / "out.o")], capture_output=True)

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from cudal2.contract import CUDA_CONTRACT, sizer_declaration
 from cudal2.problem import Layout, Problem
 
 SHIM = Path(__file__).parent / "shim"
@@ -25,6 +26,7 @@ FLAGS = (
     *("-default-stream", "per-thread"),
     # What the kernels were published with (their tools/utils.py) beyond the worker's own flags.
     *("--use_fast_math", "--expt-extended-lambda", "-diag-suppress=177"),
+    *CUDA_CONTRACT.numbers(),
 )
 
 STANDARD = frozenset(
@@ -104,22 +106,22 @@ def headers() -> frozenset[str]:
 
 def _wrapper(name: str, layout: Layout, allocates: bool) -> str:
     # Prefixed names: the published text above may define M, N, K, BM or stream as macros.
-    size = (
-        '\nextern "C" size_t hgemm_workspace(int cudal2_m, int cudal2_n, int) {\n'
-        "  return cudal2::workspace_bytes(cudal2_m, cudal2_n);\n"
-        "}\n"
-    )
+    names = [f"cudal2_{name.lower()}" for _, name in CUDA_CONTRACT.parameters]
+    a, b, c, m, n, k, workspace, _ = names
+    size = f"""
+{sizer_declaration((m, n, k))} {{
+  return cudal2::workspace_bytes({m}, {n});
+}}
+"""
     return f"""
 
 // Appended by cudal2: the function above behind the kernel contract.
-extern "C" cudaError_t hgemm(const __half* cudal2_a, const __half* cudal2_b, __half* cudal2_c, int cudal2_m,
-                             int cudal2_n, int cudal2_k, void* cudal2_scratch, cudaStream_t) {{
+{CUDA_CONTRACT.declaration(names)} {{
   return cudal2::call(
       [](at::Tensor cudal2_ta, at::Tensor cudal2_tb, at::Tensor cudal2_tt, at::Tensor cudal2_tc) {{
         {name}(cudal2_ta, cudal2_tb, cudal2_tt, cudal2_tc);
       }},
-      cudal2_a, cudal2_b, cudal2_c, cudal2_m, cudal2_n, cudal2_k, {"true" if layout == "tn" else "false"},
-      cudal2_scratch);
+      {a}, {b}, {c}, {m}, {n}, {k}, {"true" if layout == "tn" else "false"}, {workspace});
 }}
 {size if allocates else ""}"""
 

@@ -116,7 +116,7 @@ def build(
     folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
-        *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.arch),
+        *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.name),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
         *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),

@@ -18,6 +18,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
+from cudal2.contract import ENTRY, SIZER
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
@@ -28,7 +29,7 @@ from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
 """Wall time the disassembler may take; a CuTe kernel takes under a second."""
-ENTRY_POINTS = frozenset({"hgemm", "hgemm_workspace"})
+ENTRY_POINTS = frozenset({ENTRY, SIZER})
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
 _VENDOR = re.compile(r"(?:cu|nv)(?:[A-Z]|blas|da|dnn|fft|rand|solver|sparse|rtc|JitLink)|__cuda|__nv")
 _UNUSUAL = re.compile(
@@ -155,8 +156,8 @@ def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
     """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
     exported = {s.name for s in elf.symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
-    if "hgemm" not in exported:
-        yield Finding("no_entry", 'the source defines no extern "C" function hgemm')
+    if ENTRY not in exported:
+        yield Finding("no_entry", f'the source defines no extern "C" function {ENTRY}')
     if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):
         yield Finding("extra_symbols", f"host code defines {_some(posing)}, names of the vendor's libraries")
     if unusual := sorted(name for name in imports if _UNUSUAL.fullmatch(name)):

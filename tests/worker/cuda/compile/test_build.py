@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cudal2.records import HarnessFault, Status
-from cudal2.target import TARGETS, find
+from cudal2.target import find, targets
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, elf, toolchain
@@ -46,7 +46,7 @@ def make(tmp_path):
     return made
 
 
-@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.kind == "cuda"])
+@pytest.mark.parametrize("name", [name for name, target in targets().items() if target.kind == "cuda"])
 def test_one_source_compiles_for_every_target(make, name):
     built = make(MMA, find(name))
     assert built.status is Status.OK, built.log

@@ -9,7 +9,8 @@
 //   timing with events, copies to the host
 //                       work in the call that is made before the recorded ones, where a kernel chooses among several
 //                       by timing them; they cannot be replayed: a recorded call ends with a reason.
-// Included ahead of everything else, so that CUTLASS's own allocations take the same path.
+// Included ahead of everything else, so that CUTLASS's own allocations take the same path. CONTRACT_… are defined by the
+// compiler's command line (contract.py).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -41,14 +42,14 @@ inline void refuse_in_capture(const char* what) {
   if (capturing()) refuse(what);
 }
 
-constexpr size_t SEMAPHORES = 16 << 10;  // bytes at the head of the workspace that the contract wants back as zeros
+constexpr size_t SEMAPHORES = CONTRACT_SEMAPHORES;  // bytes at the head of the workspace that have to be zero in the end
 constexpr size_t ALIGNMENT = 1024;
 
 // Bytes of workspace to ask for: the sizes wanted are known only to the kernel's host code. Eight fp32 copies of C
 // cover the split-K kernels; beyond the cap the allocation is refused.
 constexpr size_t workspace_bytes(int m, int n) {
   size_t wanted = SEMAPHORES + (size_t(64) << 20) + 32 * size_t(m) * size_t(n);
-  return std::min(wanted, size_t(256) << 20);
+  return std::min(wanted, size_t(CONTRACT_WORKSPACE_LIMIT));
 }
 
 struct Block {

@@ -1,0 +1,94 @@
+"""What a kernel is: the functions that its source defines, how they are called, and the memory they are given.
+
+Every other place receives this: the prompt shows it, the source check and the gate look for its names, planner, runner
+and runtime call by it, and the arenas lay out memory as it promises.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+ENTRY = "hgemm"
+"""The function that multiplies."""
+SIZER = "hgemm_workspace"
+"""The function, which a source may leave out, that says how many bytes of workspace a problem needs."""
+
+Role = Literal["input", "output", "size", "workspace", "stream"]
+
+_PARAMETERS: tuple[tuple[Role, str], ...] = (
+    *(("input", "A"), ("input", "B"), ("output", "C")),
+    *(("size", "M"), ("size", "N"), ("size", "K")),
+    ("workspace", "workspace"),
+)
+
+
+class Contract(msgspec.Struct, frozen=True):
+    """How kernels of one kind of target are called.
+
+    `element` is the C type of a matrix's elements, `status` of what ENTRY returns (0 for success), `stream` of its
+    last argument, empty where there is none. A, B, C and the workspace begin at multiples of `alignment` bytes. At
+    most `workspace_limit` bytes of workspace are given; the first `semaphores` of them are zero on entry and must be
+    on exit.
+    """
+
+    element: str
+    status: str
+    stream: str
+    alignment: int
+    workspace_limit: int
+    semaphores: int
+
+    @property
+    def parameters(self) -> tuple[tuple[Role, str], ...]:
+        """What ENTRY takes, in order: each argument's role and name."""
+        return (*_PARAMETERS, ("stream", "stream")) if self.stream else _PARAMETERS
+
+    def declaration(self, names: Sequence[str] = ()) -> str:
+        """ENTRY in C++, without a semicolon; `names` call the parameters otherwise, in order."""
+        types = {"input": f"const {self.element}* ", "output": f"{self.element}* ", "size": "int "}
+        types |= {"workspace": "void* ", "stream": f"{self.stream} "}
+        given = names or [name for _, name in self.parameters]
+        parameters = [types[role] + name for (role, _), name in zip(self.parameters, given, strict=True)]
+        return f'extern "C" {self.status} {ENTRY}({", ".join(parameters)})'
+
+    def defines(self) -> tuple[str, ...]:
+        """Compiler flags that tell all this to a C++ program which loads kernels: see `planner.cpp`, `cpu/runner.cpp`.
+
+        For such a program matrices and streams are plain addresses.
+        """
+        types = {"input": "const void*", "output": "void*", "size": "int", "workspace": "void*", "stream": "void*"}
+        return (
+            f'-DCONTRACT_ENTRY="{ENTRY}"',
+            f'-DCONTRACT_SIZER="{SIZER}"',
+            f"-DCONTRACT_PARAMETERS={','.join(types[role] for role, _ in self.parameters)}",
+            *self.numbers(),
+        )
+
+    def numbers(self) -> tuple[str, ...]:
+        """Those of `defines` that are numbers of bytes."""
+        return f"-DCONTRACT_WORKSPACE_LIMIT={self.workspace_limit}", f"-DCONTRACT_SEMAPHORES={self.semaphores}"
+
+
+def sizer_declaration(names: Sequence[str] = ("M", "N", "K")) -> str:
+    """SIZER in C++, without a semicolon; `names` are those of its parameters."""
+    return f'extern "C" size_t {SIZER}({", ".join(f"int {name}" for name in names)})'
+
+
+CPU_CONTRACT = Contract(
+    element="_Float16",
+    status="int",
+    stream="",
+    alignment=64,
+    workspace_limit=256 << 20,
+    semaphores=0,
+)
+
+CUDA_CONTRACT = Contract(
+    element="__half",
+    status="cudaError_t",
+    stream="cudaStream_t",
+    alignment=256,
+    workspace_limit=256 << 20,
+    semaphores=16 << 10,
+)
