@@ -43,10 +43,8 @@ def random_problem(rng: random.Random, layout: Layout, most: int) -> Problem:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """Verifies in full, hardly times. Two threads, so that sharing among threads is tried as well."""
-    cache = str(tmp_path_factory.mktemp("cache"))
-    config = WorkerConfig(cache=cache, threads=2, batch_ms=0.1, min_pairs=2, max_pairs=2, disturbed=1e3)
-    with Worker(config) as judge:
+    """Verifies in full, times nothing. Two threads, so that sharing among threads is tried as well."""
+    with Worker(WorkerConfig(cache=str(tmp_path_factory.mktemp("cache")), threads=2, protocols=())) as judge:
         yield judge
 
 
@@ -94,6 +92,19 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, 
         tiny, odd = (random_problem(rng, layout, most) for most in (3, 24))
         for problem in (tiny, odd):
             verdict = worker.evaluate(Candidate(source, problem))
+            assert verdict.status is Status.OK, f"{problem.name} {knobs} {verdict.reason} {verdict.log}"
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@each_family
+def test_many_settings_are_correct_in_timed_calls_too(family: Family, layout: Layout, tmp_path: Path) -> None:
+    rng = random.Random(f"many {family.name} {layout}")
+    config = WorkerConfig(cache=str(tmp_path), threads=2, batch_ms=0.1, min_pairs=2, max_pairs=2, disturbed=1e3)
+    with Worker(config) as judge:
+        for knobs in some_settings(family, layout, 8, seed=5):
+            problem = random_problem(rng, layout, most=24)
+            verdict = judge.evaluate(Candidate(corpus.render(family, knobs, layout), problem))
             assert verdict.status is Status.OK, f"{problem.name} {knobs} {verdict.reason} {verdict.log}"
 
 

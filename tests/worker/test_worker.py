@@ -45,8 +45,8 @@ def test_key_depends_on_all_that_matters(hasty) -> None:
         assert Worker(msgspec.structs.replace(hasty, threads=1)).key(Candidate(NAIVE, PROBLEM)) != base
 
 
-def test_without_a_protocol_a_kernel_is_only_checked(hasty) -> None:
-    with Worker(msgspec.structs.replace(hasty, protocols=())) as worker:
+def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:
+    with Worker(checking) as worker:
         verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
     assert verdict.ok and verdict.rho is not None and verdict.timing is None
 
@@ -71,9 +71,9 @@ def test_what_a_clock_decided_is_asked_again(hasty) -> None:
             assert verdict.status is Status.TIMEOUT and not verdict.cached
 
 
-def test_a_compilation_that_was_too_short_is_tried_again_and_one_that_failed_is_not(hasty) -> None:
-    patient = msgspec.structs.replace(hasty, compile_seconds=60)
-    with Worker(msgspec.structs.replace(hasty, compile_seconds=0.001)) as hurried, Worker(patient) as worker:
+def test_a_compilation_that_was_too_short_is_tried_again_and_one_that_failed_is_not(checking) -> None:
+    patient = msgspec.structs.replace(checking, compile_seconds=60)
+    with Worker(msgspec.structs.replace(checking, compile_seconds=0.001)) as hurried, Worker(patient) as worker:
         for _ in range(2):
             verdict = hurried.evaluate(Candidate(NAIVE, PROBLEM))
             assert verdict.status is Status.COMPILE_TIMEOUT and not verdict.cached
@@ -109,10 +109,10 @@ def test_a_compiler_that_was_killed_did_not_refuse(hasty, monkeypatch, said, sta
         assert worker.build(Candidate(NAIVE, PROBLEM)).status == status
 
 
-def test_damaged_cache_entries_are_made_again(hasty) -> None:
-    with Worker(hasty) as worker:
+def test_damaged_cache_entries_are_made_again(checking) -> None:
+    with Worker(checking) as worker:
         assert worker.evaluate(Candidate(NAIVE, PROBLEM)).ok
-        for path in Path(hasty.cache).rglob("*"):
+        for path in Path(checking.cache).rglob("*"):
             if path.is_file() and path.suffix != ".lock":
                 path.write_bytes(path.read_bytes()[:-7])
         verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
@@ -164,10 +164,9 @@ extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, i
 """
 
 
-def test_no_candidate_finds_what_another_left_in_its_workspace(hasty) -> None:
-    config = msgspec.structs.replace(hasty, protocols=())
+def test_no_candidate_finds_what_another_left_in_its_workspace(checking) -> None:
     first, second = (HOARDER.replace("MARK", "0x5ec4e7").replace("FIRST", flag) for flag in "10")
-    with Worker(config) as worker:
+    with Worker(checking) as worker:
         # In the four checks it finds the poison of its own workspace, not what it wrote the call before.
         assert worker.evaluate(Candidate(first, PROBLEM)).ok
         assert worker.evaluate(Candidate(second, PROBLEM)).ok
@@ -196,10 +195,10 @@ def test_each_candidate_is_timed_on_normals_of_its_own(hasty) -> None:
     assert not torch.equal(*normals)
 
 
-def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:
+def test_pool_judges_equal_candidates_once_and_keeps_the_order(checking) -> None:
     wrong = Candidate(NAIVE.replace("sum +=", "sum -="), PROBLEM)
     seen = {}
-    with Pool(hasty) as pool:
+    with Pool(checking) as pool:
         candidates = [Candidate("", PROBLEM), wrong, Candidate(NAIVE, PROBLEM), wrong]
         verdicts = pool.evaluate(candidates, seen.__setitem__)
         assert [verdict.status for verdict in verdicts] == ["no_source", "wrong", "ok", "wrong"]
@@ -207,8 +206,8 @@ def test_pool_judges_equal_candidates_once_and_keeps_the_order(hasty) -> None:
         assert pool.environment() == verdicts[0].environment
 
 
-def test_pool_outlives_its_process(hasty) -> None:
-    with Pool(hasty) as pool:
+def test_pool_outlives_its_process(checking) -> None:
+    with Pool(checking) as pool:
         assert pool.evaluate([Candidate(NAIVE, PROBLEM)])[0].ok
         for process in pool._executors[None]._processes.values():
             process.kill()
