@@ -47,7 +47,7 @@ def _make(root: Path, key: str) -> None:
 
 
 def test_many_makers_make_it_once(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as processes:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         for done in [processes.submit(_make, tmp_path, "key") for _ in range(16)]:
             done.result()
     assert (tmp_path / "made").read_bytes() == b"."

@@ -42,7 +42,7 @@ def test_key_depends_on_all_that_matters(hasty) -> None:
         assert worker.key(Candidate(NAIVE, Problem(64, 72, 80, "nn"))) != base
         moved = Worker(msgspec.structs.replace(hasty, cache=hasty.cache + "2", build_jobs=1))
         assert moved.key(Candidate(NAIVE, PROBLEM)) == base
-        assert Worker(msgspec.structs.replace(hasty, threads=1)).key(Candidate(NAIVE, PROBLEM)) != base
+        assert Worker(msgspec.structs.replace(hasty, threads=2)).key(Candidate(NAIVE, PROBLEM)) != base
 
 
 def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:
