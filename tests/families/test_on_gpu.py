@@ -19,7 +19,7 @@ from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.target import Target
-from cudal2.worker.pool import Pool, deal
+from cudal2.worker.pool import Pool, shard
 
 SETTINGS = 200
 SHAPES = 24
@@ -69,7 +69,7 @@ def test_right_whatever_the_setting_and_the_shape(pools: list[Pool], target: Tar
     family = next((family for family in corpus.families(target) if family.name == name), None)
     if family is None:
         pytest.skip(f"{name} is not for {target.name}")
-    shares = deal(candidates(family, target), POOLS)
+    shares = shard(candidates(family, target), POOLS)
     with ThreadPoolExecutor(POOLS) as threads:
         verdicts = [verdict for share in threads.map(Pool.evaluate, pools, shares) for verdict in share]
     assert None not in verdicts, next(pool.fault for pool in pools if pool.fault)
