@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cudal2.arch import Architecture, Instruction
 from cudal2.assets import asset
+from cudal2.contract import CUDA_CONTRACT, Contract
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import digest
 from cudal2.target import Target
@@ -79,10 +80,12 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def families(target: Target) -> tuple[Family, ...]:
-    """All families that run on that target, folder by folder, by name."""
+    """All families that run on that target, folder by folder, by name; ValueError where none does."""
     offered = target.architecture.instructions if target.architecture else frozenset()
-    known = _families(target.suffix, target.architecture)
-    return tuple(family for family in known if family.needs <= offered)
+    found = tuple(one for one in _families(target.suffix, target.architecture) if one.needs <= offered)
+    if not found:
+        raise ValueError(f"no family in data/families runs on {target.name}: all of them need other instructions")
+    return found
 
 
 def render(family: Family, knobs: Knobs, layout: Layout) -> str:
@@ -114,9 +117,9 @@ def refusal(family: Family, knobs: Knobs, layout: Layout) -> str:
     return ""
 
 
-def _facts(family: Family) -> dict[str, Architecture]:
-    """What rules and templates see of the machine."""
-    return {"arch": family.architecture} if family.architecture else {}
+def _facts(family: Family) -> dict[str, Architecture | Contract]:
+    """What rules and templates see beside the knobs: of a GPU its record, and the contract."""
+    return {"arch": family.architecture, "contract": CUDA_CONTRACT} if family.architecture else {}
 
 
 def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
@@ -136,8 +139,8 @@ def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumul
     open_ = [family for family in families(target) if _can_be_drawn(target, family.name, layout, accumulate)]
     if not open_:
         raise ValueError(
-            f"no family in data/families has a {layout} kernel for {target.name} that sums in {accumulate}: each "
-            f"needs other instructions, or its rules refused {TRIES} random settings"
+            f"no family in data/families has a {layout} kernel for {target.name} that sums in {accumulate}: "
+            f"rules refused each of {TRIES} random settings"
         )
     family = rng.choice(open_)
     knobs = _allowed(family, layout, accumulate, rng)

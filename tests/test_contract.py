@@ -18,7 +18,7 @@ from cudal2.runtime.loaded import Loaded
 from cudal2.runtime.manifest import read
 from cudal2.target import Target, find
 from cudal2.worker import cpu, cuda
-from cudal2.worker.cuda import buffers as buffers_module
+from cudal2.worker.cuda import buffers
 from cudal2.worker.cuda.compile import abi, gate
 
 PROBLEM = Problem(64, 128, 256)
@@ -83,11 +83,11 @@ def test_hosts_are_built_with_the_names_and_numbers_of_the_contract(name: str, m
 
 
 def test_the_arena_lies_as_the_contract_says(monkeypatch) -> None:
-    at = buffers_module.buffer_layout(PROBLEM)
+    at = buffers.buffer_layout(PROBLEM)
     assert all(offset % CUDA_CONTRACT.alignment == 0 for offset in (at.a, at.b, at.c, at.stride, at.workspace))
     more = replace(CUDA_CONTRACT, workspace_limit=CUDA_CONTRACT.workspace_limit + (6 << 20))
-    monkeypatch.setattr(buffers_module, "CUDA_CONTRACT", more)
-    assert buffers_module.buffer_layout(PROBLEM).bytes == at.bytes + (6 << 20)
+    monkeypatch.setattr(buffers, "CUDA_CONTRACT", more)
+    assert buffers.buffer_layout(PROBLEM).bytes == at.bytes + (6 << 20)
 
 
 def test_gate_and_wrapper_know_the_names_of_the_contract() -> None:

@@ -3,6 +3,8 @@
 import json
 from collections import namedtuple
 
+import torch
+
 from cudal2 import cli, doctor
 from cudal2.worker import build
 from cudal2.worker.cuda.compile import toolchain
@@ -36,6 +38,17 @@ def test_every_missing_thing_comes_with_a_remedy(tmp_path, monkeypatch):
         assert not checks[name].ok and checks[name].remedy, name
     for cached in CACHED:
         cached.cache_clear()
+
+
+def test_a_gpu_comes_with_its_target_or_with_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    found = {}
+    for capability in ((9, 0), (7, 5)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
+        found[capability] = doctor._gpu()
+    assert found[9, 0].ok and "target=sm_90a" in found[9, 0].detail
+    assert not found[7, 5].ok and "a card" in found[7, 5].detail and "arch.py" in found[7, 5].remedy
 
 
 def test_command_prints_json_and_exits_by_health(monkeypatch, capsys):

@@ -37,7 +37,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 def available() -> bool:
-    """Whether a GPU and its driver answer."""
+    """Whether a GPU and its driver answer. ValueError where its architecture has no record."""
     try:
         find()
     except HarnessFault:
