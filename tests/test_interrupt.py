@@ -71,7 +71,7 @@ def test_training_stopped_in_the_middle_of_judging_ends_as_if_undisturbed(tmp_pa
     weights = [load_file(latest_checkpoint(tmp_path / name) / "model.safetensors") for name in ("run", "whole")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     with Archive(tmp_path / "run/archive.sqlite") as archive:
-        assert len(list(archive.samples("run"))) == 3 * 16
+        assert len(list(archive.samples("train", "run"))) == 3 * 16
 
 
 def steps(run: Path) -> list[str]:
