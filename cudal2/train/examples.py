@@ -20,7 +20,7 @@ from cudal2.worker.lifetime import end, leave_with_parent
 Example = tuple[str, str]
 """A prompt and the source that completes it."""
 
-SHARD = 500
+SHARD = 200
 """Examples that one process draws at a time. Each shard has a seed of its own, so what is drawn depends on neither
 the number of cores nor on who was faster."""
 

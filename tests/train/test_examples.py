@@ -18,10 +18,10 @@ def config(**fields) -> SftConfig:
 
 
 def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(monkeypatch):
-    several = draw(config(samples=1200))
+    several = draw(config(samples=450))
     monkeypatch.setattr(drawing.os, "sched_getaffinity", lambda _: {0})
-    assert draw(config(samples=700)) == several[:700]
-    assert draw(config(samples=700, seed=1)) != several[:700]
+    assert draw(config(samples=250)) == several[:250]
+    assert draw(config(samples=250, seed=1)) != several[:250]
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
