@@ -48,7 +48,7 @@ constexpr size_t ALIGNMENT = 1024;
 // Bytes of workspace to ask for: the sizes wanted are known only to the kernel's host code. Eight fp32 copies of C
 // cover the split-K kernels; beyond the cap the allocation is refused.
 constexpr size_t workspace_bytes(int m, int n) {
-  size_t wanted = SEMAPHORES + (size_t(64) << 20) + 32 * size_t(m) * size_t(n);
+  size_t wanted = SEMAPHORES + (size_t(128) << 20) + 32 * size_t(m) * size_t(n);
   return std::min(wanted, size_t(CONTRACT_WORKSPACE_LIMIT));
 }
 
