@@ -22,8 +22,8 @@ from cudal2.target import targets
 
 def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
     """Raises ValueError where a kernel LM, which names targets by single tokens, has none for this one."""
-    words = tokenizer.get_vocab()
-    known = [name for name in targets() if f"<|{name}|>" in words]
+    vocabulary = tokenizer.get_vocab()
+    known = [name for name in targets() if f"<|{name}|>" in vocabulary]
     if known and target not in known:
         raise ValueError(
             f"this policy writes for {', '.join(known)}, not {target}; make one that does with "
