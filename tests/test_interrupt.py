@@ -89,6 +89,7 @@ def busy(pid: int) -> bool:
     return bool(before & set(below(pid)))
 
 
+@pytest.mark.slow
 def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
     cli = ["-m", "cudal2.cli"]
     hasty = [*HASTY, f"worker.cache={tmp_path / 'cache'}", "worker.max_pairs=5"]
@@ -105,7 +106,9 @@ def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
     assert len((tmp_path / "run/eval/results.csv").read_text().splitlines()) > 2
 
 
-@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (300, "training")])
+@pytest.mark.parametrize(
+    ("samples", "stage"), [(100_000, "drawing"), pytest.param(300, "training", marks=pytest.mark.slow)]
+)
 def test_supervised_training_stops(tmp_path, samples, stage) -> None:
     tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0"]
     with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", f"samples={samples}", *tiny) as run:

@@ -31,6 +31,8 @@ def draw(config: SftConfig) -> list[Example]:
     """
     shards = range(-(-config.samples // SHARD))
     workers = min(len(os.sched_getaffinity(0)), len(shards))
+    if workers == 1:  # a process of its own would spend longer on its imports
+        return list(islice(chain.from_iterable(map(partial(_shard, config), shards)), config.samples))
     # Not forked: this process may hold threads, and a GPU.
     with ProcessPoolExecutor(workers, get_context("spawn"), leave_with_parent) as pool:
         try:

@@ -17,10 +17,10 @@ from pathlib import Path
 from cudal2 import corpus
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
-from cudal2.worker.sandbox import jail
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build
 from cudal2.worker.cuda import device
+from cudal2.worker.cuda.compile import build
+from cudal2.worker.sandbox import jail
 
 METRICS = {
     "gpu__time_duration.sum": "ns",

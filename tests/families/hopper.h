@@ -261,12 +261,11 @@ inline void compute(Product& p) {
                 }
         }
 }
-inline void collect(Product&) {}
-template <class... T> void collect(Product& p, float& d, T&... rest) { p.f.push_back(&d), collect(p, rest...); }
-template <class... T> void collect(Product& p, uint32_t& d, T&... rest) { p.h.push_back(&d), collect(p, rest...); }
+__attribute__((noinline)) inline void collect(Product& p, float& d) { p.f.push_back(&d); }
+__attribute__((noinline)) inline void collect(Product& p, uint32_t& d) { p.h.push_back(&d); }
 template <class... T> void wgmma(int n, int transposed, uint64_t a, uint64_t b, int add, T&... d) {
     Product p{{}, {}, a, b, n, add, transposed};
-    collect(p, d...);
+    (collect(p, d), ...);
     if ((int)p.f.size() != (p.f.size() ? n / 2 : 0) || (int)p.h.size() != (p.h.size() ? n / 4 : 0)) fail("wrong number of sums");
     self->open.push_back(p);
 }

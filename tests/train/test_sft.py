@@ -20,7 +20,7 @@ from cudal2.train.callbacks import read_metrics
 from cudal2.train.examples import draw
 from cudal2.train.folder import only_trainer_of, record
 
-TINY = ["samples=300", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
+TINY = ["samples=200", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
 
 
 def config(folder, *overrides: str) -> SftConfig:
@@ -55,7 +55,7 @@ def test_a_machine_that_cannot_judge_is_named_before_training(tmp_path, monkeypa
 
 
 def test_cuda_kernels_are_learnt_without_a_gpu(tmp_path):
-    sft.run(config(tmp_path, "target=sm_90a", "verify=0", "samples=300", "context=1024", "epochs=0.1"))
+    sft.run(config(tmp_path, "target=sm_90a", "verify=0", "context=1024", "epochs=0.1"))
     _, words = load_policy(PolicyConfig(path=str(tmp_path / "policy")))
     text = corpus.draw(find("sm_90a"), "tn", random.Random(0)).source
     assert words.batch_decode(tokenizer.encode_source(words, [text])) == [text]
