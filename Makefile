@@ -19,7 +19,7 @@ smoke: install ## the demo cut down to about a minute
 	$(BIN)/cudal2 export runs/smoke
 	$(BIN)/cudal2 report runs/smoke
 
-test: install ## the tests, side by side on all processors: five minutes on two cores
+test: install ## the tests, side by side on all processors: seven minutes on two cores
 	$(TESTS)
 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: ten minutes more
