@@ -5,18 +5,6 @@ import pytest
 
 from cudal2.config import WorkerConfig
 
-NAIVE = """
-extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void*) {
-    for (int i = 0; i < M; ++i)
-        for (int j = 0; j < N; ++j) {
-            float sum = 0;
-            for (int k = 0; k < K; ++k) sum += (float)A[i * K + k] * (float)B[j * K + k];
-            C[i * N + j] = (_Float16)sum;
-        }
-    return 0;
-}
-"""
-
 
 @pytest.fixture
 def hasty(tmp_path) -> WorkerConfig:

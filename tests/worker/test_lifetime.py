@@ -7,11 +7,11 @@ import sys
 import textwrap
 
 import pytest
+from naive import ENDLESS, NAIVE
 from processes import below, names, wait_for
 
 from cudal2.worker.lifetime import children
 from cudal2.worker.sandbox import jail
-from tests.worker.conftest import NAIVE
 
 BUSY_COMPILER = (
     """
@@ -25,7 +25,6 @@ template <int I> constexpr long sum() {
     + "".join(f"constexpr long s{i} = sum<{i}>();\n" for i in range(200))
     + NAIVE
 )
-ENDLESS = NAIVE.replace("float sum = 0;", "float sum = 0; for (volatile int x = 0;; ) (void)x;")
 PARENT = """
     import sys
     from cudal2.config import WorkerConfig

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from naive import ENDLESS, NAIVE
 
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, HarnessFault, Status
@@ -15,7 +16,6 @@ from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
 from cudal2.worker.pool import Pool
-from tests.worker.conftest import NAIVE
 
 PROBLEM = parse("64_72_80")
 
@@ -58,9 +58,6 @@ def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:
         monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("built again"))
         other = worker.evaluate(Candidate("int hgemm(;", parse("64_64_64")))  # same source, new problem
         assert other.status is Status.COMPILE_ERROR and not other.cached
-
-
-ENDLESS = NAIVE.replace("float sum = 0;", "float sum = 0; for (volatile int x = 0;; ) (void)x;")
 
 
 def test_what_a_clock_decided_is_asked_again(hasty) -> None:
