@@ -6,7 +6,7 @@ BIN := .venv/bin
 RUN ?= runs/demo
 TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
 
-demo: install ## train, evaluate, export and report into runs/demo: seven minutes, of which training takes four
+demo: install ## train, evaluate, export and report into runs/demo: six minutes, of which training takes four
 	$(BIN)/cudal2 train experiment=demo run=$(RUN)
 	$(BIN)/cudal2 eval $(RUN) --shapes demo
 	$(BIN)/cudal2 export $(RUN)

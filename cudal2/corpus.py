@@ -14,25 +14,22 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cudal2 import split
 from cudal2.arch import Architecture, Instruction
 from cudal2.assets import asset
 from cudal2.contract import CUDA_CONTRACT, Contract
 from cudal2.problem import Accumulate, Layout, Problem
-from cudal2.records import digest
 from cudal2.target import Target
 
 Knobs = dict[str, int | str]
 
 SIZES = tuple(sorted({*(2**p for p in range(6, 12)), *range(64, 512, 8), *range(512, 2049, 64)}))
 """The sizes M, N and K are drawn from: 64 to 2048, powers of two and others."""
-
-HELD_OUT_SHARE = 0.1
-"""Share of all shapes that training never sees."""
 
 TRIES = 5_000
 """Random settings of a family that are looked at before none of them is thought to render: the strictest rules that
@@ -53,7 +50,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Kernels of one structure: `knobs` lists the values each knob may take, `source` the method's origin.
 
-    `needs` are the instructions without which none of its sources compiles. `folder` is where its files are,
+    `needs` are the instructions without which none of its sources compiles, `weight` how often it is drawn beside the
+    others of its target (1 for kernels that take minutes of compiling). `folder` is where its files are,
     `architecture` the GPU that it is to be rendered for. A knob named `accumulate` tells which problems a setting
     serves: one that sums in f16 does not serve an f32 problem.
     """
@@ -64,6 +62,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[Rule, ...] = ()
     source: str = ""
     needs: frozenset[Instruction] = frozenset()
+    weight: Annotated[int, msgspec.Meta(ge=1)] = 1
     name: str = ""
     folder: str = ""
     suffix: str = ""
@@ -131,7 +130,7 @@ def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
 
 
 def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumulate = "f32") -> Sample:
-    """A random source: a family uniformly, then its allowed settings uniformly. The shape plays no part.
+    """A random source: a family by its weight, then its allowed settings uniformly. The shape plays no part.
 
     For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also those. Raises ValueError where the
     target has no family with such a kernel, or rules refuse whatever is tried.
@@ -142,7 +141,7 @@ def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumul
             f"no family in data/families has a {layout} kernel for {target.name} that sums in {accumulate}: "
             f"rules refused each of {TRIES} random settings"
         )
-    family = rng.choice(open_)
+    family = rng.choice([family for family in open_ for _ in range(family.weight)])
     knobs = _allowed(family, layout, accumulate, rng)
     if knobs is None:
         raise ValueError(f"family {family.name}: its rules refused {TRIES} random settings for {target.name}")
@@ -177,9 +176,21 @@ def plan(sample: Sample) -> str:
     return "".join(f"// {name}: {value}\n" for name, value in chosen.items())
 
 
-def held_out(problem: Problem) -> bool:
-    """Whether a shape is kept from training: the same about one in ten for every layout and accumulator."""
-    return int(digest("held out", problem.mnk)[:8], 16) < HELD_OUT_SHARE * 2**32
+def keeps_its_plan(text: str, target: Target) -> bool:
+    """Whether a source that begins with a plan is, letter for letter, what the families render for that plan."""
+    first, *rest = text.splitlines(keepends=True) or [""]
+    family = next((one for one in families(target) if first == f"// family: {one.name}\n"), None)
+    if family is None or len(rest) < len(family.knobs):
+        return False
+    knobs = {}
+    for (name, values), line in zip(family.knobs.items(), rest):
+        chosen = next((value for value in values if line == f"// {name}: {value}\n"), None)
+        if chosen is None:
+            return False
+        knobs[name] = chosen
+    layouts = [layout for layout in family.layouts if not refusal(family, knobs, layout)]
+    samples = (Sample(family.name, layout, knobs, render(family, knobs, layout)) for layout in layouts)
+    return any(text == plan(sample) + sample.source for sample in samples)
 
 
 def draw_problem(rng: random.Random, layout: Layout, held_out: bool = False) -> Problem:
@@ -189,11 +200,8 @@ def draw_problem(rng: random.Random, layout: Layout, held_out: bool = False) -> 
         powers = rng.random() < 0.5
         m, n, k = (2 ** rng.choice(range(6, 12)) if powers else rng.choices(SIZES, weights)[0] for _ in range(3))
         problem = Problem(m, n, k, layout)
-        if _is_held_out(problem) == held_out:
+        if split.held_out(problem) == held_out:
             return problem
-
-
-_is_held_out = held_out  # draw_problem's argument has the function's name
 
 
 def _keep_comments(text: str, style: str) -> str:

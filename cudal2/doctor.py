@@ -125,7 +125,7 @@ def _policy() -> Check:
     from cudal2.assets import asset
 
     try:
-        weights = asset("data", "policy", "model.safetensors")
+        weights = asset("data", "policy", "cpu", "model.safetensors")
     except FileNotFoundError:
         remedy = "make it with `cudal2 sft`, or name a policy.path"
         return Check("shipped policy", False, "no weights in data/policy", remedy, needed=True)

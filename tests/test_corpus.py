@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cudal2 import corpus
+from cudal2 import corpus, split
 from cudal2.config import WorkerConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
@@ -215,11 +215,11 @@ def test_kernels_that_sum_in_half_are_drawn_only_for_problems_content_with_it(na
 def test_about_a_tenth_of_shapes_is_held_out_and_drawn_only_when_asked_for() -> None:
     rng = random.Random(0)
     shapes = [Problem(8 * m, 8 * n, 256) for m in range(1, 65) for n in range(1, 65)]
-    share = sum(map(corpus.held_out, shapes)) / len(shapes)
+    share = sum(map(split.held_out, shapes)) / len(shapes)
     assert 0.08 < share < 0.12
-    assert all(not corpus.held_out(corpus.draw_problem(rng, "tn")) for _ in range(300))
-    assert all(corpus.held_out(corpus.draw_problem(rng, "nn", held_out=True)) for _ in range(50))
-    assert corpus.held_out(Problem(64, 64, 64, "nn")) == corpus.held_out(Problem(64, 64, 64, "tn", "f16"))
+    assert all(not split.held_out(corpus.draw_problem(rng, "tn")) for _ in range(300))
+    assert all(split.held_out(corpus.draw_problem(rng, "nn", held_out=True)) for _ in range(50))
+    assert split.held_out(Problem(64, 64, 64, "nn")) == split.held_out(Problem(64, 64, 64, "tn", "f16"))
 
 
 def test_drawn_shapes_are_small_more_often_and_not_only_powers_of_two() -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from cudal2.config.base import NEUTRAL, Schema
 from cudal2.problem import Accumulate, Layout, Problem, grid, parse, sample
+from cudal2.split import training
 
 
 class LoraConfig(Schema, frozen=True):
@@ -48,7 +49,7 @@ class PolicyConfig(Schema, frozen=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    max_new_tokens: int = 256
+    max_new_tokens: int = 384
     chat: bool = False
 
 
@@ -96,7 +97,8 @@ class TrainerConfig(Schema, frozen=True):
 
 
 class ShapesConfig(Schema, frozen=True):
-    """Problems by name: `grid`, `sample` (about `count` shapes of the grid, drawn by `seed`), `M_N_K`, an LLM layer."""
+    """Problems by name: `grid`, `sample` (about `count` shapes of the grid, drawn by `seed`), `training` (those of the
+    grid that training may see), `M_N_K`, an LLM layer."""
 
     names: tuple[str, ...] = ("grid",)
     count: int = 100
@@ -110,6 +112,8 @@ class ShapesConfig(Schema, frozen=True):
         for name in self.names:
             if name == "grid":
                 found += grid(self.layout, self.accumulate)
+            elif name == "training":
+                found += training(self.layout, self.accumulate)
             elif name == "sample":
                 found += sample(self.count, self.seed, self.layout, self.accumulate)
             else:

@@ -1,6 +1,6 @@
 """The whole configuration of each verb."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -40,14 +40,18 @@ class TrainConfig(Schema, frozen=True):
 
 
 class SftConfig(Schema, frozen=True):
-    """Supervised training of the kernel LM from scratch on sources drawn from the families.
+    """Supervised training of the kernel LM on sources of the families: from nothing, or of the one in `policy`.
 
-    `plan` has each source begin with its family and knobs as comments.
+    Of `examples`, families means `samples` settings drawn at random, whatever the shape; known means what searches
+    found fast for the shapes that training may see, or for shapes near them. `plan` has each source begin with its
+    family and knobs as comments.
     """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
+    policy: str = ""
+    examples: Literal["families", "known"] = "families"
     plan: bool = False
     samples: int = 60_000
     epochs: float = 2.0

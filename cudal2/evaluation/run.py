@@ -145,7 +145,7 @@ def sampler(config: EvalConfig) -> Sampler:
     from cudal2.policy import prompts, writer
 
     target = find(config.target)
-    loaded = cache(partial(policy.load, config.policy))
+    loaded = cache(partial(policy.load, config.policy, config.target))
 
     def sample(problem: Problem, kernels: Comparable, environment: Environment) -> list[str]:
         what = config.prompt, config.policy.chat, problem, kernels

@@ -31,21 +31,23 @@ def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
         )
 
 
-def load(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 
-    `config.path` may hold a model or adapters of one (a checkpoint of a run with `lora.rank`), which are merged into
-    its weights. Only an `owner/name` that is no folder here is asked of the Hugging Face hub; with `HF_HUB_OFFLINE=1`
-    its cache alone. Raises ValueError with the remedy where the path leads to no model.
+    Without a `config.path` it is the one that ships for `target`. The path may hold a model or adapters of one (a
+    checkpoint of a run with `lora.rank`), which are merged into its weights. Only an `owner/name` that is no folder
+    here is asked of the Hugging Face hub; with `HF_HUB_OFFLINE=1` its cache alone. Raises ValueError with the remedy
+    where the path leads to no model.
     """
-    model, tokenizer, found = _read(config.path, config.dtype)
+    place = locate(config.path, target)
+    model, tokenizer, found = _read(place, config.dtype)
     if found:
-        model = adapters.merge(model, locate(config.path))
+        model = adapters.merge(model, place)
     return model.to(PartialState().device), tokenizer
 
 
 def load_to_train(
-    config: PolicyConfig, seed: int, reference: bool = False
+    config: PolicyConfig, seed: int, target: str = "cpu", reference: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The policy to train, and its tokenizer, as `load` says otherwise.
 
@@ -55,10 +57,11 @@ def load_to_train(
     in). `reference` says that training loads the model a second time, to stay near it.
     Raises ValueError also where adapters would have to be merged into that second one.
     """
-    model, tokenizer, found = _read(config.path, config.dtype if config.lora.rank else "float32")
+    place = locate(config.path, target)
+    model, tokenizer, found = _read(place, config.dtype if config.lora.rank else "float32")
     wrapped: Any = model
     if config.lora.rank and found:
-        wrapped = adapters.resume(model, locate(config.path), found, config.lora)
+        wrapped = adapters.resume(model, place, found, config.lora)
     elif config.lora.rank:
         wrapped = adapters.new(model, config.lora, seed)
     elif found:
@@ -67,16 +70,16 @@ def load_to_train(
                 f"policy.path={config.path!r} holds adapters: set policy.lora.rank={found.r} "
                 f"policy.lora.alpha={found.lora_alpha} to train them on, or trainer.beta=0 to train every weight"
             )
-        wrapped = adapters.merge(model, locate(config.path))
+        wrapped = adapters.merge(model, place)
     return wrapped.to(PartialState().device), tokenizer
 
 
-def _read(path: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PeftLora | None]:
+def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PeftLora | None]:
     """The model as it was saved, its tokenizer, and what is known of the adapters that `path` holds for it, if any.
 
     Its generation_config is `sampling.whole`: nothing but the configuration decides how a policy is sampled.
     """
-    place = base = locate(path)
+    base = place
     found = adapters.recorded(place)
     if found:
         base = _base(place, found)
@@ -92,7 +95,7 @@ def _read(path: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
             else "check the name and the network, or download it first and give the folder"
         )
         whose = "" if found is None else f", the model {base} of its adapters,"
-        raise ValueError(f"policy.path={path!r}{whose} cannot be loaded ({error}); {remedy}") from error
+        raise ValueError(f"the policy {place}{whose} cannot be loaded ({error}); {remedy}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.generation_config = sampling.whole(tokenizer, model.generation_config)
@@ -112,13 +115,13 @@ def _base(place: str, found: PeftLora) -> str:
     return base
 
 
-def locate(path: str) -> str:
-    """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships.
+def locate(path: str, target: str = "cpu") -> str:
+    """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships for `target`.
 
     Raises ValueError where it is neither a folder with a model or adapters nor of the form `owner/name`.
     """
     if not path:
-        return str(_shipped())
+        return str(_shipped(target))
     folder = Path(path).expanduser()
     if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return str(folder.resolve())
@@ -154,9 +157,12 @@ def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedM
     return model
 
 
-def _shipped() -> Path:
-    """Folder of the shipped kernel LM; ValueError where this checkout has none yet."""
-    folder = asset("data", "policy")
+def _shipped(target: str) -> Path:
+    """Folder of the kernel LM that ships for a target; ValueError where there is none."""
+    folder = asset("data", "policy") / target
     if not (folder / "model.safetensors").is_file():
-        raise ValueError(f"{folder} holds no weights; make them with `cudal2 sft` or name a policy.path")
+        raise ValueError(
+            f"no kernel LM ships for {target}: make one with `cudal2 sft target={target} run=FOLDER` and name it, "
+            "policy.path=FOLDER/policy"
+        )
     return folder

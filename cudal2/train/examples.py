@@ -1,49 +1,136 @@
-"""What a kernel LM is trained on: pairs of a prompt and a source that a family renders to, drawn on every core."""
+"""What a kernel LM is trained on: prompts and the sources that families render to, drawn on every core."""
 
 import os
 import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from multiprocessing import get_context
-from typing import get_args
+from pathlib import Path
+from typing import NamedTuple, TypeVar, get_args
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
 
 from cudal2 import corpus
 from cudal2.config import SftConfig
 from cudal2.policy import prompts
+from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Accumulate, Layout, Problem
+from cudal2.records import digest
+from cudal2.search.known import settings
+from cudal2.split import held_out, training
 from cudal2.target import find
 from cudal2.worker.lifetime import end, leave_with_parent
-
-Example = tuple[str, str]
-"""A prompt and the source that completes it."""
 
 SHARD = 200
 """Examples that one process draws at a time. Each shard has a seed of its own, so what is drawn depends on neither
 the number of cores nor on who was faster."""
 
+FASTEST = 4
+"""Settings of each shape that `known` takes."""
 
-def draw(config: SftConfig) -> list[Example]:
-    """`config.samples` pairs of prompt and source, a larger number beginning with the smaller one's; no prompt names a
-    held-out shape. With `config.plan` a source begins with what `corpus.plan` says of it.
+T = TypeVar("T")
+
+
+class Example(NamedTuple):
+    """A prompt and the source that completes it."""
+
+    prompt: str
+    source: str
+
+
+class Row(NamedTuple):
+    """An example as a model reads it: token ids, of which the first `given` are the prompt; and the source's digest."""
+
+    ids: NDArray[np.int32]
+    given: int
+    digest: str
+
+
+def draw(config: SftConfig, count: int) -> list[Example]:
+    """The first `count` examples, a larger number beginning with the smaller one's; no prompt names a held-out shape.
+    With `config.plan` a source begins with what `corpus.plan` says of it.
     """
-    shards = range(-(-config.samples // SHARD))
+    return _on_every_core(partial(_draw, config), count)
+
+
+def draw_rows(config: SftConfig, tokenizer: Path) -> list[Row]:
+    """The `config.samples` first examples as `encode` makes rows of them with the tokenizer saved in that folder, each
+    in the process that draws it: a source is some 10 kB of text and takes longer to encode than to draw.
+    Raises ValueError as `encode` does."""
+    return _on_every_core(partial(_draw_rows, config, tokenizer), config.samples)
+
+
+def known(config: SftConfig) -> list[Example]:
+    """For each shape of the grid that training may see the settings that `search.known` would try first, in each style.
+
+    Raises ValueError where none are known for the target.
+    """
+    target = find(config.target)
+    families = {family.name: family for family in corpus.families(target)}
+    examples = []
+    for problem in training():
+        prompt = prompts.render(config.prompt, False, problem, target)
+        assert isinstance(prompt, str)
+        for setting in settings(config.target, problem, list(families.values()))[:FASTEST]:
+            family = families[setting.family]
+            for style in family.knobs["style"]:
+                knobs = setting.knobs | {"style": style}
+                sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem.layout))
+                examples.append(Example(prompt, _text(sample, config)))
+    if not examples:
+        raise ValueError(f"no settings are known for {config.target} in data/settings; use examples=families")
+    return examples
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], context: int) -> list[Row]:
+    """Each example's prompt, source and the token that ends it. ValueError where one is longer than `context`."""
+    rows = []
+    sources = encode_source(tokenizer, [one.source for one in examples])
+    for (prompt, source), completion in zip(examples, sources):
+        given = tokenizer(prompt)["input_ids"]
+        ids = np.array([*given, *completion, tokenizer.eos_token_id], np.int32)
+        rows.append(Row(ids, len(given), digest(source)))
+    longest = max(len(row.ids) for row in rows)
+    if longest > context:
+        raise ValueError(f"a sample has {longest} tokens; use context={longest} or more, or a larger vocabulary")
+    return rows
+
+
+def _on_every_core(make: Callable[[int], list[T]], count: int) -> list[T]:
+    """The first `count` of what `make` makes of shard 0, 1, …, in that order."""
+    shards = range(-(-count // SHARD))
     workers = min(len(os.sched_getaffinity(0)), len(shards))
     if workers == 1:  # a process of its own would spend longer on its imports
-        return list(islice(chain.from_iterable(map(partial(_shard, config), shards)), config.samples))
+        return list(islice(chain.from_iterable(map(make, shards)), count))
     # Not forked: this process may hold threads, and a GPU.
-    with ProcessPoolExecutor(workers, get_context("spawn"), leave_with_parent) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
         try:
-            drawn = chain.from_iterable(pool.map(partial(_shard, config), shards))
-            return list(islice(drawn, config.samples))
+            return list(islice(chain.from_iterable(pool.map(make, shards)), count))
         except BaseException:  # Ctrl-C: the shards that wait take minutes
             end(pool)
             raise
 
 
-def _shard(config: SftConfig, number: int) -> list[Example]:
+def _start() -> None:
+    leave_with_parent()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has a process already
+
+
+def _draw_rows(config: SftConfig, tokenizer: Path, number: int) -> list[Row]:
+    return encode(_loaded(tokenizer), _draw(config, number), config.context)
+
+
+@cache
+def _loaded(folder: Path) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def _draw(config: SftConfig, number: int) -> list[Example]:
     target, rng = find(config.target), random.Random(f"{config.seed} {number}")
     examples = []
     for _ in range(SHARD):
@@ -51,9 +138,12 @@ def _shard(config: SftConfig, number: int) -> list[Example]:
         problem = _problem(rng, layout)
         prompt = prompts.render(config.prompt, False, problem, target)
         assert isinstance(prompt, str)
-        sample = corpus.draw(target, layout, rng, problem.accumulate)
-        examples.append((prompt, corpus.plan(sample) + sample.source if config.plan else sample.source))
+        examples.append(Example(prompt, _text(corpus.draw(target, layout, rng, problem.accumulate), config)))
     return examples
+
+
+def _text(sample: corpus.Sample, config: SftConfig) -> str:
+    return corpus.plan(sample) + sample.source if config.plan else sample.source
 
 
 def _problem(rng: random.Random, layout: Layout) -> Problem:
@@ -64,4 +154,4 @@ def _problem(rng: random.Random, layout: Layout) -> Problem:
         m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
         problem = Problem(m, n, k, layout)
     problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
-    return _problem(rng, layout) if corpus.held_out(problem) else problem
+    return _problem(rng, layout) if held_out(problem) else problem

@@ -93,7 +93,9 @@ def run(config: TrainConfig) -> None:
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
         judge.prompt(problems[0], 1)
-        model, tokenizer = policy.load_to_train(config.policy, config.seed, reference=config.trainer.beta > 0)
+        model, tokenizer = policy.load_to_train(
+            config.policy, config.seed, config.target, reference=config.trainer.beta > 0
+        )
         policy.check(tokenizer, config.target)
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(

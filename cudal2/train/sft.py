@@ -1,7 +1,7 @@
-"""Supervised training of the kernel LM from nothing, on sources drawn from the kernel families.
+"""Supervised training of the kernel LM, on sources of the kernel families.
 
-What the model learns here is how kernels are written. Knobs are drawn without looking at the shape, so which
-kernel is fast for which shape is left for reinforcement learning to find out.
+What the model learns from nothing is how kernels are written: knobs are drawn without looking at the shape. Which
+kernel is fast for which shape is left for reinforcement learning to find out, or learnt from what searches found.
 """
 
 import json
@@ -19,6 +19,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     PrinterCallback,
     Trainer,
@@ -30,16 +31,16 @@ from transformers import (
 from cudal2 import corpus, judging
 from cudal2.archive.records import Origin
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import load, prompts, writer
+from cudal2.policy import check as check_words
+from cudal2.policy import load, load_to_train, prompts, writer
 from cudal2.policy.model import create
-from cudal2.policy.tokenizer import encode_source
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout
-from cudal2.records import Candidate, HarnessFault
+from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
 from cudal2.train.devices import one_gpu
-from cudal2.train.examples import Example, draw
+from cudal2.train.examples import Row, draw, draw_rows, encode, known
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.worker.pool import check
 
@@ -71,37 +72,53 @@ def run(config: SftConfig) -> None:
         stored(folder, SftConfig)
         trained = _already_trained(folder / "policy", config)
         set_seed(config.seed)
-        examples = draw(config)
         if trained:
             print(f"{folder}/policy is trained already", flush=True)
+            shown = _rows(config, folder / "policy") if config.verify else []
         else:
             (folder / "verify.json").unlink(missing_ok=True)
-            _train(config, examples)
+            shown = _train(config)
         if config.verify:
-            report = verify(config, {text for _, text in examples})
+            report = verify(config, {row.digest for row in shown})
             (folder / "verify.json").write_text(json.dumps(report, indent=2) + "\n")
             print(json.dumps(report), flush=True)
 
 
-def _train(config: SftConfig, examples: list[Example]) -> None:
-    """Makes `RUN/policy`: it has that name once it is complete, the configuration that made it included."""
-    folder, sources = Path(config.run), [text for _, text in examples]
-    tokenizer = train_tokenizer(sources[:TOKENIZER_SOURCES], config.vocabulary)
-    rows = encode(tokenizer, examples, config.context)
-    print(
-        f"{len(rows)} samples, {len(set(sources))} distinct, "
-        f"{sum(len(row['input_ids']) for row in rows) / len(rows):.0f} tokens each; a vocabulary of {len(tokenizer)}",
-        flush=True,
-    )
-    model = create(config, tokenizer)
-    record(folder / "config.json", config)
-    fit(model, tokenizer, rows, config)
+def _train(config: SftConfig) -> list[Row]:
+    """Makes `RUN/policy`: it has that name once it is complete, the configuration that made it included.
+
+    What it was trained on is returned.
+    """
+    folder = Path(config.run)
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
+    if config.policy:
+        model, tokenizer = load_to_train(PolicyConfig(path=config.policy), config.seed)
+        check_words(tokenizer, config.target)
+    else:
+        some = draw(config, min(config.samples, TOKENIZER_SOURCES))
+        tokenizer = train_tokenizer([one.source for one in some], config.vocabulary)
+        model = create(config, tokenizer)
     tokenizer.save_pretrained(fresh)
+    rows = _rows(config, fresh)
+    print(
+        f"{len(rows)} samples, {len({row.digest for row in rows})} distinct, "
+        f"{sum(len(row.ids) for row in rows) / len(rows):.0f} tokens each; a vocabulary of {len(tokenizer)}",
+        flush=True,
+    )
+    record(folder / "config.json", config)
+    fit(model, tokenizer, rows, config)
     model.bfloat16().save_pretrained(fresh)
     record(fresh / RECORD, config)
     fresh.rename(folder / "policy")
+    return rows
+
+
+def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
+    """What is learnt, encoded with the tokenizer saved in that folder."""
+    if config.examples == "known":
+        return encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), known(config), config.context)
+    return draw_rows(config, tokenizer)
 
 
 def _already_trained(policy: Path, config: SftConfig) -> bool:
@@ -120,27 +137,10 @@ def _already_trained(policy: Path, config: SftConfig) -> bool:
     return True
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], context: int) -> list[dict[str, list[int]]]:
-    """Token ids and labels of each example; only the source and its end are learnt, not the prompt.
-
-    Raises ValueError where an example is longer than `context` tokens.
-    """
-    rows = []
-    sources = encode_source(tokenizer, [text for _, text in examples])
-    for (prompt, _), completion in zip(examples, sources):
-        given = tokenizer(prompt)["input_ids"]
-        learnt = [*completion, tokenizer.eos_token_id]
-        rows.append({"input_ids": given + learnt, "labels": [-100] * len(given) + learnt})
-    longest = max(len(row["input_ids"]) for row in rows)
-    if longest > context:
-        raise ValueError(f"a sample has {longest} tokens; use context={longest} or more, or a larger vocabulary")
-    return rows
-
-
 def fit(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: list[dict[str, list[int]]],
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[Row],
     config: SftConfig,
 ) -> None:
     """Train every weight with AdamW and a cosine learning rate; a line of metrics every few steps."""
@@ -159,6 +159,7 @@ def fit(
         bf16=cuda,
         use_cpu=not cuda,
         dataloader_pin_memory=cuda,
+        remove_unused_columns=False,  # `_batch` uses `given`
         save_strategy="no",
         logging_steps=LOG_STEPS,
         logging_nan_inf_filter=False,  # a loss that is lost must show
@@ -168,7 +169,7 @@ def fit(
     trainer = Trainer(
         model,
         one_gpu(arguments),
-        train_dataset=rows,
+        train_dataset=[{"input_ids": row.ids, "given": row.given} for row in rows],
         data_collator=partial(_batch, pad=tokenizer.pad_token_id),
     )
     trainer.remove_callback(PrinterCallback)
@@ -181,15 +182,19 @@ def fit(
         metrics.close()
 
 
-def _batch(rows: list[dict[str, list[int]]], pad: int) -> dict[str, torch.Tensor]:
-    """Rows padded on the right, where causal attention never looks, so that no mask is needed.
+def _batch(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+    """Token ids and labels; only the source and its end are learnt, not the prompt.
 
-    (Padding on the left leaves rows of attention with nothing to attend to: on a GPU their gradient is NaN.)
+    Padded on the right, where causal attention never looks, so that no mask is needed. (Padding on the left leaves
+    rows of attention with nothing to attend to: on a GPU their gradient is NaN.)
     """
-    fill = {"input_ids": pad, "labels": -100}
+    ids = [torch.from_numpy(row["input_ids"]).long() for row in rows]
+    labels = [one.clone() for one in ids]
+    for one, row in zip(labels, rows):
+        one[: row["given"]] = -100
     return {
-        name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=value)
-        for name, value in fill.items()
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
     }
 
 
@@ -211,8 +216,8 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
 
     `ok` is the share of the judged samples that are correct; `statuses` counts what became of each;
     `in_training_set` and `in_families` are the shares of the samples that equal, letter for letter, a
-    source it was trained on, or any source that the families can render. The second is null where they
-    render to millions, as those of CUDA targets do.
+    source it was trained on (`trained_on` holds their digests), or any source that the families can render. The second
+    is null where they render to millions, as those of CUDA targets do, unless each source states its plan.
     """
     target, folder = find(config.target), Path(config.run)
     rng = random.Random(f"verify {config.seed}")
@@ -237,22 +242,24 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
         "ok": sum(verdict.ok for verdict in judged) / max(len(judged), 1),
         "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
         "distinct": len(set(written)),
-        "in_training_set": sum(source in trained_on for source in written) / len(written),
-        "in_families": _share_of_families(written, trained_on, target),
+        "in_training_set": sum(digest(source) in trained_on for source in written) / len(written),
+        "in_families": _share_of_families(written, config.plan, target),
     }
 
 
-def _share_of_families(written: Sequence[str], trained_on: set[str], target: Target) -> float | None:
+def _share_of_families(written: Sequence[str], plan: bool, target: Target) -> float | None:
     """Of the sources `written`, the share that a family renders to; None where there are too many to render."""
+    if plan:
+        return sum(corpus.keeps_its_plan(text, target) for text in written) / len(written)
     families = corpus.families(target)
     if sum(math.prod(map(len, family.knobs.values())) for family in families) > ENUMERABLE:
         return None
-    unseen = set(written) - trained_on
+    wanted = set(written)
     renderings = (
         corpus.render(family, knobs, layout)
         for family in families
         for layout in family.layouts
         for knobs in corpus.settings(family, layout)
     )
-    rendered = trained_on | {text for text in renderings if text in unseen}
+    rendered = {text for text in renderings if text in wanted}
     return sum(text in rendered for text in written) / len(written)

@@ -73,6 +73,10 @@ def _build(candidates: list[Candidate]) -> None:
     _started().build_ahead(candidates)
 
 
+def _ready(candidates: list[Candidate]) -> Candidate:
+    return _started().ready(candidates)
+
+
 def _judge(candidate: Candidate) -> Verdict:
     return _started().evaluate(candidate)
 
@@ -138,8 +142,10 @@ class Pool:
                 self._retry(device, _build, assigned)
             except HarnessFault as fault:  # each candidate meets it again below, and alone
                 log.warning("%s", fault)
-            for candidate in assigned:
+            while assigned:
+                candidate = assigned[0]
                 try:
+                    candidate = self._retry(device, _ready, assigned)
                     verdict = self._retry(device, _judge, candidate)
                 except HarnessFault as error:
                     self.fault, verdict = error, None
@@ -148,6 +154,7 @@ class Pool:
                         return
                     if verdict is None:
                         log.error("no verdict: %s", self.fault)
+                    assigned.remove(candidate)
                     found[candidate] = verdict
                     progress(candidate, verdict)
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
@@ -101,17 +101,28 @@ class Worker:
             for future in self._ahead.values():
                 future.exception()  # raised again where its candidate is judged
 
+    def ready(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Of these, one that is built or needs no building; where all are being built, the first that is done.
+
+        Whoever judges many asks this, so that the device does not wait for a compiler that takes a minute.
+        """
+        ahead = {self._ahead[one]: one for one in candidates if one in self._ahead}
+        if len(ahead) < len(candidates):
+            return next(one for one in candidates if one not in self._ahead)
+        done = wait(ahead, return_when=FIRST_COMPLETED).done
+        return next(one for future, one in ahead.items() if future in done)
+
     def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
         """Check and time what `build` made, when the device is free; nothing is recalled or remembered."""
         waited = time.perf_counter()
         with device(exclusive=bool(self.config.protocols), name=self.backend.lock):
-            wait = time.perf_counter() - waited
+            waited = time.perf_counter() - waited
             try:
                 outcome = self.backend.measure(launchable, problem)
             except BaseException:
                 self.backend.close()  # the next candidate gets fresh processes
                 raise
-        return msgspec.structs.replace(outcome, seconds={"wait": wait} | outcome.seconds)
+        return msgspec.structs.replace(outcome, seconds={"wait": waited} | outcome.seconds)
 
     def evaluate(self, candidate: Candidate) -> Verdict:
         """Build and measure a candidate, or recall the verdict."""

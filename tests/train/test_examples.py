@@ -8,6 +8,7 @@ from cudal2 import corpus
 from cudal2.config import SftConfig
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
+from cudal2.split import held_out
 from cudal2.target import find, targets
 from cudal2.train import examples as drawing
 from cudal2.train.examples import draw
@@ -18,15 +19,15 @@ def config(**fields) -> SftConfig:
 
 
 def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(monkeypatch):
-    several = draw(config(samples=450))
+    several = draw(config(), 450)
     monkeypatch.setattr(drawing.os, "sched_getaffinity", lambda _: {0})
-    assert draw(config(samples=250)) == several[:250]
-    assert draw(config(samples=250, seed=1)) != several[:250]
+    assert draw(config(), 250) == several[:250]
+    assert draw(config(seed=1), 250) != several[:250]
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_a_plan_names_the_family_and_every_knob_and_the_source_follows(target):
-    with_plan, without = (draw(config(target=target, samples=20, plan=plan)) for plan in (True, False))
+    with_plan, without = (draw(config(target=target, plan=plan), 20) for plan in (True, False))
     for (prompt, planned), (same, source) in zip(with_plan, without):
         assert prompt == same and planned.endswith(source)
         lines = planned.removesuffix(source).splitlines()
@@ -39,21 +40,21 @@ def test_a_plan_names_the_family_and_every_knob_and_the_source_follows(target):
 
 
 def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs():
-    examples = draw(config(samples=3000))
+    examples = draw(config(), 3000)
     seen = set()
     for prompt, _ in examples:
         seen.update(re.findall(r"<\|.*?\|>", prompt))
         sizes: list[int] = []
         for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
             sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
-        assert not corpus.held_out(Problem(*sizes))
+        assert not held_out(Problem(*sizes))
     elsewhere = {f"<|{target}|>" for target in targets()} - {"<|cpu|>"}
     assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
 
 
 def test_knobs_do_not_depend_on_the_shape():
     """The same draws of sources, whatever the shapes: mutual information would show as different mixes."""
-    examples = draw(config(samples=4000))
+    examples = draw(config(), 4000)
     small = [source for prompt, source in examples if "<|m=64|>" in prompt]
     large = [source for prompt, source in examples if "<|m=1024|>" in prompt]
     shares = [sum("omp parallel" in source for source in group) / len(group) for group in (small, large)]
@@ -62,7 +63,7 @@ def test_knobs_do_not_depend_on_the_shape():
 
 def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks():
     """A kernel that sums in f32 serves either problem, one that sums in f16 only those content with that."""
-    examples = draw(config(target="sm_90a", samples=400))
+    examples = draw(config(target="sm_90a"), 400)
     assert len({source for _, source in examples}) > 380
     half = re.compile(r"f16\.f16\.f16|F16F16F16|accumulator, [^>]*half")
     asked = [re.findall(r"<\|(f\d\d)\|>", prompt)[0] for prompt, source in examples if half.search(source)]

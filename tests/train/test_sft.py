@@ -8,7 +8,7 @@ import torch
 from fakes import FakePool
 from transformers import TrainingArguments
 
-from cudal2 import corpus, judging
+from cudal2 import corpus, judging, split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import load as load_policy
@@ -17,7 +17,7 @@ from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
-from cudal2.train.examples import draw
+from cudal2.train.examples import draw, encode
 from cudal2.train.folder import only_trainer_of, record
 
 TINY = ["samples=200", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
@@ -40,7 +40,7 @@ def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
     assert 0 <= report["in_training_set"] <= report["in_families"] <= 1
     with Archive(tmp_path / "archive.sqlite") as archive:
         samples = list(archive.samples("sft"))
-    assert len(samples) == 6 and all(corpus.held_out(sample.problem) for sample in samples)
+    assert len(samples) == 6 and all(split.held_out(sample.problem) for sample in samples)
     assert (tmp_path / "policy/model.safetensors").stat().st_size < 1 << 20
 
 
@@ -55,7 +55,7 @@ def test_a_machine_that_cannot_judge_is_named_before_training(tmp_path, monkeypa
 
 
 def test_cuda_kernels_are_learnt_without_a_gpu(tmp_path):
-    sft.run(config(tmp_path, "target=sm_90a", "verify=0", "context=1024", "epochs=0.1"))
+    sft.run(config(tmp_path, "target=sm_90a", "verify=0", "context=4096", "epochs=0.1"))
     _, words = load_policy(PolicyConfig(path=str(tmp_path / "policy")))
     text = corpus.draw(find("sm_90a"), "tn", random.Random(0)).source
     assert words.batch_decode(tokenizer.encode_source(words, [text])) == [text]
@@ -131,16 +131,27 @@ class Stop:
 def test_families_too_large_to_render_are_not_looked_through():
     target = find("sm_90a")
     text = corpus.draw(target, "tn", random.Random(0)).source
-    assert sft._share_of_families([text], {text}, target) is None
+    assert sft._share_of_families([text], False, target) is None
+
+
+def test_whether_a_source_is_its_plan_is_told_however_many_there_are():
+    target, rng = find("sm_90a"), random.Random(0)
+    samples = [corpus.draw(target, "tn", rng) for _ in range(4)]
+    texts = [corpus.plan(sample) + sample.source for sample in samples]
+    texts[1] = texts[1].replace("__global__", "__global__ ")
+    texts[2] = texts[2].replace(": ", ": 1", 2)
+    texts[3] = samples[3].source
+    assert sft._share_of_families(texts, True, target) == 0.25
 
 
 def test_only_the_source_is_learnt(tmp_path):
-    examples = draw(config(tmp_path))
+    examples = draw(config(tmp_path), 200)
     words = tokenizer.train([source for _, source in examples], 2048)
-    for row, (prompt, source) in zip(sft.encode(words, examples, 512), examples):
-        learnt = [label for label in row["labels"] if label != -100]
+    for row, (prompt, source) in zip(encode(words, examples, 512), examples):
+        batch = sft._batch([{"input_ids": row.ids, "given": row.given}], words.pad_token_id)
+        learnt = [label for label in batch["labels"][0].tolist() if label != -100]
         assert learnt[-1] == words.eos_token_id
         assert words.decode(learnt[:-1]) == source
-        assert words.decode(row["input_ids"]) == prompt + source + words.eos_token
+        assert words.decode(batch["input_ids"][0]) == prompt + source + words.eos_token
     with pytest.raises(ValueError, match="use context="):
-        sft.encode(words, examples, 20)
+        encode(words, examples, 20)

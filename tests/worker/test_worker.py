@@ -1,6 +1,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from naive import ENDLESS, NAIVE
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, HarnessFault, Status
 from cudal2.worker import Worker
+from cudal2.worker.backend import Prepared
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
@@ -49,6 +51,27 @@ def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:
     with Worker(checking) as worker:
         verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
     assert verdict.ok and verdict.rho is not None and verdict.timing is None
+
+
+def test_what_is_built_does_not_wait_for_a_slow_compiler(checking, monkeypatch) -> None:
+    slow, quick, unknown = (Candidate(source, PROBLEM) for source in ("slow", "quick", "unknown"))
+    go_on = threading.Event()
+
+    def compile_(_, candidate):
+        if candidate is slow:
+            go_on.wait(30)
+        return Prepared(Status.COMPILE_ERROR, "nothing is compiled here")
+
+    monkeypatch.setattr(Worker, "build", compile_)
+    with Worker(msgspec.structs.replace(checking, build_jobs=2)) as worker:
+        monkeypatch.setattr(type(worker.backend), "exclusive_builds", False)
+        worker.build_ahead([slow, quick])
+        assert worker.ready([slow, quick]) is quick
+        assert worker.ready([slow, unknown]) is unknown, (
+            "nobody builds it yet: it has a verdict, or is built when judged"
+        )
+        go_on.set()
+        assert worker.ready([slow]) is slow
 
 
 def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:

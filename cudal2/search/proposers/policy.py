@@ -33,7 +33,7 @@ class Policy:
         self._loaded = cache(self._load)
 
     def _load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        model, tokenizer = policy.load(self._config.policy)
+        model, tokenizer = policy.load(self._config.policy, self._config.target)
         policy.check(tokenizer, self._config.target)
         return model, tokenizer
 
