@@ -40,7 +40,7 @@ from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
 from cudal2.train.devices import one_gpu
-from cudal2.train.examples import Row, draw, draw_rows, encode, known
+from cudal2.train.examples import Row, draw, draw_rows, encode, fitting, known
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.worker.pool import check
 
@@ -117,8 +117,10 @@ def _train(config: SftConfig) -> list[Row]:
 def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
     """What is learnt, encoded with the tokenizer saved in that folder."""
     if config.examples == "known":
-        return encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), known(config), config.context)
-    return draw_rows(config, tokenizer)
+        rows = encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), known(config))
+    else:
+        rows = draw_rows(config, tokenizer)
+    return fitting(rows, config.context)
 
 
 def _already_trained(policy: Path, config: SftConfig) -> bool:

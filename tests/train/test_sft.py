@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from fakes import FakePool
@@ -17,7 +18,7 @@ from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
 from cudal2.train import sft
 from cudal2.train.callbacks import read_metrics
-from cudal2.train.examples import draw, encode
+from cudal2.train.examples import Row, draw, encode, fitting
 from cudal2.train.folder import only_trainer_of, record
 
 TINY = ["samples=200", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
@@ -147,11 +148,16 @@ def test_whether_a_source_is_its_plan_is_told_however_many_there_are():
 def test_only_the_source_is_learnt(tmp_path):
     examples = draw(config(tmp_path), 200)
     words = tokenizer.train([source for _, source in examples], 2048)
-    for row, (prompt, source) in zip(encode(words, examples, 512), examples):
+    for row, (prompt, source) in zip(encode(words, examples), examples):
         batch = sft._batch([{"input_ids": row.ids, "given": row.given}], words.pad_token_id)
         learnt = [label for label in batch["labels"][0].tolist() if label != -100]
         assert learnt[-1] == words.eos_token_id
         assert words.decode(learnt[:-1]) == source
         assert words.decode(batch["input_ids"][0]) == prompt + source + words.eos_token
-    with pytest.raises(ValueError, match="use context="):
-        encode(words, examples, 20)
+
+
+def test_a_few_samples_too_long_are_left_out_and_many_are_an_error():
+    rows = [Row(np.zeros(length, np.int32), 1, "") for length in (*[20] * 990, *[30] * 10)]
+    assert fitting(rows, 30) == rows and fitting(rows, 25) == rows[:990]
+    with pytest.raises(ValueError, match="use context=31"):
+        fitting([*rows, Row(np.zeros(31, np.int32), 1, "")], 25)
