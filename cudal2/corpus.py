@@ -31,6 +31,9 @@ Knobs = dict[str, int | str]
 SIZES = tuple(sorted({*(2**p for p in range(6, 12)), *range(64, 512, 8), *range(512, 2049, 64)}))
 """The sizes M, N and K are drawn from: 64 to 2048, powers of two and others."""
 
+PLAN = "// family: "
+"""What a source that states its plan begins with."""
+
 TRIES = 5_000
 """Random settings of a family that are looked at before none of them is thought to render: the strictest rules that
 ship let about one in a hundred pass."""
@@ -179,7 +182,7 @@ def plan(sample: Sample) -> str:
 def keeps_its_plan(text: str, target: Target) -> bool:
     """Whether a source that begins with a plan is, letter for letter, what the families render for that plan."""
     first, *rest = text.splitlines(keepends=True) or [""]
-    family = next((one for one in families(target) if first == f"// family: {one.name}\n"), None)
+    family = next((one for one in families(target) if first == f"{PLAN}{one.name}\n"), None)
     if family is None or len(rest) < len(family.knobs):
         return False
     knobs = {}

@@ -136,6 +136,20 @@ def _report(arguments: argparse.Namespace) -> None:
     print(report.run(folders[0], out) if len(folders) == 1 else report.compare(folders, out or Path("comparison.png")))
 
 
+def _pack(arguments: argparse.Namespace) -> None:
+    from cudal2 import parcel
+
+    count = parcel.pack(Path(arguments.run), Path(arguments.out), Path(arguments.cache).expanduser())
+    print(f"{arguments.out}: {count} files; on the other machine: cudal2 unpack {arguments.out} {arguments.run}")
+
+
+def _unpack(arguments: argparse.Namespace) -> None:
+    from cudal2 import parcel
+
+    parcel.unpack(Path(arguments.parcel), Path(arguments.run), Path(arguments.cache).expanduser())
+    print(f"{arguments.run}: `cudal2 train run={arguments.run}` goes on with it")
+
+
 def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
     from cudal2.config import EvalConfig, load
 
@@ -191,6 +205,15 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--out", help="the page (default RUN/report.html), or of several runs the picture (default comparison.png)"
     )
+
+    verb = add_verb(verbs, "pack", _pack, "a training run as files of at most 16 MB, to go on with it elsewhere")
+    verb.add_argument("run", help="folder of the run")
+    verb.add_argument("out", help="new folder for the files")
+    verb.add_argument("--cache", default="~/.cache/cudal2", help="the worker's cache")
+    verb = add_verb(verbs, "unpack", _unpack, "lay out a packed run, its part of the cache included")
+    verb.add_argument("parcel", help="folder with the files")
+    verb.add_argument("run", help="new folder of the run")
+    verb.add_argument("--cache", default="~/.cache/cudal2", help="the worker's cache")
 
     bench.add(verbs)
 

@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from cudal2 import source
+from cudal2 import corpus, source
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
@@ -74,6 +74,7 @@ class Judge:
         self.finished = time.perf_counter()
         if self.row:
             self.row["seconds"] = {"sample": judging - self.started, "judge": self.finished - judging}
+            self.row["verdicts_per_minute"] = 60 * self.row["samples"] / (self.finished - judging)
         first = PartialState().process_index * len(candidates)
         return result[first : first + len(candidates)]
 
@@ -105,11 +106,17 @@ def summarize(
 ) -> dict[str, Any]:
     """What one step's verdicts say, masked samples (None) left out of all figures but their own count.
 
-    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline.
+    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline. A decade of
+    `speedup_by_decade` is that of a problem's FLOP: 6 means a million and more. `outside_corpus` is the share of the
+    sources with a plan that no family renders to; None where no source has one.
     """
     judged = [verdict for verdict in verdicts if verdict is not None]
     earned = [value for value in rewards if value is not None]
     speedups = [verdict.speedup or 0.0 for verdict in judged]
+    planned = [candidate for candidate in candidates if candidate.source.startswith(corpus.PLAN)]
+    decades: dict[int, list[float]] = {}
+    for verdict in judged:
+        decades.setdefault(len(str(verdict.problem.flop)) - 1, []).append(verdict.speedup or 0.0)
     working = [verdict.speedup or 0.0 for verdict in judged if verdict.ok]
     return {
         "step": step,
@@ -120,6 +127,10 @@ def summarize(
         "speedup_mean": fmean(speedups),
         "speedup_ok_mean": fmean(working) if working else 0.0,
         "speedup_best": max(speedups),
+        "speedup_by_decade": {decade: {"mean": fmean(of), "best": max(of)} for decade, of in sorted(decades.items())},
+        "outside_corpus": 1 - fmean(corpus.keeps_its_plan(one.source, find(one.target)) for one in planned)
+        if planned
+        else None,
         "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
         "cached_share": fmean(verdict.cached for verdict in judged),
         "unique": len({candidate.key for candidate in candidates}),

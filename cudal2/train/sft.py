@@ -152,7 +152,6 @@ def fit(
         seed=config.seed,
         num_train_epochs=config.epochs,
         per_device_train_batch_size=config.batch_size,
-        train_sampling_strategy="group_by_length",
         learning_rate=config.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=0.03,

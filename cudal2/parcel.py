@@ -1,0 +1,127 @@
+"""A run in a few files that travel: what another machine needs to go on with it.
+
+Inside are the configuration, the metrics, the newest complete checkpoint, the archive, and of the worker's cache the
+verdicts on this run's kernels and the vendor's tuned baselines. Built kernels stay behind: they are large, and compiled
+again where they are asked for.
+"""
+
+import io
+import lzma
+import sqlite3
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, cast
+
+from cudal2.archive import Archive
+from cudal2.records import HarnessFault
+from cudal2.train.folder import latest_checkpoint, only_trainer_of
+
+PART_BYTES = 15 << 20
+KEPT = ("config.json", "metrics.jsonl", "verify.json")
+CACHED = ("verdicts", "baselines")
+"""Kinds of cache entries that travel."""
+
+
+class _Parts(io.RawIOBase):
+    """A stream written to `FOLDER/part.000`, `part.001`, … of at most PART_BYTES each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count, self._file = folder, 0, io.BytesIO()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        self._file.write(data)
+        while self._file.tell() >= PART_BYTES:
+            self._flush(PART_BYTES)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._flush(self._file.tell())
+        super().close()
+
+    def _flush(self, size: int) -> None:
+        whole = self._file.getvalue()
+        (self.folder / f"part.{self.count:03}").write_bytes(whole[:size])
+        self.count += 1
+        self._file = io.BytesIO()
+        self._file.write(whole[size:])
+
+
+def pack(run: Path, out: Path, cache: Path) -> int:
+    """Write the run in folder `run` into new files in `out`, of at most 16 MB each, and return how many.
+
+    Raises ValueError where `run` holds no run, is being trained, or `out` holds anything; HarnessFault where a file
+    cannot be read or written.
+    """
+    if not (run / "config.json").is_file():
+        raise ValueError(f"{run} holds no run: there is no config.json")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty; choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            only_trainer_of(run),
+            TemporaryDirectory() as scratch,
+            closing(_Parts(out)) as parts,
+            lzma.open(cast(BinaryIO, parts), "wb", preset=1) as packed,
+            tarfile.open(fileobj=packed, mode="w|") as tar,
+        ):
+            for name, path in _contents(run, cache, Path(scratch)):
+                tar.add(path, name)
+    except OSError as error:
+        raise HarnessFault(f"{run} cannot be packed: {error}", "Make room, or choose another folder") from error
+    return parts.count
+
+
+def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
+    """Name in the parcel and file or folder of everything that travels."""
+    checkpoint = latest_checkpoint(run)
+    chosen = [run / name for name in KEPT] + ([checkpoint] if checkpoint else [])
+    yield from ((f"run/{path.relative_to(run)}", path) for path in chosen if path.exists())
+    keys: set[str] = set()
+    if (run / "archive.sqlite").exists():
+        with (
+            closing(sqlite3.connect(run / "archive.sqlite")) as live,
+            closing(sqlite3.connect(scratch / "archive.sqlite")) as copy,
+        ):
+            live.backup(copy)  # what the write-ahead log still holds too
+        yield "run/archive.sqlite", scratch / "archive.sqlite"
+        with Archive(run / "archive.sqlite") as archive:
+            keys = {key for (key,) in archive.rows("SELECT json_extract(body, '$.key') FROM verdicts")}
+    for kind in CACHED:
+        for path in sorted((cache / kind).glob("??/*")):
+            if path.suffix != ".lock" and (kind != "verdicts" or path.name in keys):
+                yield f"cache/{path.relative_to(cache)}", path
+
+
+def unpack(parcel: Path, run: Path, cache: Path) -> None:
+    """Lay a packed run out in the new folder `run`, and what it brings for the cache beside what is there.
+
+    Raises ValueError where `run` holds anything or `parcel` is not a whole parcel.
+    """
+    if run.exists() and any(run.iterdir()):
+        raise ValueError(f"{run} is not empty; choose another folder")
+    parts = sorted(parcel.glob("part.*"))
+    stream = _joined(parts)
+    try:
+        with lzma.open(stream) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+            for member in tar:
+                top, _, rest = member.name.partition("/")
+                place = {"run": run, "cache": cache}[top]
+                member.name = rest
+                tar.extract(member, place, filter="data")
+    except (EOFError, lzma.LZMAError, tarfile.TarError, KeyError) as error:
+        raise ValueError(f"{parcel} is no complete packed run ({error}); are all its parts there?") from error
+
+
+def _joined(parts: list[Path]) -> BinaryIO:
+    """The parts as one stream. ValueError where one in the middle is missing."""
+    if not parts or [path.name for path in parts] != [f"part.{i:03}" for i in range(len(parts))]:
+        raise ValueError("parts of the packed run are missing: they are part.000, part.001, …")
+    return io.BytesIO(b"".join(path.read_bytes() for path in parts))

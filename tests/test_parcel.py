@@ -1,0 +1,74 @@
+"""A packed run arrives whole, in files small enough to be carried; a damaged one is refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+import specimens
+
+from cudal2 import parcel
+from cudal2.archive import Archive
+from cudal2.archive.records import Origin
+from cudal2.problem import Problem
+from cudal2.records import Candidate
+from cudal2.worker.cache import Cache
+
+CANDIDATE = Candidate("int hgemm;", Problem(64, 64, 64))
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    folder = tmp_path / "run"
+    checkpoint = folder / "checkpoints/checkpoint-20"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text("{}")
+    (checkpoint / "model.safetensors").write_bytes(os.urandom(20 << 20))
+    (folder / "checkpoints/checkpoint-30").mkdir()  # left half-written by a kill
+    for name in ("config.json", "metrics.jsonl"):
+        (folder / name).write_text(f"this is {name}")
+    with Archive(folder / "archive.sqlite") as archive:
+        archive.add(specimens.verdict(CANDIDATE), CANDIDATE, Origin(kind="train", run="run", step=1, index=0))
+    cache = Cache(tmp_path / "cache")
+    cache.write("verdicts", specimens.verdict(CANDIDATE).key, b"of this run")
+    cache.write("verdicts", "ab" * 32, b"of another run")
+    cache.write("baselines", "cd" * 32, b"tuned")
+    cache.write("builds", "ef" * 32, b"large")
+    return folder
+
+
+def test_what_is_needed_to_go_on_arrives(run, tmp_path):
+    count = parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+    parts = list((tmp_path / "parcel").iterdir())
+    assert len(parts) == count > 1 and max(part.stat().st_size for part in parts) <= 16e6
+    there = tmp_path / "there"
+    parcel.unpack(tmp_path / "parcel", there, tmp_path / "cache there")
+    for name in ("config.json", "metrics.jsonl", "checkpoints/checkpoint-20/model.safetensors"):
+        assert (there / name).read_bytes() == (run / name).read_bytes()
+    assert not (there / "checkpoints/checkpoint-30").exists()
+    with Archive(there / "archive.sqlite") as archive:
+        assert [sample.origin.step for sample in archive.samples()] == [1]
+    brought = Cache(tmp_path / "cache there")
+    assert brought.read("verdicts", specimens.verdict(CANDIDATE).key) == b"of this run"
+    assert brought.read("baselines", "cd" * 32) == b"tuned"
+    assert brought.read("verdicts", "ab" * 32) is None and brought.read("builds", "ef" * 32) is None
+
+
+def test_a_parcel_with_a_part_missing_or_cut_off_is_refused(run, tmp_path):
+    parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+    last = max((tmp_path / "parcel").iterdir())
+    last.write_bytes(last.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="no complete packed run"):
+        parcel.unpack(tmp_path / "parcel", tmp_path / "there", tmp_path / "cache")
+    (tmp_path / "parcel/part.000").unlink()
+    with pytest.raises(ValueError, match="parts"):
+        parcel.unpack(tmp_path / "parcel", tmp_path / "elsewhere", tmp_path / "cache")
+
+
+def test_nothing_is_written_over(run, tmp_path):
+    with pytest.raises(ValueError, match="not empty"):
+        parcel.pack(run, run, tmp_path / "cache")
+    parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+    with pytest.raises(ValueError, match="not empty"):
+        parcel.unpack(tmp_path / "parcel", run, tmp_path / "cache")
+    with pytest.raises(ValueError, match="no run"):
+        parcel.pack(tmp_path, tmp_path / "other", tmp_path / "cache")
