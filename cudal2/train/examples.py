@@ -30,7 +30,7 @@ SHARD = 200
 """Examples that one process draws at a time. Each shard has a seed of its own, so what is drawn depends on neither
 the number of cores nor on who was faster."""
 
-FASTEST = 4
+FASTEST = 2
 """Settings of each shape that `known` takes."""
 
 T = TypeVar("T")
