@@ -30,8 +30,8 @@ from transformers import (
 from cudal2 import corpus, judging
 from cudal2.archive.records import Origin
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import load, prompts, writer
-from cudal2.policy.model import create
+from cudal2.policy import prompts, writer
+from cudal2.policy.model import create, load
 from cudal2.policy.tokenizer import encode_source
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout

@@ -8,8 +8,8 @@ import pytest
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
 from cudal2.records import Candidate
-from cudal2.worker import Worker
 from cudal2.worker.sandbox import jail
+from cudal2.worker.worker import Worker
 
 KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cpp"))
 PROBLEM = "128_96_160_tn_f32"
