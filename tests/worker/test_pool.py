@@ -30,6 +30,7 @@ class FakeExecutor:
     def __init__(self, _workers, *, initargs, **_):
         self.device = initargs[2]
         self._processes: dict = {}
+        self._result_queue = None
 
     def submit(self, function, *arguments) -> Future:
         future: Future = Future()
