@@ -4,6 +4,7 @@
 // done late: products are computed from shared memory only when a thread waits for them, boxes travel at a random
 // moment, so that a stage given back too early or a missing wait shows as a wrong result. Waiting in vain is reported.
 #pragma once
+#include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
 #include <ucontext.h>
@@ -49,6 +50,7 @@ struct Cluster;
 struct Block {
     Cluster* cluster;
     int index, rank, threads, running;
+    int copied = 0;  // threads of it that have written shared memory that the tensor cores may not see
     std::vector<uint8_t> shared;
     std::map<uint32_t, Barrier> barriers;
     std::map<int, Rendezvous> named;
@@ -60,14 +62,16 @@ struct Store { Map map; Block* block; uint32_t from; int x, y; bool read; };
 using Stack = std::unique_ptr<char[]>;
 constexpr size_t STACK = 48 << 10;
 struct Thread {
-    ucontext_t context;
+    ucontext_t start;  // where it begins
+    jmp_buf here;      // where it goes on
+    bool begun = false;
     Stack stack;
     int index;
     Block* block;
     bool done = false;
     bool met = false;           // knows that all blocks of its cluster have started
     std::set<uint32_t> staged;  // where it has written shared memory that the copy engine may not see
-    bool copied = false;        // has written shared memory that the tensor cores may not see
+    bool copied = false;        // is one of the block's `copied`
     std::vector<std::vector<Product>> groups;
     std::vector<Product> open;
     std::vector<std::vector<std::function<void()>>> copies;
@@ -81,7 +85,7 @@ struct Cluster {
     Rendezvous barrier;
     int alive;
 };
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline Thread* self;
 inline std::string report;
 inline bool failed;
@@ -92,7 +96,16 @@ inline std::vector<std::shared_ptr<Store>> leaving;  // stores whose shared memo
 inline std::mt19937 rng(1);
 inline int processors = 3;
 
-inline void yield() { swapcontext(&self->context, &scheduler); }
+// A fiber begins by setcontext and goes on by longjmp: swapcontext would ask the system for the signal mask each time.
+__attribute__((noinline)) inline void yield() {
+    if (!_setjmp(self->here)) _longjmp(scheduler, 1);
+}
+__attribute__((noinline)) inline void resume() {
+    if (_setjmp(scheduler)) return;
+    if (self->begun) _longjmp(self->here, 1);
+    self->begun = true;
+    setcontext(&self->start);
+}
 inline void fail(std::string why) {
     if (!failed) report = why;
     failed = true;
@@ -187,18 +200,18 @@ inline void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, in
             });
 }
 inline void load_own(uint32_t to, const void* map, int x, int y, uint32_t bar) { load(to, map, x, y, bar, 1 << self->block->rank); }
-template <class F> void all_fenced(F unfenced) {
-    for (auto& thread : self->block->cluster->threads)
-        if (thread->block == self->block && unfenced(*thread)) fail("shared memory read by the async proxy without a proxy fence");
+inline void unfenced() { fail("shared memory read by the async proxy without a proxy fence"); }
+inline void proxy_fence() {
+    self->staged.clear();
+    if (self->copied) self->copied = false, --self->block->copied;
 }
-inline void proxy_fence() { self->staged.clear(), self->copied = false; }
 inline void store(const void* map_at, int x, int y, uint32_t from) {
     const Map& map = *(const Map*)map_at;
     const uint32_t end = from + map.box[0] * map.box[1] * 2;
-    all_fenced([=](const Thread& t) {
-        const auto first = t.staged.lower_bound(from);
-        return first != t.staged.end() && *first < end;
-    });
+    for (auto& thread : self->block->cluster->threads) {
+        const auto first = thread->staged.lower_bound(from);
+        if (thread->block == self->block && first != thread->staged.end() && *first < end) unfenced();
+    }
     auto s = std::make_shared<Store>(Store{*(const Map*)map_at, self->block, from, x, y, false});
     self->open_stores.push_back(s);
     leaving.push_back(s);
@@ -229,7 +242,7 @@ inline float half_at(uint32_t address, int kind) {
     return (float)h;
 }
 inline void compute(Product& p) {
-    all_fenced([](const Thread& t) { return t.copied; });
+    if (self->block->copied) unfenced();
     const int lane = self->index % 32, first = self->index / 32 % 4 * 16 + lane / 4;
     const auto field = [](uint64_t d, int from) { return (uint32_t)(d >> from & 0x3FFF) << 4; };
     const int kind_a = p.a >> 62, kind_b = p.b >> 62;
@@ -332,7 +345,10 @@ inline void copy_commit() { self->copies.push_back(std::move(self->open_copies))
 inline void copy_wait(int left) {
     auto& groups = self->copies;
     for (size_t g = 0; g + left < groups.size(); ++g)
-        for (auto& copy : groups[g]) copy(), self->copied = true;
+        for (auto& copy : groups[g]) {
+            copy();
+            if (!self->copied) self->copied = true, ++self->block->copied;
+        }
     if ((int)groups.size() > left) groups.erase(groups.begin(), groups.end() - left);
 }
 inline void load_acquire(int& value, const int* from) {
@@ -358,7 +374,7 @@ inline void trampoline() {
     // Threads that have ended count as arrived.
     if (c.barrier.arrived && c.barrier.arrived == c.alive) c.barrier.arrived = 0, ++c.barrier.generation;
     ++progress;
-    swapcontext(&self->context, &scheduler);
+    _longjmp(scheduler, 1);
 }
 inline std::unique_ptr<Cluster> start(int first, int threads, size_t shared, int size) {
     auto c = std::make_unique<Cluster>();
@@ -376,11 +392,10 @@ inline std::unique_ptr<Cluster> start(int first, int threads, size_t shared, int
             thread->index = t, thread->block = b;
             if (spare.empty()) spare.emplace_back(new char[STACK]);
             thread->stack = std::move(spare.back()), spare.pop_back();
-            getcontext(&thread->context);
-            thread->context.uc_stack.ss_sp = thread->stack.get();
-            thread->context.uc_stack.ss_size = STACK;
-            thread->context.uc_link = &scheduler;
-            makecontext(&thread->context, trampoline, 0);
+            getcontext(&thread->start);
+            thread->start.uc_stack.ss_sp = thread->stack.get();
+            thread->start.uc_stack.ss_size = STACK;
+            makecontext(&thread->start, trampoline, 0);
         }
     }
     return c;
@@ -409,7 +424,7 @@ inline int launch(unsigned grid, int threads, size_t shared, int cluster_size, s
             const size_t first = rng() % c->threads.size();
             for (size_t i = 0; i < c->threads.size() && !failed; ++i) {
                 self = c->threads[(first + i) % c->threads.size()].get();
-                if (!self->done) swapcontext(&scheduler, &self->context);
+                if (!self->done) resume();
             }
             if (!c->alive)
                 for (auto& t : c->threads) spare.push_back(std::move(t->stack));
