@@ -4,7 +4,7 @@
 
 BIN := .venv/bin
 RUN ?= runs/demo
-TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
+TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 demo: install ## train, evaluate, export and report into runs/demo: seven minutes, of which training takes four
 	$(BIN)/cudal2 train experiment=demo run=$(RUN)
