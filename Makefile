@@ -4,6 +4,7 @@
 
 BIN := .venv/bin
 RUN ?= runs/demo
+export PYTHONDONTWRITEBYTECODE = # else each of the many processes compiles what it imports, some 5 seconds of it
 TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 demo: install ## train, evaluate, export and report into runs/demo: seven minutes, of which training takes four
