@@ -22,7 +22,7 @@ from cudal2.train.folder import latest_checkpoint
 SECONDS = 8.0
 HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start
-TRAIN = Path(__file__).with_name("interrupted.py")
+TRAIN = interrupted.__file__
 
 
 class Piped:
