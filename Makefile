@@ -4,8 +4,9 @@
 
 BIN := .venv/bin
 RUN ?= runs/demo
-export PYTHONDONTWRITEBYTECODE = # else each of the many processes compiles what it imports, some 5 seconds of it
 TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Where the shell forbids it to keep bytecode, each of many processes compiles what it imports: five seconds of it.
+export PYTHONDONTWRITEBYTECODE =
 
 demo: install ## train, evaluate, export and report into runs/demo: seven minutes, of which training takes four
 	$(BIN)/cudal2 train experiment=demo run=$(RUN)

@@ -56,7 +56,12 @@ def recall(tmp_path_factory):
     return maker(Cache(tmp_path_factory.mktemp("cache")))
 
 
-@pytest.mark.parametrize("name", [name for name, target in targets().items() if target.kind == "cuda"])
+CUDA = [name for name, target in targets().items() if target.kind == "cuda"]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in (CUDA[0], CUDA[-1]) else pytest.param(name, marks=pytest.mark.slow) for name in CUDA]
+)
 def test_one_source_compiles_for_every_target(recall, name):
     built = recall(MMA, find(name))
     assert built.status is Status.OK, built.log
