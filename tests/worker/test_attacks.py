@@ -31,7 +31,7 @@ def worker(request, tmp_path_factory):
         run_seconds=2,
         memory_mib=1024,
         timing_seconds=0.1,
-        batch_ms=2,
+        batch_ms=8,  # so that a batch has many calls on a busy machine too: some lie between the calls of one batch
         min_pairs=5,
         disturbed=1e3,
     )
