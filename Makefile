@@ -4,7 +4,9 @@
 
 BIN := .venv/bin
 RUN ?= runs/demo
-TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
+TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Where the shell forbids it to keep bytecode, each of many processes compiles what it imports: five seconds of it.
+export PYTHONDONTWRITEBYTECODE =
 
 demo: install ## train, evaluate, export and report into runs/demo: six minutes, of which training takes four
 	$(BIN)/cudal2 train experiment=demo run=$(RUN)

@@ -14,8 +14,8 @@ from cudal2.config import BenchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Verdict, edit_from_json
 from cudal2.target import find
-from cudal2.worker import Worker
 from cudal2.worker.pool import Pool
+from cudal2.worker.worker import Worker
 
 Row = dict[str, Any]
 

@@ -2,12 +2,14 @@
 
 Under pytest-xdist a test marked `alone`, or on the GPU, has the machine to itself, and torch takes one thread where
 nobody asks it for more: threads of several tests on the same cores would spend their time waiting for each other.
+The longest files begin first, lest the last one be waited for (`--no-loadscope-reorder` leaves the order as it is).
 """
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -22,16 +24,44 @@ if BESIDE_OTHERS:
 pytest.register_assert_rewrite("families.contract")  # its assertions explain themselves too
 
 
+LONGEST = (
+    *("worker/test_attacks.py", "worker/cuda/compile/test_build.py", "worker/test_lifetime.py", "test_interrupt.py"),
+    *("train/test_grpo.py", "families/test_sm_90a_emulated.py", "worker/cuda/compile/test_abi.py"),
+    *("worker/cuda/compile/test_gate.py", "worker/cuda/test_attacks.py", "families/test_sm_80.py", "test_corpus.py"),
+    *("worker/test_worker.py", "families/test_sm_90a.py", "worker/test_pool.py", "train/test_sft.py"),
+)
+"""Files that take ten seconds or more, the longest first; those with tests that run alone before all others."""
+
+_locks: list[TextIO] = []
+"""What this process holds of the machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def _alone(item: pytest.Item | None) -> bool:
+    return item is not None and any(item.get_closest_marker(name) for name in ALONE)
+
+
 @pytest.fixture(autouse=True)
-def processors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def processors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Holds the machine while a test runs: alone, or together with those that may run beside others."""
-    if not BESIDE_OTHERS:
-        yield
-        return
-    common = tmp_path_factory.getbasetemp().parent
-    alone = any(request.node.get_closest_marker(name) for name in ALONE)
-    with (common / "queue.lock").open("a") as queue, (common / "processors.lock").open("a") as held:
+    if BESIDE_OTHERS and not _locks:
+        common = tmp_path_factory.getbasetemp().parent
+        _locks[:] = ((common / f"{name}.lock").open("a") for name in ("queue", "processors"))
+        queue, held = _locks
         fcntl.flock(queue, fcntl.LOCK_EX)  # who waits to be alone is overtaken by nobody
-        fcntl.flock(held, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(held, fcntl.LOCK_EX if _alone(request.node) else fcntl.LOCK_SH)
         fcntl.flock(queue, fcntl.LOCK_UN)
-        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Those that run alone one after the other hold the machine throughout: each would wait for the others' tests."""
+    result = yield
+    if not (_alone(item) and _alone(nextitem)):
+        while _locks:
+            _locks.pop().close()
+    return result

@@ -17,7 +17,7 @@ from cudal2.problem import Layout, Problem
 from cudal2.records import Candidate, Status
 from cudal2.source import check, extract
 from cudal2.target import CPU, targets
-from cudal2.worker import Worker
+from cudal2.worker.worker import Worker
 
 LAYOUTS: tuple[Layout, ...] = ("nn", "tn")
 FAMILIES = corpus.families(CPU)

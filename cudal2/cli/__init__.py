@@ -113,7 +113,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
 def _export(arguments: argparse.Namespace) -> None:
     from cudal2 import export, judging
-    from cudal2.worker import Worker
+    from cudal2.worker.worker import Worker
 
     config = _eval_config(arguments)
     folder = Path(config.run)

@@ -141,11 +141,10 @@ def _elsewhere(there: Environment, here: Environment) -> str:
 
 def sampler(config: EvalConfig) -> Sampler:
     """`config.samples` kernels a problem from `config.policy`, prompted as in training; loaded when first asked."""
-    from cudal2 import policy
-    from cudal2.policy import prompts, writer
+    from cudal2.policy import model, prompts, writer
 
     target = find(config.target)
-    loaded = cache(partial(policy.load, config.policy, config.target))
+    loaded = cache(partial(model.load, config.policy, config.target))
 
     def sample(problem: Problem, kernels: Comparable, environment: Environment) -> list[str]:
         what = config.prompt, config.policy.chat, problem, kernels

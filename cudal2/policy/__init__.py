@@ -1,5 +1,4 @@
-"""The language model that writes kernels: its prompts, its tokenizer, loading and sampling."""
+"""The language model that writes kernels: its prompts, its tokenizer, loading and sampling.
 
-from cudal2.policy.model import check, load, load_to_train
-
-__all__ = ["check", "load", "load_to_train"]
+Nothing is imported here: whoever needs `prompts` alone does not wait for torch and transformers.
+"""

@@ -53,7 +53,7 @@ def sample(
 ) -> list[str]:
     """One completion a prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
-    `model` is as `policy.load` gives it: without adapters, its generation_config `whole`.
+    `model` is as `load` in `model.py` gives it: without adapters, its generation_config `whole`.
     The same seed, model, prompts and machine give the same completions. The caller's random state is
     left as it was. Raises ValueError where vLLM is asked for and not installed.
     """

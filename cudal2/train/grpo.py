@@ -31,9 +31,9 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from cudal2 import policy
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
+from cudal2.policy import model as policy
 from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find

@@ -31,9 +31,9 @@ from transformers import (
 from cudal2 import corpus, judging
 from cudal2.archive.records import Origin
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import check as check_words
-from cudal2.policy import load, load_to_train, prompts, writer
-from cudal2.policy.model import create
+from cudal2.policy import prompts, writer
+from cudal2.policy.model import check as check_words
+from cudal2.policy.model import create, load, load_to_train
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout
 from cudal2.records import Candidate, HarnessFault, digest

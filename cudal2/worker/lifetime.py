@@ -48,6 +48,12 @@ def end(*executors: ProcessPoolExecutor) -> None:
     for process in processes:
         if not wait([process.sentinel], max(0.0, until - time.monotonic())):
             process.kill()
+            process.join()
+    # One that was killed in the middle of sending a result leaves half of it in the pipe, and the executor's thread
+    # waits for the rest as long as anybody could write it; this process could be the last.
+    for executor in executors:
+        if executor._result_queue is not None:
+            executor._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 def children(pid: int) -> list[int]:

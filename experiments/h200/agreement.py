@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
-from cudal2.worker import Worker
 from cudal2.worker.cuda import device
+from cudal2.worker.worker import Worker
 
 NAMES = ("cublaslt-auto-nn", "cublaslt-auto-tn")
 

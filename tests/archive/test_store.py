@@ -16,6 +16,7 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import PromptConfig
+from cudal2.policy import prompts
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 from cudal2.target import CPU
@@ -179,8 +180,6 @@ def test_a_kernel_that_was_only_checked_is_no_exemplar(archive):
     archive.add(msgspec.structs.replace(verdict(untimed), timings=()), untimed, None)
     chosen = selection.exemplars(kernels(archive), PROBLEM, 3, random.Random(0))
     assert [entry.source for entry in chosen] == [candidate("timed").source]
-    from cudal2.policy import prompts  # here, as the writers below each import this module, and torch takes seconds
-
     prompts.render(PromptConfig(template="instruct", exemplars=3), False, PROBLEM, CPU, chosen)
 
 

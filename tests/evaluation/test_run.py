@@ -9,18 +9,17 @@ from fakes import Says, save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, timing, verdict
 
-from cudal2 import policy
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
 from cudal2.evaluation import results, terminal
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.results import Row
-from cudal2.policy import sampling
+from cudal2.policy import model, sampling
 from cudal2.problem import Problem, grid
 from cudal2.records import STRICT, Candidate, HarnessFault, Timing, to_json
 from cudal2.train import judge
-from cudal2.worker import Worker
+from cudal2.worker.worker import Worker
 
 NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
 
@@ -238,7 +237,7 @@ def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
     put(archive, "bad", None)
     asked, kernels = [], Comparable(archive, "cpu", HERE.fingerprint)
     monkeypatch.setattr(sampling, "sample", lambda model, tokenizer, prompts, *_: asked.extend(prompts) or prompts)
-    monkeypatch.setattr(policy, "load", lambda config: (None, None))
+    monkeypatch.setattr(model, "load", lambda config: (None, None))
     prompt = PromptConfig(template="instruct", exemplars=2, failures=1)
     evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(PROBLEM, kernels, HERE)
     training = TrainConfig(run=str(tmp_path), seed=3, prompt=prompt)

@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ import numpy as np
 from cudal2.problem import Problem, parse
 
 SIMT = Path(__file__).parent / "simt"
+HEADER = "cuda_runtime.h"
+FLAGS = ["-std=c++17", "-O1", "-march=native", "-w", "-fPIC", "-fno-strict-aliasing"]
 HEAD = 16384
 _KEPT = tempfile.TemporaryDirectory(prefix="cudal2-emulated-")
 INSTRUCTIONS = {
@@ -75,13 +78,22 @@ def _parenthesised(text: str, start: int) -> tuple[str, int]:
 
 
 @cache
+def _headers() -> Path:
+    """The headers, the one that takes time precompiled."""
+    folder = Path(shutil.copytree(SIMT, Path(_KEPT.name) / "simt"))
+    header = folder / HEADER
+    subprocess.run(["g++", *FLAGS, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return folder
+
+
+@cache
 def build(source: str) -> Path:
     """A shared library of the emulated kernel, built once; CalledProcessError where it does not compile."""
     folder = Path(tempfile.mkdtemp(dir=_KEPT.name))
     path, library = folder / "kernel.cpp", folder / "kernel.so"
     path.write_text(translate(source))
-    flags = ["-std=c++17", "-O1", "-march=native", "-w", "-fPIC", "-shared", "-fno-strict-aliasing"]
-    subprocess.run(["g++", *flags, "-I", SIMT, path, "-o", library], check=True, capture_output=True, text=True)
+    command = ["g++", *FLAGS, "-shared", "-I", _headers(), "-include", HEADER, path, "-o", library]
+    subprocess.run(command, check=True, capture_output=True, text=True)
     return library
 
 

@@ -7,8 +7,8 @@ import torch
 from fakes import save_policy
 
 from cudal2.config import LoraConfig, PolicyConfig, SftConfig
-from cudal2.policy import load, load_to_train, sampling, tokenizer
-from cudal2.policy.model import create
+from cudal2.policy import sampling, tokenizer
+from cudal2.policy.model import create, load, load_to_train
 
 LORA = LoraConfig(rank=4, alpha=8)
 IDS = torch.arange(10)[None]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cudal2.config import LoraConfig, PolicyConfig, SftConfig
-from cudal2.policy import check, load, load_to_train, sampling, tokenizer
-from cudal2.policy.model import create
+from cudal2.policy import sampling, tokenizer
+from cudal2.policy.model import check, create, load, load_to_train
 
 SOURCES = [f"int a{i} = {i};\nint b;\nreturn a{i};\n" for i in range(8)] * 4
 PROMPTS = ["<|bos|><|cpu|>", "<|bos|><|cpu|><|tn|><|m=64|><|+8|>"] * 40

@@ -24,10 +24,10 @@ from cudal2.runtime.cuda import Cuda
 from cudal2.runtime.loaded import opened
 from cudal2.runtime.manifest import FILE, read
 from cudal2.target import find, for_capability
-from cudal2.worker import Worker
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, toolchain
 from cudal2.worker.sandbox import jail
+from cudal2.worker.worker import Worker
 
 KERNELS_ON_GPU = Path(__file__).parent.parent / "worker" / "cuda" / "kernels"
 

@@ -19,8 +19,8 @@ from trl import GRPOConfig
 
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
-from cudal2.policy import load as load_policy
 from cudal2.policy import prompts, sampling
+from cudal2.policy.model import load as load_policy
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.train import grpo

@@ -12,8 +12,8 @@ from transformers import TrainingArguments
 from cudal2 import corpus, judging, split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
-from cudal2.policy import load as load_policy
 from cudal2.policy import tokenizer
+from cudal2.policy.model import load as load_policy
 from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
 from cudal2.train import sft

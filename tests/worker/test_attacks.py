@@ -8,8 +8,8 @@ import pytest
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
 from cudal2.records import Candidate
-from cudal2.worker import Worker
 from cudal2.worker.sandbox import jail
+from cudal2.worker.worker import Worker
 
 KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cpp"))
 PROBLEM = "128_96_160_tn_f32"
@@ -27,11 +27,11 @@ def worker(request, tmp_path_factory):
     config = WorkerConfig(
         cache=str(tmp_path_factory.mktemp("cache")),
         jail=request.param,
-        compile_seconds=6,
-        run_seconds=3,
+        compile_seconds=4,
+        run_seconds=2,
         memory_mib=1024,
         timing_seconds=0.1,
-        batch_ms=2,
+        batch_ms=8,  # so that a batch has many calls on a busy machine too: some lie between the calls of one batch
         min_pairs=5,
         disturbed=1e3,
     )
@@ -39,14 +39,19 @@ def worker(request, tmp_path_factory):
         yield worker
 
 
-def _timed_alone(path: Path) -> object:
-    """One whose timed calls are to be seen has all processors; most are found out by a first call, and share them."""
+def _timed(path: Path) -> bool:
+    """Whether its timed calls are to be seen: it has all processors. Most are found out by a first call."""
     text = path.read_text()
-    timed = "ok" in directive(text, "expect", "") or "timed" in directive(text, "reason", "")
-    return pytest.param(path, id=path.stem, marks=pytest.mark.alone if timed else ())
+    return "ok" in directive(text, "expect", "") or "timed" in directive(text, "reason", "")
 
 
-@pytest.mark.parametrize("path", map(_timed_alone, KERNELS))
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.alone if _timed(path) else ())
+        for path in sorted(KERNELS, key=_timed)  # so that those alone follow one another
+    ],
+)
 def test_verdict(worker: Worker, path: Path) -> None:
     text = path.read_text()
     verdict = worker.evaluate(Candidate(text, parse(directive(text, "problem", PROBLEM))))

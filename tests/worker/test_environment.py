@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cudal2.worker import Worker, build
+from cudal2.worker import build
 from cudal2.worker.cpu import baselines
 from cudal2.worker.sandbox import jail
+from cudal2.worker.worker import Worker
 
 SHELL = {
     "ONEDNN_MAX_CPU_ISA": "SSE41", "DNNL_VERBOSE": "0", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",

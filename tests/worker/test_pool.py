@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 import specimens
 import torch
+from processes import below, names, wait_for
 from transformers import TrainingArguments
 
 from cudal2.config import WorkerConfig
@@ -30,6 +31,7 @@ class FakeExecutor:
     def __init__(self, _workers, *, initargs, **_):
         self.device = initargs[2]
         self._processes: dict = {}
+        self._result_queue = None
 
     def submit(self, function, *arguments) -> Future:
         future: Future = Future()
@@ -94,14 +96,16 @@ def test_an_interrupted_pool_waits_for_no_kernel(tmp_path, request) -> None:
     source = Path(__file__).with_name("kernels").joinpath("loops_forever.cpp").read_text()
     with Pool(config) as busy:
         environment = busy.environment()
-        main = threading.main_thread().ident
-        interrupt = threading.Timer(8, signal.pthread_kill, [main, signal.SIGINT])
-        interrupt.start()
+
+        def interrupt() -> None:
+            assert wait_for(lambda: "runner" in names(below(os.getpid())))
+            time.sleep(0.5)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            verdicts = busy.evaluate([Candidate(source, Problem(64, 64, 64))])
-            interrupt.cancel()
-            pytest.fail(f"ended by itself: {verdicts}")
+            pytest.fail(f"ended by itself: {busy.evaluate([Candidate(source, Problem(64, 64, 64))])}")
         assert time.monotonic() - started < patience / 4
         assert busy.environment() == environment
 

@@ -12,12 +12,12 @@ from naive import ENDLESS, NAIVE
 
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, HarnessFault, Status
-from cudal2.worker import Worker
 from cudal2.worker.backend import Prepared
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
 from cudal2.worker.pool import Pool
+from cudal2.worker.worker import Worker
 
 PROBLEM = parse("64_72_80")
 

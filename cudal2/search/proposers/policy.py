@@ -11,8 +11,8 @@ from itertools import islice
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cudal2 import policy
 from cudal2.archive import selection
+from cudal2.policy import model as policy
 from cudal2.policy import prompts, writer
 from cudal2.policy.sampling import Prompt
 from cudal2.records import Candidate, digest

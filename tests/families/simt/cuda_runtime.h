@@ -2,6 +2,7 @@
 // block as coroutines that switch where CUDA synchronises. Meant for tests of index arithmetic and of protocols
 // between blocks: a block that waits for one with a higher index is a deadlock here, and is reported as such.
 #pragma once
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +64,9 @@ struct Copy {
     unsigned char bytes[16];
 };
 struct Lane {
-    ucontext_t context;
-    bool done;
+    ucontext_t start;  // where it begins
+    jmp_buf here;      // where it goes on
+    bool begun, done;
     int turn;
     uint32_t given[2][8];  // what this lane hands to its warp; two, so that one barrier an exchange suffices
     std::vector<std::vector<Copy>> groups;
@@ -72,7 +74,7 @@ struct Lane {
 inline Lane lanes[MOST];
 inline Barrier warps[MOST / 32], all;
 inline unsigned char* stacks;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline int current;
 inline std::function<void()> body;
 
@@ -81,7 +83,17 @@ inline std::function<void()> body;
     _Exit(3);
 }
 
-inline void yield() { swapcontext(&lanes[current].context, &scheduler); }
+// A lane begins by setcontext and goes on by longjmp: swapcontext would ask the system for the signal mask each time.
+__attribute__((noinline)) inline void yield() {
+    if (!_setjmp(lanes[current].here)) _longjmp(scheduler, 1);
+}
+
+__attribute__((noinline)) inline void resume(Lane& lane) {
+    if (_setjmp(scheduler)) return;
+    if (lane.begun) _longjmp(lane.here, 1);
+    lane.begun = true;
+    setcontext(&lane.start);
+}
 
 inline void arrive_and_wait(Barrier& barrier, unsigned expected) {
     const unsigned generation = barrier.generation;
@@ -112,13 +124,13 @@ inline void launch(dim3 grid, dim3 size, size_t bytes, std::function<void()> ker
                 memset(shared, 0xff, SHARED);
                 for (unsigned i = 0; i < size.x; ++i) {
                     Lane& lane = lanes[i];
-                    lane.done = false;
+                    lane.begun = lane.done = false;
                     lane.groups.assign(1, {});
-                    getcontext(&lane.context);
-                    lane.context.uc_stack.ss_sp = stacks + STACK * i;
-                    lane.context.uc_stack.ss_size = STACK;
-                    lane.context.uc_link = nullptr;
-                    makecontext(&lane.context, run_lane, 0);
+                    getcontext(&lane.start);
+                    lane.start.uc_stack.ss_sp = stacks + STACK * i;
+                    lane.start.uc_stack.ss_size = STACK;
+                    lane.start.uc_link = nullptr;
+                    makecontext(&lane.start, run_lane, 0);
                 }
                 for (unsigned running = size.x; running;) {
                     running = 0;
@@ -126,7 +138,7 @@ inline void launch(dim3 grid, dim3 size, size_t bytes, std::function<void()> ker
                         if (lanes[i].done) continue;
                         current = i;
                         thread = {i, 0, 0};
-                        swapcontext(&scheduler, &lanes[i].context);
+                        resume(lanes[i]);
                         running += !lanes[i].done;
                     }
                 }

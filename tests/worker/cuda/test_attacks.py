@@ -27,11 +27,11 @@ from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.source import SourceRejected, check
 from cudal2.target import find
-from cudal2.worker import Worker
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, gate, toolchain
 from cudal2.worker.sandbox import jail
+from cudal2.worker.worker import Worker
 
 KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cu"))
 PROBLEM = "264_200_328_tn_f32"

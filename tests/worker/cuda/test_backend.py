@@ -13,8 +13,8 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Shift, Status, to_json
 from cudal2.target import find
-from cudal2.worker import Worker
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
 from cudal2.worker.cuda import backend

@@ -12,8 +12,8 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.target import for_capability
-from cudal2.worker import Worker
 from cudal2.worker.cuda.compile import abi
+from cudal2.worker.worker import Worker
 
 NOT_SUPPORTED, UNKNOWN = 801, 999  # cudaError_t
 WORKSPACE = 1 << 30  # an address that is only computed with, never touched

@@ -76,7 +76,7 @@ def test_an_f16_problem_may_accumulate_in_f16(judge):
     assert {finding.name for finding in found} == {"bf16_mma"}
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 @pytest.mark.parametrize("define", ["GLOBALS", "BY_POINTER", "BY_INDEX", "EMPTY"])
 def test_only_globals_that_code_can_reach_are_state(judge, target, define):
     found = judge(SUSPICIOUS, target, f"-D{define}")
