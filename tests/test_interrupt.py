@@ -82,7 +82,7 @@ def steps(run: Path) -> list[str]:
 
 
 def timeless(row: dict) -> dict:
-    return {key: value for key, value in row.items() if key not in ("seconds", "cached_share")}
+    return {key: value for key, value in row.items() if key not in ("seconds", "verdicts_per_minute", "cached_share")}
 
 
 def busy(pid: int) -> bool:

@@ -21,6 +21,8 @@ from cudal2.worker import timing, verify
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 TRIES = 3
+UNWATCHED = 3
+"""So many times `max_pairs` batches are tried for enough of them to be watched."""
 BUSY = "Stop other programs; on a processor, set worker.threads to the number of cores that are free"
 """The remedy where something else is at work."""
 
@@ -100,6 +102,10 @@ class Sides(Protocol):
         Raises CandidateFailed where a call wrote anything but its own output.
         """
 
+    def watched(self) -> bool:
+        """Whether inputs changed in enough batches while these ran, for whoever works ahead to be found out."""
+        return True
+
     def look_closer(self, batch: Batch) -> None:
         """Hold one output of a batch that is perturbed apart to the bounds of the single calls. Slow; done once."""
         return
@@ -133,7 +139,9 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
             candidate.append(seconds["candidate"])
             baseline.append(seconds["baseline"])
         warm_up = False
-        done = timing.enough(candidate, baseline, config, started)
+        done = timing.enough(candidate, baseline, config, started) and sides.watched()
+        if not done and len(candidate) > UNWATCHED * config.max_pairs:
+            raise HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
     return timing.summary(candidate, baseline, name, protocol, calls, config)
 
 

@@ -164,3 +164,13 @@ def test_nothing_is_faster_than_possible() -> None:
     with pytest.raises(CandidateFailed) as failed:
         plausible(timing(), 2.1e-6)
     assert failed.value.status is Status.IMPLAUSIBLE
+
+
+@pytest.mark.parametrize("least", [4, 12])
+def test_timing_goes_on_until_enough_batches_were_watched(least) -> None:
+    sides = Recorded(warm_up=False, perturbs_apart=False)
+    sides.watched = lambda: len(sides.batches) >= least
+    assert measure(sides, CONFIG, "base", "device").pairs >= least
+    sides.watched = lambda: False
+    with pytest.raises(HarnessFault, match="too busy to watch"):
+        measure(sides, CONFIG, "base", "device")

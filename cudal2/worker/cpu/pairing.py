@@ -25,6 +25,8 @@ from cudal2.worker.outcome import CandidateFailed
 SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
 BASELINE_BATCHES = 7
+WATCHED = 3
+"""Batches that must not be over when their inputs change: one that works ahead is overlooked in one of them in six."""
 GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 
@@ -109,6 +111,7 @@ class CpuSides(Sides):
         self._context, self._baseline_seconds = context, baseline_seconds
         self._expected: dict[Role, float] = {}
         self._perturbation: Perturbation | None = None
+        self._watched = 0
         self._results: list[Tensor] = []
         self._references: list[Tensor] = []
 
@@ -154,6 +157,7 @@ class CpuSides(Sides):
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Where inputs changed, the baseline's result on the new ones; what may have used either is not compared."""
+        self._watched += self._perturbation is None or not self._perturbation.late
         if self._perturbation:
             if self._perturbation.early is not None:
                 raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
@@ -164,6 +168,9 @@ class CpuSides(Sides):
             for slot in self._perturbation.unsure:
                 self._results[0][slot - batch.first] = self._references[0][slot - batch.first]
         return list(zip(self._results, self._references))
+
+    def watched(self) -> bool:
+        return self._watched >= WATCHED
 
 
 @threads(1)

@@ -26,7 +26,8 @@ MOST = 8
 class Perturbation:
     """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; afterwards `changed` are the
     slots whose inputs did, `unsure` those of them whose call may have begun before, and `early` is a slot whose output
-    was written before its call, None where there is none.
+    was written before its call, None where there is none. `late` says that the batch was over before it came to that,
+    as on a machine too busy to let the parent look in time: nothing was found out then.
 
     With `change` False it takes as long, but leaves the inputs as they are: for the side that it is compared with.
     """
@@ -36,6 +37,7 @@ class Perturbation:
         self.changed: list[int] = []
         self.unsure: list[int] = []
         self.early: int | None = None
+        self.late = True
         self._first, self._calls, self._change = first, calls, change
         self._inputs, self._outputs = arena.words(INPUTS), arena.words(OUTPUTS)
         (a, b, c), (next_a, _, next_c) = (arena.calls[first : first + 2] // 2).tolist()
@@ -52,6 +54,7 @@ class Perturbation:
 
     def __call__(self) -> None:
         running = self._running()
+        self.late = running == self._calls
         # The search may have ended behind calls that were done early, with one before them still running.
         for call in range(max(0, running - MOST), min(running, self._calls - 1)):
             if self._written(call + 1) and not self._written(call):

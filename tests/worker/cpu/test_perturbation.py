@@ -101,3 +101,12 @@ def test_short_batches_change_little() -> None:
     assert perturbation.changed == [GUARDED + 1]
     perturbation = None  # its views
     arena.close()
+
+
+@pytest.mark.parametrize(("done", "late"), [(0, False), (CALLS - 1, False), (CALLS, True)])
+def test_whoever_looks_after_the_end_is_late(arena: Arena, done: int, late: bool) -> None:
+    finish(arena, done)
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    assert perturbation.late, "nobody has looked yet"
+    perturbation()
+    assert perturbation.late == late
