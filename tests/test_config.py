@@ -39,7 +39,12 @@ def test_every_entry_has_a_schema_and_composes():
 
 @pytest.mark.parametrize(
     "override",
-    [f"{group.name}={name}" for group in CONF.iterdir() if group.is_dir() for name in names(group.name)],
+    [
+        f"{group.name}={name}"
+        for group in CONF.iterdir()
+        if names(group.name) and group.name != "recipe"
+        for name in names(group.name)
+    ],
 )
 def test_every_choice_of_every_group_composes(override):
     config = load("train", [override], TrainConfig)
@@ -70,6 +75,13 @@ def test_experiments_state_their_command_and_fit_a_screen(group):
         assert lines[0] == "# @package _global_"  # Hydra reads this line, and only if it is the first
         assert lines[1].endswith(f"train {group}={name}") and len(lines) <= 40
         assert load("train", [f"{group}={name}"], TrainConfig).run.startswith("runs/")
+
+
+def test_recipes_state_their_command_and_compose():
+    for name in names("recipe"):
+        lines = (CONF / "recipe" / f"{name}.yaml").read_text().splitlines()
+        assert lines[0] == "# @package _global_" and lines[1].endswith(f"cudal2 sft recipe={name}")
+        assert load("sft", [f"recipe={name}"], SftConfig).run == f"runs/{name}"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The kernel LM that ships is small, whole, and writes kernels for shapes of any size."""
+"""The kernel LMs that ship are small, whole, and write kernels for shapes of any size."""
 
 import random
+from functools import cache
 
 import pytest
 
@@ -10,43 +11,60 @@ from cudal2.config import PolicyConfig, PromptConfig
 from cudal2.policy import prompts, sampling, tokenizer
 from cudal2.policy.model import load
 from cudal2.problem import Problem
-from cudal2.target import CPU, targets
+from cudal2.split import training
+from cudal2.target import find, targets
+
+SHIPPED = sorted(path.name for path in asset("data", "policy").iterdir())
+shipped = cache(lambda target: load(PolicyConfig(), target))
+each_target = pytest.mark.parametrize("target", SHIPPED)
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return load(PolicyConfig())
+@each_target
+def test_it_fits_the_repository(target):
+    assert sum(path.stat().st_size for path in asset("data", "policy", target).iterdir()) <= 16e6
 
 
-def test_it_fits_the_repository():
-    assert sum(path.stat().st_size for path in asset("data", "policy", "cpu").iterdir()) <= 30 << 20
-
-
-def test_it_reads_every_token_of_a_cpu_prompt(shipped):
-    """It was trained on the CPU target alone; the names of the others are no words to it."""
-    _, words = shipped
-    elsewhere = {f"<|{target}|>" for target in targets()} - {"<|cpu|>"}
+@each_target
+def test_it_reads_every_token_of_its_prompts(target):
+    """It was trained on one target; the names of the others are no words to it."""
+    _, words = shipped(target)
+    elsewhere = {f"<|{name}|>" for name in targets()} - {f"<|{target}|>"}
     assert set(tokenizer.PROMPT_TOKENS) - elsewhere <= set(words.get_vocab())
 
 
-def test_its_words_still_fit_the_corpus(shipped):
-    _, words = shipped
+@pytest.mark.parametrize(("target", "length"), [("cpu", 90), ("sm_90a", 190)])
+def test_its_words_still_fit_the_corpus(target, length):
+    _, words = shipped(target)
     rng = random.Random(0)
-    texts = [corpus.draw(CPU, rng.choice(("nn", "tn")), rng).source for _ in range(100)]
+    samples = [corpus.draw(find(target), rng.choice(("nn", "tn")), rng) for _ in range(100)]
+    texts = [(corpus.plan(sample) if target != "cpu" else "") + sample.source for sample in samples]
     encoded = tokenizer.encode_source(words, texts)
     assert words.batch_decode(encoded) == texts
-    assert sum(map(len, encoded)) / len(encoded) <= 90
+    assert sum(map(len, encoded)) / len(encoded) <= length
 
 
-def test_it_writes_whole_kernels_for_shapes_it_never_saw(shipped):
+def written(target: str, problems: list[Problem]) -> list[str]:
+    asked = [prompts.render(PromptConfig(), False, problem, find(target)) for problem in problems]
+    return [
+        source.extract(text, find(target)) or "" for text in sampling.sample(*shipped(target), asked, PolicyConfig(), 0)
+    ]
+
+
+def test_it_writes_whole_kernels_for_shapes_it_never_saw():
     rng = random.Random(1)
     problems = [corpus.draw_problem(rng, rng.choice(("nn", "tn")), held_out=True) for _ in range(24)]
     problems += [Problem(16384, 8, 131072, "nn"), Problem(12288, 1000, 8, "tn", "f16")] * 4
-    asked = [prompts.render(PromptConfig(), False, problem, CPU) for problem in problems]
-    config = PolicyConfig(max_new_tokens=256)
-    written = [source.extract(text, CPU) for text in sampling.sample(*shipped, asked, config, seed=0)]
-    whole = [text for text in written if text and text.rstrip().endswith("}")]
+    whole = [text for text in written("cpu", problems) if text and text.rstrip().endswith("}")]
     assert len(whole) >= 0.85 * len(problems)
     assert len(set(whole)) >= 0.8 * len(whole), "samples differ"
     for text in whole:
-        source.check(text, CPU)
+        source.check(text, find("cpu"))
+
+
+def test_the_one_for_hopper_keeps_its_plans_and_chooses_by_the_shape():
+    rng = random.Random(1)
+    seen = set(training())
+    problems = [p for p in (Problem(*rng.choices((64, 512, 4096, 16384), k=3)) for _ in range(40)) if p not in seen][:8]
+    texts = written("sm_90a", problems)
+    assert sum(corpus.keeps_its_plan(text, find("sm_90a")) for text in texts) >= 0.75 * len(texts)
+    assert len(set(texts)) >= len(texts) / 2
