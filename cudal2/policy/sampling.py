@@ -63,7 +63,8 @@ def sample(
     # Prompts of similar length share a batch; completions go back to their places.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     completions = [""] * len(ids)
-    with torch.random.fork_rng():
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
