@@ -22,7 +22,7 @@ def run(tmp_path) -> Path:
     checkpoint = folder / "checkpoints/checkpoint-20"
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text("{}")
-    (checkpoint / "model.safetensors").write_bytes(os.urandom(20 << 20))
+    (checkpoint / "model.safetensors").write_bytes(os.urandom(300_000))
     (folder / "checkpoints/checkpoint-30").mkdir()  # left half-written by a kill
     for name in ("config.json", "metrics.jsonl"):
         (folder / name).write_text(f"this is {name}")
@@ -36,10 +36,12 @@ def run(tmp_path) -> Path:
     return folder
 
 
-def test_what_is_needed_to_go_on_arrives(run, tmp_path):
+def test_what_is_needed_to_go_on_arrives(run, tmp_path, monkeypatch):
+    assert parcel.PART_BYTES <= 16e6
+    monkeypatch.setattr(parcel, "PART_BYTES", 100_000)
     count = parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
     parts = list((tmp_path / "parcel").iterdir())
-    assert len(parts) == count > 1 and max(part.stat().st_size for part in parts) <= 16e6
+    assert len(parts) == count > 3 and max(part.stat().st_size for part in parts) <= 100_000
     there = tmp_path / "there"
     parcel.unpack(tmp_path / "parcel", there, tmp_path / "cache there")
     for name in ("config.json", "metrics.jsonl", "checkpoints/checkpoint-20/model.safetensors"):

@@ -146,6 +146,6 @@ def test_what_takes_nothing_from_elsewhere_refuses_it(hunt, sources, method):
 
 
 def test_a_policy_without_a_word_for_the_target_is_named(hunt):
-    with pytest.raises(ValueError, match="cudal2 sft target=sm_90a"):
+    with pytest.raises(ValueError, match="cudal2 sft target=sm_80"):
         chosen = config(method="policy")
-        hunt(SearchConfig(run="x", target="sm_90a", shapes=chosen.shapes, search=chosen.search))
+        hunt(SearchConfig(run="x", target="sm_80", shapes=chosen.shapes, search=chosen.search))
