@@ -21,16 +21,16 @@ smoke: install ## the demo cut down to about a minute
 	$(BIN)/cudal2 export runs/smoke
 	$(BIN)/cudal2 report runs/smoke
 
-test: install ## the tests, side by side on all processors: seven minutes on two cores
+test: install ## the tests, side by side on all processors: five minutes on two cores
 	$(TESTS)
 
-slow: install ## the exhaustive part of them, as far as it needs no GPU: ten minutes more
+slow: install ## the exhaustive part of them, as far as it needs no GPU: eight minutes more
 	$(TESTS) -m "slow and not gpu"
 
 lint: install
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 
-install: .venv/.installed ## .venv with cudal2 and its development tools, by the Python that PYTHON names: half a minute
+install: .venv/.installed ## .venv with cudal2 and its development tools, by the Python that PYTHON names: a quarter of a minute
 
 .venv/.installed: pyproject.toml .ci/install
 	./.ci/install .venv

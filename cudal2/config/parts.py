@@ -73,8 +73,10 @@ class RewardConfig(Schema, frozen=True):
 class TrainerConfig(Schema, frozen=True):
     """GRPO: each step samples `problems_per_step` groups of `group_size` completions.
 
-    `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed` is the
-    configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
+    `loss` and `scale_rewards` are TRL's `loss_type` and `scale_rewards`; by group, samples of a certain policy that
+    differ by the noise of a measurement alone weigh as much as right and wrong ones. `entropy` is the weight of an
+    entropy bonus. `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed`
+    is the configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
     continues a run found in the folder, never refuses to. A run ends after `steps`, or after the step in which it has
     taken `minutes`, all its starts together; 0: no limit.
     """
@@ -89,7 +91,9 @@ class TrainerConfig(Schema, frozen=True):
     iterations: int = 1
     save_steps: Annotated[int, NEUTRAL] = 10
     max_grad_norm: float = 1.0
+    loss: Literal["dapo", "dr_grpo", "cispo", "bnpo", "grpo"] = "dapo"
     scale_rewards: Literal["group", "batch", "none"] = "group"
+    entropy: float = 0.0
     micro_batch: int = 0
     gradient_checkpointing: bool = False
     deepspeed: str = ""

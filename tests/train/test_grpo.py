@@ -232,7 +232,7 @@ def test_adapters_kl_several_updates_and_micro_batches(tmp_path, policy):
         config(
             tmp_path / "run", policy, "policy.lora.rank=4", "trainer.beta=0.1", "trainer.iterations=2",
             "trainer.micro_batch=4", "trainer.steps=3", "trainer.save_steps=2", "reward=milestone",
-            "trainer.scale_rewards=batch", "policy.chat=true",
+            "trainer.scale_rewards=batch", "trainer.loss=cispo", "trainer.entropy=0.01", "policy.chat=true",
         )
     )  # fmt: skip
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
