@@ -133,6 +133,11 @@ def _report(arguments: argparse.Namespace) -> None:
 
     folders = [Path(run) for run in arguments.run]
     out = Path(arguments.out) if arguments.out else None
+    if arguments.searches:
+        from cudal2.report import budget
+
+        print(budget.compare(folders, out or Path("searches.png")))
+        return
     print(report.run(folders[0], out) if len(folders) == 1 else report.compare(folders, out or Path("comparison.png")))
 
 
@@ -206,6 +211,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", help="the page (default RUN/report.html), or of several runs the picture (default comparison.png)"
     )
 
+    verb.add_argument(
+        "--searches", action="store_true", help="what searches of the same shapes found with how many kernels"
+    )
     verb = add_verb(verbs, "pack", _pack, "a training run as files of at most 16 MB, to go on with it elsewhere")
     verb.add_argument("run", help="folder of the run")
     verb.add_argument("out", help="new folder for the files")

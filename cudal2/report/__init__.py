@@ -1,4 +1,4 @@
-"""One HTML page about a run, or a picture that compares several."""
+"""One HTML page about a run, or a picture that compares several runs or searches."""
 
 from cudal2.report.page import compare, curves, run
 

@@ -235,6 +235,21 @@ def comparison(runs: Mapping[str, Sequence[Step]]) -> Figure:
     return figure
 
 
+def budgets(curves: Mapping[str, Sequence[tuple[float, float, float]]]) -> Figure:
+    """Best so far by kernels judged for each shape, mean over shapes, low and high end of its interval: a line each."""
+    with _axes((7.2, 3.8)) as (figure, axes):
+        axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        for color, (name, points) in zip((BLUE, ORANGE, GREEN, "#6b4c9a", "#a63a50") * 9, curves.items()):
+            kernels, (means, lows, highs) = range(1, len(points) + 1), zip(*points)
+            axes.fill_between(kernels, lows, highs, color=color, alpha=0.15, linewidth=0)
+            axes.plot(kernels, means, color=color, linewidth=2, label=name)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set(xlabel="kernels judged for each shape", ylabel="best so far, at least 1.00, mean over shapes")
+        axes.legend(loc="upper left")
+    return figure
+
+
 def thirds(steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step]]:
     """The first and the last third of the steps, at least one step each."""
     size = max(len(steps) // 3, 1)

@@ -84,3 +84,8 @@ class History(msgspec.Struct, frozen=True):
 
     def _name(self, problem: Problem) -> str:
         return f"{self.config.target} {problem.name} {_digest(self.config)} {self.environment.fingerprint}"
+
+
+def which(run: str) -> str:
+    """Of a search that an origin names: the digest of its configuration, the same for all its problems."""
+    return run.split(" ")[2]

@@ -1,0 +1,110 @@
+"""What proposers find with how many kernels: searches of the same shapes side by side, at equal budgets.
+
+Folders whose names differ by a number at the end, such as evolution-0 and evolution-1, are the seeds of one search and
+make one curve. What is lost to the vendor counts as 1.00 in a best, since nobody would use it, and as what it is in a
+first sample; a failure counts as 0 there. Intervals are of 95%, by drawing shapes anew (Efron's bootstrap): how well a
+proposer does differs far more between shapes than between seeds.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cudal2.archive.store import Archive
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault
+from cudal2.report import figures
+from cudal2.report.figures import mean, quantile
+from cudal2.search.history import which
+
+DRAWS = 1000
+FALLBACK = 1.0
+BUDGETS = (1, 16, 64, 256)
+"""Kernels a shape for which the table has a column, where all searches of a line went so far."""
+
+Searches = Mapping[str, Mapping[Problem, Sequence[Sequence[float]]]]
+"""By name and problem, for each seed: speedups of the kernels in the order they were tried in, 0 for a failure."""
+
+
+class Estimate(NamedTuple):
+    """A mean over shapes with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def compare(folders: Sequence[Path], out: Path) -> str:
+    """Draw the curves of the searches in these folders to `out` (PNG, SVG or PDF) and return a table in Markdown.
+
+    Raises ValueError for a folder without a search or with several, for searches of different environments or without a
+    shape in common; HarnessFault where the picture cannot be written.
+    """
+    searches = load(folders)
+    curves = {name: curve(list(shapes.values())) for name, shapes in searches.items()}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figures.save(figures.budgets(curves), out)
+    except OSError as error:
+        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
+    return table(searches, curves)
+
+
+def load(folders: Sequence[Path]) -> Searches:
+    """The searches in these folders on the shapes that they have in common, smallest work first."""
+    found: dict[str, dict[Problem, list[list[float]]]] = {}
+    environments: set[str] = set()
+    for folder in folders:
+        with Archive.of(folder, create=False) as archive:
+            samples = list(archive.samples("search"))
+        if len({which(sample.origin.run) for sample in samples}) != 1:
+            raise ValueError(f"{folder} holds no search, or several; give each a folder of its own: run=FOLDER")
+        environments |= {sample.fingerprint for sample in samples}
+        speeds: dict[Problem, list[float]] = {}
+        for sample in sorted(samples, key=lambda sample: (sample.origin.step, sample.origin.index)):
+            speeds.setdefault(sample.problem, []).append(sample.speedup or 0.0)
+        seeds = found.setdefault(re.sub(r"[-_]?\d+$", "", folder.resolve().name) or folder.resolve().name, {})
+        for problem, values in speeds.items():
+            seeds.setdefault(problem, []).append(values)
+    if len(environments) > 1:
+        raise ValueError("these searches were measured in different environments and do not compare")
+    common = set.intersection(*map(set, found.values()))
+    if not common:
+        raise ValueError("these searches have no shape in common")
+    order = sorted(common, key=lambda problem: (problem.flop, problem))
+    return {name: {problem: shapes[problem] for problem in order} for name, shapes in found.items()}
+
+
+def curve(shapes: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:
+    """After one kernel a shape, two, …: the mean over shapes of the best so far, as far as all went."""
+    length = min(len(values) for seeds in shapes for values in seeds)
+    return [estimate([mean([max(FALLBACK, *v[:n]) for v in seeds]) for seeds in shapes]) for n in range(1, length + 1)]
+
+
+def first(shapes: Sequence[Sequence[Sequence[float]]]) -> Estimate:
+    """The mean speed of the first kernels."""
+    return estimate([mean([values[0] for values in seeds]) for seeds in shapes])
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of values, one a shape, with its interval."""
+    rng = random.Random(0)
+    means = [mean(rng.choices(values, k=len(values))) for _ in range(DRAWS)]
+    return Estimate(mean(values), quantile(means, 0.025), quantile(means, 0.975))
+
+
+def table(searches: Searches, curves: Mapping[str, Sequence[Estimate]]) -> str:
+    """A line for each search: shapes, seeds, the first kernel, the best of each of BUDGETS that it reached."""
+    budgets = [n for n in BUDGETS[1:] if any(len(curve) >= n for curve in curves.values())]
+    head = ["search", "shapes", "seeds", "first kernel", *(f"best of {n}" for n in budgets)]
+    lines = [head, ["---"] * len(head)]
+    for name, shapes in searches.items():
+        reached = [str(curves[name][n - 1]) if len(curves[name]) >= n else "" for n in budgets]
+        seeds = max(map(len, shapes.values()))
+        lines.append([name, str(len(shapes)), str(seeds), str(first(list(shapes.values()))), *reached])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,63 @@
+"""Searches side by side: what each found with how many kernels."""
+
+import pytest
+from specimens import ELSEWHERE, HERE, candidate, verdict
+
+from cudal2.archive import Archive
+from cudal2.archive.records import Origin
+from cudal2.problem import Problem
+from cudal2.report import budget
+
+SHAPES = [Problem(64, 64, 64 * n) for n in (1, 2, 3, 4)]
+
+
+def search(folder, speedups, problems=SHAPES, environment=HERE, run="search"):
+    """Each problem was tried with kernels of these speedups, two a generation; None failed."""
+    with Archive(folder / "archive.sqlite") as archive:
+        for problem in problems:
+            for place, speedup in enumerate(speedups):
+                kernel = candidate(f"{problem.name} {place}", problem)
+                origin = Origin(kind="search", run=f"cpu {problem.name} {run} here", step=place // 2, index=place % 2)
+                archive.add(verdict(kernel, speedup, environment), kernel, origin)
+    return folder
+
+
+def test_a_curve_is_the_best_so_far_and_never_below_the_vendor(tmp_path):
+    searches = budget.load([search(tmp_path / "a", [0.5, None, 1.25, 0.75]), search(tmp_path / "b", [None, 2.0])])
+    curves = {name: [point.mean for point in budget.curve(list(of.values()))] for name, of in searches.items()}
+    assert curves == {"a": pytest.approx([1, 1, 1.25, 1.25]), "b": pytest.approx([1, 2])}
+    assert [budget.first(list(of.values())).mean for of in searches.values()] == pytest.approx([0.5, 0])
+
+
+def test_numbers_at_the_end_of_names_are_seeds_and_shapes_are_those_in_common(tmp_path):
+    folders = [search(tmp_path / f"random-{seed}", [speed]) for seed, speed in enumerate((1.5, 2.5))]
+    searches = budget.load([*folders, search(tmp_path / "policy", [3.0], SHAPES[1:])])
+    assert list(searches) == ["random", "policy"]
+    assert all(list(shapes) == SHAPES[1:] for shapes in searches.values())
+    assert all(sorted(seeds) == [[1.5], [2.5]] for seeds in searches["random"].values())
+    assert budget.curve(list(searches["random"].values()))[0].mean == pytest.approx(2)
+
+
+def test_an_interval_holds_the_mean_and_tells_how_shapes_differ():
+    alike, apart = budget.estimate([1.0] * 50), budget.estimate([0.5, 1.5] * 25)
+    assert alike == (1, 1, 1)
+    assert apart.low < apart.mean == 1 < apart.high
+    assert apart.high - apart.low == pytest.approx(4 * 0.5 / 50**0.5, rel=0.2)
+
+
+def test_the_picture_and_its_table(tmp_path):
+    folders = [search(tmp_path / "a", [1.0 + n / 64 for n in range(20)]), search(tmp_path / "b", [0.5, 1.5])]
+    lines = budget.compare(folders, tmp_path / "out/searches.png").splitlines()
+    assert (tmp_path / "out/searches.png").read_bytes().startswith(b"\x89PNG")
+    assert lines[0] == "| search | shapes | seeds | first kernel | best of 16 |"
+    assert lines[2].startswith("| a | 4 | 1 | 1.000 [1.000, 1.000] | 1.234") and lines[3].endswith("|  |")
+
+
+def test_what_does_not_compare_is_refused(tmp_path):
+    here = search(tmp_path / "here", [1.0])
+    with pytest.raises(ValueError, match="environments"):
+        budget.load([here, search(tmp_path / "there", [1.0], environment=ELSEWHERE)])
+    with pytest.raises(ValueError, match="in common"):
+        budget.load([search(tmp_path / "one", [1.0], SHAPES[:1]), search(tmp_path / "other", [1.0], SHAPES[1:])])
+    with pytest.raises(ValueError, match="no search, or several"):
+        budget.load([search(search(tmp_path / "two", [1.0]), [1.0], run="again")])
