@@ -21,8 +21,8 @@ from cudal2.worker import timing, verify
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 TRIES = 3
-UNWATCHED = 3
-"""So many times `max_pairs` batches are tried for enough of them to be watched."""
+UNWATCHED = 60
+"""So many batches more than `max_pairs` are tried for enough of them to be watched."""
 BUSY = "Stop other programs; on a processor, set worker.threads to the number of cores that are free"
 """The remedy where something else is at work."""
 
@@ -140,7 +140,7 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
             baseline.append(seconds["baseline"])
         warm_up = False
         done = timing.enough(candidate, baseline, config, started) and sides.watched()
-        if not done and len(candidate) > UNWATCHED * config.max_pairs:
+        if not done and len(candidate) > config.max_pairs + UNWATCHED:
             raise HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
     return timing.summary(candidate, baseline, name, protocol, calls, config)
 

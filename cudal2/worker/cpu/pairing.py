@@ -26,7 +26,8 @@ SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
 BASELINE_BATCHES = 7
 WATCHED = 3
-"""Batches that must not be over when their inputs change: one that works ahead is overlooked in one of them in six."""
+"""Batches, or as many as are to be timed at least, that must not be over when their inputs change: who works ahead is
+overlooked in one of them in six."""
 GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 
@@ -89,9 +90,9 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def timed(side: Side, first: int, calls: int, expected: float, perturbation: Perturbation | None) -> float:
-    """Seconds a call of a batch that is perturbed at a random moment; a call is expected to take so many seconds."""
-    moment = secrets.randbelow(1000) / 1000 * calls * expected
+def timed(side: Side, first: int, calls: int, alone: float, perturbation: Perturbation | None) -> float:
+    """Seconds a call of a batch that is perturbed at a random moment; a call alone takes about `alone` seconds."""
+    moment = secrets.randbelow(1000) / 1000 * calls * alone
     return side.run(first, calls, (moment, perturbation) if perturbation else None) / calls
 
 
@@ -110,6 +111,7 @@ class CpuSides(Sides):
         self._sides: dict[Role, Side] = {"candidate": candidate, "baseline": baseline}
         self._context, self._baseline_seconds = context, baseline_seconds
         self._expected: dict[Role, float] = {}
+        self._alone: dict[Role, float] = {}  # without waking and stopping, in which nothing can be found out
         self._perturbation: Perturbation | None = None
         self._watched = 0
         self._results: list[Tensor] = []
@@ -127,7 +129,10 @@ class CpuSides(Sides):
 
     def _guess(self) -> float:
         self._context.fill(self.slots.start, 1)
-        return min(self._sides["candidate"].run(self.slots.start, 1) for _ in range(GUESSES))
+        candidate = self._sides["candidate"]
+        seconds, alone = zip(*((candidate.run(self.slots.start, 1), candidate.replied) for _ in range(GUESSES)))
+        self._alone = {"candidate": min(alone), "baseline": self._baseline_seconds}
+        return min(seconds)
 
     def wake(self, batch: Batch) -> None:
         """The perturbation is drawn here, so that nothing is left to do when its moment has come."""
@@ -143,13 +148,15 @@ class CpuSides(Sides):
         self._context.poison(batch.first, batch.count)
 
     def run(self, role: Role, batch: Batch) -> float:
-        context, side, expected = self._context, self._sides[role], self._expected[role]
+        context, side, alone = self._context, self._sides[role], self._alone[role]
         if role == "candidate":
-            seconds = timed(side, batch.first, batch.candidate, expected, self._perturbation)
+            seconds = timed(side, batch.first, batch.candidate, alone, self._perturbation)
+            self._alone[role] = min(alone, side.replied / batch.candidate)
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
         alike = context.perturbation(batch.first, batch.baseline, change=False)
-        seconds = timed(side, batch.first, batch.baseline, expected, alike)
+        seconds = timed(side, batch.first, batch.baseline, alone, alike)
+        self._alone[role] = min(alone, side.replied / batch.baseline)
         if batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
             side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
         self._references = context.outputs(batch.first, batch.candidate)
@@ -170,7 +177,7 @@ class CpuSides(Sides):
         return list(zip(self._results, self._references))
 
     def watched(self) -> bool:
-        return self._watched >= WATCHED
+        return self._watched >= min(WATCHED, self._context.config.min_pairs)
 
 
 @threads(1)

@@ -52,6 +52,8 @@ class Side:
     ) -> None:
         self._command, self._reply, self._process = command_fd, reply_fd, process
         self.seconds, self.failed = seconds, failed
+        self.replied = 0.0
+        """Seconds that the calls of the last run took alone, without waking the process and stopping it."""
         self._closed = False
         self._placement = Placement(process.inside, cores(threads))
 
@@ -79,10 +81,12 @@ class Side:
         self._tell(*NOTHING)
         self._done()
         self._placement.release()
+        told = time.perf_counter()
         self._tell(first, count)
         if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
             meanwhile[1]()
         self._done()
+        self.replied = time.perf_counter() - told
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
         self._wait_until_still()

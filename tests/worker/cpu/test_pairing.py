@@ -29,7 +29,8 @@ class Fake:
             if meanwhile and done == self.after:
                 meanwhile[1]()
             self.call(slot)
-        return 20e-6 * count
+        self.replied = 20e-6 * count
+        return self.replied
 
 
 @pytest.fixture
