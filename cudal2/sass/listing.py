@@ -22,9 +22,9 @@ _NOP = 0x918
 """The operation of a NOP, the low twelve bits of its word."""
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^\s,]+),")
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)")
-_LABEL = re.compile(r"^(\.\w+):")
+_LABEL = re.compile(r"^([.$\w]+):")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)\s*([^;]*?)\s*;")
-_JUMP = re.compile(r"`\((\.\w+)\)")
+_JUMP = re.compile(r"`\(([^)+]+)\)")
 _LETTERS = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 """How a register is called whose column stands under such a heading."""
 
@@ -89,14 +89,14 @@ class Listing(msgspec.Struct, frozen=True):
 def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) -> Listing:
     """The listing of a kernel, its function's name as in the cubin, read in a jail of that kind.
 
-    Raises Unlisted where the cubin is damaged, holds no such kernel or nothing that nvdisasm reads in time;
-    HarnessFault where there is no disassembler or no jail.
+    Raises Unlisted where the cubin is damaged or holds no such kernel, `sass.Unfinished` where the disassembler was
+    stopped, HarnessFault where there is no disassembler or no jail.
     """
     try:
         start, size = cubin.code_of(code, kernel)
         with sass.listing(code, kind, seconds, OPTIONS) as lines:
             found = parse((line.decode(errors="replace") for line in lines), kernel)
-    except Unlisted:
+    except (Unlisted, sass.Unfinished):
         raise
     except ValueError as error:
         raise Unlisted(f"{error}; compile the kernel anew, or name one that the cubin holds") from error
@@ -151,7 +151,8 @@ def parse(lines: Iterable[str], kernel: str) -> Listing:
 def _instructions(
     rows: list[tuple[re.Match[str], str]], columns: list[tuple[int, str]], labels: dict[str, int]
 ) -> Iterable[Instruction]:
-    jumps = [_JUMP.search(hit.group(4)) for hit, _ in rows]
+    # A RET names the function that it goes back into, and goes where a register says.
+    jumps = [_JUMP.search(hit.group(4)) if not hit.group(3).startswith("RET") else None for hit, _ in rows]
     targets = [labels.get(jump.group(1)) if jump else None for jump in jumps]
     # nvdisasm gives a label to every offset that .nv.info lists too; those no branch goes to are such.
     named = set(labels.values()) - set(targets)
@@ -166,12 +167,25 @@ def _instructions(
             guard=guard or "",
             opcode=opcode,
             operands=operands,
-            defines=frozenset(name for name, mark in marked.items() if mark in "^x"),
-            uses=frozenset(name for name, mark in marked.items() if mark in "vx"),
+            defines=frozenset(name for name, mark in marked.items() if mark in "^x" and not _spurious(opcode, name)),
+            uses=frozenset(name for name, mark in marked.items() if mark in "vx" and not _passed(opcode, guard, name)),
             controls=Controls(0, 0, 7, 7, 0, 0),
             target=target,
             named=place in named,
         )
+
+
+def _spurious(opcode: str, register: str) -> bool:
+    """nvdisasm marks the predicate that an LDGSTS is given as written too; the operand only masks its bytes.
+
+    Of a CALL it marks what the function writes, which the function's own instructions say.
+    """
+    return opcode.startswith("CALL") or (opcode.startswith("LDGSTS") and register.startswith("P"))
+
+
+def _passed(opcode: str, guard: str | None, register: str) -> bool:
+    """What a CALL is marked to read but for its own guard is what the function reads."""
+    return opcode.startswith("CALL") and register != (guard or "").lstrip("@!")
 
 
 def _columns(heading: list[str]) -> list[tuple[int, str]]:
