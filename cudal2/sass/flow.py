@@ -93,13 +93,15 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
     for kind, registers in (("raw", one.uses), ("waw", one.defines)):
         for register in registers:
             for timed in state.timed.get(register, ()):
-                met.append(Meeting(kind, timed.one, one, register, now - timed.time))
+                if now - timed.time < HORIZON:
+                    met.append(Meeting(kind, timed.one, one, register, now - timed.time))
             for entry in state.writing.get(register, ()):
                 if not (variable and kind == "waw" and opcodes.queue(entry.one) == queue):
                     met.append(Meeting(kind, entry.one, one, register, None))
     for register in one.defines:
         for timed in state.finishing.get(register, ()):
-            met.append(Meeting("war", timed.one, one, register, now - timed.time))
+            if now - timed.time < HORIZON:
+                met.append(Meeting("war", timed.one, one, register, now - timed.time))
         for entry in state.reading.get(register, ()):
             if not (variable and opcodes.source_queue(entry.one) == opcodes.source_queue(one)):
                 met.append(Meeting("war", entry.one, one, register, None))
@@ -137,7 +139,7 @@ def _issue(state: State, one: Instruction, variable: bool, queue: str) -> None:
         for register in one.uses:
             recent = (was for was in state.finishing.get(register, ()) if now - was.time < HORIZON)
             state.finishing[register] = (*recent, Timed(one, now))
-    for barrier in one.controls.sets:
+    for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
         state.armed[barrier] = Timed(one, now)
 
 

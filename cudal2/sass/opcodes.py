@@ -24,18 +24,34 @@ MATRIX = frozenset({"HMMA"})
 ARITHMETIC = frozenset(
     "BMSK CS2R F2FP FADD FCHK FFMA FLO FMNMX FMUL FSEL FSET FSETP HADD2 HFMA2 HMNMX2 HMUL2 HSET2 HSETP2 IABS IADD3 "
     "IMAD IMNMX ISETP LEA LOP3 MOV P2R PLOP3 POPC PRMT R2P SEL SGXT SHF VABSDIFF VIADD VIADDMNMX VIMNMX "
-    "F2I I2F F2F FRND I2FP MUFU MOVM S2R S2UR R2UR SHFL "
+    "F2I I2F F2F FRND I2FP MUFU S2R S2UR R2UR SHFL "
     "UBMSK UFLO UIADD3 UIMAD UISETP ULEA ULOP3 UMOV UPLOP3 UPOPC UPRMT USEL USGXT USHF".split()
 )
 KNOWN = ARITHMETIC | MATRIX | MEMORY
 """The operations that may move at all."""
 
+TIMED = frozenset({"BAR", "MEMBAR", "MOVM"})
+"""Operations that the compiler gives a barrier at times, but relies on a time for as well."""
+
+INSTANT = frozenset({"USETMAXREG"})
+"""Operations whose barrier ptxas lets the very next instruction wait for, one cycle later."""
+
+_PIPES = {
+    "int": "BMSK CS2R F2FP FMNMX FSEL FSET FSETP IABS IADD3 IMNMX ISETP LEA LOP3 MOV P2R PLOP3 PRMT R2P SEL SGXT SHF "
+    "VABSDIFF VIADDMNMX VIMNMX",
+    "imad": "IMAD VIADD",
+    "float": "FADD FFMA FMUL",
+    "half": "HADD2 HFMA2 HMNMX2 HMUL2 HSET2 HSETP2",
+    "uniform": "UBMSK UFLO UIADD3 UIMAD UISETP ULEA ULOP3 UPLOP3 UPOPC UPRMT USEL USGXT USHF",
+    "convert": "F2F F2I FCHK FLO FRND I2F MUFU POPC",
+    "memory": "ATOMG LDG LDGSTS LDL LDS LDSM REDG SHFL STAS STG STL STS STSM",
+}
+_PIPE = {operation: pipe for pipe, those in _PIPES.items() for operation in those.split()}
+
 CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER", "SR_EVENT", "SR_PM")
 """Special registers whose value depends on when they are read."""
 
-_QUEUES = {
-    **dict.fromkeys(("F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC"), "conversions"),
-}
+_CONVERSIONS = frozenset({"F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC"})
 
 
 _MEMORY_PIPE = frozenset({"LDL", "LDS", "LDSM", "MOVM", "SHFL", "STG", "STL", "STS", "STSM"})
@@ -51,7 +67,15 @@ def source_queue(one: Instruction) -> str:
 
 def queue(one: Instruction) -> str:
     """The pipe that an operation of unknown length waits in; those of one pipe read and end in their order."""
-    return _QUEUES.get(one.operation, one.operation)
+    return "conversions" if one.operation in _CONVERSIONS else one.operation
+
+
+def pipe(one: Instruction) -> str:
+    """The pipe of an operation, which decides its latency; its own name where it shares it with no other.
+
+    Which operations share one: cicuvc/nvidia-sass-document, confirmed by the distances seen.
+    """
+    return _PIPE.get(one.operation, one.operation)
 
 
 def read_late(one: Instruction, register: str) -> bool:
