@@ -1,6 +1,7 @@
 """Basic blocks of a listing: where control may come in and where it may go."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import msgspec
 
@@ -35,7 +36,7 @@ def blocks(listing: Listing) -> tuple[Block, ...]:
     number = {start: place for place, start in enumerate(bounds[:-1])}
     meeting = [(_barrier(one), one.target) for one in those if one.operation == "BSSY" and one.target is not None]
     found = []
-    for start, stop in zip(bounds, bounds[1:]):
+    for start, stop in pairwise(bounds):
         last = those[stop - 1]
         goes: set[int] = set() if _leaves(last) or stop == len(those) else {stop}
         calls = None

@@ -9,9 +9,12 @@ import msgspec
 
 from cudal2.records import Control, Shift
 from cudal2.sass import encoding, flow, latencies, order, reuse
-from cudal2.sass.blocks import Block
+from cudal2.sass.blocks import Block, graph
 from cudal2.sass.encoding import Controls
-from cudal2.sass.listing import Listing
+from cudal2.sass.listing import Instruction, Listing
+
+FOLLOWED = 64
+"""How many blocks are followed behind one whose end a change has altered."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -40,8 +43,11 @@ def violations(listing: Listing) -> tuple[Violation, ...]:
             one = listing.instructions[position]
             if register := reuse.stale(listing, position, block.stop):
                 found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
-            if why := encoding.mismatch(one.controls):
+            if why := encoding.mismatch(one.controls) or _touched(one):
                 found.append(Violation("fields", position, position, why))
+            before = listing.instructions[position - 1] if position else None
+            if one.origin != position and (why := order.pinned(one, before, checker.table)):
+                found.append(Violation("order", position, position, f"it has moved: {why}"))
     return tuple(dict.fromkeys(found))
 
 
@@ -60,10 +66,11 @@ class Checker:
         self.listing = listing
         self.table = latencies.table(listing)
         self.blocks, self._begins = flow.begins(listing, self.table.unknown)
+        self._edges = graph(listing)[1]
         self._states: dict[flow.Node, list[flow.State]] = {}
 
     def broken(self, met: flow.Meeting, strictly: bool = False) -> str:
-        """What a meeting breaks, empty where it is late enough; `strictly` also where nothing tells how late is enough."""
+        """What a meeting breaks, empty where it is late enough; `strictly` also where nothing tells what is enough."""
         what = f"{met.later.operation} meets {met.register} of {met.earlier.operation} ({met.earlier.origin})"
         if met.cycles is None:
             return f"{what}: no barrier that tells it to be over was waited for"
@@ -93,12 +100,8 @@ class Checker:
         block = self.block(position)
         if block is None:
             return "no instruction stands there"
-        old = self.listing.instructions[position].controls
-        if msgspec.structs.replace(controls, stall=old.stall, yield_=old.yield_, reuse=old.reuse) != old:
-            return "barriers and waits stay as the compiler set them"
-        if controls.reuse & ~old.reuse:
-            return "an operand that is not kept now stays so"
-        if why := encoding.mismatch(controls):
+        changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
+        if why := _touched(changed) or encoding.mismatch(controls):
             return why
         if self.table.operations.isdisjoint({self.listing.instructions[position].operation}):
             return "nothing is known of this operation"
@@ -133,10 +136,28 @@ class Checker:
                     if why := self.broken(met, strictly=True):
                         return why
             else:
-                old = flow.left(states[-1])
-                if flow.joined(old, flow.left(state)) != flow.joined(old, old):
-                    return "behind the block something would be under way longer"
+                if why := self._behind(node, flow.left(state)):
+                    return why
         return ""
+
+    def _behind(self, node: flow.Node, left: flow.State) -> str:
+        """What breaks in the blocks after one, whose end is now left so."""
+        todo = [(following, left) for following in self._edges(node)]
+        for _ in range(FOLLOWED):
+            if not todo:
+                return ""
+            node, state = todo.pop()
+            begin = self._begins[node]
+            state = flow.joined(begin, state)
+            if state == flow.joined(begin, begin):  # nothing is under way that was not before, or for longer
+                continue
+            block = self.blocks[node[0]]
+            for one in self.listing.instructions[block.start : block.stop]:
+                for met in flow.step(state, one, self.table.unknown):
+                    if why := self.broken(met, strictly=True):
+                        return why
+            todo += [(following, flow.left(state)) for following in self._edges(node)]
+        return "too much behind the block depends on it"
 
     def _along(self, node: flow.Node, begin: flow.State) -> list[flow.State]:
         """What is under way before each instruction of a block, and at its end."""
@@ -148,6 +169,14 @@ class Checker:
                 states.append(state)
             self._states[node] = states
         return self._states[node]
+
+
+def _touched(one: Instruction) -> str:
+    """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell."""
+    now, then = one.controls, one.compiled
+    if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
+        return "barriers and waits stay as the compiler set them"
+    return "an operand is kept that was not" if now.reuse & ~then.reuse else ""
 
 
 def _inverted(listing: Listing, block: Block) -> list[Violation]:

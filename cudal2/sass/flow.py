@@ -103,7 +103,7 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
             if now - timed.time < HORIZON:
                 met.append(Meeting("war", timed.one, one, register, now - timed.time))
         for entry in state.reading.get(register, ()):
-            if not (variable and opcodes.source_queue(entry.one) == opcodes.source_queue(one)):
+            if opcodes.source_queue(entry.one) != opcodes.source_queue(one):
                 met.append(Meeting("war", entry.one, one, register, None))
     _issue(state, one, variable, queue)
     state.clock = now + max(1, controls.stall)
@@ -164,8 +164,7 @@ def _cover(
     for register, entries in pending.items():
         if any(queue_of(entry.one) == queue for entry in entries):
             pending[register] = tuple(
-                Awaited(entry.one, entry.mask | mask) if queue_of(entry.one) == queue else entry
-                for entry in entries
+                Awaited(entry.one, entry.mask | mask) if queue_of(entry.one) == queue else entry for entry in entries
             )
 
 
@@ -222,7 +221,7 @@ def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
 
 
 def begins(listing: Listing, unknown: frozenset[str]) -> tuple[tuple[Block, ...], dict[Node, State]]:
-    """The blocks, and what may be under way at the start of each, for each way it is called; unreached ones have none."""
+    """The blocks, and what may be under way at the start of each that is reached, for each way it is called."""
     parts, edges = graph(listing)
     first: Node = (0, None)
     at, todo = {first: State()}, [first]

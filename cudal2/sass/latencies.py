@@ -12,7 +12,7 @@ import msgspec
 
 from cudal2.assets import asset
 from cudal2.sass import opcodes
-from cudal2.sass.flow import Meeting
+from cudal2.sass.flow import HORIZON, Meeting
 from cudal2.sass.listing import Instruction, Listing, Unlisted
 
 TIGHT = 3
@@ -26,7 +26,7 @@ _SUBKINDS = frozenset({"WIDE", "HI", "16816", "1688", "F16", "F32"})
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """The least distance in cycles that the compiler left between two, in how many kernels that one, in how many any."""
+    """The least cycles that the compiler left between two, in how many kernels it left those, in how many any."""
 
     cycles: int
     least: int
@@ -34,8 +34,11 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What was seen on one architecture: `unknown` are operations whose end only a barrier tells; `distances` goes from
-    a kind of meeting and what came first to what came later."""
+    """What was seen on one architecture.
+
+    `operations` are all that were, `unknown` those whose end only a barrier tells. `distances` goes from a kind of
+    meeting and what came first to what came later.
+    """
 
     unknown: frozenset[str]
     operations: frozenset[str]
@@ -51,8 +54,10 @@ class Table(msgspec.Struct, frozen=True):
             return ARMING
         seen = self.distances.get(f"{kind} {earlier}", {}).get(later)
         tight = seen is not None and seen.least >= TIGHT
+        if kind == "raw" and not strictly:
+            return min(seen.cycles, _anywhere(earlier, later)) if seen is not None and tight else None
         if kind == "raw":
-            return seen.cycles if seen is not None and (strictly or tight) else None
+            return seen.cycles if seen is not None else None
         if kind == "war":
             if not strictly and not tight:
                 return None
@@ -73,6 +78,13 @@ class Table(msgspec.Struct, frozen=True):
 
     def __hash__(self) -> int:
         return id(self)
+
+
+@cache
+def _anywhere(earlier: str, later: str) -> int:
+    """The least such distance on any architecture: pipes of one name are alike, but for matrix instructions."""
+    rows = [table.distances.get(f"raw {earlier}", {}) for table in _tables().values() if "MMA" not in earlier]
+    return min((row[later].cycles for row in rows if later in row and row[later].least >= TIGHT), default=HORIZON)
 
 
 @cache
@@ -116,8 +128,9 @@ def use(one: Instruction, register: str) -> str:
     if register[0] != "R" or not one.word or pipe == "int":
         return pipe
     places = {name: one.word[byte] for name, byte in (("a", 3), ("b", 4), ("c", 8))}
+    wide = dict.fromkeys("abc", 4) if pipe in ("HMMA", "memory") else {"a": 1, "b": 1, "c": 2}
     number = int(register[1:])
-    near = [name for name, base in places.items() if f"R{base}" in one.uses and base <= number < base + 4]
+    near = [name for name, base in places.items() if f"R{base}" in one.uses and base <= number < base + wide[name]]
     exact = [name for name in near if places[name] == number] or near
     late = "b" if pipe == "memory" else "c"
     return f"{pipe}/{late}" if exact == [late] else pipe

@@ -7,6 +7,7 @@ it `^` for written, `v` for read, `x` for both. Barrier registers (B0) have no c
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
 import msgspec
 
@@ -25,6 +26,7 @@ _TARGET = re.compile(r"^\s*\.target\s+(\w+)")
 _LABEL = re.compile(r"^([.$\w]+):")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)\s*([^;]*?)\s*;")
 _JUMP = re.compile(r"`\(([^)+]+)\)")
+_NONE = Controls(0, 0, encoding.NO_BARRIER, encoding.NO_BARRIER, 0, 0)
 _LETTERS = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 """How a register is called whose column stands under such a heading."""
 
@@ -37,8 +39,9 @@ class Instruction(msgspec.Struct, frozen=True):
     """One instruction: where the compiler put it (`origin`, counted from 0), its word, and what nvdisasm says of it.
 
     `guard` is `@!P0` or empty. Registers are named `R4`, `P0`, `UR6`, `UP0`; those that read as constants (RZ, PT) are
-    left out; the guard is among `uses`. `target` is the position that a branch goes to. `named` says that something
-    beside branches gives this very place by its offset: it has to stay there.
+    left out; the guard is among `uses`. `compiled` are the scheduling fields as the compiler set them. `target` is the
+    position that a branch goes to. `named` says that something beside branches gives this very place by its offset: it
+    has to stay there.
     """
 
     origin: int
@@ -49,6 +52,7 @@ class Instruction(msgspec.Struct, frozen=True):
     defines: frozenset[str]
     uses: frozenset[str]
     controls: Controls
+    compiled: Controls
     target: int | None = None
     named: bool = False
 
@@ -109,14 +113,14 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
             f"nvdisasm lists {len(listed)} of the {len(words)} instructions of {kernel[:60]}; a newer one may know the "
             "others: pip install --upgrade nvidia-cuda-nvdisasm"
         )
-    nop = Instruction(0, b"", "", "NOP", "", frozenset(), frozenset(), encoding.decode(bytes(cubin.WORD)))
+    nop = Instruction(0, b"", "", "NOP", "", frozenset(), frozenset(), _NONE, _NONE)
     listed += tuple(msgspec.structs.replace(nop, origin=len(listed) + more) for more in range(len(filling)))
     return Listing(
         kernel,
         found.architecture,
         tuple(
-            msgspec.structs.replace(one, word=word, controls=encoding.decode(word))
-            for one, word in zip(listed, words)
+            msgspec.structs.replace(one, word=word, controls=fields, compiled=fields)
+            for one, word, fields in zip(listed, words, map(encoding.decode, words))
         ),
     )
 
@@ -169,7 +173,8 @@ def _instructions(
             operands=operands,
             defines=frozenset(name for name, mark in marked.items() if mark in "^x" and not _spurious(opcode, name)),
             uses=frozenset(name for name, mark in marked.items() if mark in "vx" and not _passed(opcode, guard, name)),
-            controls=Controls(0, 0, 7, 7, 0, 0),
+            controls=_NONE,
+            compiled=_NONE,
             target=target,
             named=place in named,
         )
@@ -194,7 +199,7 @@ def _columns(heading: list[str]) -> list[tuple[int, str]]:
         return []
     last, columns = _digits(heading), []
     bars = [place for place, letter in enumerate(last) if letter == "|"]
-    for left, right in zip(bars, bars[1:]):
+    for left, right in pairwise(bars):
         letters = _LETTERS.get(heading[0][left + 1 : right].strip())
         first = last.find("#", left, right) + 2
         if letters is None or first < 2:

@@ -2,7 +2,7 @@
 
     python -m cudal2.sass.mining KERNEL.cubin … > data/sass/latencies.json
 
-The shipped table is of 262 cubins: `corpus.draw` of seeds 0 to 69 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
+The shipped table is of 300 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
 kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds). Distances over slow ways (through a wait, a branch, a
 barrier) count as well: on these cubins no well-known figure came out shorter for it.
 """
@@ -36,7 +36,7 @@ def mined(listings: Iterable[Listing]) -> dict[str, Table]:
 
 
 def _pooled(table: Table, relatives: list[Table]) -> dict[str, dict[str, Seen]]:
-    """The distances on Ampere and Ada together: where all are well known they are equal, but for matrix instructions."""
+    """The distances on Ampere and Ada together: the well-known are equal, but for matrix instructions."""
     found = {first: dict(row) for first, row in table.distances.items()}
     for other in relatives:
         for first, row in other.distances.items():

@@ -54,6 +54,7 @@ CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER", "SR_EVENT", "SR_PM")
 _CONVERSIONS = frozenset({"F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC"})
 
 
+_IN_ORDER = frozenset({"LDC", "LDS", "LDSM", "SHFL"})
 _MEMORY_PIPE = frozenset({"LDL", "LDS", "LDSM", "MOVM", "SHFL", "STG", "STL", "STS", "STSM"})
 
 
@@ -62,12 +63,19 @@ def source_queue(one: Instruction) -> str:
 
     ptxas overwrites the data of a store by an LDS, or once a later LDS has been waited for, without a read barrier.
     """
-    return "memory" if one.operation in _MEMORY_PIPE else queue(one)
+    if one.operation in _MEMORY_PIPE:
+        return "memory"
+    return "conversions" if one.operation in _CONVERSIONS else one.operation
 
 
 def queue(one: Instruction) -> str:
-    """The pipe that an operation of unknown length waits in; those of one pipe read and end in their order."""
-    return "conversions" if one.operation in _CONVERSIONS else one.operation
+    """The pipe whose results come in the order of issue: ptxas gives a barrier to the last of several alone.
+
+    Of other operations each one that is ever waited for has a barrier of its own: nothing is concluded from another's.
+    """
+    if one.operation in _CONVERSIONS:
+        return "conversions"
+    return one.operation if one.operation in _IN_ORDER else f"{one.operation} {one.origin}"
 
 
 def pipe(one: Instruction) -> str:
