@@ -62,7 +62,7 @@ def encode(word: bytes, controls: Controls) -> bytes:
 def mismatch(controls: Controls) -> str:
     """Why these fields do not go together; empty where they do.
 
-    Found by handing nvdisasm every combination of stall, yield and reuse (tests/sass/test_encoding.py does so again).
+    After the public notes (cicuvc/nvidia-sass-document, `control_codes.md`); no word of ptxas was seen that breaks it.
     """
     if controls.yield_ and not 1 <= controls.stall <= LONGEST_UNYIELDING:
         return f"yield 1 goes with a stall of 1 to {LONGEST_UNYIELDING}, not {controls.stall}"

@@ -20,7 +20,7 @@ TIGHT = 3
 READING = 8
 """Cycles in which a matrix instruction has read its sources: no well-known figure of such a pair is above."""
 ARMING = 2
-"""Cycles after which a barrier counts what an instruction set it for (NAK says so, too); before, a wait sees nothing."""
+"""Cycles after which a barrier counts what it was set for (NAK says so, too); before, a wait sees nothing."""
 _SUBKINDS = frozenset({"WIDE", "HI", "16816", "1688", "F16", "F32"})
 """Modifiers that tell operations of different latency apart."""
 

@@ -1,8 +1,8 @@
 """Operands that an instruction keeps for the next reader of the same slot, and when what is kept is stale.
 
 Bits 122 to 124 are for the first, second and third source, whose registers stand in bytes 3, 4 and 8 of the word. What
-is kept is lost when the slot is next read (Huerta et al., "Analyzing Modern NVIDIA GPU cores", 2025). So no other
-instruction may define the register before that read; ptxas never lets one, nor keeps anything over the end of a block.
+is kept is lost when the slot is next read (Huerta et al., "Analyzing Modern NVIDIA GPU cores", 2025). So nothing may
+define the register before that read; ptxas never lets anything.
 Without the bit an instruction does the same, so wherever the order around it changes the bit is taken out.
 """
 
