@@ -2,7 +2,7 @@
 
     python -m cudal2.sass.mining KERNEL.cubin … > data/sass/latencies.json
 
-The shipped table is of 300 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
+The shipped table is of 320 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
 kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds). Distances over slow ways (through a wait, a branch, a
 barrier) count as well.
 """
