@@ -1,0 +1,192 @@
+"""May two neighbours change places, may a scheduling field change, does a whole schedule keep every rule?
+
+Rules come in three kinds: what keeps its order whatever the fields say (`order`), what must be waited for, by cycles
+or by a barrier (`flow` with the figures of `latencies`), and which operands are kept (`reuse`). An instruction moves
+with its scheduling fields, so a swap is legal where the schedule after it keeps every rule that it kept before.
+"""
+
+import msgspec
+
+from cudal2.records import Control, Shift
+from cudal2.sass import encoding, flow, latencies, order, reuse
+from cudal2.sass.blocks import Block, graph
+from cudal2.sass.encoding import Controls
+from cudal2.sass.listing import Instruction, Listing
+
+FOLLOWED = 64
+"""How many blocks are followed behind one whose end a change has altered."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that a schedule breaks: `rule` names it, `position` is where, `earlier` the position of the other one."""
+
+    rule: str
+    position: int
+    earlier: int
+    why: str
+
+
+def violations(listing: Listing) -> tuple[Violation, ...]:
+    """Every rule that the schedule breaks; () for what the compiler wrote. Raises Unlisted for another architecture.
+
+    The order of instructions is compared with the compiler's (their `origin`), block by block.
+    """
+    checker = Checker(listing)
+    places = {one.origin: place for place, one in enumerate(listing.instructions)}
+    found = list[Violation]()
+    for position, met in flow.meetings(listing, checker.table.unknown):
+        if why := checker.broken(met):
+            found.append(Violation(met.kind, position, places[met.earlier.origin], why))
+    for block in checker.blocks:
+        found += _inverted(listing, block)
+        for position in range(block.start, block.stop):
+            one = listing.instructions[position]
+            if register := reuse.stale(listing, position, block.stop):
+                found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
+            if why := encoding.mismatch(one.controls) or _touched(one):
+                found.append(Violation("fields", position, position, why))
+            before = listing.instructions[position - 1] if position else None
+            if one.origin != position and (why := order.pinned(one, before, checker.table)):
+                found.append(Violation("order", position, position, f"it has moved: {why}"))
+    return tuple(dict.fromkeys(found))
+
+
+def may_swap(listing: Listing, position: int) -> str:
+    """Why the instruction there and the next may not change places; empty where they may.
+
+    For many questions about one listing keep a `Checker`.
+    """
+    return Checker(listing).may_swap(position)
+
+
+class Checker:
+    """Answers for one listing; keeps what is under way at every place."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.table = latencies.table(listing)
+        self.blocks, self._begins = flow.begins(listing, self.table.unknown)
+        self._edges = graph(listing)[1]
+        self._states: dict[flow.Node, list[flow.State]] = {}
+
+    def broken(self, met: flow.Meeting, strictly: bool = False) -> str:
+        """What a meeting breaks, empty where it is late enough; `strictly` also where nothing tells what is enough."""
+        what = f"{met.later.operation} meets {met.register} of {met.earlier.operation} ({met.earlier.origin})"
+        if met.cycles is None:
+            return f"{what}: no barrier that tells it to be over was waited for"
+        needed = self.table.needed(met.kind, *latencies.names(met), strictly)
+        if needed is None:
+            return f"{what}: nothing is known of how late is enough" if strictly else ""
+        return f"{what} after {met.cycles} of {needed} cycles" if met.cycles < needed else ""
+
+    def may_swap(self, position: int) -> str:
+        """Why the instruction there and the next may not change places; empty where they may."""
+        block = self.block(position)
+        if block is None or position + 1 >= block.stop:
+            return "no two instructions of one block stand there"
+        those = self.listing.instructions
+        for place in (position, position + 1):
+            if why := order.pinned(those[place], those[place - 1] if place > block.start else None, self.table):
+                return why
+        first, second = those[position], those[position + 1]
+        # What the compiler had the other way round may always go back.
+        if first.origin < second.origin and (why := order.conflict(first, second)):
+            return why
+        return self._timing(self._swapped(position)[0], block, position)
+
+    def may_control(self, position: int, controls: Controls) -> str:
+        """Why an instruction's scheduling fields may not be set so; empty where they may. Only stall, yield and reuse
+        may change: what waits for which barrier stays."""
+        block = self.block(position)
+        if block is None:
+            return "no instruction stands there"
+        changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
+        if why := _touched(changed) or encoding.mismatch(controls):
+            return why
+        if self.table.operations.isdisjoint({self.listing.instructions[position].operation}):
+            return "nothing is known of this operation"
+        return self._timing(self.listing.controlled(position, controls), block, position, settle=False)
+
+    def swap(self, position: int) -> tuple[Listing, tuple[Shift | Control, ...]]:
+        """The listing after a swap and the moves of the edit that makes it; operands kept around it are so no more."""
+        swapped, places = self._swapped(position)
+        return swapped, (*(Control(place, "reuse", 0) for place in places), Shift(position, position + 1))
+
+    def block(self, position: int) -> Block | None:
+        """The block that an instruction belongs to."""
+        return next((block for block in self.blocks if block.start <= position < block.stop), None)
+
+    def _swapped(self, position: int) -> tuple[Listing, tuple[int, ...]]:
+        block = self.block(position)
+        assert block is not None
+        listing, places = reuse.cleared(self.listing, block.start, position, block.stop)
+        return listing.swapped(position), places
+
+    def _timing(self, listing: Listing, block: Block, position: int, settle: bool = True) -> str:
+        """What a changed listing breaks from `position` to the block's end, or could break behind it."""
+        for node, begin in self._begins.items():
+            if self.blocks[node[0]] != block:
+                continue
+            states = self._along(node, begin)
+            state = states[position - block.start].copy()
+            for place in range(position, block.stop):
+                if settle and place > position + 1 and state == states[place - block.start]:
+                    break
+                for met in flow.step(state, listing.instructions[place], self.table.unknown):
+                    if why := self.broken(met, strictly=True):
+                        return why
+            else:
+                if why := self._behind(node, flow.left(state)):
+                    return why
+        return ""
+
+    def _behind(self, node: flow.Node, left: flow.State) -> str:
+        """What breaks in the blocks after one, whose end is now left so."""
+        todo = [(following, left) for following in self._edges(node)]
+        for _ in range(FOLLOWED):
+            if not todo:
+                return ""
+            node, state = todo.pop()
+            begin = self._begins[node]
+            state = flow.joined(begin, state)
+            if state == flow.joined(begin, begin):  # nothing is under way that was not before, or for longer
+                continue
+            block = self.blocks[node[0]]
+            for one in self.listing.instructions[block.start : block.stop]:
+                for met in flow.step(state, one, self.table.unknown):
+                    if why := self.broken(met, strictly=True):
+                        return why
+            todo += [(following, flow.left(state)) for following in self._edges(node)]
+        return "too much behind the block depends on it"
+
+    def _along(self, node: flow.Node, begin: flow.State) -> list[flow.State]:
+        """What is under way before each instruction of a block, and at its end."""
+        if node not in self._states:
+            block, states = self.blocks[node[0]], [begin]
+            for one in self.listing.instructions[block.start : block.stop]:
+                state = states[-1].copy()
+                flow.step(state, one, self.table.unknown)
+                states.append(state)
+            self._states[node] = states
+        return self._states[node]
+
+
+def _touched(one: Instruction) -> str:
+    """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell."""
+    now, then = one.controls, one.compiled
+    if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
+        return "barriers and waits stay as the compiler set them"
+    return "an operand is kept that was not" if now.reuse & ~then.reuse else ""
+
+
+def _inverted(listing: Listing, block: Block) -> list[Violation]:
+    """Pairs of a block that are not in the compiler's order and had to be."""
+    found, those = [], listing.instructions
+    latest = max((one.origin for one in those[block.start : block.start + 1]), default=0)
+    for place in range(block.start + 1, block.stop):
+        if those[place].origin < latest:
+            for before in range(block.start, place):
+                if those[before].origin > those[place].origin and (why := order.conflict(those[place], those[before])):
+                    found.append(Violation("order", place, before, why))
+        latest = max(latest, those[place].origin)
+    return found

@@ -1,0 +1,252 @@
+"""What is still under way when an instruction issues: results, reads of sources and barriers, along every path.
+
+One walk serves the checker and the table of latencies that the checker uses: it meets every pair of instructions of
+which one must not be too early for the other, and tells by how many cycles, or which barriers would say more.
+How barriers work is in public notes (CuAssembler; Mesa's NAK, `calc_instr_deps.rs`; cicuvc/nvidia-sass-document,
+`scoreboards.md`): each counts what is under way; to wait for one is to wait until it is at zero.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cudal2.sass import opcodes
+from cudal2.sass.blocks import Block, Node, graph
+from cudal2.sass.encoding import NO_BARRIER
+from cudal2.sass.listing import Instruction, Listing
+
+HORIZON = 64
+"""Cycles after which every result of known latency is there: more than twice the slowest, HMMA's."""
+
+
+class Timed(NamedTuple):
+    """An instruction of known latency that issued at `time` on the block's clock."""
+
+    one: Instruction
+    time: int
+
+
+class Awaited(NamedTuple):
+    """An instruction of unknown latency; `mask` has the barriers that tell its end, none of them waited for so far."""
+
+    one: Instruction
+    mask: int
+
+
+class Meeting(NamedTuple):
+    """Two instructions that touch one register, the earlier still under way as far as the fields say.
+
+    `kind` is `raw`, `waw`, `war`, or `arm` for a wait that may come before the barrier counts. `cycles` is the least
+    distance of their issues over all paths, or None where no number of cycles is enough and a barrier has to tell.
+    """
+
+    kind: str
+    earlier: Instruction
+    later: Instruction
+    register: str
+    cycles: int | None
+
+
+class State:
+    """What is under way at one place: by register; by barrier, who set it last."""
+
+    __slots__ = ("armed", "clock", "finishing", "reading", "timed", "writing")
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self.timed: dict[str, tuple[Timed, ...]] = {}
+        """Results of known latency."""
+        self.finishing: dict[str, tuple[Timed, ...]] = {}
+        """Sources that matrix instructions read for some cycles."""
+        self.writing: dict[str, tuple[Awaited, ...]] = {}
+        self.reading: dict[str, tuple[Awaited, ...]] = {}
+        self.armed: dict[int, Timed] = {}
+
+    def copy(self) -> "State":
+        """Another of the same contents; changes to one leave the other."""
+        other = State()
+        other.clock, other.timed, other.finishing = self.clock, self.timed.copy(), self.finishing.copy()
+        other.writing, other.reading, other.armed = self.writing.copy(), self.reading.copy(), self.armed.copy()
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+
+def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meeting]:
+    """Issue an instruction: what it meets. The state is then that after it.
+
+    `unknown` are the operations whose results take a time that only a barrier tells.
+    """
+    controls, now = one.controls, state.clock
+    met: list[Meeting] = []
+    for barrier in controls.waits:
+        if (setter := state.armed.get(barrier)) is not None and now - setter.time < HORIZON:
+            met.append(Meeting("arm", setter.one, one, f"barrier {barrier}", now - setter.time))
+    mask = controls.wait | opcodes.drained(one)
+    if mask:
+        _wait(state.writing, mask)
+        _wait(state.reading, mask)
+    if opcodes.settles(one):
+        state.reading.clear()
+    variable = one.operation in unknown
+    queue = opcodes.queue(one)
+    for kind, registers in (("raw", one.uses), ("waw", one.defines)):
+        for register in registers:
+            for timed in state.timed.get(register, ()):
+                if now - timed.time < HORIZON:
+                    met.append(Meeting(kind, timed.one, one, register, now - timed.time))
+            for entry in state.writing.get(register, ()):
+                if not (variable and kind == "waw" and opcodes.queue(entry.one) == queue):
+                    met.append(Meeting(kind, entry.one, one, register, None))
+    for register in one.defines:
+        for timed in state.finishing.get(register, ()):
+            if now - timed.time < HORIZON:
+                met.append(Meeting("war", timed.one, one, register, now - timed.time))
+        for entry in state.reading.get(register, ()):
+            if opcodes.source_queue(entry.one) != opcodes.source_queue(one):
+                met.append(Meeting("war", entry.one, one, register, None))
+    _issue(state, one, variable, queue)
+    state.clock = now + max(1, controls.stall)
+    return met
+
+
+def _issue(state: State, one: Instruction, variable: bool, queue: str) -> None:
+    """What is under way once the instruction has issued, beside what was."""
+    now, kept = state.clock, bool(one.guard)
+    ended = _bit(one.controls.write_barrier)
+    read = _bit(one.controls.read_barrier) | ended
+    for register in one.defines:
+        before = state.timed.pop(register, ()) if kept else state.timed.pop(register, ())[:0]
+        if not kept:
+            state.writing.pop(register, None)
+            state.finishing.pop(register, None)
+            state.reading.pop(register, None)
+        if variable:
+            if before:
+                state.timed[register] = before
+            state.writing[register] = (*state.writing.get(register, ()), Awaited(one, ended))
+        else:
+            state.timed[register] = (*(was for was in before if now - was.time < HORIZON), Timed(one, now))
+    if variable:
+        if ended:
+            _cover(state.writing, queue, ended, opcodes.queue)
+        if read:
+            _cover(state.reading, opcodes.source_queue(one), read, opcodes.source_queue)
+        for register in one.uses:
+            if opcodes.read_late(one, register):
+                state.reading[register] = (*state.reading.get(register, ()), Awaited(one, read))
+    elif one.operation in opcodes.MATRIX:
+        for register in one.uses:
+            recent = (was for was in state.finishing.get(register, ()) if now - was.time < HORIZON)
+            state.finishing[register] = (*recent, Timed(one, now))
+    for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
+        state.armed[barrier] = Timed(one, now)
+
+
+def _bit(barrier: int) -> int:
+    return 0 if barrier == NO_BARRIER else 1 << barrier
+
+
+def _wait(pending: dict[str, tuple[Awaited, ...]], mask: int) -> None:
+    """Take out what these barriers, once at zero, tell to be over."""
+    for register, entries in tuple(pending.items()):
+        kept = tuple(entry for entry in entries if not entry.mask & mask)
+        if not kept:
+            del pending[register]
+        elif len(kept) < len(entries):
+            pending[register] = kept
+
+
+def _cover(
+    pending: dict[str, tuple[Awaited, ...]], queue: str, mask: int, queue_of: Callable[[Instruction], str]
+) -> None:
+    """The barriers of an instruction tell of those before it in its queue, too: they end no later."""
+    for register, entries in pending.items():
+        if any(queue_of(entry.one) == queue for entry in entries):
+            pending[register] = tuple(
+                Awaited(entry.one, entry.mask | mask) if queue_of(entry.one) == queue else entry for entry in entries
+            )
+
+
+def left(state: State) -> State:
+    """The state at a block's end, its clock set to 0, without what is over by its age."""
+
+    def aged(timed: dict[str, tuple[Timed, ...]]) -> dict[str, tuple[Timed, ...]]:
+        young = {
+            register: tuple(Timed(one, time - state.clock) for one, time in entries if state.clock - time < HORIZON)
+            for register, entries in timed.items()
+        }
+        return {register: entries for register, entries in young.items() if entries}
+
+    other = state.copy()
+    other.clock, other.timed, other.finishing = 0, aged(state.timed), aged(state.finishing)
+    other.armed = {
+        barrier: Timed(one, time - state.clock)
+        for barrier, (one, time) in state.armed.items()
+        if state.clock - time < HORIZON
+    }
+    return other
+
+
+def joined(first: State, second: State) -> State:
+    """What may be under way where two paths meet: what is on either, the later issue, the barriers common to both."""
+    both = State()
+    for name in ("timed", "finishing"):
+        one, other = getattr(first, name), getattr(second, name)
+        setattr(both, name, {r: _youngest(*one.get(r, ()), *other.get(r, ())) for r in one.keys() | other.keys()})
+    for name in ("writing", "reading"):
+        one, other = getattr(first, name), getattr(second, name)
+        setattr(both, name, {r: _surest(*one.get(r, ()), *other.get(r, ())) for r in one.keys() | other.keys()})
+    barriers = first.armed.keys() | second.armed.keys()
+    candidates = {b: [s.armed[b] for s in (first, second) if b in s.armed] for b in barriers}
+    both.armed = {b: max(those, key=lambda timed: (timed.time, timed.one.origin)) for b, those in candidates.items()}
+    return both
+
+
+def _youngest(*entries: Timed) -> tuple[Timed, ...]:
+    found: dict[int, Timed] = {}
+    for entry in entries:
+        known = found.get(entry.one.origin)
+        if known is None or known.time < entry.time:
+            found[entry.one.origin] = entry
+    return tuple(found[origin] for origin in sorted(found))
+
+
+def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
+    found: dict[int, Awaited] = {}
+    for one, mask in entries:
+        known = found.get(one.origin)
+        found[one.origin] = Awaited(one, mask if known is None else known.mask & mask)
+    return tuple(found[origin] for origin in sorted(found))
+
+
+def begins(listing: Listing, unknown: frozenset[str]) -> tuple[tuple[Block, ...], dict[Node, State]]:
+    """The blocks, and what may be under way at the start of each that is reached, for each way it is called."""
+    parts, edges = graph(listing)
+    first: Node = (0, None)
+    at, todo = {first: State()}, [first]
+    while todo:
+        node = todo.pop()
+        state = at[node].copy()
+        block = parts[node[0]]
+        for one in listing.instructions[block.start : block.stop]:
+            step(state, one, unknown)
+        after = left(state)
+        for following in edges(node):
+            known = at.get(following)
+            new = after if known is None else joined(known, after)
+            if new != known:
+                at[following] = new
+                if following not in todo:
+                    todo.append(following)
+    return parts, at
+
+
+def meetings(listing: Listing, unknown: frozenset[str]) -> Iterator[tuple[int, Meeting]]:
+    """Every meeting of the kernel, with the position of the later instruction."""
+    parts, at = begins(listing, unknown)
+    for (number, _), begin in at.items():
+        state = begin.copy()
+        for position in range(parts[number].start, parts[number].stop):
+            for meeting in step(state, listing.instructions[position], unknown):
+                yield position, meeting

@@ -1,0 +1,141 @@
+"""How many cycles one instruction must issue before another that touches the same register.
+
+The figures are read off the compiler's own schedules (`cudal2.sass.mining` made data/sass/latencies.json): the least
+distance that it ever left is enough, operations of one pipe taken together. What was hardly ever seen has no figure:
+a schedule is not blamed for it, and nothing moves that would depend on it.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import msgspec
+
+from cudal2.assets import asset
+from cudal2.sass import opcodes
+from cudal2.sass.flow import HORIZON, Meeting
+from cudal2.sass.listing import Instruction, Listing, Unlisted
+
+TIGHT = 3
+"""In so many kernels the least distance was seen where it is well known."""
+READING = 8
+"""Cycles in which a matrix instruction has read its sources: no well-known figure of such a pair is above."""
+ARMING = 2
+"""Cycles after which a barrier counts what it was set for (NAK says so, too); before, a wait sees nothing."""
+_SUBKINDS = frozenset({"WIDE", "HI", "16816", "1688", "F16", "F32"})
+"""Modifiers that tell operations of different latency apart."""
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """The least cycles that the compiler left between two, in how many kernels it left those, in how many any."""
+
+    cycles: int
+    least: int
+    all: int
+
+
+class Table(msgspec.Struct, frozen=True):
+    """What was seen on one architecture.
+
+    `operations` are all that were, `unknown` those whose end only a barrier tells. `distances` goes from a kind of
+    meeting and what came first to what came later.
+    """
+
+    unknown: frozenset[str]
+    operations: frozenset[str]
+    distances: dict[str, dict[str, Seen]]
+
+    @cache  # noqa: B019 (tables live as long as the process)
+    def needed(self, kind: str, earlier: str, later: str, strictly: bool) -> int | None:
+        """The least cycles between the two, None where nothing tells.
+
+        Not `strictly`, it is what a schedule may surely be blamed for; `strictly`, what the compiler never went below.
+        """
+        if kind == "arm":
+            return ARMING
+        seen = self.distances.get(f"{kind} {earlier}", {}).get(later)
+        tight = seen is not None and seen.least >= TIGHT
+        if kind == "raw" and not strictly:
+            return min(seen.cycles, _anywhere(earlier, later)) if seen is not None and tight else None
+        if kind == "raw":
+            return seen.cycles if seen is not None else None
+        if kind == "war":
+            if not strictly and not tight:
+                return None
+            return READING if seen is None else min(seen.cycles, READING)
+        # The later result must not be there first: a difference of latencies, that the compiler seldom comes near to.
+        slowest = self._latency(earlier, max if strictly else min)
+        quickest = self._latency(f"{earlier.split()[0]} {later}", min)
+        if slowest is None or (not strictly and quickest is None):
+            return seen.cycles if strictly and seen is not None else None
+        bound = max(1, slowest - (quickest or 1) + 1)
+        return bound if seen is None else min(bound, seen.cycles)
+
+    def _latency(self, earlier: str, choose: Callable[[Iterable[int]], int]) -> int | None:
+        """Of the well-known distances to a use of its result, guards aside, one."""
+        row = self.distances.get(f"raw {earlier}", {})
+        known = [seen.cycles for name, seen in row.items() if seen.least >= TIGHT and not name.endswith("@")]
+        return choose(known) if known else None
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@cache
+def _anywhere(earlier: str, later: str) -> int:
+    """The least such distance on any architecture: pipes of one name are alike, but for matrix instructions."""
+    rows = [table.distances.get(f"raw {earlier}", {}) for table in _tables().values() if "MMA" not in earlier]
+    return min((row[later].cycles for row in rows if later in row and row[later].least >= TIGHT), default=HORIZON)
+
+
+@cache
+def _tables() -> dict[str, Table]:
+    return msgspec.json.decode(asset("data", "sass", "latencies.json").read_bytes(), type=dict[str, Table])
+
+
+def table(listing: Listing) -> Table:
+    """The figures for a listing's architecture. Raises Unlisted where there are none."""
+    found = _tables().get(listing.architecture)
+    if found is None:
+        raise Unlisted(
+            f"there are no latencies for {listing.architecture or 'an unnamed architecture'}, only for "
+            f"{', '.join(sorted(_tables()))}; python -m cudal2.sass.mining reads them off kernels compiled for it"
+        )
+    return found
+
+
+def names(met: Meeting) -> tuple[str, str]:
+    """What the table calls the two: what was defined or read first, and what comes to read or define it.
+
+    `R imad.WIDE+` is a result but for its first register, `HMMA/c` a source that is read later than the others.
+    """
+    one, register = met.earlier, met.register
+    modifiers = [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS] if _tells(one) else []
+    first = f"{register.rstrip('0123456789')} {'.'.join((opcodes.pipe(one), *modifiers))}"
+    if met.kind == "war":
+        return first, opcodes.pipe(met.later)
+    upper = "WIDE" in modifiers and bool(one.word) and register[0] == "R" and register != f"R{one.word[2]}"
+    return first + "+" * upper, use(met.later, register) if met.kind == "raw" else opcodes.pipe(met.later)
+
+
+def use(one: Instruction, register: str) -> str:
+    """What a use is called in the table: `int`; `any@` for the guard, `imad/c` for an operand that is read later.
+
+    That is the third of an operation, an addend or accumulator, and the second of a memory instruction, its data.
+    """
+    pipe = opcodes.pipe(one)
+    if register == one.guard.lstrip("@!"):
+        return f"{one.operation if one.target is not None else 'any'}@"
+    if register[0] != "R" or not one.word or pipe == "int":
+        return pipe
+    places = {name: one.word[byte] for name, byte in (("a", 3), ("b", 4), ("c", 8))}
+    wide = dict.fromkeys("abc", 4) if pipe in ("HMMA", "memory") else {"a": 1, "b": 1, "c": 2}
+    number = int(register[1:])
+    near = [name for name, base in places.items() if f"R{base}" in one.uses and base <= number < base + wide[name]]
+    exact = [name for name in near if places[name] == number] or near
+    late = "b" if pipe == "memory" else "c"
+    return f"{pipe}/{late}" if exact == [late] else pipe
+
+
+def _tells(one: Instruction) -> bool:
+    """Whether modifiers tell operations of this name apart by their latency."""
+    return one.operation in ("IMAD", "UIMAD", "HMMA")

@@ -1,0 +1,105 @@
+"""Reads latencies off the compiler's own schedules.
+
+    python -m cudal2.sass.mining KERNEL.cubin … > data/sass/latencies.json
+
+The shipped table is of 320 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
+kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds). Distances over slow ways (through a wait, a branch, a
+barrier) count as well.
+"""
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from cudal2.sass import flow, latencies, opcodes
+from cudal2.sass.encoding import NO_BARRIER
+from cudal2.sass.latencies import Seen, Table
+from cudal2.sass.listing import Listing, read
+from cudal2.worker.cuda.compile import cubin, elf
+from cudal2.worker.sandbox import jail
+
+
+def mined(listings: Iterable[Listing]) -> dict[str, Table]:
+    """The table of each architecture that there are listings of."""
+    by_architecture = defaultdict[str, list[Listing]](list)
+    for listing in listings:
+        by_architecture[listing.architecture].append(listing)
+    tables = {name: _table(those) for name, those in sorted(by_architecture.items())}
+    relatives = [table for name, table in tables.items() if name.startswith("sm_8")]
+    return {
+        name: msgspec.structs.replace(table, distances=_pooled(table, relatives)) if table in relatives else table
+        for name, table in tables.items()
+    }
+
+
+def _pooled(table: Table, relatives: list[Table]) -> dict[str, dict[str, Seen]]:
+    """The distances on Ampere and Ada together: the well-known are equal, but for matrix instructions."""
+    found = {first: dict(row) for first, row in table.distances.items()}
+    for other in relatives:
+        for first, row in other.distances.items():
+            for later, seen in row.items() if "MMA" not in first else ():
+                mine = found.setdefault(first, {}).get(later)
+                if mine is None or seen.cycles < mine.cycles:
+                    found[first][later] = seen
+    return found
+
+
+def _table(listings: list[Listing]) -> Table:
+    unknown, operations = set[str](), set[str]()
+    for listing in listings:
+        for one in listing.instructions:
+            operations.add(one.operation)
+            if {one.controls.write_barrier, one.controls.read_barrier} != {NO_BARRIER}:
+                unknown.add(one.operation)
+    unknown -= opcodes.TIMED
+    seen = defaultdict[tuple[str, str], Counter[int]](Counter)
+    for listing in listings:
+        least = dict[tuple[str, str], int]()
+        for _, met in flow.meetings(listing, frozenset(unknown)):
+            if met.cycles is not None and met.kind != "arm":
+                earlier, later = latencies.names(met)
+                key = (f"{met.kind} {earlier}", later)
+                least[key] = min(met.cycles, least.get(key, met.cycles))
+        for key, cycles in least.items():
+            seen[key][cycles] += 1
+    distances = defaultdict[str, dict[str, Seen]](dict)
+    for (first, later), counts in sorted(seen.items()):
+        cycles = min(counts)
+        distances[first][later] = Seen(cycles, counts[cycles], counts.total())
+    return Table(frozenset(unknown), frozenset(operations), dict(distances))
+
+
+def written(tables: dict[str, Table]) -> str:
+    """The tables as JSON, a line for each thing that may come first."""
+    lines = []
+    for name, table in sorted(tables.items()):
+        rows = sorted(msgspec.to_builtins(table.distances).items())
+        lines += [
+            f' "{name}": {{"unknown": {json.dumps(sorted(table.unknown))},',
+            f'  "operations": {json.dumps(sorted(table.operations))},',
+            '  "distances": {',
+            ",\n".join(f'   "{first}": {json.dumps(row)}' for first, row in rows),
+            "  }}" + "," * (name != max(tables)),
+        ]
+    return "\n".join(["{", *lines, "}", ""])
+
+
+def kernels(code: bytes) -> list[str]:
+    """The kernels that a cubin holds."""
+    with elf.opened(code) as file:
+        return [s.name.removeprefix(cubin.CODE) for s in file.iter_sections() if s.name.startswith(cubin.CODE)]
+
+
+def _main(files: list[str]) -> None:
+    kind = jail.choose("auto")
+    codes = [Path(file).read_bytes() for file in files]
+    tables = mined(read(code, kernel, kind) for code in codes for kernel in kernels(code))
+    sys.stdout.write(written(tables))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,66 @@
+"""Which two instructions must keep their order whatever the scheduling fields say, and which never move.
+
+Registers: the definitions and uses that nvdisasm names. Memory: PTX ISA, "Memory Consistency Model": program order
+holds between accesses of one thread to the same place, and no address is compared here, so loads pass only loads. An
+asynchronous copy (`cp.async`) is ordered with nothing but what waits for it, yet it must not write over what an
+earlier load still reads: a copy may be put off behind a load, a load not behind a copy.
+"""
+
+from cudal2.sass import opcodes
+from cudal2.sass.latencies import Table
+from cudal2.sass.listing import Instruction
+
+_SHARED = opcodes.SHARED_LOADS | opcodes.SHARED_STORES | opcodes.COPIES
+_GLOBAL = opcodes.GLOBAL_LOADS | opcodes.GLOBAL_STORES | opcodes.COPIES
+_LOCAL = opcodes.LOCAL_LOADS | opcodes.LOCAL_STORES
+_SPACES = (_SHARED, _GLOBAL, _LOCAL)
+_GENERIC = frozenset({"LD", "ST"})
+_LOADS = opcodes.SHARED_LOADS | opcodes.GLOBAL_LOADS | opcodes.LOCAL_LOADS
+_ORDERED = frozenset({"STRONG", "MMIO", "SYS", "SM", "VC"})
+"""Modifiers of accesses that other threads' accesses are ordered by."""
+
+
+def pinned(one: Instruction, before: Instruction | None, table: Table) -> str:
+    """Why an instruction never moves; empty where it may. `before` is the one in front of it."""
+    if one.operation not in opcodes.KNOWN or one.target is not None:
+        return f"{one.operation} is pinned"
+    if one.operation not in table.operations:
+        return f"nothing is known of the latency of {one.operation} here"
+    if one.named:
+        return "the cubin names its offset"
+    if any(clock in one.operands for clock in opcodes.CLOCKS):
+        return "it reads a clock"
+    if one.operation in opcodes.MEMORY and _ORDERED.intersection(one.opcode.split(".")):
+        return "other threads' memory accesses are ordered by it"
+    if _dummy(one) or (before is not None and _dummy(before)):
+        return "an asynchronous copy and the empty loads in front of it are one bundle"
+    return ""
+
+
+def conflict(first: Instruction, second: Instruction) -> str:
+    """Why the second of two instructions must not come before the first; empty where it may."""
+    if shared := first.defines & second.uses:
+        return f"{min(shared)} is defined, then used"
+    if shared := first.uses & second.defines:
+        return f"{min(shared)} is used, then defined anew"
+    if shared := first.defines & second.defines:
+        return f"{min(shared)} is defined twice"
+    return _memory(first, second)
+
+
+def _memory(first: Instruction, second: Instruction) -> str:
+    one, other = first.operation, second.operation
+    if one in _LOADS and other in _LOADS:
+        return ""
+    if one in opcodes.COPIES and other in opcodes.COPIES | _LOADS:
+        return ""
+    if other in opcodes.COPIES and one in opcodes.GLOBAL_LOADS:
+        return ""
+    generic = {one, other} & _GENERIC and {one, other} <= opcodes.MEMORY - opcodes.CONSTANT_LOADS
+    if generic or any(one in space and other in space for space in _SPACES):
+        return f"{one} and {other} may touch the same memory"
+    return ""
+
+
+def _dummy(one: Instruction) -> bool:
+    return one.operation == "LDS" and one.guard == "@!PT"

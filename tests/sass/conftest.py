@@ -1,0 +1,19 @@
+"""What the tests of the assembly game share: two cubins, listed once."""
+
+import pytest
+from sass.cubins import compiled, listed
+
+from cudal2.sass.listing import Listing
+from cudal2.worker.cache import Cache
+
+
+@pytest.fixture(scope="session", params=["sm_80", "sm_90a"])
+def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A cubin of a kernel of mma.sync, and of one with wgmma; neither is among those that the latencies are from."""
+    return compiled(request.param, 80, Cache(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def finished(code: bytes) -> Listing:
+    """The longest kernel of the cubin as the compiler wrote it."""
+    return max(listed(code), key=lambda one: len(one.instructions))

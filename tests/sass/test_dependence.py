@@ -1,0 +1,105 @@
+"""The compiler's own schedules keep every rule, planted faults are found, legal moves keep what is defined and used."""
+
+import random
+
+import msgspec
+import pytest
+from sass.cubins import TARGETS, compiled, listed
+
+from cudal2.sass.dependence import Checker, violations
+from cudal2.sass.listing import Listing
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.compile import cubin
+
+TOUCHED = "barriers and waits stay as the compiler set them"
+
+
+def changed(listing: Listing, position: int, **fields: int) -> Listing:
+    controls = msgspec.structs.replace(listing.instructions[position].controls, **fields)
+    return listing.controlled(position, controls)
+
+
+def mutants(listing: Listing, rng: random.Random, count: int):
+    """Kind of fault, and the listing with it planted: at most `count` of each kind."""
+    those, checker = listing.instructions, Checker(listing)
+    near = [p for p in range(len(those) - 1) if those[p].defines & those[p + 1].uses]
+    timed = [p for p in near if those[p].operation not in checker.table.unknown and those[p].controls.stall > 1]
+    inside = [p for p in near if checker.may_swap(p) != "no two instructions of one block stand there"]
+    waits = [p for p, one in enumerate(those) if one.controls.wait]
+    writes = [p for p, one in enumerate(those) if one.controls.write_barrier != 7 and one.defines]
+    for position in rng.sample(timed, min(count, len(timed))):
+        yield "stall", changed(listing, position, stall=1)
+    for position in rng.sample(inside, min(count, len(inside))):
+        yield "use above definition", listing.swapped(position)
+    for position in rng.sample(waits, min(count, len(waits))):
+        yield "wait", changed(listing, position, wait=0)
+    for position in rng.sample(writes, min(count, len(writes))):
+        yield "write barrier", changed(listing, position, write_barrier=7)
+
+
+def test_the_compilers_own_schedule_breaks_no_rule(finished) -> None:
+    assert violations(finished) == ()
+
+
+def test_planted_faults_are_found(finished) -> None:
+    for kind, bad in mutants(finished, random.Random(0), 2):
+        assert violations(bad), kind
+
+
+def test_most_missing_waits_and_barriers_are_found_without_knowing_what_the_compiler_set(finished) -> None:
+    """An instruction later in the same pipe, or one that waits anyway, makes some of them needless."""
+    found = {"wait": [], "write barrier": []}
+    for kind, bad in mutants(finished, random.Random(1), 6):
+        if kind in found:
+            found[kind].append(any(TOUCHED not in one.why for one in violations(bad)))
+    for kind, flags in found.items():
+        assert sum(flags) >= 0.5 * len(flags), kind
+
+
+def test_legal_moves_keep_definitions_and_the_edit_makes_the_same_code(code, finished) -> None:
+    rng, listing, moves = random.Random(2), finished, []
+    reaching = definitions(finished)
+    for _ in range(22):
+        checker = Checker(listing)
+        for position in rng.sample(range(len(listing.instructions) - 1), 40):
+            if not checker.may_swap(position):
+                listing, more = checker.swap(position)
+                moves += more
+                break
+    assert len(moves) >= 20
+    assert sorted(one.origin for one in listing.instructions) == list(range(len(listing.instructions)))
+    assert definitions(listing) == reaching
+    assert violations(listing) == ()
+    start, size = cubin.code_of(code, listing.kernel)
+    edited = cubin.apply(code, cubin.made_for(code, listing.kernel, *moves))
+    assert edited[start : start + size] == b"".join(one.word for one in listing.instructions)
+
+
+def definitions(listing: Listing) -> dict[int, frozenset[tuple[str, int]]]:
+    """For each instruction the definitions that its sources are from, within its block; -1 is before the block."""
+    found = {}
+    for block in Checker(listing).blocks:
+        last: dict[str, frozenset[int]] = {}
+        for one in listing.instructions[block.start : block.stop]:
+            reached = {(register, origin) for register in one.uses for origin in last.get(register, {-1})}
+            found[one.origin] = frozenset(reached)
+            for register in one.defines:
+                last[register] = frozenset({one.origin}) | (last.get(register, {-1}) if one.guard else frozenset())
+    return found
+
+
+def test_only_stall_yield_and_reuse_may_change(finished) -> None:
+    checker = Checker(finished)
+    for position, one in enumerate(finished.instructions[:200]):
+        controls = one.controls
+        assert checker.may_control(position, msgspec.structs.replace(controls, wait=controls.wait ^ 1))
+        assert checker.may_control(position, msgspec.structs.replace(controls, stall=0, yield_=1))
+        assert checker.may_control(position, msgspec.structs.replace(controls, reuse=0)) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_compilers_schedules_break_no_rule(target: str, tmp_path) -> None:
+    for seed in range(50):
+        for listing in listed(compiled(target, seed, Cache(tmp_path))):
+            assert violations(listing) == (), (seed, listing.kernel)

@@ -1,0 +1,64 @@
+"""Definitions and uses are nvdisasm's, all registers of a group; what cannot be listed says why and what to do."""
+
+import re
+
+import pytest
+
+from cudal2.sass import blocks, latencies, listing, opcodes
+from cudal2.sass.listing import Listing, Unlisted
+from cudal2.sass.mining import kernels
+from cudal2.worker.sandbox import jail
+
+ROWS = """
+\t.target\tsm_80
+\t.section\t.text.k,"ax",@progbits
+        // +-----+
+        // |     GPR      |  PRED  |
+        // |              |        |
+        // |   # 01234567 | # 01   |
+        // +-----+
+.text.k:
+        /*0000*/     IMAD.WIDE R4, R0, 0x8, R2 ;      // |   4 v:vv^^   |        |
+.L_x_0:                                               // |   4 ::::::   |        |
+        /*0010*/     @!P0 LDG.E.64 R6, [R4.64] ;      // |   6 ::::vv^^ | 1 v    |
+        /*0020*/     BRA `(.L_x_0) ;                  // |   6 ::::::::  | 1 :    |
+        /*0030*/     FROB R0 ;                        // |   6 x:::::::  | 1 :    |
+"""
+
+
+def test_columns_are_registers() -> None:
+    found = listing.parse(ROWS.splitlines(), "k")
+    wide, load, jump, odd = found.instructions
+    assert found.architecture == "sm_80"
+    assert (wide.defines, wide.uses) == ({"R4", "R5"}, {"R0", "R2", "R3"})
+    assert (load.defines, load.uses, load.guard) == ({"R6", "R7"}, {"R4", "R5", "P0"}, "@!P0")
+    assert (jump.target, odd.defines, odd.uses) == (1, {"R0"}, {"R0"})
+    assert [(block.start, block.stop, block.successors) for block in blocks.blocks(found)] == [
+        (0, 1, (1,)),
+        (1, 3, (1,)),
+        (3, 4, ()),
+    ]
+    assert odd.operation not in opcodes.KNOWN
+
+
+def test_every_register_of_the_text_is_defined_or_used(finished) -> None:
+    for one in finished.instructions:
+        if one.operation not in ("CALL", "RET"):
+            named = set(re.findall(r"\b(?:U?R\d+|U?P\d+)\b", f"{one.guard} {one.operands}"))
+            assert named <= one.defines | one.uses, one.text
+    assert [one.origin for one in finished.instructions] == list(range(len(finished.instructions)))
+
+
+def test_what_cannot_be_listed_says_what_to_do(code, finished) -> None:
+    kind = jail.choose("auto")
+    with pytest.raises(Unlisted, match="it has") as told:
+        listing.read(code, "nobody", kind)
+    assert kernels(code)[0][:20] in str(told.value) and "\n" not in str(told.value)
+    for bad in (b"", code[: len(code) // 2], bytes(len(code))):
+        with pytest.raises(Unlisted, match="compile"):
+            listing.read(bad, finished.kernel, kind)
+    elsewhere = Listing(finished.kernel, "sm_75", finished.instructions)
+    with pytest.raises(Unlisted, match=r"sm_75.*mining"):
+        latencies.table(elsewhere)
+    with pytest.raises(Unlisted, match="nvdisasm"):
+        listing.parse([], "k")
