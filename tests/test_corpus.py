@@ -100,7 +100,7 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, 
 @each_family
 def test_many_settings_are_correct_in_timed_calls_too(family: Family, layout: Layout, tmp_path: Path) -> None:
     rng = random.Random(f"many {family.name} {layout}")
-    config = WorkerConfig(cache=str(tmp_path), threads=2, batch_ms=2, min_pairs=2, max_pairs=2, disturbed=1e3)
+    config = WorkerConfig(cache=str(tmp_path), threads=2, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)
     with Worker(config) as judge:
         for knobs in some_settings(family, layout, 8, seed=5):
             problem = random_problem(rng, layout, most=24)
