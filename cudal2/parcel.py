@@ -7,6 +7,7 @@ again where they are asked for.
 
 import io
 import lzma
+import shutil
 import sqlite3
 import tarfile
 from collections.abc import Iterator
@@ -85,14 +86,12 @@ def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path
     chosen = [run / name for name in KEPT] + ([checkpoint] if checkpoint else [])
     yield from ((f"run/{path.relative_to(run)}", path) for path in chosen if path.exists())
     keys: set[str] = set()
-    if (run / "archive.sqlite").exists():
-        with (
-            closing(sqlite3.connect(run / "archive.sqlite")) as live,
-            closing(sqlite3.connect(scratch / "archive.sqlite")) as copy,
-        ):
+    file, copied = Archive.file(run), Archive.file(scratch)
+    if file.exists():
+        with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(copied)) as copy:
             live.backup(copy)  # what the write-ahead log still holds too
-        yield "run/archive.sqlite", scratch / "archive.sqlite"
-        with Archive(run / "archive.sqlite") as archive:
+        yield f"run/{file.name}", copied
+        with Archive(file) as archive:
             keys = {key for (key,) in archive.rows("SELECT json_extract(body, '$.key') FROM verdicts")}
     for kind in CACHED:
         for path in sorted((cache / kind).glob("??/*")):
@@ -103,21 +102,24 @@ def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path
 def unpack(parcel: Path, run: Path, cache: Path) -> None:
     """Lay a packed run out in the new folder `run`, and what it brings for the cache beside what is there.
 
+    The folder has its name once it is complete.
     Raises ValueError where `run` holds anything or `parcel` is not a whole parcel.
     """
     if run.exists() and any(run.iterdir()):
         raise ValueError(f"{run} is not empty; choose another folder")
     parts = sorted(parcel.glob("part.*"))
-    stream = _joined(parts)
+    stream, partial = _joined(parts), run.with_name(f"{run.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # left by a kill
     try:
         with lzma.open(stream) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
             for member in tar:
                 top, _, rest = member.name.partition("/")
-                place = {"run": run, "cache": cache}[top]
+                place = {"run": partial, "cache": cache}[top]
                 member.name = rest
                 tar.extract(member, place, filter="data")
     except (EOFError, lzma.LZMAError, tarfile.TarError, KeyError) as error:
         raise ValueError(f"{parcel} is no complete packed run ({error}); are all its parts there?") from error
+    partial.replace(run)
 
 
 def _joined(parts: list[Path]) -> BinaryIO:

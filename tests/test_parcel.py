@@ -61,6 +61,7 @@ def test_a_parcel_with_a_part_missing_or_cut_off_is_refused(run, tmp_path):
     last.write_bytes(last.read_bytes()[:-100])
     with pytest.raises(ValueError, match="no complete packed run"):
         parcel.unpack(tmp_path / "parcel", tmp_path / "there", tmp_path / "cache")
+    assert not (tmp_path / "there").exists(), "half a run must not be taken for one"
     (tmp_path / "parcel/part.000").unlink()
     with pytest.raises(ValueError, match="parts"):
         parcel.unpack(tmp_path / "parcel", tmp_path / "elsewhere", tmp_path / "cache")

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 TRIES = 3
 """How often a fault of the harness is tried again before the candidate is given up."""
 
+CHOICE = 64
+"""What is judged next is chosen among so many: they are built in this order, and each choice sends their sources."""
+
 _worker: Worker | None = None  # lives in the pool's process only
 
 
@@ -145,7 +148,7 @@ class Pool:
             while assigned:
                 candidate = assigned[0]
                 try:
-                    candidate = self._retry(device, _ready, assigned)
+                    candidate = self._retry(device, _ready, assigned[:CHOICE])
                     verdict = self._retry(device, _judge, candidate)
                 except HarnessFault as error:
                     self.fault, verdict = error, None

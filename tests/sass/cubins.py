@@ -2,16 +2,16 @@
 
 import random
 
-import pytest
+from toolkit import needs_toolkit
 
 from cudal2 import corpus
-from cudal2.records import HarnessFault, Status
+from cudal2.records import Status
 from cudal2.sass import listing
 from cudal2.sass.listing import Listing
 from cudal2.sass.mining import kernels
 from cudal2.target import find
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, toolchain
+from cudal2.worker.cuda.compile import build
 from cudal2.worker.sandbox import jail
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a")
@@ -19,12 +19,7 @@ TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a")
 
 def compiled(target: str, seed: int, cache: Cache) -> bytes:
     """The cubin of a random setting; no CuTe kernel, which would take a quarter of a minute."""
-    try:
-        toolchain.find()
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
-    if toolchain.nvdisasm() is None:
-        pytest.skip("nvdisasm is not installed")
+    needs_toolkit()
     rng = random.Random(f"{target} {seed}")
     layout, accumulate = rng.choice(("tn", "nn")), rng.choice(("f32", "f16"))
     sample = corpus.draw(find(target), layout, rng, accumulate)

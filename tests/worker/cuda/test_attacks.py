@@ -21,15 +21,16 @@ from functools import cache as memoise
 from pathlib import Path
 
 import pytest
+from toolkit import needs_toolkit
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, HarnessFault, Status
+from cudal2.records import Candidate, Status
 from cudal2.source import SourceRejected, check
 from cudal2.target import find
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, gate, toolchain
+from cudal2.worker.cuda.compile import build, gate
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
@@ -83,12 +84,7 @@ def _may_be_slow(path: Path) -> object:
 
 @pytest.fixture(scope="module")
 def kind() -> jail.Kind:
-    try:
-        toolchain.find()
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
-    if toolchain.nvdisasm() is None:
-        pytest.skip("nvdisasm is not installed")
+    needs_toolkit()
     return jail.choose("auto")
 
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 import torch
 from fake_gpu import PROBLEM
+from toolkit import needs_toolkit
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Edit, HarnessFault, Shift, Status, to_json
+from cudal2.records import Candidate, Edit, Shift, Status, to_json
 from cudal2.target import find
-from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
@@ -27,12 +27,7 @@ SOURCE = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
 @pytest.fixture
 def worker(judge, monkeypatch, tmp_path):  # noqa: F811
     """A worker that builds and inspects in earnest; what a launcher would launch, and the GPU, are made up."""
-    try:
-        toolchain.find()
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
-    if toolchain.nvdisasm() is None:
-        pytest.skip("nvdisasm is not installed")
+    needs_toolkit()
     gpu = SimpleNamespace(target=find("sm_90a"), floor=lambda *_: 1e-7, name="a GPU", uuid="fake", multiprocessors=132)
     monkeypatch.setattr(backend.device, "find", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from toolkit import needs_toolkit
 
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, HarnessFault, Status
@@ -27,12 +28,7 @@ extern "C" cudaError_t hgemm(const __half*, const __half*, __half* C, int, int, 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
     """Builds a source and returns the findings: `judge(source, "sm_90a", "-DF16", problem=F32)`."""
-    try:
-        toolchain.find()
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
-    if toolchain.nvdisasm() is None:
-        pytest.skip("nvdisasm is not installed")
+    needs_toolkit()
     cache, kind = Cache(tmp_path_factory.mktemp("cache")), jail.choose("auto")
 
     def judged(source: str, target: str, *flags: str, problem: Problem = F32) -> tuple[gate.Finding, ...]:
