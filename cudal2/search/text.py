@@ -13,6 +13,10 @@ _CONTROL = re.compile(
     r"(?:return|if|else|for|while|do|switch|case|default|break|continue|goto|using|typedef|struct|template|"
     r"namespace|extern|static_assert)\b|[#}{:%\"/]"
 )
+_DECLARED = re.compile(
+    r"(?:^\s*|\()(?:const |constexpr |static |unsigned )*(?!return\b)[\w:<>]+[*&]* [*&]*(\w+)(?:\[[^\]]*\])*(?= =|;)"
+    r"|, (\w+)(?= =)"
+)
 _FOR = re.compile(r"[ \t]*for \(")
 
 
@@ -68,6 +72,11 @@ def is_statement(line: str) -> bool:
     text = line.strip()
     whole = text.endswith(";") and text.count("(") == text.count(")") and text.count("{") == text.count("}")
     return whole and indent(line) > 0 and not _CONTROL.match(text)
+
+
+def declared(line: str) -> set[str]:
+    """Names that a line may declare, as far as they get a value."""
+    return {match[1] or match[2] for match in _DECLARED.finditer(line)}
 
 
 def is_loop(line: str) -> bool:

@@ -3,9 +3,8 @@
 import random
 import re
 
-from cudal2.search.text import indent, is_statement
+from cudal2.search.text import declared, indent, is_statement
 
-_DECLARED = re.compile(r"(?:const |constexpr |auto |unsigned )*[\w:<>]+[ *&]+(\w+)(?:\[[^\]]*\])* =")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -27,8 +26,7 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def _may_swap(first: str, second: str) -> bool:
-    """Whether both are statements of one block, and the second does not name what the first declares."""
+    """Whether both are statements of one block, and neither names what the other declares."""
     if not (is_statement(first) and is_statement(second) and indent(first) == indent(second)) or first == second:
         return False
-    declared = {match[1] for match in _DECLARED.finditer(first)} | {match[1] for match in _DECLARED.finditer(second)}
-    return not declared & set(_WORD.findall(first)) & set(_WORD.findall(second))
+    return not (declared(first) | declared(second)) & set(_WORD.findall(first)) & set(_WORD.findall(second))

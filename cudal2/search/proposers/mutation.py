@@ -10,32 +10,14 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-import msgspec
-
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
 from cudal2.search import mutations
 from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, start, tournament
 from cudal2.search.history import History
+from cudal2.search.lineage import Mutated, made, origin
 from cudal2.search.proposer import Task, Trial, Trials, seeded
 from cudal2.search.settings import Setting, draw, gather, rendered, searched
-
-
-class Mutated(msgspec.Struct, frozen=True):
-    """How a source was made, as JSON a trial's `prompt`: by mutations of these kinds, one after the other, from the
-    kernel whose `source_hash` begins with `parent`. Its first ancestor was rendered from the setting `origin`."""
-
-    kinds: tuple[str, ...]
-    parent: str
-    origin: Setting
-
-
-def made(prompt: str) -> Setting | Mutated:
-    """How a kernel was made whose proposer wrote down `prompt`; msgspec.DecodeError where it is neither."""
-    try:
-        return msgspec.json.decode(prompt, type=Mutated)
-    except msgspec.ValidationError:
-        return msgspec.json.decode(prompt, type=Setting)
 
 
 class Mutation:
@@ -86,9 +68,7 @@ class Mutation:
                 done.append(kind)
         if not done:
             return None
-        before = made(parent.prompt)
-        origin = before.origin if isinstance(before, Mutated) else before
-        return source, to_json(Mutated(tuple(done), parent.source_hash[:12], origin))
+        return source, to_json(Mutated(tuple(done), parent.source_hash[:12], origin(parent.prompt)))
 
 
 def _kinds(trials: Sequence[Trial]) -> list[str]:
