@@ -17,8 +17,8 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def near(value: int) -> list[int]:
-    """What is worth trying in the place of that number: one or, of multiples of 8, eight more or less; half, twice and
-    one and a half times as many."""
+    """What is worth trying in the place of that number: one or two, of multiples of 8 eight or sixteen, more; one or
+    eight less; half, twice and one and a half times as many."""
     step = 1 if value < 16 or value % 8 else 8
-    others = {value - step, value + step, value * 2, value // 2, value * 3 // 2}
+    others = {value - step, value + step, value + 2 * step, value * 2, value // 2, value * 3 // 2}
     return sorted(other for other in others if other >= 0 and other != value)

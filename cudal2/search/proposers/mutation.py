@@ -58,14 +58,16 @@ class Mutation:
         parent, mate = (best[tournament(len(best), rng)] for _ in range(2))
         archive = self._history.archive
         source, other = archive.source(parent.source_hash), archive.source(mate.source_hash)
-        known = mutations.kinds()
         tried, succeeded = _kinds(trials), _kinds(ranked[: elite(len(ranked))])
-        kinds = [matched(list(known), tried, succeeded, rng) for _ in range(rng.choice((1, 2)))]
         done = []
-        for kind in kinds:
-            if changed := known[kind](source, other, rng):
-                source = changed
-                done.append(kind)
+        for _ in range(rng.choice((1, 2))):
+            left = dict(mutations.kinds())
+            while left:
+                kind = matched(list(left), tried, succeeded, rng)
+                if changed := left.pop(kind)(source, other, rng):
+                    source = changed
+                    done.append(kind)
+                    break
         if not done:
             return None
         return source, to_json(Mutated(tuple(done), parent.source_hash[:12], origin(parent.prompt)))
