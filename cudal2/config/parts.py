@@ -65,6 +65,7 @@ class RewardConfig(Schema, frozen=True):
     """`name` is that of a module in `train/rewards/`, which says what it computes and reads the other keys."""
 
     name: str = "log"
+    octaves: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     alpha: float = 0.1
     beta: float = 0.0
     margin: float = 0.05

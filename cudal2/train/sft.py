@@ -40,7 +40,7 @@ from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.target import Target, find
 from cudal2.train.callbacks import Metrics
 from cudal2.train.devices import one_gpu
-from cudal2.train.examples import Row, draw, draw_rows, encode, fitting, known
+from cudal2.train.examples import Row, draw, draw_rows, encode, fitting, found, known
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.worker.pool import check
 
@@ -116,10 +116,11 @@ def _train(config: SftConfig) -> list[Row]:
 
 def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
     """What is learnt, encoded with the tokenizer saved in that folder."""
-    if config.examples == "known":
-        rows = encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), known(config))
-    else:
+    if config.examples == "families":
         rows = draw_rows(config, tokenizer)
+    else:
+        examples = known(config) if config.examples == "known" else found(config)
+        rows = encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), examples)
     return fitting(rows, config.context)
 
 
