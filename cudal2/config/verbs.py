@@ -40,7 +40,7 @@ class TrainConfig(Schema, frozen=True):
 
 
 class SftConfig(Schema, frozen=True):
-    """Supervised training of the kernel LM on sources of the families: from nothing, or of the one in `policy`.
+    """Supervised training of the kernel LM on sources of the families: from nothing, or of the one in `start`.
 
     Of `examples`, families means `samples` settings drawn at random, whatever the shape; known means what searches
     found fast for the shapes that training may see, or for shapes near them; archive the fastest kernels for these
@@ -51,7 +51,7 @@ class SftConfig(Schema, frozen=True):
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
-    policy: str = ""
+    start: str = ""
     examples: Literal["families", "known", "archive"] = "families"
     archive: str = ""
     plan: bool = False

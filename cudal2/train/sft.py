@@ -92,8 +92,8 @@ def _train(config: SftConfig) -> list[Row]:
     folder = Path(config.run)
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
-    if config.policy:
-        model, tokenizer = load_to_train(PolicyConfig(path=config.policy), config.seed)
+    if config.start:
+        model, tokenizer = load_to_train(PolicyConfig(path=config.start), config.seed)
         check_words(tokenizer, config.target)
     else:
         some = draw(config, min(config.samples, TOKENIZER_SOURCES))
