@@ -49,7 +49,7 @@ class PolicyConfig(Schema, frozen=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    max_new_tokens: int = 384
+    max_new_tokens: int = 512
     chat: bool = False
 
 
@@ -86,7 +86,7 @@ class TrainerConfig(Schema, frozen=True):
     minutes: Annotated[float, msgspec.Meta(ge=0), NEUTRAL] = 0.0
     problems_per_step: int = 2
     group_size: int = 16
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-4
     beta: float = 0.0
     epsilon: float = 0.2
     iterations: int = 1
