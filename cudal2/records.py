@@ -5,6 +5,7 @@ with a remedy; it never becomes a verdict, so it never becomes a reward.
 """
 
 import hashlib
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -89,6 +90,25 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """For people, in one line: `edit 0f3a5b7c91d2: 3 moves in gemm`."""
         count = len(self.moves)
         return f"edit {digest(to_json(self))[:12]}: {count} move{'s' * (count != 1)} in {self.kernel[:60]}"
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What was found out about an edit, paired with the unedited kernel.
+
+    `speedup` is unedited over edited seconds, the median of `pairs`, 0 unless `status` is ok; `low` and `high` are its
+    interval.
+    """
+
+    status: Status
+    speedup: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    pairs: int = 0
+    reason: str = ""
+
+
+Measure = Callable[[Sequence[Edit]], list[Measured]]
+"""What judges edits of one kernel."""
 
 
 class Candidate(msgspec.Struct, frozen=True):

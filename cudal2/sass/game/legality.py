@@ -15,7 +15,7 @@ from cudal2.sass import encoding, latencies, order, reuse
 from cudal2.sass.blocks import graph
 from cudal2.sass.encoding import Controls
 from cudal2.sass.game.slack import NEVER, Slack
-from cudal2.sass.game.waiting import NEAR, Waiting, shared
+from cudal2.sass.game.waiting import BEHIND, NEAR, Waiting, shared
 from cudal2.sass.game.window import Window
 from cudal2.sass.listing import Instruction, Listing
 
@@ -52,7 +52,7 @@ class Legality:
         self._waiting = Waiting(listing, window.blocks, self.table.unknown)
         rows = {one.origin: number for number, one in enumerate(those)}
         self._slack = Slack(listing.instructions, parts, edges, self._waiting.nodes, self.table, rows)
-        self._local = np.zeros(count, bool)
+        self._local, self._reach = np.zeros(count, bool), np.zeros(count, np.int64)
         self._look(range(count))
 
     @property
@@ -65,7 +65,7 @@ class Legality:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._waiting, other._slack = self._waiting.copy(), self._slack.copy()
-        for name in ("order", "where", "stalls", "_local"):
+        for name in ("order", "where", "stalls", "_local", "_reach"):
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -156,17 +156,21 @@ class Legality:
             self._waiting = Waiting(self.listing, self.window.blocks, self.table.unknown)
             self._look(range(len(self.positions)))
         else:
-            self._look(range(place - NEAR - 1, place + end - position + 1))
+            first, last = place - NEAR - 1, place + end - position
+            # What a swap would do further up may be decided by the order here.
+            above = (self.first == self.first[place]) & (np.arange(len(self.first)) < place)
+            decided = (above & (self._reach >= position)) | (self._reach == BEHIND)
+            self._look({*range(first, last + 1), *np.flatnonzero(decided)})
 
     def _look(self, places: Iterable[int]) -> None:
         """Answers anew what depends on an instruction's neighbourhood."""
         those = self.listing.instructions
         for place in places:
             if 0 <= place < len(self.positions) - 1:
-                inside = self.last[place] > place
-                self._local[place] = inside and self._free(place) and self._waiting.may_swap(
-                    those, self.block[place], self.positions[place]
-                )
+                self._local[place], self._reach[place] = False, 0
+                if self.last[place] > place and self._free(place):
+                    where = self.block[place], self.positions[place]
+                    self._local[place], self._reach[place] = self._waiting.may_swap(those, *where)
 
     def _free(self, place: int) -> bool:
         """Whether neither of the two is pinned and no register or memory orders them."""

@@ -164,25 +164,37 @@ class Slack:
         for number in {self._block[origin] for origin in self._rows}:
             for kind, name, earlier, later in self._pairs[number].inside:
                 yield kind, name, earlier, later, True, 0
+        # Through a short block also what is under way on both sides of it comes closer when it becomes shorter.
         short = min(self._length[self._block[origin]] for origin in self._rows) < HORIZON
-        for node, entering in self._entering().items():
+        for node, entering in self._entering(short).items():
             for kind, name, later in self._pairs[node[0]].entered:
                 within = later.origin in self._rows
                 for origin, (earlier, age) in entering.get((_PLACES[kind], name), {}).items():
                     if within or origin in self._rows or short:
                         yield kind, name, earlier, later, False, age
 
-    def _entering(self) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
+    def _entering(self, everything: bool) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
         """What is under way where each block begins, with the least cycles since the end of the block it is from.
 
-        By that age, not by its own, nothing is forgotten that a move to the block's end would bring back.
+        By that age, not by its own, nothing is forgotten that a move to the block's end would bring back. Left out,
+        unless `everything` is asked for, is what no instruction of the window has a part in.
         """
+        window = {self._block[origin] for origin in self._rows}
+        asked = {(_PLACES[kind], name) for number in window for kind, name, _ in self._pairs[number].entered}
+        leaves = [
+            {
+                place: entries
+                for place, those in pairs.leaves.items()
+                if (entries := {o.origin: (o, 0) for o in those if everything or place in asked or o.origin in self._rows})
+            }
+            for pairs in self._pairs
+        ]
         at: dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]] = {node: {} for node in self._nodes}
         todo = list(self._nodes)
         while todo:
             node = todo.pop()
             part, length = self._pairs[node[0]], self._length[node[0]]
-            after = {place: {one.origin: (one, 0) for one in those} for place, those in part.leaves.items()}
+            after = {place: entries.copy() for place, entries in leaves[node[0]].items()}
             for place, entries in at[node].items():
                 if place not in part.ends:
                     mine = after.setdefault(place, {})

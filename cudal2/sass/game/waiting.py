@@ -16,6 +16,8 @@ from cudal2.sass.listing import Instruction, Listing
 
 NEAR = 3
 """So many instructions behind a swap the barriers' times are renewed: further on a wait cannot come too early."""
+BEHIND = 1 << 30
+"""Stands for a position behind the block."""
 
 
 class Waiting:
@@ -38,20 +40,23 @@ class Waiting:
         """The blocks that control reaches, for each way they are called."""
         return self._begins
 
-    def may_swap(self, those: Sequence[Instruction], block: Block, position: int) -> bool:
-        """Whether all that is awaited is so still once the instruction there and the next have changed places."""
+    def may_swap(self, those: Sequence[Instruction], block: Block, position: int) -> tuple[bool, int]:
+        """Whether all that is awaited is so still once the instruction there and the next have changed places, and the
+        position up to which the order of what follows decides that; BEHIND where what is behind the block does."""
         first, second = those[position], those[position + 1]
         if not (self._concerned(first) or self._concerned(second)):
-            return True
-        related = shared(first, second)
+            return True, position
+        related, end = shared(first, second), position
         for node, states in self._along.get(block.start, {}).items():
             state = states[position - block.start].copy()
             if self._breaks(state, second) or self._breaks(state, first):
-                return False
-            alike = not related and _same(state, states[position - block.start + 2])
-            if not alike and not self._walk(those, node, block, state, position + 2):
-                return False
-        return True
+                return False, position
+            if related or not _same(state, states[position - block.start + 2]):
+                legal, reached = self._walk(those, node, block, state, position + 2)
+                end = max(end, reached)
+                if not legal:
+                    return False, end
+        return True, end
 
     def renew(self, those: Sequence[Instruction], block: Block, position: int) -> int | None:
         """Issues the instructions from `position` on anew, where two have changed places or fields.
@@ -102,14 +107,21 @@ class Waiting:
             states.append(state)
         return states
 
-    def _walk(self, those: Sequence[Instruction], node: Node, block: Block, state: State, position: int) -> bool:
-        """Whether nothing breaks from `position` on to the block's end and behind it, as `Checker` follows it."""
-        if any(self._breaks(state, one) for one in those[position : block.stop]):
-            return False
+    def _walk(
+        self, those: Sequence[Instruction], node: Node, block: Block, state: State, position: int
+    ) -> tuple[bool, int]:
+        """Whether nothing breaks from `position` on to where the same is awaited as without the swap, or to the block's
+        end and behind it, as `Checker` follows it; and the position up to which was looked."""
+        along = self._along[block.start][node]
+        for place in range(position, block.stop):
+            if self._breaks(state, those[place]):
+                return False, place
+            if place >= position + NEAR and _same(state, along[place - block.start + 1]):
+                return True, place
         todo = [(following, state) for following in self._edges(node)]
         for _ in range(FOLLOWED):
             if not todo:
-                return True
+                return True, BEHIND
             node, left = todo.pop()
             begin = self._begins[node]
             state = flow.joined(begin, _bare(flow.left(left)))
@@ -117,9 +129,9 @@ class Waiting:
                 continue
             block = self.blocks[node[0]]
             if any(self._breaks(state, one) for one in those[block.start : block.stop]):
-                return False
+                return False, BEHIND
             todo += [(following, state) for following in self._edges(node)]
-        return False
+        return False, BEHIND
 
 
 def _bare(state: State) -> State:
