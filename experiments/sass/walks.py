@@ -2,9 +2,9 @@
 
     python experiments/sass/walks.py --kernels 24 --schedules 84 --jobs 2 -o walks.json
 
-Every mma.sync family of data/families in turn, at random settings, compiled for sm_90a. A walk swaps neighbours that the
-checker lets change places, wherever in the kernel; schedules are its beginnings of 10 to 300 swaps. Each is held to every
-rule again (`legality`). Faults are planted where a loop runs, and say whether the checker finds them.
+Every mma.sync family of data/families in turn, at random settings, compiled for sm_90a. A walk swaps neighbours that
+the checker lets change places, wherever in the kernel; schedules are its beginnings of 10 to 300 swaps. Each is held to
+every rule again (`legality`). Faults are planted where a loop runs, and say whether the checker finds them.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def make(number: int, schedules: int, cache: str) -> Kernel | None:
 
 def wander(listing: Listing, rng: random.Random) -> tuple[tuple[Move, ...], tuple[int, ...]]:
     """A walk of LONGEST legal swaps, and after how many moves each of its chosen beginnings ends."""
-    wanted = sorted(rng.sample(range(SHORTEST, LONGEST), CUTS - 1)) + [LONGEST]
+    wanted = [*sorted(rng.sample(range(SHORTEST, LONGEST), CUTS - 1)), LONGEST]
     moves: list[Move] = []
     ends, checker, count = [], Checker(listing), len(listing.instructions)
     for swaps in range(1, LONGEST + 1):
