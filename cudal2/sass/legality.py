@@ -1,4 +1,4 @@
-"""Is an edit harmless? It is replayed on the compiler's listing, which knows who stood before whom, and held to all rules.
+"""Is an edit harmless? It is replayed on the compiler's listing, which knows who stood before whom, and held to rules.
 
 What a listing of the edited cubin alone would not tell: an instruction that has passed another one looks as if it had
 always stood there.
