@@ -85,12 +85,17 @@ def draw(number: int) -> tuple[corpus.Sample, str]:
 def make(number: int, schedules: int, cache: str) -> Kernel | None:
     """The kernel of that number with its walks; None where it does not compile."""
     sample, size = draw(number)
+    return walked(sample.family, sample.layout, size, sample.source, schedules, cache)
+
+
+def walked(family: str, layout: str, size: str, source: str, schedules: int, cache: str) -> Kernel | None:
+    """Walks and faults of the longest kernel of a source; None where it does not compile."""
     kind = jail.choose("auto")
-    made = build.build(sample.source, find(TARGET), Cache(Path(cache)), kind, 120)
+    made = build.build(source, find(TARGET), Cache(Path(cache)), kind, 120)
     if made.status is not Status.OK:
         return None
     name = max(kernels(made.cubin), key=lambda one: cubin.code_of(made.cubin, one)[1])
-    listing, rng = read(made.cubin, name, kind), random.Random(number)
+    listing, rng = read(made.cubin, name, kind), random.Random(source)
     sha256 = cubin.made_for(made.cubin, name).sha256
     walks, cuts = [], []
     while sum(map(len, cuts)) < schedules:
@@ -101,10 +106,10 @@ def make(number: int, schedules: int, cache: str) -> Kernel | None:
         walks.append(walk)
         cuts.append(ends)
     return Kernel(
-        sample.family,
-        sample.layout,
+        family,
+        layout,
         size,
-        sample.source,
+        source,
         name,
         sha256,
         len(listing.instructions),
