@@ -43,18 +43,26 @@ SECONDS = 5.0
 class EditBench:
     """Judges edits of `parent`, which a worker has built, on `problem`. A context manager.
 
-    `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. Raises ValueError where the parent
-    itself does not pass the ordinary checks, HarnessFault where the harness fails.
+    `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. `effort` is how they are timed,
+    else as `quick` says. Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault where
+    the harness fails.
     """
 
-    def __init__(self, worker: Worker, parent: plan.CudaLaunchable, problem: Problem, legal: Legal) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        parent: plan.CudaLaunchable,
+        problem: Problem,
+        legal: Legal,
+        effort: WorkerConfig | None = None,
+    ):
         if not isinstance(worker.backend, CudaBackend):
             raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")
         self.parent, self.problem = parent, problem
         self.outcome: Outcome | None = None
         """What the ordinary checks said of the parent, once it has been looked at."""
         self._backend, self._legal = worker.backend, legal
-        self._quick, self._thorough = quick(worker.config), thorough(worker.config)
+        self._quick, self._thorough = effort or quick(worker.config), thorough(worker.config)
         self._context: ProblemContext | None = None
         self._beside: Beside | None = None
         self._seconds, self._exact, self._first, self._judged = 0.0, False, 0, 0
