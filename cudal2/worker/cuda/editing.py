@@ -44,8 +44,8 @@ class EditBench:
     """Judges edits of `parent`, which a worker has built, on `problem`. A context manager.
 
     `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. `effort` is how they are timed,
-    else as `quick` says. Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault where
-    the harness fails.
+    else as `quick` says. Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault
+    where the harness fails.
     """
 
     def __init__(

@@ -17,6 +17,8 @@ MAX_PARAMETERS = 1024
 MAX_BYTES = 64 << 20
 """Longest recording read, in bytes of JSON."""
 
+BASE = 0x300000000000
+"""Where the buffers begin, in every process: that of driver.h."""
 _HEAD = struct.Struct("<QQ")
 """What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
 
