@@ -51,9 +51,8 @@ def fuzz(worker: Worker, kernel: walks.Kernel, parent: plan.CudaLaunchable) -> R
         floor = bench.floor()
         started = time.perf_counter()
         found = bench.measure(edits)
-        seconds = time.perf_counter() - started
+        seconds, exact = time.perf_counter() - started, bench.exact
         faults = [bench.measure([Edit(kernel.kernel, kernel.sha256, fault.moves)])[0] for fault in kernel.faults]
-        exact = bench.exact
     speeds = [one.speedup for one in found if one.status is Status.OK]
     return {
         "family": kernel.family,

@@ -9,7 +9,7 @@ every rule again (`legality`). Faults are planted where a loop runs, and say whe
 
 import argparse
 import random
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from copy import copy
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import msgspec
 from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import Control, Edit, Shift, Status, digest
-from cudal2.sass import flow
+from cudal2.sass import flow, order
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing, read
@@ -119,6 +119,14 @@ def walked(family: str, layout: str, size: str, source: str, schedules: int, cac
     )
 
 
+def planted_anew(kernel: Kernel, each: int, cache: str) -> Kernel:
+    """The same walks, with other faults."""
+    kind = jail.choose("auto")
+    made = build.build(kernel.source, find(TARGET), Cache(Path(cache)), kind, 120)
+    listing = read(made.cubin, kernel.kernel, kind)
+    return msgspec.structs.replace(kernel, faults=tuple(faults(listing, random.Random(kernel.source), each)))
+
+
 def wander(listing: Listing, rng: random.Random) -> tuple[tuple[Move, ...], tuple[int, ...]]:
     """A walk of LONGEST legal swaps, and after how many moves each of its chosen beginnings ends."""
     wanted = [*sorted(rng.sample(range(SHORTEST, LONGEST), CUTS - 1)), LONGEST]
@@ -175,7 +183,16 @@ def faults(listing: Listing, rng: random.Random, each: int = 1) -> list[Fault]:
     ):
         for place in rng.sample(places, min(each, len(places))):
             found.append(_fault(listing, kind, moves(place)))
+    heads = [p for p in range(len(those) - 1) if {p, p + 1} & inside and p + 1 in starts and not _pinned(checker, p)]
+    for place in rng.sample(heads, min(each, len(heads))):
+        found.append(_fault(listing, "rule: block", (Shift(place, place + 1),)))
     return found + _single(listing, checker, pairs, rng, each)
+
+
+def _pinned(checker: Checker, place: int) -> bool:
+    """Whether one of two neighbours never moves at all."""
+    those = checker.listing.instructions
+    return any(order.pinned(those[p], those[p - 1] if p else None, checker.table) for p in (place, place + 1))
 
 
 def _single(listing: Listing, checker: Checker, inside: list[int], rng: random.Random, each: int) -> list[Fault]:
@@ -214,11 +231,18 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=84, help="of each kernel, at least")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cache", default="~/.cache/cudal2")
+    parser.add_argument("--faults", type=Path, help="a file of walks that other faults are planted for, EACH of a kind")
+    parser.add_argument("--each", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     cache = str(Path(arguments.cache).expanduser())
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        pending = [pool.submit(make, number, arguments.schedules, cache) for number in range(arguments.kernels)]
+        pending: list[Future[Kernel | None]] = []
+        if arguments.faults:
+            known = msgspec.json.decode(arguments.faults.read_bytes(), type=list[Kernel])
+            pending = [pool.submit(planted_anew, kernel, arguments.each, cache) for kernel in known]
+        else:
+            pending = [pool.submit(make, number, arguments.schedules, cache) for number in range(arguments.kernels)]
         done: list[Kernel] = []
         for future in pending:
             if (kernel := future.result()) is not None:

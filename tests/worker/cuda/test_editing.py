@@ -1,15 +1,20 @@
 """Edits beside their parent: what is let onto the GPU, what becomes of it, and what whoever harms something costs."""
 
+import json
+
 import pytest
 import torch
 from fake_gpu import PROBLEM, Candidate
 from msgspec.structs import replace
 
 from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate as judged
 from cudal2.records import Edit, HarnessFault, Shift, Status
+from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import editing, plan
+from cudal2.worker.cuda import editing, foreign, plan
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.outcome import CandidateFailed
 from tests.worker.cuda.test_bench import RECORDING, Runner, judge  # noqa: F401
@@ -242,3 +247,84 @@ def test_the_packed_plans_take_another_cubin() -> None:
     packed = plan.pack(recording, b"short", 4096)
     assert plan.with_cubin(packed, b"a longer one") == plan.pack(recording, b"a longer one", 4096)
     assert plan.with_cubin(packed, b"short") == packed
+
+
+SOURCE = """
+#include <cuda_fp16.h>
+__global__ void gemm(const __half* A, const __half* B, __half* C, int M, int N, int K) {
+    const int m = blockIdx.y * blockDim.y + threadIdx.y, n = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+    if (m < M && n < N)
+        for (int k = 0; k < K; ++k) sum += __half2float(A[m * K + k]) * __half2float(B[n * K + k]);
+    FAULT
+    if (m < M && n < N) C[m * N + n] = __float2half(sum);
+}
+extern "C" cudaError_t hgemm(
+    const __half* A, const __half* B, __half* C, int M, int N, int K, void*, cudaStream_t stream) {
+    gemm<<<dim3((N + 15) / 16, (M + 15) / 16), dim3(16, 16), 0, stream>>>(A, B, C, M, N, K);
+    return cudaGetLastError();
+}
+"""
+FAULTS = {
+    "": Status.OK,
+    "if (m == 5 && n == 7) sum += 0.125f;": Status.WRONG,
+    "if (m == 5 && n == 7) return;": Status.WRONG,
+    "for (volatile int go = 1; go;);": Status.TIMEOUT,
+    "if (m == 0) C[1ll << 42] = sum;": Status.OUT_OF_BOUNDS,
+    "if (m == 0 && n == 0) const_cast<__half*>(A)[0] = sum;": Status.WRONG,
+    "if (m == 0 && n == 0) C[-3] = sum;": Status.OUT_OF_BOUNDS,
+    'asm volatile("trap;");': Status.LAUNCH_ERROR,
+}
+LARGE = Problem(256, 256, 256)
+
+
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory):
+    """The parent, and by fault the cubin of the same kernel with it."""
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU")
+    from cudal2.target import for_capability
+
+    target = for_capability(*torch.cuda.get_device_capability()).name
+    config = WorkerConfig(cache=str(tmp_path_factory.mktemp("cache")), protocols=())
+    with Worker(config, target) as worker:
+        built = {
+            fault: editing.parent_of(worker, judged(SOURCE.replace("FAULT", fault), LARGE, target)) for fault in FAULTS
+        }
+        yield worker, built[""], {fault: one.cubin for fault, one in built.items()}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_unedited_kernel_is_as_fast_as_itself(on_gpu) -> None:
+    worker, parent, _ = on_gpu
+    with editing.EditBench(worker, parent, LARGE, lambda edits: ("" for _ in edits)) as bench:
+        found = bench.floor(thoroughly=True)
+        assert bench.exact and found.status is Status.OK, found.reason
+        assert 0.98 < found.speedup < 1.02 and found.pairs >= 25
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("fault", "status"), FAULTS.items())
+def test_on_a_gpu_every_harm_is_seen_and_the_next_edit_judged_as_ever(on_gpu, monkeypatch, fault, status) -> None:
+    """What an illegal edit could come to, made by the compiler: another cubin with the same kernel's name."""
+    worker, parent, cubins = on_gpu
+    monkeypatch.setattr(editing.cubin, "apply", lambda code, edit: cubins[edit.kernel])
+    with editing.EditBench(worker, parent, LARGE, lambda edits: ("" for _ in edits)) as bench:
+        bad, good = bench.measure([Edit(fault, ""), Edit("", "")])
+        assert (bad.status, good.status) == (status, Status.OK), (bad.reason, good.reason)
+        assert bench.confirm(Edit("", "")).status is Status.OK
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_launch_that_was_written_down_is_as_good_as_one_recorded(on_gpu, tmp_path) -> None:
+    worker, parent, _ = on_gpu
+    (kernel,) = parent.recording.plans[0]
+    sizes = [{"type": "bytes", "hex": number.to_bytes(4, "little").hex()} for number in (LARGE.m, LARGE.n, LARGE.k)]
+    launch = {"problem": LARGE.name, "function": kernel.name, "grid": kernel.grid, "block": kernel.block}
+    launch["parameters"] = [*({"type": "pointer", "to": name} for name in "ABC"), *sizes]
+    (tmp_path / foreign.CUBIN).write_bytes(parent.cubin)
+    (tmp_path / foreign.LAUNCH).write_text(json.dumps(launch))
+    problem, launchable = foreign.read(tmp_path)
+    assert launchable.recording.plans == parent.recording.plans
+    with editing.EditBench(worker, launchable, problem, lambda edits: ("" for _ in edits)) as bench:
+        assert bench.floor().status is Status.OK
