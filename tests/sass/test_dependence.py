@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from sass.cubins import TARGETS, compiled, listed
 
-from cudal2.records import Shift
-from cudal2.sass import opcodes
+from cudal2.records import Control, Edit, Shift
+from cudal2.sass import moved, opcodes
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.legality import Legality
 from cudal2.sass.listing import Listing
@@ -96,6 +96,17 @@ def test_an_edit_is_held_to_the_rules_by_who_stood_before_whom(code, finished) -
     first, second, third, fourth, fifth = legality([cubin.made_for(code, kernel), legal, illegal, foreign, outside])
     assert (first, second) == ("", "")
     assert third and "another cubin" in fourth and "outside" in fifth
+
+
+def test_what_an_edit_moved_stands_side_by_side(finished) -> None:
+    far = len(finished.instructions) - 20
+    edit = Edit(finished.kernel, "", (Shift(10, 12), Shift(far, far + 1), Control(11, "stall", 9)))
+    first, second = moved.side_by_side(finished, edit)
+    assert [place.position for place in first] == list(range(8, 15))
+    assert [place.position for place in first if place.moved] == [10, 11, 12]
+    assert [place.position for place in second if place.moved] == [far, far + 1]
+    assert first[4].after == finished.instructions[10]
+    assert "+2" in moved.text(finished, edit) and not moved.side_by_side(finished, Edit("", ""))
 
 
 def test_what_leaves_its_block_is_found_where_no_branch_ends_it(finished) -> None:
