@@ -5,7 +5,6 @@ with a remedy; it never becomes a verdict, so it never becomes a reward.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -93,10 +92,10 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What was found out about an edit, paired with the unedited kernel.
+    """What became of an edit beside the unedited kernel.
 
-    `speedup` is unedited over edited seconds, the median of `pairs`, 0 unless `status` is ok; `low` and `high` are its
-    interval.
+    `status` is ok, or what went wrong and `reason` says; only where ok is `speedup` the median of `pairs` ratios of the
+    unedited kernel's seconds to the edited one's, with an interval from `low` to `high`.
     """
 
     status: Status
@@ -105,10 +104,6 @@ class Measured(msgspec.Struct, frozen=True):
     high: float = 0.0
     pairs: int = 0
     reason: str = ""
-
-
-Measure = Callable[[Sequence[Edit]], list[Measured]]
-"""What judges edits of one kernel."""
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -45,6 +45,8 @@ def violations(listing: Listing) -> tuple[Violation, ...]:
                 found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
             if why := encoding.mismatch(one.controls) or _touched(one):
                 found.append(Violation("fields", position, position, why))
+            if not block.start <= one.origin < block.stop:
+                found.append(Violation("order", position, position, "it has left its block"))
             before = listing.instructions[position - 1] if position else None
             if one.origin != position and (why := order.pinned(one, before, checker.table)):
                 found.append(Violation("order", position, position, f"it has moved: {why}"))

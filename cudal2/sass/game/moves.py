@@ -9,6 +9,7 @@ import msgspec
 
 from cudal2.records import Control, Edit, Shift
 from cudal2.sass import encoding
+from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
 from cudal2.worker.cuda.compile import cubin
 
@@ -50,17 +51,11 @@ def edited(listing: Listing, edit: Edit) -> Listing:
             f"the edit is for another cubin: {edit.kernel[:60]} with sha256 {edit.sha256[:12]}…, here is "
             f"{found.kernel[:60]} with {found.sha256[:12]}…; make an edit for this one, or name that one"
         )
-    those = list(listing.instructions)
     for move in edit.moves:
-        if max((move.position,) if isinstance(move, Control) else (move.start, move.end)) >= len(those):
-            raise cubin.EditRefused(f"the edit reaches outside the kernel's {len(those)} instructions; make it anew")
-        if isinstance(move, Control):
-            one = those[move.position]
-            word = cubin.with_field(one.word, move.field, move.value)
-            those[move.position] = msgspec.structs.replace(one, word=word, controls=encoding.decode(word))
-        else:
-            those.insert(move.end, those.pop(move.start))
-    return Listing(listing.kernel, listing.architecture, tuple(those))
+        if max((move.position,) if isinstance(move, Control) else (move.start, move.end)) >= len(listing.instructions):
+            count = len(listing.instructions)
+            raise cubin.EditRefused(f"the edit reaches outside the kernel's {count} instructions; make it anew")
+    return replayed(listing, edit)
 
 
 def between(start: Edit, those: Sequence[Instruction]) -> Edit:
