@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from cudal2 import cli, source
 from cudal2.archive import Archive
-from cudal2.train.callbacks import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train.folder import latest_checkpoint
 
 SECONDS = 8.0

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cudal2.config import MachineConfig
 from cudal2.records import Edit, Measured, Status
 from cudal2.sass import latencies, opcodes
 from cudal2.sass.encoding import NO_BARRIER
@@ -21,25 +22,6 @@ from cudal2.sass.listing import Instruction, Listing
 
 PIPES = 4
 """Those that are told apart: matrix, shared memory, global memory and copies; 0 is all others, never full."""
-
-
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated, in cycles; every figure may be fitted to measurements.
-
-    `matrix`, `shared`, `copy` and `other` are how long the pipe is taken by one warp's instruction, the `…_latency` when
-    the barrier of one falls; `read_latency` is that of a barrier for sources.
-    """
-
-    warps: int = 2
-    iterations: int = 4
-    matrix: int = 8
-    shared: int = 8
-    shared_latency: int = 32
-    copy: int = 8
-    copy_latency: int = 500
-    other: int = 2
-    other_latency: int = 24
-    read_latency: int = 16
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -60,9 +42,9 @@ class _Step(msgspec.Struct, frozen=True):
     groups: int | None
 
 
-def cycles(listing: Listing, loops: Window, machine: Machine | None = None) -> float:
+def cycles(listing: Listing, loops: Window, machine: MachineConfig | None = None) -> float:
     """Estimated cycles of one iteration, all loops of the window together."""
-    machine = machine or Machine()
+    machine = machine or MachineConfig()
     unknown = latencies.table(listing).unknown
     total = 0.0
     for loop in loops.loops:
@@ -75,8 +57,8 @@ def cycles(listing: Listing, loops: Window, machine: Machine | None = None) -> f
 class Simulated:
     """A judge of edits of one listing by the simulator; ValueError where there is no loop to simulate."""
 
-    def __init__(self, listing: Listing, machine: Machine | None = None) -> None:
-        self._listing, self._window, self._machine = listing, window(listing), machine or Machine()
+    def __init__(self, listing: Listing, machine: MachineConfig | None = None) -> None:
+        self._listing, self._window, self._machine = listing, window(listing), machine or MachineConfig()
         self.cycles = cycles(listing, self._window, self._machine)
         """What the unedited kernel takes."""
 
@@ -89,7 +71,7 @@ class Simulated:
         return [Measured(Status.OK, speedup, speedup, speedup, 1) for speedup in speedups]
 
 
-def _step(one: Instruction, variable: bool, machine: Machine) -> _Step:
+def _step(one: Instruction, variable: bool, machine: MachineConfig) -> _Step:
     pipe, busy, latency = _pipe(one, machine)
     fields = one.controls
     return _Step(
@@ -109,7 +91,7 @@ def _step(one: Instruction, variable: bool, machine: Machine) -> _Step:
     )
 
 
-def _pipe(one: Instruction, machine: Machine) -> tuple[int, int, int]:
+def _pipe(one: Instruction, machine: MachineConfig) -> tuple[int, int, int]:
     """The pipe's number, how long the instruction takes it, and when its result is there."""
     if "MMA" in one.operation:
         return 1, machine.matrix, 0
@@ -117,7 +99,7 @@ def _pipe(one: Instruction, machine: Machine) -> tuple[int, int, int]:
         return 2, machine.shared, machine.shared_latency
     if one.operation in opcodes.COPIES | opcodes.GLOBAL_LOADS | opcodes.GLOBAL_STORES:
         return 3, machine.copy, machine.copy_latency
-    return 0, machine.other, machine.other_latency
+    return 0, 0, machine.other_latency
 
 
 def _groups(one: Instruction) -> int | None:
@@ -142,7 +124,7 @@ class _Warp:
 class _Scheduler:
     """What the warps share: pipes that are taken for a while, barriers of the block."""
 
-    def __init__(self, steps: Sequence[_Step], machine: Machine) -> None:
+    def __init__(self, steps: Sequence[_Step], machine: MachineConfig) -> None:
         self.steps, self.end = steps, len(steps) * machine.iterations
         self.warps = [_Warp() for _ in range(machine.warps)]
         self.free = [0] * PIPES

@@ -60,6 +60,11 @@ class Legality:
         """Those of the window in their present order."""
         return [self.listing.instructions[position] for position in self.positions]
 
+    @property
+    def pairs(self) -> Slack:
+        """The pairs of instructions that a time lies between; for reading."""
+        return self._slack
+
     def copy(self) -> Self:
         """Another that goes on from here by other moves; what never changes is shared."""
         other = object.__new__(type(self))

@@ -1,5 +1,6 @@
 """A state of play: the present schedule of a window, the moves that are legal in it, the edit that leads to it."""
 
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -80,6 +81,14 @@ class Play:
         """All legal moves."""
         return [Move(int(place), Kind(kind)) for place, kind in zip(*np.nonzero(self.mask()))]
 
+    def rise(self, place: int) -> bool:
+        """Swaps the instruction there with the one in front of it where that is legal; whether it was."""
+        if not place or not self._legality.swaps()[place - 1]:
+            return False
+        self._legality.swap(place - 1)
+        self._mask = None
+        return True
+
     def apply(self, move: Move) -> None:
         """Make a move. Raises Illegal where the mask has it not."""
         if not (0 <= move.place < len(self) and self.mask()[move.place, move.kind]):
@@ -91,9 +100,8 @@ class Play:
         elif move.kind is Kind.DOWN:
             known.swap(place)
         elif move.kind is Kind.TOP:
-            while place and known.swaps()[place - 1]:
+            while self.rise(place):
                 place -= 1
-                known.swap(place)
         elif move.kind is Kind.BOTTOM:
             while known.swaps()[place]:
                 known.swap(place)
@@ -102,7 +110,7 @@ class Play:
             known.control(place, _changed(move.kind)(self.instructions[place]))
 
 
-def _changed(kind: Kind):
+def _changed(kind: Kind) -> Callable[[Instruction], Controls]:
     """A function that gives an instruction's scheduling fields after a move of this kind."""
 
     def change(one: Instruction) -> Controls:

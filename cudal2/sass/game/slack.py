@@ -76,7 +76,8 @@ class Slack:
 
     `rows` numbers the instructions of the window by their origin. Of each pair `earlier` and `later` are such numbers, as
     many as there are for one outside the window; `ahead` says that the later one follows in the same pass through their
-    block, `age` else how many cycles lie between the two blocks.
+    block, `least` how many cycles later on its own block's clock the later one must at least issue, `age` of those that do
+    not follow so how many cycles lie between the two blocks.
     """
 
     def __init__(
@@ -122,12 +123,12 @@ class Slack:
         for kind, name, earlier, later, ahead, age in self._all():
             self._add(found, kind, name, earlier, later, ahead, age)
         columns = np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
-        self.earlier, self.later, ahead, self._least, self.age = columns.T
+        self.earlier, self.later, ahead, self.least, self.age = columns.T
         self.ahead = ahead.astype(bool)
 
     def slack(self) -> np.ndarray:
         """For each pair the cycles that it has more than it needs."""
-        return self.time[self.later] - self.time[self.earlier] - self._least
+        return self.time[self.later] - self.time[self.earlier] - self.least
 
     def copy(self) -> "Slack":
         """Another whose times change apart from these."""
