@@ -9,8 +9,8 @@ import pytest
 from cudal2.assets import asset
 from cudal2.config import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig, identity, load
 from cudal2.target import targets
-from cudal2.train import grpo
 from cudal2.tracking import read_metrics
+from cudal2.train import grpo
 
 CONF = asset("conf")
 SCHEMAS = {

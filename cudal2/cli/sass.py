@@ -15,7 +15,11 @@ def add(verbs: Any) -> None:
     what = group.add_subparsers(required=True, metavar="WHAT")
     for name, function, text in (
         ("list", _list, "the instructions with their scheduling fields, and which may move"),
-        ("check", _check, "the rules that the compiler's schedule, or an edit, breaks; exit code 1 where there are any"),
+        (
+            "check",
+            _check,
+            "the rules that the compiler's schedule, or an edit, breaks; exit code 1 where there are any",
+        ),
         ("play", _play, "one search for a faster schedule; resumable"),
         ("compare", _compare, "all searches with as many measurements each; resumable"),
     ):

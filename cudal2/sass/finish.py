@@ -19,7 +19,11 @@ def finished(subject: Subject, config: SassConfig, found: Sequence[Found], floor
     record = {"judge": config.judge, "floor": floor, "found": found, "problem": subject.problem.name}
     (folder / "compare.json").write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
     who = "the GPU" if config.judge == "gpu" else "the simulator, which is no GPU"
-    lines = [f"{subject.listing.kernel} judged by {who}", table(found, floor), f"{folder}: METHOD/edit.json, compare.json"]
+    lines = [
+        f"{subject.listing.kernel} judged by {who}",
+        table(found, floor),
+        f"{folder}: METHOD/edit.json, compare.json",
+    ]
     best = winner(found, noise(floor))
     if best is None:
         lines.append("no edit is surely faster than the unedited kernel")

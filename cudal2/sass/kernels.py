@@ -1,4 +1,4 @@
-"""What a game is played on: the kernel of a source, of a cubin, of a run's archive, or somebody else's with its launch."""
+"""What is played on: the kernel of a source, of a cubin, of a run's archive, or somebody else's with its launch."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def find(what: Path, config: SassConfig) -> Subject:
     """The kernel that `what` names: a source (.cu), a cubin, a folder with a cubin and its launch, a run's folder, of
     which the best kernel for the problem is taken.
 
-    Raises ValueError where there is none, it does not compile, or cannot be listed, HarnessFault where the harness fails.
+    Raises ValueError where there is none, or it cannot be compiled or listed, HarnessFault where the harness fails.
     """
     problem = parse(config.problem, config.layout, config.accumulate)
     if what.is_dir() and (what / foreign.LAUNCH).exists():

@@ -133,7 +133,13 @@ def _alone(folder: Path) -> Iterator[None]:
 def _bar(method: str, limit: int) -> Iterator[Callable[[int, Line | None], None]]:
     """A bar of the measurements made, on a terminal."""
     console = Console(file=sys.stdout, highlight=False)
-    columns = (f"[bold]{method}", BarColumn(), "{task.completed}/{task.total}", TimeRemainingColumn(), "{task.fields[b]}")
+    columns = (
+        f"[bold]{method}",
+        BarColumn(),
+        "{task.completed}/{task.total}",
+        TimeRemainingColumn(),
+        "{task.fields[b]}",
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(method, total=limit, b="")
 
@@ -148,7 +154,9 @@ def table(results: Sequence[Found], floor: Sequence[Measured]) -> str:
     """A line for each search: its best edit's speedup when measured once more, with its interval; beside it the A/A
     floor, what the unedited kernel beside itself differs from 1 at most."""
     aside = noise(floor)
-    lines = [f"{'method':<10} {'measured':>8} {'speedup':>8} {'low':>8} {'high':>8} {'in search':>9} {'A/A ±':>7}  moves"]
+    lines = [
+        f"{'method':<10} {'measured':>8} {'speedup':>8} {'low':>8} {'high':>8} {'in search':>9} {'A/A ±':>7}  moves"
+    ]
     for one in results:
         head = f"{one.method:<10} {one.measurements:>8}"
         confirmed, measured = one.confirmed, one.measured

@@ -19,7 +19,6 @@ from cudal2.sass.game.moves import edited
 from cudal2.sass.game.window import Window, window
 from cudal2.sass.listing import Instruction, Listing
 
-
 PIPES = 4
 """Those that are told apart: matrix, shared memory, global memory and copies; 0 is all others, never full."""
 
@@ -147,7 +146,7 @@ class _Scheduler:
             now, turn = best + 1, chosen if stays else chosen + 1
 
     def _when(self, warp: _Warp) -> int | None:
-        """The first cycle in which a warp's next instruction can issue; None where it is through, or waits for others."""
+        """The first cycle in which a warp's next instruction can issue; None where it is through or waits for others."""
         if warp.at == self.end:
             return None
         step, when = self.steps[warp.at % len(self.steps)], warp.ready

@@ -87,7 +87,7 @@ def _values(controls: encoding.Controls) -> tuple[int, ...]:
 
 
 def _ascending(values: Sequence[int]) -> list[int]:
-    """A longest ascending subsequence (M. Fredman, On computing the length of longest increasing subsequences, 1975)."""
+    """A longest ascending subsequence (M. Fredman, On computing the length of longest increasing subsequences)."""
     tails, places, previous = list[int](), list[int](), list[int]()
     for place, value in enumerate(values):
         length = bisect_left(tails, value)

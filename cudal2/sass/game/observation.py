@@ -23,8 +23,8 @@ _CLASSES = (
 )
 _OWN = len(_CLASSES) + 1 + 5 + 3 * 6 + 6
 WIDTH = _OWN + 6 + len(Kind)
-"""Figures of one instruction, most of them from 0 to 1: its class, fields and operands; whether it is pinned, how far the
-next dependence is up and down, the length of the chain behind it, where it stands; which moves are legal."""
+"""Figures of one instruction, most from 0 to 1: its class, fields and operands; whether it is pinned, how far the next
+dependence is up and down, the length of the chain behind it, where it stands; which moves are legal."""
 
 
 class Observer:

@@ -37,7 +37,9 @@ class Pairs(msgspec.Struct, frozen=True):
 def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
     """What meets in a block of these instructions, as `flow.step` has it but for the time."""
     under: dict[Place, list[Instruction]] = {}
-    ends, inside, entered = set[Place](), [], []
+    ends = set[Place]()
+    inside: list[tuple[str, str, Instruction, Instruction]] = []
+    entered: list[tuple[str, str, Instruction]] = []
 
     def meet(kind: str, name: str, later: Instruction) -> None:
         place = (_PLACES[kind], name)
@@ -74,10 +76,10 @@ def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
 class Slack:
     """The pairs of which one instruction is in the window, and the time of each; which the player keeps up to date.
 
-    `rows` numbers the instructions of the window by their origin. Of each pair `earlier` and `later` are such numbers, as
-    many as there are for one outside the window; `ahead` says that the later one follows in the same pass through their
-    block, `least` how many cycles later on its own block's clock the later one must at least issue, `age` of those that do
-    not follow so how many cycles lie between the two blocks.
+    `rows` numbers the window's instructions by their origin. Of each pair `earlier` and `later` are such numbers, or
+    their count for one outside the window; `ahead` says that the later one follows in the same pass through their
+    block, `least` by how much its block's clock must at least be ahead when it issues, `age` of pairs that do not follow
+    so how many cycles lie between the two blocks.
     """
 
     def __init__(
@@ -123,8 +125,8 @@ class Slack:
         for kind, name, earlier, later, ahead, age in self._all():
             self._add(found, kind, name, earlier, later, ahead, age)
         columns = np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
-        self.earlier, self.later, ahead, self.least, self.age = columns.T
-        self.ahead = ahead.astype(bool)
+        self.earlier, self.later, self.least, self.age = columns[:, (0, 1, 3, 4)].T
+        self.ahead = columns[:, 2].astype(bool)
 
     def slack(self) -> np.ndarray:
         """For each pair the cycles that it has more than it needs."""
@@ -186,7 +188,11 @@ class Slack:
             {
                 place: entries
                 for place, those in pairs.leaves.items()
-                if (entries := {o.origin: (o, 0) for o in those if everything or place in asked or o.origin in self._rows})
+                if (
+                    entries := {
+                        o.origin: (o, 0) for o in those if everything or place in asked or o.origin in self._rows
+                    }
+                )
             }
             for pairs in self._pairs
         ]

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-
 from cudal2.config import SassSearchConfig
 from cudal2.records import Edit, Measured, Status
 from cudal2.sass.game.chains import Chains
@@ -80,7 +79,7 @@ def score(measured: Measured) -> float:
 
 
 def toward(play: Play, wanted: Sequence[int]) -> None:
-    """Brings the instructions of these origins, as far as legal moves lead there, into that order, one behind the other.
+    """Brings the instructions of these origins into that order, one behind the other, as far as legal moves lead there.
 
     Those of another block than the first are left where they are.
     """
