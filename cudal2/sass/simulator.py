@@ -146,7 +146,7 @@ class _Scheduler:
             now, turn = best + 1, chosen if stays else chosen + 1
 
     def _when(self, warp: _Warp) -> int | None:
-        """The first cycle in which a warp's next instruction can issue; None where it is through or waits for others."""
+        """The first cycle in which a warp's next instruction can issue; None: it is through or waits for others."""
         if warp.at == self.end:
             return None
         step, when = self.steps[warp.at % len(self.steps)], warp.ready

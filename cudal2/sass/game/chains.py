@@ -12,8 +12,8 @@ LOADED = 32
 class Chains:
     """Of the instructions of a window, by their numbers, as the compiler had them.
 
-    `after[i, j]` says that i must stay before j, `latency[i, j]` how many cycles behind i j can issue at the earliest (0
-    where neither waits for the other), `way[i]` how long the longest chain from i to the end of its block is.
+    `after[i, j]` says that i must stay before j, `latency[i, j]` how many cycles behind i j can issue at the earliest
+    (0 where neither waits for the other), `way[i]` how long the longest chain from i to the end of its block is.
     """
 
     def __init__(self, legality: Legality) -> None:

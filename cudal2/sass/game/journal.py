@@ -3,7 +3,6 @@
 A search asks the same again where it is given the same answers: replayed from its journal, it comes to where it was.
 """
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,11 +49,9 @@ class Journal:
             fresh.replace(path)
 
     def add(self, line: Line) -> None:
-        """Keeps a measurement, through to the file."""
+        """Keeps a measurement, so that a kill does not lose it."""
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
         self.known[line.edit] = line
 
 

@@ -161,11 +161,13 @@ class Legality:
             self._waiting = Waiting(self.listing, self.window.blocks, self.table.unknown)
             self._look(range(len(self.positions)))
         else:
-            first, last = place - NEAR - 1, place + end - position
-            # What a swap would do further up may be decided by the order here.
-            above = (self.first == self.first[place]) & (np.arange(len(self.first)) < place)
+            reached = end - position if end > position + NEAR + 2 else 0
+            # What a swap would do further up may be decided by the order here, and near by a barrier's very cycle.
+            places, walked = np.arange(len(self.first)), self._reach > np.array(self.positions)
+            above = (self.first == self.first[place]) & (places < place)
             decided = (above & (self._reach >= position)) | (self._reach == BEHIND)
-            self._look({*range(first, last + 1), *np.flatnonzero(decided)})
+            near = walked & (abs(places - place) <= NEAR + 1)
+            self._look({*range(place - 1, place + 4), *range(place, place + reached), *np.flatnonzero(decided | near)})
 
     def _look(self, places: Iterable[int]) -> None:
         """Answers anew what depends on an instruction's neighbourhood."""

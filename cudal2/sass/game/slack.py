@@ -78,8 +78,8 @@ class Slack:
 
     `rows` numbers the window's instructions by their origin. Of each pair `earlier` and `later` are such numbers, or
     their count for one outside the window; `ahead` says that the later one follows in the same pass through their
-    block, `least` by how much its block's clock must at least be ahead when it issues, `age` of pairs that do not follow
-    so how many cycles lie between the two blocks.
+    block, `least` by how much the clock of its block must be ahead when it issues, `age` of pairs that do not follow
+    so how many cycles are between the blocks.
     """
 
     def __init__(

@@ -8,5 +8,5 @@ def search(task: Task) -> None:
     best, speedup = task.start, 1.0
     while True:
         play = task.neighbour(best)
-        if (found := score(task.ask(play.edit()))) > speedup:
+        if (found := score(task.ask(play.edit()))) >= speedup:  # what is as good may lead on
             best, speedup = play, found
