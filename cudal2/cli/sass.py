@@ -35,21 +35,21 @@ def add(verbs: Any) -> None:
 
 def _opened(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from cudal2.config import SassConfig, load
-    from cudal2.sass import kernels
+    from cudal2.polish import subject
 
     config = load("sass", arguments.overrides, SassConfig)
-    return config, kernels.find(Path(arguments.kernel), config)
+    return config, subject.find(Path(arguments.kernel), config)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from cudal2.sass import shown
+    from cudal2.polish import shown
 
     _, subject = _opened(arguments)
     print(shown.listing(_edited(arguments, subject.listing)))
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from cudal2.sass import shown
+    from cudal2.polish import shown
     from cudal2.sass.dependence import violations
 
     _, subject = _opened(arguments)
@@ -72,7 +72,7 @@ def _edited(arguments: argparse.Namespace, listing: Any) -> Any:
 
 
 def _play(arguments: argparse.Namespace) -> None:
-    from cudal2.sass import finish, run
+    from cudal2.polish import finish, run
 
     config, subject = _opened(arguments)
     found, floor = run.play(subject, config)
@@ -80,7 +80,8 @@ def _play(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from cudal2.sass import finish, run, searches
+    from cudal2.polish import finish, run
+    from cudal2.sass import searches
 
     config, subject = _opened(arguments)
     methods = tuple(arguments.methods.split(",")) if arguments.methods else searches.METHODS

@@ -33,6 +33,7 @@ class Journal:
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         self.path, self.known = path, dict[Edit, Line]()
+        head = msgspec.json.decode(msgspec.json.encode(head))
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
         if whole and msgspec.json.decode(whole[0]) != head:

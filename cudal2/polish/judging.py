@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import msgspec
 
 from cudal2.config import SassConfig
+from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
-from cudal2.sass.kernels import Subject
 from cudal2.sass.legality import Legality
 from cudal2.sass.simulator import Simulated
 from cudal2.worker.sandbox import jail
@@ -15,11 +15,13 @@ from cudal2.worker.sandbox import jail
 
 class Judge(msgspec.Struct, frozen=True):
     """`measure` is asked many times a second, for edits made of legal moves; `confirm` proves a winner legal without
-    trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself."""
+    trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of another
+    `environment` do not compare."""
 
     measure: Callable[[Edit], Measured]
     confirm: Callable[[Edit], Measured]
     floor: Callable[[], Measured]
+    environment: str
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def _simulator(subject: Subject, config: SassConfig, legality: Legality) -> Judg
         why = legality.why_not(edit)
         return Measured(Status.REJECTED, reason=why) if why else simulated([edit])[0]
 
-    return Judge(lambda edit: simulated([edit])[0], confirm, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 1))
+    return Judge(lambda edit: simulated([edit])[0], confirm, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 1), "simulator")
 
 
 @contextmanager
@@ -77,4 +79,4 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
                 proven.discard(edit)
                 return bench.confirm(edit)
 
-            yield Judge(measure, confirm, bench.floor)
+            yield Judge(measure, confirm, bench.floor, worker.environment.fingerprint)

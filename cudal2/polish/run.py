@@ -17,13 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from cudal2.config import SassConfig, identity
+from cudal2.polish import judging
+from cudal2.polish.judging import Judge
+from cudal2.polish.subject import Subject
 from cudal2.records import Edit, Measured, Status, to_json
-from cudal2.sass import judging, searches
+from cudal2.sass import searches
 from cudal2.sass.game.journal import Budget, Journal, Line
 from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Spent, Task
-from cudal2.sass.judging import Judge
-from cudal2.sass.kernels import Subject
 from cudal2.sass.simulator import Simulated
 from cudal2.tracking import Metrics
 
@@ -70,7 +71,7 @@ def _search(
     config: SassConfig,
 ) -> Found:
     folder, limit = Path(config.run) / method, config.search.measurements
-    journal = Journal(folder / "journal.jsonl", _head(start, config, method))
+    journal = Journal(folder / "journal.jsonl", _head(start, config, method, judge.environment))
     metrics = Metrics(folder, config.tracker, len(journal.known), msgspec.to_builtins(config))
     started = time.perf_counter()
     with _bar(method, limit) as show:
@@ -96,10 +97,13 @@ def _search(
     return Found(method, len(budget.seen), seconds, best.edit, best.measured, judge.confirm(best.edit))
 
 
-def _head(start: Play, config: SassConfig, method: str) -> dict[str, Any]:
+def _head(start: Play, config: SassConfig, method: str, environment: str) -> dict[str, Any]:
     """What tells a search from others: the kernel, and every key that may change what it asks or is told."""
     keys = {key: value for key, value in identity(config).items() if key not in ("search.method", "kernel")}
-    return {"kernel": start.unedited.kernel, "sha256": start.unedited.sha256, "method": method, **keys}
+    if config.judge == "simulator":
+        keys = {key: value for key, value in keys.items() if not key.startswith("worker.")}
+    what = {"kernel": start.unedited.kernel, "sha256": start.unedited.sha256}
+    return {**what, "method": method, "environment": environment, **keys}
 
 
 def _row(method: str, budget: Budget, line: Line, seconds: float) -> dict[str, Any]:
