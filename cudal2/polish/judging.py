@@ -14,7 +14,7 @@ from cudal2.worker.sandbox import jail
 
 
 class Judge(msgspec.Struct, frozen=True):
-    """`measure` is asked many times a second, for edits made of legal moves; `confirm` proves a winner legal without
+    """`measure` is asked many times a second, for edits of legal moves; `confirm` proves a winner legal without
     trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of another
     `environment` do not compare."""
 

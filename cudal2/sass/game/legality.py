@@ -53,7 +53,8 @@ class Legality:
         rows = {one.origin: number for number, one in enumerate(those)}
         self._slack = Slack(listing.instructions, parts, edges, self._waiting.nodes, self.table, rows)
         self._local, self._reach = np.zeros(count, bool), np.zeros(count, np.int64)
-        self._look(range(count))
+        self._stale = set(range(count))
+        """The places whose `_local` has to be found anew: done when it is asked for."""
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -72,10 +73,24 @@ class Legality:
         other._waiting, other._slack = self._waiting.copy(), self._slack.copy()
         for name in ("order", "where", "stalls", "_local", "_reach"):
             setattr(other, name, getattr(self, name).copy())
+        other._stale = self._stale.copy()
         return other
 
     def swaps(self) -> np.ndarray:
         """Of each place whether the instruction there and the next may change places."""
+        self._look(sorted(self._stale))
+        return self._timely() & self._local
+
+    def may_swap(self, place: int) -> bool:
+        """The same of one place, without a look at the others."""
+        if not self._timely()[place]:
+            return False
+        if place in self._stale:
+            self._look([place])
+        return bool(self._local[place])
+
+    def _timely(self) -> np.ndarray:
+        """Of each place whether, after a swap there, every result of known latency is still there in time."""
         slack, count = self._slack.slack(), len(self.positions)
         earlier, later = self._slack.earlier, self._slack.later
         inside = (earlier < count) & (later < count)
@@ -88,10 +103,10 @@ class Legality:
         looped = beside & ~self._slack.ahead
         np.minimum.at(around, self.where[earlier[looped]], slack[looped])
         first, second = self.order[:-1], self.order[1:]
-        legal = np.zeros(count, bool)
-        legal[:-1] = self._local[:-1] & (before[second] >= self.stalls[first]) & (after[first] >= self.stalls[second])
-        legal[:-1] &= around[:-1] >= self.stalls[first] + self.stalls[second]
-        return legal
+        timely = np.zeros(count, bool)
+        timely[:-1] = (before[second] >= self.stalls[first]) & (after[first] >= self.stalls[second])
+        timely[:-1] &= around[:-1] >= self.stalls[first] + self.stalls[second]
+        return timely
 
     def shorter(self) -> np.ndarray:
         """Of each place whether everything is in time still with one cycle of stall less there.
@@ -159,7 +174,7 @@ class Legality:
         end = self._waiting.renew(those, block, position)
         if end is None:
             self._waiting = Waiting(self.listing, self.window.blocks, self.table.unknown)
-            self._look(range(len(self.positions)))
+            self._stale.update(range(len(self.positions)))
         else:
             reached = end - position if end > position + NEAR + 2 else 0
             # What a swap would do further up may be decided by the order here, and near by a barrier's very cycle.
@@ -167,10 +182,11 @@ class Legality:
             above = (self.first == self.first[place]) & (places < place)
             decided = (above & (self._reach >= position)) | (self._reach == BEHIND)
             near = walked & (abs(places - place) <= NEAR + 1)
-            self._look({*range(place - 1, place + 4), *range(place, place + reached), *np.flatnonzero(decided | near)})
+            self._stale.update(range(place - 1, place + 4), range(place, place + reached))
+            self._stale.update(np.flatnonzero(decided | near).tolist())
 
     def _look(self, places: Iterable[int]) -> None:
-        """Answers anew what depends on an instruction's neighbourhood."""
+        """Finds anew what depends on an instruction's neighbourhood."""
         those = self.listing.instructions
         for place in places:
             if 0 <= place < len(self.positions) - 1:
@@ -178,6 +194,7 @@ class Legality:
                 if self.last[place] > place and self._free(place):
                     where = self.block[place], self.positions[place]
                     self._local[place], self._reach[place] = self._waiting.may_swap(those, *where)
+            self._stale.discard(place)
 
     def _free(self, place: int) -> bool:
         """Whether neither of the two is pinned and no register or memory orders them."""

@@ -83,7 +83,7 @@ class Play:
 
     def rise(self, place: int) -> bool:
         """Swaps the instruction there with the one in front of it where that is legal; whether it was."""
-        if not place or not self._legality.swaps()[place - 1]:
+        if not place or not self._legality.may_swap(place - 1):
             return False
         self._legality.swap(place - 1)
         self._mask = None
@@ -103,7 +103,7 @@ class Play:
             while self.rise(place):
                 place -= 1
         elif move.kind is Kind.BOTTOM:
-            while known.swaps()[place]:
+            while known.may_swap(place):
                 known.swap(place)
                 place += 1
         else:
