@@ -15,8 +15,8 @@ from cudal2.worker.sandbox import jail
 
 class Judge(msgspec.Struct, frozen=True):
     """`measure` is asked many times a second, for edits of legal moves; `confirm` proves a winner legal without
-    trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of another
-    `environment` do not compare."""
+    trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of
+    another `environment` do not compare."""
 
     measure: Callable[[Edit], Measured]
     confirm: Callable[[Edit], Measured]

@@ -37,6 +37,8 @@ def find(what: Path, config: SassConfig) -> Subject:
 
     Raises ValueError where there is none, or it cannot be compiled or listed, HarnessFault where the harness fails.
     """
+    if target(config.target).kind != "cuda":
+        raise ValueError(f"code of {config.target} is not edited; choose a GPU's target, such as target=sm_90a")
     problem = parse(config.problem, config.layout, config.accumulate)
     if what.is_dir() and (what / foreign.LAUNCH).exists():
         problem, launchable = foreign.read(what)
@@ -71,7 +73,7 @@ def _compiled(source: str, config: SassConfig) -> bytes:
     cache = Cache(Path(worker.cache).expanduser())
     made = build.build(source, target(config.target), cache, jail.choose(worker.jail), worker.compile_seconds)
     if made.status is not Status.OK:
-        said = next((line for line in made.log.splitlines() if "error" in line), made.log)
+        said = next((line for line in made.log.splitlines() if "error" in line), made.log.strip())
         raise ValueError(f"the source does not compile for {config.target}: {made.status} {said[:200]}; correct it")
     return made.cubin
 
