@@ -48,7 +48,7 @@ def fuzz(worker: Worker, kernel: walks.Kernel, parent: plan.CudaLaunchable, unti
     edits = kernel.edits()
     few = msgspec.structs.replace(quick(worker.config), min_pairs=PAIRS, max_pairs=PAIRS)
     with EditBench(worker, parent, kernel.problem, lambda those: ("" for _ in those), few) as bench:
-        floor = bench.floor()
+        floor = bench.floor(thoroughly=True)
         started = time.perf_counter()
         found = bench.measure(edits)
         seconds, exact = time.perf_counter() - started, bench.exact
