@@ -226,6 +226,17 @@ def test_a_wrong_parent_has_no_edits(bench, monkeypatch) -> None:
     assert all(runner.closed for runner in bench.judge.taken)
 
 
+def test_a_parent_that_does_not_load_has_no_edits(bench, monkeypatch) -> None:
+    """A cubin for another GPU, say."""
+
+    def load(self, *_):
+        raise CandidateFailed(Status.LAUNCH_ERROR, "no binary for this GPU")
+
+    monkeypatch.setattr(Runner, "load", load)
+    with pytest.raises(ValueError, match="no binary for this GPU; edit one"):
+        bench.floor()
+
+
 def test_inputs_that_somebody_else_changed_are_made_anew(bench) -> None:
     assert bench.measure([of(Candidate)])[0].status is Status.OK
     (context,) = bench.judge._contexts.values()
