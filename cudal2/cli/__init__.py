@@ -138,7 +138,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
         print(budget.compare(folders, out or Path("searches.png")))
         return
-    print(report.run(folders[0], out) if len(folders) == 1 else report.compare(folders, out or Path("comparison.png")))
+    page = len(folders) == 1 and (out is None or out.suffix not in report.PICTURES)
+    print(report.run(folders[0], out) if page else report.compare(folders, out or Path("comparison.png")))
 
 
 def _pack(arguments: argparse.Namespace) -> None:
@@ -208,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = add_verb(verbs, "report", _report, "one HTML page about a run, or one picture that compares several")
     verb.add_argument("run", nargs="+", help="folders of runs")
     verb.add_argument(
-        "--out", help="the page (default RUN/report.html), or of several runs the picture (default comparison.png)"
+        "--out", help="the page (default RUN/report.html) or, as .png, .svg or .pdf, learning curves (comparison.png)"
     )
 
     verb.add_argument(

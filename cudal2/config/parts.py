@@ -49,7 +49,7 @@ class PolicyConfig(Schema, frozen=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    max_new_tokens: int = 384
+    max_new_tokens: int = 512
     chat: bool = False
 
 
@@ -65,6 +65,7 @@ class RewardConfig(Schema, frozen=True):
     """`name` is that of a module in `train/rewards/`, which says what it computes and reads the other keys."""
 
     name: str = "log"
+    octaves: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     alpha: float = 0.1
     beta: float = 0.0
     margin: float = 0.05
@@ -85,7 +86,7 @@ class TrainerConfig(Schema, frozen=True):
     minutes: Annotated[float, msgspec.Meta(ge=0), NEUTRAL] = 0.0
     problems_per_step: int = 2
     group_size: int = 16
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-4
     beta: float = 0.0
     epsilon: float = 0.2
     iterations: int = 1
