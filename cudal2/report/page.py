@@ -22,7 +22,7 @@ from cudal2.archive.store import Archive
 from cudal2.evaluation import results
 from cudal2.problem import Problem
 from cudal2.records import Edit, HarnessFault, Status, Timing
-from cudal2.report import figures
+from cudal2.report import figures, outsiders
 from cudal2.report.figures import Step, mean, thirds
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -66,6 +66,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             evaluated=bool(rows),
             kernels=kernels[:KERNELS],
             hidden=max(len(kernels) - KERNELS, 0),
+            outside=outsiders.load(folder, fingerprint),
             rows=rows,
             overall=results.summarise(rows),
             intervals=results.called(timing for row in rows for timing in row.timings),
