@@ -34,7 +34,7 @@ def violations(listing: Listing) -> tuple[Violation, ...]:
     checker = Checker(listing)
     places = {one.origin: place for place, one in enumerate(listing.instructions)}
     found = list[Violation]()
-    for position, met in flow.meetings(listing, checker.table.unknown):
+    for position, met in flow.meetings(listing, checker.table.unknown, (checker.blocks, checker._begins)):
         if why := checker.broken(met):
             found.append(Violation(met.kind, position, places[met.earlier.origin], why))
     for block in checker.blocks:
@@ -45,6 +45,8 @@ def violations(listing: Listing) -> tuple[Violation, ...]:
                 found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
             if why := encoding.mismatch(one.controls) or _touched(one):
                 found.append(Violation("fields", position, position, why))
+            if not block.start <= one.origin < block.stop:
+                found.append(Violation("order", position, position, "it has left its block"))
             before = listing.instructions[position - 1] if position else None
             if one.origin != position and (why := order.pinned(one, before, checker.table)):
                 found.append(Violation("order", position, position, f"it has moved: {why}"))
