@@ -140,8 +140,9 @@ class SearchMethodConfig(Schema, frozen=True):
     """Who proposes candidates, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
 
     `method` is the name of a module in `search/proposers/`: evolution (also called evolve) and random set the knobs of
-    kernel `families` (names, none for all), policy samples the language model `policy`, folder takes the sources in
-    `folder`, by name. A generation of `evolution` begins with the best settings of `neighbours` other shapes of the
+    kernel `families` (names, none for all), mutation changes the text of the best kernels it has found, the first ones
+    of these families, policy samples the language model `policy`, folder takes the sources in `folder`, by name. A
+    generation of evolution and of mutation begins with the best kernels of `neighbours` other shapes of the
     search; the very first with what `prior` proposes: known settings of near shapes, as they ship (known), or NVIDIA's
     (nvidia: `pip install cudal2[heuristics]`). The other methods have neither and refuse both: compare with them at
     prior=none neighbours=0. `seconds` are of wall time, which the kernels of a round share equally, and looked at

@@ -115,11 +115,12 @@ def _base(place: str, found: PeftLora) -> str:
     return base
 
 
-def locate(path: str, target: str = "cpu") -> str:
+def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
     """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships for `target`,
     a run's folder the model that it has made so far.
 
-    Raises ValueError where it is neither a folder with a model or adapters nor of the form `owner/name`.
+    Raises ValueError, which names it by its `key` in the configuration, where it is neither a folder with a model or
+    adapters nor of the form `owner/name`.
     """
     if not path:
         return str(_shipped(target))
@@ -129,12 +130,12 @@ def locate(path: str, target: str = "cpu") -> str:
         return str(folder.resolve())
     if folder.exists():
         raise ValueError(
-            f"policy.path={path!r} holds no config.json or adapter_config.json; name the folder of a saved model, "
+            f"{key}={path!r} holds no config.json or adapter_config.json; name the folder of a saved model, "
             "or of a run that has saved one"
         )
     if path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise ValueError(
-            f"policy.path={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
+            f"{key}={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
             'Face hub as owner/name, or leave it "" for the kernel LM that ships'
         )
     return path

@@ -23,7 +23,7 @@ from cudal2.config import WorkerConfig
 from cudal2.evaluation import results
 from cudal2.problem import Problem
 from cudal2.records import Edit, HarnessFault, Status, Timing
-from cudal2.report import figures
+from cudal2.report import figures, outsiders
 from cudal2.report.edited import moved
 from cudal2.report.figures import Step, mean, thirds
 
@@ -72,6 +72,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             evaluated=bool(rows),
             kernels=kernels[:KERNELS],
             hidden=max(len(kernels) - KERNELS, 0),
+            outside=outsiders.load(folder, fingerprint),
             rows=rows,
             overall=results.summarise(rows),
             intervals=results.called(timing for row in rows for timing in row.timings),

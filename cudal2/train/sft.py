@@ -33,7 +33,7 @@ from cudal2.archive.records import Origin
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import prompts, writer
 from cudal2.policy.model import check as check_words
-from cudal2.policy.model import create, load, load_to_train
+from cudal2.policy.model import create, load, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout
 from cudal2.records import Candidate, HarnessFault, digest
@@ -93,6 +93,7 @@ def _train(config: SftConfig) -> list[Row]:
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
     if config.start:
+        locate(config.start, key="start")  # a mistyped name is told by the key that it was given as
         model, tokenizer = load_to_train(PolicyConfig(path=config.start), config.seed)
         check_words(tokenizer, config.target)
     else:
