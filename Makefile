@@ -1,5 +1,5 @@
 # Makes a virtual environment in .venv and calls cudal2 or pytest in it; nothing else is decided here.
-.PHONY: demo smoke test slow lint install clean
+.PHONY: demo demo-gpu smoke test slow lint install clean
 .DEFAULT_GOAL := demo
 
 BIN := .venv/bin
@@ -14,6 +14,15 @@ demo: install ## train, evaluate, export and report into runs/demo: six minutes,
 	$(BIN)/cudal2 export $(RUN)
 	$(BIN)/cudal2 report $(RUN)
 	@echo; echo "In $(RUN):"; ls $(RUN) $(RUN)/eval $(RUN)/export
+
+demo-gpu: RUN := runs/demo-gpu
+demo-gpu: install ## the same on an H200, with CUDA kernels and for shapes that training never sees
+	$(BIN)/cudal2 train experiment=h200_demo run=$(RUN)
+	$(BIN)/cudal2 search --shapes demo_gpu --target sm_90a run=$(RUN) policy.path=$(RUN) \
+	  search.method=policy search.kernels=16 search.generation=16 search.prior=none search.neighbours=0
+	$(BIN)/cudal2 eval $(RUN) --shapes demo_gpu target=sm_90a
+	$(BIN)/cudal2 export $(RUN) target=sm_90a
+	$(BIN)/cudal2 report $(RUN)
 
 smoke: install ## the demo cut down to about a minute
 	$(BIN)/cudal2 train experiment=smoke

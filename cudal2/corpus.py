@@ -103,6 +103,11 @@ def render(family: Family, knobs: Knobs, layout: Layout) -> str:
             raise ValueError(f"family {family.name}: {knob}={value} is not one of {allowed}")
     if reason := refusal(family, knobs, layout):
         raise ValueError(f"family {family.name}: {reason}")
+    return written(family, knobs, layout)
+
+
+def written(family: Family, knobs: Knobs, layout: Layout) -> str:
+    """What the template says for a value of each knob, be it refused or not."""
     style = str(knobs["style"])
     names = _styles(family.folder)[style]
     template = _environment(family.folder).get_template(f"{family.name}{family.suffix}.j2")
@@ -179,20 +184,30 @@ def plan(sample: Sample) -> str:
     return "".join(f"// {name}: {value}\n" for name, value in chosen.items())
 
 
-def keeps_its_plan(text: str, target: Target) -> bool:
-    """Whether a source that begins with a plan is, letter for letter, what the families render for that plan."""
+def stated(text: str, target: Target) -> tuple[str, Knobs] | None:
+    """The family and the knobs that a source begins with as its plan; None where they are none of the target's."""
     first, *rest = text.splitlines(keepends=True) or [""]
     family = next((one for one in families(target) if first == f"{PLAN}{one.name}\n"), None)
     if family is None or len(rest) < len(family.knobs):
-        return False
-    knobs = {}
+        return None
+    knobs: Knobs = {}
     for (name, values), line in zip(family.knobs.items(), rest):
         chosen = next((value for value in values if line == f"// {name}: {value}\n"), None)
         if chosen is None:
-            return False
+            return None
         knobs[name] = chosen
+    return family.name, knobs
+
+
+def keeps_its_plan(text: str, target: Target) -> bool:
+    """Whether a source that begins with a plan is, letter for letter, what the families render for that plan."""
+    setting = stated(text, target)
+    if setting is None:
+        return False
+    name, knobs = setting
+    family = next(one for one in families(target) if one.name == name)
     layouts = [layout for layout in family.layouts if not refusal(family, knobs, layout)]
-    samples = (Sample(family.name, layout, knobs, render(family, knobs, layout)) for layout in layouts)
+    samples = (Sample(name, layout, knobs, render(family, knobs, layout)) for layout in layouts)
     return any(text == plan(sample) + sample.source for sample in samples)
 
 

@@ -17,8 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, cast
 
 from cudal2.archive import Archive
+from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.records import HarnessFault
-from cudal2.train.folder import latest_checkpoint, only_trainer_of
+from cudal2.train.folder import only_trainer_of
 
 PART_BYTES = 15 << 20
 KEPT = ("config.json", "metrics.jsonl", "verify.json")

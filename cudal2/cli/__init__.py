@@ -138,7 +138,14 @@ def _report(arguments: argparse.Namespace) -> None:
 
         print(budget.compare(folders, out or Path("searches.png")))
         return
-    print(report.run(folders[0], out) if len(folders) == 1 else report.compare(folders, out or Path("comparison.png")))
+    if arguments.outsiders:
+        from cudal2.report import outsiders
+
+        found = [row for folder in folders for row in outsiders.run(folder).rows]
+        print(outsiders.to_json(found) if arguments.json else outsiders.describe(found))
+        return
+    page = len(folders) == 1 and (out is None or out.suffix not in report.PICTURES)
+    print(report.run(folders[0], out) if page else report.compare(folders, out or Path("comparison.png")))
 
 
 def _pack(arguments: argparse.Namespace) -> None:
@@ -208,12 +215,18 @@ def _parser() -> argparse.ArgumentParser:
     verb = add_verb(verbs, "report", _report, "one HTML page about a run, or one picture that compares several")
     verb.add_argument("run", nargs="+", help="folders of runs")
     verb.add_argument(
-        "--out", help="the page (default RUN/report.html), or of several runs the picture (default comparison.png)"
+        "--out", help="the page (default RUN/report.html) or, as .png, .svg or .pdf, learning curves (comparison.png)"
     )
 
     verb.add_argument(
         "--searches", action="store_true", help="what searches of the same shapes found with how many kernels"
     )
+    verb.add_argument(
+        "--outsiders",
+        action="store_true",
+        help="print which kernels no family renders and which of them win; the page then shows them too",
+    )
+    verb.add_argument("--json", action="store_true", help="print --outsiders as JSON")
     verb = add_verb(verbs, "pack", _pack, "a training run as files of at most 16 MB, to go on with it elsewhere")
     verb.add_argument("run", help="folder of the run")
     verb.add_argument("out", help="new folder for the files")

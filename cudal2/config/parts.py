@@ -49,7 +49,7 @@ class PolicyConfig(Schema, frozen=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    max_new_tokens: int = 384
+    max_new_tokens: int = 512
     chat: bool = False
 
 
@@ -65,6 +65,7 @@ class RewardConfig(Schema, frozen=True):
     """`name` is that of a module in `train/rewards/`, which says what it computes and reads the other keys."""
 
     name: str = "log"
+    octaves: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     alpha: float = 0.1
     beta: float = 0.0
     margin: float = 0.05
@@ -85,7 +86,7 @@ class TrainerConfig(Schema, frozen=True):
     minutes: Annotated[float, msgspec.Meta(ge=0), NEUTRAL] = 0.0
     problems_per_step: int = 2
     group_size: int = 16
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-4
     beta: float = 0.0
     epsilon: float = 0.2
     iterations: int = 1
@@ -139,8 +140,9 @@ class SearchMethodConfig(Schema, frozen=True):
     """Who proposes candidates, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
 
     `method` is the name of a module in `search/proposers/`: evolution (also called evolve) and random set the knobs of
-    kernel `families` (names, none for all), policy samples the language model `policy`, folder takes the sources in
-    `folder`, by name. A generation of `evolution` begins with the best settings of `neighbours` other shapes of the
+    kernel `families` (names, none for all), mutation changes the text of the best kernels it has found, the first ones
+    of these families, policy samples the language model `policy`, folder takes the sources in `folder`, by name. A
+    generation of evolution and of mutation begins with the best kernels of `neighbours` other shapes of the
     search; the very first with what `prior` proposes: known settings of near shapes, as they ship (known), or NVIDIA's
     (nvidia: `pip install cudal2[heuristics]`). The other methods have neither and refuse both: compare with them at
     prior=none neighbours=0. `seconds` are of wall time, which the kernels of a round share equally, and looked at

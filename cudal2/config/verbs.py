@@ -40,18 +40,20 @@ class TrainConfig(Schema, frozen=True):
 
 
 class SftConfig(Schema, frozen=True):
-    """Supervised training of the kernel LM on sources of the families: from nothing, or of the one in `policy`.
+    """Supervised training of the kernel LM on sources of the families: from nothing, or of the one in `start`.
 
     Of `examples`, families means `samples` settings drawn at random, whatever the shape; known means what searches
-    found fast for the shapes that training may see, or for shapes near them. `plan` has each source begin with its
-    family and knobs as comments.
+    found fast for the shapes that training may see, or for shapes near them; archive the fastest kernels for these
+    shapes that the folder `archive` holds, and what is known where it holds none (rejection sampling fine-tuning,
+    arXiv:2308.01825). `plan` has each source begin with its family and knobs as comments.
     """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
-    policy: str = ""
-    examples: Literal["families", "known"] = "families"
+    start: str = ""
+    examples: Literal["families", "known", "archive"] = "families"
+    archive: str = ""
     plan: bool = False
     samples: int = 60_000
     epochs: float = 2.0
@@ -69,6 +71,8 @@ class SftConfig(Schema, frozen=True):
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
 
     def __post_init__(self) -> None:
+        if (self.examples == "archive") != bool(self.archive):
+            raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
         if self.prompt.exemplars or self.prompt.failures:
             raise ValueError(
                 "training from nothing has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"

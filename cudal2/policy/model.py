@@ -16,7 +16,7 @@ from transformers import (
 
 from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import adapters, sampling
+from cudal2.policy import adapters, checkpoints, sampling
 from cudal2.target import targets
 
 
@@ -115,24 +115,27 @@ def _base(place: str, found: PeftLora) -> str:
     return base
 
 
-def locate(path: str, target: str = "cpu") -> str:
-    """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships for `target`.
+def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
+    """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships for `target`,
+    a run's folder the model that it has made so far.
 
-    Raises ValueError where it is neither a folder with a model or adapters nor of the form `owner/name`.
+    Raises ValueError, which names it by its `key` in the configuration, where it is neither a folder with a model or
+    adapters nor of the form `owner/name`.
     """
     if not path:
         return str(_shipped(target))
     folder = Path(path).expanduser()
+    folder = checkpoints.trained(folder) or folder
     if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return str(folder.resolve())
     if folder.exists():
         raise ValueError(
-            f"policy.path={path!r} holds no config.json or adapter_config.json; name the folder of a saved model, "
-            "such as a run's checkpoints/checkpoint-N"
+            f"{key}={path!r} holds no config.json or adapter_config.json; name the folder of a saved model, "
+            "or of a run that has saved one"
         )
     if path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise ValueError(
-            f"policy.path={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
+            f"{key}={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
             'Face hub as owner/name, or leave it "" for the kernel LM that ships'
         )
     return path

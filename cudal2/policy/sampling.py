@@ -13,8 +13,10 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from cudal2.config import PolicyConfig
 
-BATCH = 64
-"""Prompts that transformers completes at once; bounds the key-value cache."""
+CACHE_BYTES = 8 << 30
+"""Of keys and values, which bounds how many prompts transformers completes at once."""
+MOST = 512
+"""Prompts at once, however small the model: more take longer in proportion."""
 
 Prompt = str | list[dict[str, str]]
 
@@ -66,11 +68,20 @@ def sample(
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
+        most = _at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
+        for batch in (order[start : start + most] for start in range(0, len(order), most)):
             for i, text in zip(batch, _generate(model, tokenizer, [ids[i] for i in batch], config)):
                 completions[i] = text
     return completions
+
+
+def _at_once(model: PreTrainedModel, tokens: int) -> int:
+    """How many texts of so many tokens a batch may have."""
+    shape: Any = model.config.get_text_config()
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    each = 2 * shape.num_hidden_layers * heads * size * model.dtype.itemsize * tokens
+    return max(1, min(MOST, CACHE_BYTES // each))
 
 
 def _generate(

@@ -1,5 +1,5 @@
 """One HTML page about a run, or a picture that compares several runs or searches."""
 
-from cudal2.report.page import compare, curves, run
+from cudal2.report.page import PICTURES, compare, curves, run
 
-__all__ = ["compare", "curves", "run"]
+__all__ = ["PICTURES", "compare", "curves", "run"]

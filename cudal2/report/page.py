@@ -23,10 +23,12 @@ from cudal2.config import WorkerConfig
 from cudal2.evaluation import results
 from cudal2.problem import Problem
 from cudal2.records import Edit, HarnessFault, Status, Timing
-from cudal2.report import figures
+from cudal2.report import figures, outsiders
 from cudal2.report.edited import moved
 from cudal2.report.figures import Step, mean, thirds
 
+PICTURES = (".png", ".svg", ".pdf")
+"""Suffixes of a picture's file."""
 KERNELS = 40
 """At most this many kernels are shown with their source; a page should open on a phone."""
 TRAINING: tuple[Kind, ...] = ("sft", "train")
@@ -70,6 +72,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             evaluated=bool(rows),
             kernels=kernels[:KERNELS],
             hidden=max(len(kernels) - KERNELS, 0),
+            outside=outsiders.load(folder, fingerprint),
             rows=rows,
             overall=results.summarise(rows),
             intervals=results.called(timing for row in rows for timing in row.timings),
@@ -85,7 +88,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
 
 def compare(folders: Sequence[Path], out: Path) -> Path:
     """Save the mean speedup by step of several runs as one picture, PNG, SVG or PDF by the suffix of `out`."""
-    if out.suffix not in (".png", ".svg", ".pdf"):
+    if out.suffix not in PICTURES:
         raise ValueError(f"{out.name}: choose a name that ends with .png, .svg or .pdf")
     figure = figures.comparison(curves(folders))
     try:

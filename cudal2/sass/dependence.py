@@ -34,7 +34,7 @@ def violations(listing: Listing) -> tuple[Violation, ...]:
     checker = Checker(listing)
     places = {one.origin: place for place, one in enumerate(listing.instructions)}
     found = list[Violation]()
-    for position, met in flow.meetings(listing, checker.table.unknown):
+    for position, met in flow.meetings(listing, checker.table.unknown, (checker.blocks, checker._begins)):
         if why := checker.broken(met):
             found.append(Violation(met.kind, position, places[met.earlier.origin], why))
     for block in checker.blocks:

@@ -247,9 +247,11 @@ def begins(listing: Listing, unknown: frozenset[str]) -> tuple[tuple[Block, ...]
     return parts, at
 
 
-def meetings(listing: Listing, unknown: frozenset[str]) -> Iterator[tuple[int, Meeting]]:
-    """Every meeting of the kernel, with the position of the later instruction."""
-    parts, at = begins(listing, unknown)
+def meetings(
+    listing: Listing, unknown: frozenset[str], begun: tuple[tuple[Block, ...], dict[Node, State]] | None = None
+) -> Iterator[tuple[int, Meeting]]:
+    """Every meeting of the kernel, with the position of the later instruction. `begun` is what `begins` says of it."""
+    parts, at = begun or begins(listing, unknown)
     for (number, _), begin in at.items():
         state = begin.copy()
         for position in range(parts[number].start, parts[number].stop):

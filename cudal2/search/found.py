@@ -10,7 +10,7 @@ from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Timing, Verdict
 from cudal2.search.history import identity
-from cudal2.search.settings import Setting
+from cudal2.search.lineage import Mutated, made
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -60,12 +60,15 @@ def describe(found: Found, width: int = 0) -> str:
 
 
 def _made(prompt: str) -> str:
-    """How a kernel was made: its family and knobs, or the beginning of what else its proposer wrote down."""
+    """How a kernel was made: its family and knobs, what was changed of which, or the beginning of what else its
+    proposer wrote down."""
     try:
-        setting = msgspec.json.decode(prompt, type=Setting)
+        found = made(prompt)
     except msgspec.DecodeError:  # ValidationError is one of them
         return " ".join(prompt.split())[:SHOWN]
-    return f"{setting.family}  " + " ".join(f"{k}={value}" for k, value in setting.knobs.items() if k != "style")
+    if isinstance(found, Mutated):
+        return f"{found.origin.family}  {', '.join(found.kinds)} of {found.parent}"
+    return f"{found.family}  " + " ".join(f"{k}={value}" for k, value in found.knobs.items() if k != "style")
 
 
 EVERY = 60.0

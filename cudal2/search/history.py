@@ -22,10 +22,12 @@ from cudal2.search.proposer import Trial
 def identity(config: SearchConfig) -> dict[str, Any]:
     """What tells a search from others, by key: all that may change what is proposed, judged or believed.
 
-    The other shapes are among it unless `neighbours` is 0, as what they find is tried here too.
+    The other shapes are among it where what they find is tried here too (`neighbours`), and where a policy is sampled,
+    for all of them at once.
     """
     values = {key: value for key, value in configuration.identity(config).items() if not key.startswith("shapes.")}
-    shapes = sorted({problem.name for problem in config.shapes.problems()}) if config.search.neighbours else []
+    together = config.search.neighbours or config.search.method == "policy"
+    shapes = sorted({problem.name for problem in config.shapes.problems()}) if together else []
     return values | {"shapes": shapes}
 
 

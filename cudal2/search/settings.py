@@ -9,7 +9,7 @@ from cudal2 import corpus
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
-from cudal2.records import Candidate, digest, to_json
+from cudal2.records import Candidate, to_json
 from cudal2.search.proposer import Trial
 from cudal2.target import find
 
@@ -62,20 +62,45 @@ def collect(
 
     What these families do not render is passed over; fewer come back when hardly anything is left.
     """
+
+    def written() -> tuple[str, str] | None:
+        setting = suggest()
+        source = rendered(setting, problem, families) if setting else None
+        return (source, to_json(setting)) if setting and source else None
+
+    return gather(written, problem, target, trials, count)
+
+
+def gather(
+    suggest: Callable[[], tuple[str, str] | None],
+    problem: Problem,
+    target: str,
+    trials: Sequence[Trial],
+    count: int,
+) -> dict[Candidate, str]:
+    """Up to `count` candidates from what `suggest` says: sources, each with what is to be remembered of it.
+
+    None was tried or comes twice; fewer come back when hardly anything is left.
+    """
     tried = {trial.source_hash for trial in trials}
-    by_name = {family.name: family for family in families}
     found: dict[Candidate, str] = {}
     misses = 0
     while len(found) < count and misses < PATIENCE:
         misses += 1
-        setting = suggest()
-        family = by_name.get(setting.family) if setting else None
-        if setting and family and allowed(problem, family, setting.knobs):
-            candidate = Candidate(corpus.render(family, setting.knobs, problem.layout), problem, target)
-            if candidate not in found and digest(candidate.source) not in tried:
-                found[candidate] = to_json(setting)
-                misses = 0
+        source, made = suggest() or ("", "")
+        candidate = Candidate(source, problem, target)
+        if source and candidate not in found and candidate.kernel_hash not in tried:
+            found[candidate] = made
+            misses = 0
     return found
+
+
+def rendered(setting: Setting, problem: Problem, families: Sequence[Family]) -> str | None:
+    """The source for that setting; None where these families, as they are now, do not render it for the problem."""
+    family = next((family for family in families if family.name == setting.family), None)
+    if family is None or not allowed(problem, family, setting.knobs):
+        return None
+    return corpus.render(family, setting.knobs, problem.layout)
 
 
 def draw(problem: Problem, family: Family, rng: random.Random, space: Space | None = None) -> Setting | None:

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from cudal2 import corpus
+from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.records import Entry
 from cudal2.config import SftConfig
 from cudal2.policy import prompts
 from cudal2.policy.tokenizer import encode_source
@@ -23,7 +26,7 @@ from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import digest
 from cudal2.search.known import settings
 from cudal2.split import held_out, training
-from cudal2.target import find
+from cudal2.target import Target, find
 from cudal2.worker.lifetime import end, leave_with_parent
 
 SHARD = 200
@@ -31,7 +34,7 @@ SHARD = 200
 the number of cores nor on who was faster."""
 
 FASTEST = 2
-"""Settings of each shape that `known` takes."""
+"""Settings, or kernels, of each shape that `known` and `found` take."""
 
 T = TypeVar("T")
 
@@ -70,12 +73,42 @@ def known(config: SftConfig) -> list[Example]:
 
     Raises ValueError where none are known for the target.
     """
+    return _known(config, training())
+
+
+def found(config: SftConfig) -> list[Example]:
+    """For each shape of the grid that training may see the fastest kernels in `config.archive`, and what is `known` of
+    the shapes for which it holds none. A kernel stands there once for each style of a known setting, so that both weigh
+    the same.
+
+    Speeds are those of the environment that the last verdict was reached in. Raises ValueError where there is no
+    archive, or nothing in it for the target.
+    """
+    target, problems, examples = find(config.target), training(), list[Example]()
+    styles = max(len(family.knobs["style"]) for family in corpus.families(target))
+    with Archive.of(config.archive, create=False) as archive:
+        here = [one for one in archive.environments() if archive.target(one) == config.target]
+        if not here:
+            raise ValueError(f"the archive of {config.archive} holds nothing for {config.target}")
+        kernels = Comparable(archive, config.target, here[-1])
+        ranked = {problem: _plain(kernels.ranked(problem))[:FASTEST] for problem in problems}
+    for problem in problems:
+        prompt = _prompt(config, problem, target)
+        examples += [Example(prompt, entry.source) for entry in ranked[problem] for _ in range(styles)]
+    return examples + _known(config, [problem for problem in problems if not ranked[problem]])
+
+
+def _plain(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that were timed, and whose source is all there is to them."""
+    return [entry for entry in entries if entry.edit is None and entry.verdict.timing]
+
+
+def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
     target = find(config.target)
     families = {family.name: family for family in corpus.families(target)}
     examples = []
-    for problem in training():
-        prompt = prompts.render(config.prompt, False, problem, target)
-        assert isinstance(prompt, str)
+    for problem in problems:
+        prompt = _prompt(config, problem, target)
         for setting in settings(config.target, problem, list(families.values()))[:FASTEST]:
             family = families[setting.family]
             for style in family.knobs["style"]:
@@ -143,10 +176,15 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     for _ in range(SHARD):
         layout = rng.choice(get_args(Layout))
         problem = _problem(rng, layout)
-        prompt = prompts.render(config.prompt, False, problem, target)
-        assert isinstance(prompt, str)
+        prompt = _prompt(config, problem, target)
         examples.append(Example(prompt, _text(corpus.draw(target, layout, rng, problem.accumulate), config)))
     return examples
+
+
+def _prompt(config: SftConfig, problem: Problem, target: Target) -> str:
+    prompt = prompts.render(config.prompt, False, problem, target)
+    assert isinstance(prompt, str)
+    return prompt
 
 
 def _text(sample: corpus.Sample, config: SftConfig) -> str:

@@ -1,6 +1,5 @@
 """The folder of a run: who may write to it, which configuration it holds, where it continues."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +8,7 @@ from filelock import FileLock, Timeout
 
 from cudal2.archive import Archive
 from cudal2.config import Config, SftConfig, TrainConfig, identity
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run; what a kill left half-written is passed over."""
-    found = sorted(folder.glob("checkpoints/checkpoint-*"), key=step_of, reverse=True)
-    return next((path for path in found if _complete(path)), None)
-
-
-def step_of(checkpoint: Path | None) -> int:
-    """The updates that a checkpoint holds; 0 where there is none."""
-    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-
-
-def _complete(checkpoint: Path) -> bool:
-    try:  # the trainer's state is written last
-        json.loads((checkpoint / "trainer_state.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
-    return True
+from cudal2.policy.checkpoints import latest_checkpoint
 
 
 def only_trainer_of(folder: Path) -> Any:

@@ -34,13 +34,14 @@ from trl import GRPOConfig, GRPOTrainer
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
 from cudal2.policy import model as policy
+from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
 from cudal2.train.callbacks import SavesAsAsked, Terminal, taken
 from cudal2.train.devices import one_gpu
-from cudal2.train.folder import check, latest_checkpoint, only_trainer_of, record, step_of
+from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
 from cudal2.train.sharded import deepspeed_file, merged_weights
 from cudal2.worker.pool import Pool

@@ -33,14 +33,14 @@ from cudal2.archive.records import Origin
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import prompts, writer
 from cudal2.policy.model import check as check_words
-from cudal2.policy.model import create, load, load_to_train
+from cudal2.policy.model import create, load, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout
 from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.target import Target, find
 from cudal2.tracking import Metrics
 from cudal2.train.devices import one_gpu
-from cudal2.train.examples import Row, draw, draw_rows, encode, fitting, known
+from cudal2.train.examples import Row, draw, draw_rows, encode, fitting, found, known
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.worker.pool import check
 
@@ -92,8 +92,9 @@ def _train(config: SftConfig) -> list[Row]:
     folder = Path(config.run)
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
-    if config.policy:
-        model, tokenizer = load_to_train(PolicyConfig(path=config.policy), config.seed)
+    if config.start:
+        locate(config.start, key="start")  # a mistyped name is told by the key that it was given as
+        model, tokenizer = load_to_train(PolicyConfig(path=config.start), config.seed)
         check_words(tokenizer, config.target)
     else:
         some = draw(config, min(config.samples, TOKENIZER_SOURCES))
@@ -116,10 +117,11 @@ def _train(config: SftConfig) -> list[Row]:
 
 def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
     """What is learnt, encoded with the tokenizer saved in that folder."""
-    if config.examples == "known":
-        rows = encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), known(config))
-    else:
+    if config.examples == "families":
         rows = draw_rows(config, tokenizer)
+    else:
+        examples = known(config) if config.examples == "known" else found(config)
+        rows = encode(PreTrainedTokenizerFast.from_pretrained(tokenizer), examples)
     return fitting(rows, config.context)
 
 

@@ -43,16 +43,19 @@ def current(kernel: walks.Kernel, parent: plan.CudaLaunchable) -> bool:
         return False
 
 
-def fuzz(worker: Worker, kernel: walks.Kernel, parent: plan.CudaLaunchable) -> Row:
-    """All legal schedules of a kernel and all its faults through one bench, which is asked to let everything pass."""
+def fuzz(worker: Worker, kernel: walks.Kernel, parent: plan.CudaLaunchable, until: float) -> Row:
+    """All legal schedules of a kernel, and until that time its faults, through one bench that lets everything pass."""
     edits = kernel.edits()
     few = msgspec.structs.replace(quick(worker.config), min_pairs=PAIRS, max_pairs=PAIRS)
     with EditBench(worker, parent, kernel.problem, lambda those: ("" for _ in those), few) as bench:
-        floor = bench.floor()
+        floor = bench.floor(thoroughly=True)
         started = time.perf_counter()
         found = bench.measure(edits)
         seconds, exact = time.perf_counter() - started, bench.exact
-        faults = [bench.measure([Edit(kernel.kernel, kernel.sha256, fault.moves)])[0] for fault in kernel.faults]
+        faults = []
+        for fault in kernel.faults:
+            if time.perf_counter() < until:
+                faults += bench.measure([Edit(kernel.kernel, kernel.sha256, fault.moves)])
     speeds = [one.speedup for one in found if one.status is Status.OK]
     return {
         "family": kernel.family,
@@ -115,6 +118,7 @@ def main() -> None:
     cache = str(Path(arguments.cache).expanduser())
     kernels = msgspec.json.decode(arguments.walks.read_bytes(), type=list[walks.Kernel])
     started, rows = time.perf_counter(), list[Row]()
+    end = started + arguments.seconds
     with (
         Worker(WorkerConfig(protocols=(), cache=cache), walks.TARGET) as worker,
         ThreadPoolExecutor(os.cpu_count()) as builders,
@@ -123,19 +127,20 @@ def main() -> None:
         built = [builders.submit(worker.build, Candidate(one.source, one.problem, walks.TARGET)) for one in kernels]
         later: list[tuple[Future[walks.Kernel | None], plan.CudaLaunchable]] = []
         print("family      problem              instr   held   ok         least, median, most      floor")
-        for kernel, future in zip(kernels, built):
+        for number, (kernel, future) in enumerate(zip(kernels, built), 1):
             prepared = future.result()
+            share = started + arguments.seconds * number / len(kernels)  # what schedules leave of it is the faults'
             if prepared.launchable is None:
                 print(f"{kernel.family}: {prepared.status} {prepared.reason}")
             elif not current(kernel, prepared.launchable):
                 what = (kernel.family, kernel.layout, kernel.size, kernel.source, len(kernel.edits()), cache)
                 later.append((pool.submit(walks.walked, *what), prepared.launchable))
-            elif time.perf_counter() - started < arguments.seconds:
-                take(rows, fuzz(worker, kernel, prepared.launchable), arguments.output)
+            elif time.perf_counter() < end:
+                take(rows, arguments.output, worker, kernel, prepared.launchable, share)
         for walking, parent in later:
-            fresh = walking.result() if time.perf_counter() - started < arguments.seconds else None
+            fresh = walking.result() if time.perf_counter() < end else None
             if fresh is not None:
-                take(rows, fuzz(worker, fresh, parent), arguments.output)
+                take(rows, arguments.output, worker, fresh, parent, end)
             walking.cancel()
     schedules, good = sum(row["schedules"] for row in rows), sum(row["ok"] for row in rows)
     seconds = sum(row["seconds"] for row in rows)
@@ -148,7 +153,15 @@ def main() -> None:
     sys.exit(good < schedules or not rows)
 
 
-def take(rows: list[Row], row: Row, output: Path) -> None:
+def take(
+    rows: list[Row], output: Path, worker: Worker, kernel: walks.Kernel, parent: plan.CudaLaunchable, until: float
+) -> None:
+    """Another row, shown and saved; none for a kernel that is not right as it is."""
+    try:
+        row = fuzz(worker, kernel, parent, until)
+    except ValueError as error:
+        print(f"{kernel.family} {kernel.problem.name}: {error}", flush=True)
+        return
     rows.append(row)
     output.write_text(json.dumps(rows))
     print(line(row), flush=True)

@@ -282,7 +282,7 @@ def test_one_aligned_line_a_problem(hunt):
     ("values", "message"),
     [
         ({"families": ("absent",)}, "absent"),
-        ({"method": "luck"}, "search.method=luck .* evolution, folder, policy, random"),
+        ({"method": "luck"}, "search.method=luck .* evolution, folder, mutation, policy, random"),
         ({"kernels": 0}, "search.kernels"),
         ({"generation": 0}, "search.generation"),
         ({"neighbours": -1}, "search.neighbours"),

@@ -1,16 +1,22 @@
 """Whoever proposes: the same command, the same budget, and one file for a proposer more."""
 
 import io
+import random
 
 import pytest
 from fakes import FakePool, save_policy
 from rich.console import Console
 
-from cudal2 import search
+from cudal2 import corpus, search
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, load
 from cudal2.policy import prompts
-from cudal2.search import proposers
+from cudal2.problem import parse
+from cudal2.search import known, proposers
+from cudal2.search.lineage import Mutated, made, origin
+from cudal2.search.mutations import kinds
+from cudal2.search.settings import Setting, draw
+from cudal2.target import find
 
 ALONE = {"prior": "none", "neighbours": 0}
 ENDLESS = '''
@@ -143,6 +149,40 @@ def test_what_takes_nothing_from_elsewhere_refuses_it(hunt, sources, method):
     for values in ({"prior": "known"}, {"neighbours": 1}):
         with pytest.raises(ValueError, match=r"search\.prior=none search\.neighbours=0"):
             hunt(config(method=method, folder=str(sources), **values))
+
+
+def test_mutation_leaves_the_families_from_parents_of_its_own_search(hunt):
+    (found,), asked, samples, _ = hunt(config(method="mutation", kernels=33, generation=8))
+    assert found.kernels == len(asked) == len(set(asked)) == 33
+    ways = [made(sample.origin.prompt) for sample in samples]
+    assert all(isinstance(way, Setting) for way in ways[:8]), "the first are rendered"
+    mutated = [(sample, way) for sample, way in zip(samples, ways) if isinstance(way, Mutated)]
+    assert len(mutated) > 15
+    for sample, way in mutated:
+        earlier = [one for one in samples if one.origin.step < sample.origin.step]
+        (parent,) = (one for one in earlier if one.source_hash.startswith(way.parent))
+        assert way.origin == origin(parent.origin.prompt) and set(way.kinds) <= set(kinds())
+
+
+def test_mutation_goes_on_as_if_it_had_been_larger_at_once(hunt):
+    small, large = (config(method="mutation", kernels=count, generation=8) for count in (13, 26))
+    _, first, _, _ = hunt(small)
+    _, rest, _, _ = hunt(large)
+    _, whole, _, _ = hunt(large, "whole")
+    assert first + rest == whole
+
+
+def test_mutation_starts_from_known_settings_and_takes_its_neighbours_kernels(hunt, monkeypatch):
+    begun = random.Random(0)
+    (family,) = (one for one in corpus.families(find("cpu")) if one.name == "shared")
+    start = [draw(parse("64_64_64"), family, begun) for _ in range(3)]
+    monkeypatch.setattr(known, "settings", lambda target, problem, families: start if problem.k == 64 else [])
+    alone = config("64_64_64", "64_64_72", method="mutation", prior="known", neighbours=1, kernels=16)
+    _, _, samples, _ = hunt(alone)
+    ours, theirs = ([one for one in samples if one.problem == parse(name)] for name in ("64_64_64", "64_64_72"))
+    assert [made(one.origin.prompt) for one in ours[:3]] == start
+    best = max((one for one in ours if one.origin.step == 0), key=lambda one: one.low)
+    assert theirs[8].source_hash == best.source_hash and theirs[8].origin.prompt == best.origin.prompt
 
 
 def test_a_policy_without_a_word_for_the_target_is_named(hunt):

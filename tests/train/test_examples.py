@@ -2,13 +2,16 @@
 
 import re
 
+import fakes
 import pytest
 
 from cudal2 import corpus
+from cudal2.archive import Archive
 from cudal2.config import SftConfig
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
-from cudal2.split import held_out
+from cudal2.records import Candidate
+from cudal2.split import held_out, training
 from cudal2.target import find, targets
 from cudal2.train import examples as drawing
 from cudal2.train.examples import draw
@@ -68,3 +71,27 @@ def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks():
     half = re.compile(r"f16\.f16\.f16|F16F16F16|accumulator, [^>]*half")
     asked = [re.findall(r"<\|(f\d\d)\|>", prompt)[0] for prompt, source in examples if half.search(source)]
     assert set(asked) == {"f16"}
+
+
+def test_of_an_archive_the_fastest_kernels_are_learnt_and_elsewhere_what_is_known(tmp_path, monkeypatch):
+    shape, *_ = shapes = training()[:20]
+    monkeypatch.setattr(drawing, "training", lambda: shapes)
+    with Archive.of(tmp_path) as archive:
+        for speed in (1, 2, 3):
+            candidate = Candidate("hgemm(){} " + "fast " * speed, shape, "sm_90a")
+            archive.add(fakes.verdict(candidate), candidate, None)
+    settings = config(target="sm_90a", plan=True, examples="archive", archive=str(tmp_path))
+    every = drawing.found(settings)
+    found = [example for example in every if "family" not in example.source]
+    assert {example.source.count("fast") for example in found} == {2, 3} and len({one.prompt for one in found}) == 1
+    others = {example for example in drawing.known(settings) if example.prompt != found[0].prompt}
+    assert others == set(every) - set(found)
+
+
+def test_an_archive_without_a_kernel_for_the_target_is_named(tmp_path):
+    with Archive.of(tmp_path):
+        pass
+    with pytest.raises(ValueError, match="nothing for sm_90a"):
+        drawing.found(config(target="sm_90a", examples="archive", archive=str(tmp_path)))
+    with pytest.raises(ValueError, match="archive=FOLDER"):
+        config(examples="archive")

@@ -20,12 +20,13 @@ from trl import GRPOConfig
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import prompts, sampling
+from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import load as load_policy
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo
-from cudal2.train.folder import latest_checkpoint, only_trainer_of, record
+from cudal2.train.folder import only_trainer_of, record
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +253,7 @@ def test_what_a_run_trained_beside_a_model_is_a_policy(tmp_path, policy):
     grpo.run(config(tmp_path / "whole", policy, *options, "trainer.steps=2"))
     run, whole = (timeless(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("run", "whole"))
     assert run == whole
-    folder = tmp_path / "run/checkpoints/checkpoint-2"
+    folder = tmp_path / "run"
     chosen = PolicyConfig(path=str(folder), max_new_tokens=8)
     merged, words = load_policy(chosen)
     before, _ = load_policy(PolicyConfig(path=str(policy)))

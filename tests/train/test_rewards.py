@@ -37,8 +37,9 @@ def test_every_failure_has_a_grade():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("beta", [0.0, 10.0])
-def test_bounded_and_failures_below_every_working_kernel(name, beta):
-    config = RewardConfig(name=name, beta=beta)
+@pytest.mark.parametrize("octaves", [0.5, 5.0])
+def test_bounded_and_failures_below_every_working_kernel(name, beta, octaves):
+    config = RewardConfig(name=name, beta=beta, octaves=octaves)
     worst = min(
         reward(judged(Status.OK, speed, speed * 10, max_error=error), "x" * 60_000, config)
         for speed in SPEEDS

@@ -55,6 +55,11 @@ def test_a_machine_that_cannot_judge_is_named_before_training(tmp_path, monkeypa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_mistyped_start_is_named_by_its_own_key(tmp_path):
+    with pytest.raises(ValueError, match=r"^start='runs/typo/policy' is no folder"):
+        sft.run(config(tmp_path, "verify=0", "start=runs/typo/policy"))
+
+
 def test_cuda_kernels_are_learnt_without_a_gpu(tmp_path):
     sft.run(config(tmp_path, "target=sm_90a", "verify=0", "context=4096", "epochs=0.1"))
     _, words = load_policy(PolicyConfig(path=str(tmp_path / "policy")))

@@ -5,7 +5,7 @@ problem, not of all that the archive holds. A completion without a source, and a
 and counts for nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import islice
 
@@ -15,9 +15,10 @@ from cudal2.archive import selection
 from cudal2.policy import model as policy
 from cudal2.policy import prompts, writer
 from cudal2.policy.sampling import Prompt
+from cudal2.problem import Problem
 from cudal2.records import Candidate, digest
 from cudal2.search.history import History
-from cudal2.search.proposer import Task, Trials, refuse_help, seeded
+from cudal2.search.proposer import Task, Trial, Trials, refuse_help, seeded
 from cudal2.target import find
 
 PATIENCE = 8
@@ -25,12 +26,17 @@ PATIENCE = 8
 
 
 class Policy:
-    """The model is loaded when it is first asked; ValueError where it cannot be, or has no word for the target."""
+    """The model is loaded when it is first asked; ValueError where it cannot be, or has no word for the target.
+
+    All problems of a search are sampled together, whoever is asked for first: a small model takes as long for one
+    completion as for hundreds.
+    """
 
     def __init__(self, history: History) -> None:
         refuse_help(history.config)
         self._history, self._config = history, history.config
         self._loaded = cache(self._load)
+        self._generation = cache(self._sample)
 
     def _load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = policy.load(self._config.policy, self._config.target)
@@ -38,28 +44,39 @@ class Policy:
         return model, tokenizer
 
     def propose(self, task: Task, trials: Trials, generation: int, count: int) -> Mapping[Candidate, str]:
-        config, target = self._config, find(self._config.target)
-        rng = seeded(config, task, generation)
-        prompt = self._prompt(task, trials, generation)
-        tried = {trial.source_hash for trial in trials[task.problem]}
-        found: dict[Candidate, str] = {}
-        for _ in range(PATIENCE):
-            # Always a whole generation: of a smaller batch the samples would be others.
-            batch = [prompt] * config.search.generation
-            for source in writer.write(*self._loaded(), batch, config.policy, target, rng.getrandbits(32)):
-                if source and digest(source) not in tried:
-                    found[Candidate(source, task.problem, target.name)] = writer.text(prompt)
-            if len(found) >= count:
-                break
-        return dict(islice(found.items(), count))
+        return dict(islice(self._generation(generation)[task.problem].items(), count))
 
-    def _prompt(self, task: Task, trials: Trials, generation: int) -> Prompt:
+    def _sample(self, generation: int) -> dict[Problem, dict[Candidate, str]]:
+        """New candidates for every problem of the search, a generation of each as far as there are so many."""
+        size, target = self._config.search.generation, find(self._config.target)
+        problems = list(dict.fromkeys(self._config.shapes.problems()))
+        earlier = {problem: self._earlier(problem, generation) for problem in problems}
+        written = {problem: self._prompt(problem, earlier[problem], generation) for problem in problems}
+        tried = {problem: {trial.source_hash for trial in earlier[problem]} for problem in problems}
+        found: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
+        # One seed for a whole generation: a search that is continued samples the same batches again.
+        rng = seeded(self._config, Task(problems[0]), generation)
+        for _ in range(PATIENCE):
+            lacking = [problem for problem in problems for _ in range(size) if len(found[problem]) < size]
+            if not lacking:
+                break
+            batch = [written[problem] for problem in lacking]
+            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32))
+            for problem, source in zip(lacking, sources):
+                if source and digest(source) not in tried[problem]:
+                    found[problem][Candidate(source, problem, target.name)] = writer.text(written[problem])
+        return found
+
+    def _earlier(self, problem: Problem, generation: int) -> list[Trial]:
+        return [trial for trial in self._history.trials(problem) if trial.generation < generation]
+
+    def _prompt(self, problem: Problem, trials: Sequence[Trial], generation: int) -> Prompt:
         config, wanted = self._config, self._config.prompt
-        shown = self._history.entries(task.problem, trials[task.problem]) if wanted.exemplars + wanted.failures else []
+        shown = self._history.entries(problem, trials) if wanted.exemplars + wanted.failures else []
         timed = [entry for entry in shown if entry.verdict.timing]
-        exemplars = selection.contrasting(timed, wanted.exemplars, seeded(config, task, generation))
+        exemplars = selection.contrasting(timed, wanted.exemplars, seeded(config, Task(problem), generation))
         failed = [entry for entry in reversed(shown) if entry.verdict.status in selection.EXPLAINED]
-        what = wanted, config.policy.chat, task.problem, find(config.target)
+        what = wanted, config.policy.chat, problem, find(config.target)
         return prompts.render(*what, exemplars, self._history.environment, failed[: wanted.failures])
 
 

@@ -5,9 +5,6 @@ import math
 from cudal2.config import RewardConfig
 from cudal2.records import Status, Verdict
 
-OCTAVES = 5.0
-"""The log reward tells speedups apart from 2⁻⁵ to 2⁵; beyond, it is flat."""
-
 FAILURES = {
     Status.NO_SOURCE: -1.0,
     Status.REJECTED: -0.9,
@@ -25,12 +22,14 @@ FAILURES = {
 
 
 def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
-    """0 for a working kernel ≤ 1/32 as fast as the best baseline, 1 at parity, 2 at ≥ 32 times its speed.
+    """0 for a working kernel 2^octaves times as slow as the best baseline, 1 at parity, 2 at 2^octaves times its speed;
+    flat beyond.
 
-    A factor of two is worth the same everywhere. What confidence the lower bound has (70% with `worker=quick`) shifts
+    A factor of two is worth the same everywhere. The fewer `octaves`, the more a little speed weighs against a failure,
+    which is what a policy needs that hardly fails. What confidence the lower bound has (70% with `worker=quick`) shifts
     all kernels alike. Failures get their grade in FAILURES.
     """
     if verdict.timing is None:
         return FAILURES[verdict.status]
     octaves = math.log2(max(verdict.timing.low, 1e-9))
-    return 1.0 + max(-OCTAVES, min(OCTAVES, octaves)) / OCTAVES
+    return 1.0 + max(-config.octaves, min(config.octaves, octaves)) / config.octaves

@@ -104,6 +104,7 @@ class Beside:
         counts = {window.start + place: count for place, count in enumerate(differing) if count}
         number, count = next((item for item in counts.items() if item[0] in edited), (-1, 0))
         if not count:
+            self.context.check(window, self.workspace)
             raise CandidateFailed(Status.OUT_OF_BOUNDS, "beside it the unedited kernel gives other results than alone")
         said = f"{count} of {found[0].numel()} elements of a call differ from the unedited kernel's"
         broken = verify.check_values(self.arena.c[number])

@@ -131,6 +131,7 @@ class EditBench:
                 bench.probe()
             return Measured(failed.status, reason=failed.reason)
         except (torch.AcceleratorError, torch.OutOfMemoryError) as error:
+            self.close()
             raise HarnessFault(f"the GPU failed: {error}", "Restart; look at it with nvidia-smi") from error
         except BaseException:
             self.close()
@@ -187,6 +188,12 @@ class EditBench:
             beside = Beside(runner, context.memory, timed, self.parent)
             if self.outcome is None:
                 self._look_at_parent(beside)
+        except CandidateFailed as failed:
+            runner.close()
+            if self.outcome is not None:
+                raise
+            said = f"the unedited kernel is {failed.status}: {failed.reason}"
+            raise ValueError(f"{said}; edit one that cudal2 bench kernel passes") from failed
         except BaseException:
             runner.close()
             raise
@@ -195,13 +202,8 @@ class EditBench:
         return beside
 
     def _look_at_parent(self, beside: Beside) -> None:
-        try:
-            outcome, self._seconds = beside.verify()
-            beside.renew()
-        except CandidateFailed as failed:
-            raise ValueError(
-                f"the unedited kernel is {failed.status}: {failed.reason}; edit one that cudal2 bench kernel passes"
-            ) from failed
+        outcome, self._seconds = beside.verify()
+        beside.renew()
         self._exact = bool(outcome.repeatable) and beside.repeat()
         self.outcome = outcome
 

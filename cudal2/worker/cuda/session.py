@@ -228,7 +228,9 @@ class Runner:
         while len(data) < size:
             if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise CandidateFailed(Status.TIMEOUT, "did not finish in time")
-            part = self._socket.recv(size - len(data))
+            part = b""
+            with suppress(ConnectionResetError):
+                part = self._socket.recv(size - len(data))
             if not part:
                 raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended without a reply")
             data += part

@@ -1,0 +1,82 @@
+"""Changes of the text of this search's best kernels, so that it may leave what the kernel families can write.
+
+A genetic algorithm on lines of source: of a tournament's winner one or two places are changed, each by a kind of
+mutation from `search/mutations/` that is chosen by probability matching. It begins with what `search.prior` says, or
+with random settings, takes over the best kernels of the nearest problems, and draws some settings at random all the
+same, as `evolution` does.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from cudal2.problem import Problem
+from cudal2.records import Candidate, to_json
+from cudal2.search import mutations
+from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, start, tournament
+from cudal2.search.history import History
+from cudal2.search.lineage import Mutated, made, origin
+from cudal2.search.proposer import Task, Trial, Trials, seeded
+from cudal2.search.settings import Setting, draw, gather, rendered, searched
+
+
+class Mutation:
+    """Raises ValueError where the configuration names no family that can serve its problems."""
+
+    def __init__(self, history: History) -> None:
+        self._config, self._history = history.config, history
+        self._families = searched(history.config)
+
+    def propose(self, task: Task, trials: Trials, generation: int, count: int) -> Mapping[Candidate, str]:
+        config, problem, families = self._config, task.problem, self._families[task.problem]
+        rng = seeded(config, task, generation)
+        borrowed = lent(task, trials)[: config.search.generation // 2]
+        settings = start(config, self._history.environment.device, problem, families, generation, rng)
+        first = chain(map(self._again, borrowed), (self._render(setting, problem) for setting in settings))
+        earlier = trials[problem]
+
+        def suggest() -> tuple[str, str] | None:
+            begun = next(first, None)
+            return begun or self._child(earlier, rng) or self._render(draw(problem, rng.choice(families), rng), problem)
+
+        return gather(suggest, problem, config.target, earlier, count)
+
+    def _again(self, trial: Trial) -> tuple[str, str]:
+        """Another problem's kernel, as it was made there."""
+        return self._history.archive.source(trial.source_hash), trial.prompt
+
+    def _render(self, setting: Setting | None, problem: Problem) -> tuple[str, str] | None:
+        source = rendered(setting, problem, self._families[problem]) if setting else None
+        return (source, to_json(setting)) if setting and source else None
+
+    def _child(self, trials: Sequence[Trial], rng: random.Random) -> tuple[str, str] | None:
+        """A changed good kernel; None where a setting is better drawn at random, or no change was found."""
+        ranked = sorted((trial for trial in trials if trial.low), key=lambda trial: -trial.low)
+        if not ranked or rng.random() < EXPLORE:
+            return None
+        best = ranked[:PARENTS]
+        parent, mate = (best[tournament(len(best), rng)] for _ in range(2))
+        archive = self._history.archive
+        source, other = archive.source(parent.source_hash), archive.source(mate.source_hash)
+        tried, succeeded = _kinds(trials), _kinds(ranked[: elite(len(ranked))])
+        done = []
+        for _ in range(rng.choice((1, 2))):
+            left = dict(mutations.kinds())
+            while left:
+                kind = matched(list(left), tried, succeeded, rng)
+                if changed := left.pop(kind)(source, other, rng):
+                    source = changed
+                    done.append(kind)
+                    break
+        if not done:
+            return None
+        return source, to_json(Mutated(tuple(done), parent.source_hash[:12], origin(parent.prompt)))
+
+
+def _kinds(trials: Sequence[Trial]) -> list[str]:
+    """Every mutation of these trials."""
+    found = [made(trial.prompt) for trial in trials]
+    return [kind for one in found if isinstance(one, Mutated) for kind in one.kinds]
+
+
+make = Mutation
