@@ -12,7 +12,7 @@ import msgspec
 from cudal2 import corpus
 from cudal2.config import BenchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Verdict, edit_from_json
+from cudal2.records import Candidate, Edit, Status, Verdict, edit_from_json
 from cudal2.target import find
 from cudal2.worker.pool import Pool
 from cudal2.worker.worker import Worker
@@ -21,11 +21,12 @@ Row = dict[str, Any]
 
 
 def default_target(file: Path | None = None) -> str:
-    """What is measured where no target is named: a .cu file, or this machine's GPU where it has one, on the GPU.
+    """What is measured where no target is named: a .cu file or a folder with a cubin, or else this machine's GPU where
+    it has one, on the GPU.
 
-    Raises HarnessFault for a .cu file on a machine without a GPU.
+    Raises HarnessFault for code of a GPU on a machine without one.
     """
-    if file is not None and file.suffix != ".cu":
+    if file is not None and file.suffix != ".cu" and not file.is_dir():
         return "cpu"
     from cudal2.worker.cuda import device
 
@@ -37,14 +38,49 @@ def kernel(
 ) -> Row:
     """The verdict on one source file, `speedup` with its interval against the fastest baseline.
 
-    `edit_file` holds an edit of what the source compiles to, as JSON. Raises ValueError where a file cannot be read,
-    HarnessFault where the harness fails.
+    In place of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), of its own problem.
+    `edit_file` holds an edit of what the source compiles to, as JSON: `beside` is then how it does beside the unedited
+    kernel, and `floor` how that does beside itself. Raises ValueError where a file cannot be read, HarnessFault where
+    the harness fails.
     """
-    source, edit = _text(file), edit_from_json(_text(edit_file)) if edit_file else None
+    edit = edit_from_json(_text(edit_file)) if edit_file else None
+    if file.is_dir():
+        return _compiled(file, config, edit)
+    source = _text(file)
     candidate = Candidate(source, problem, config.target, abi, edit)  # type: ignore[arg-type]
     with Worker(config.worker, config.target) as judge:
-        row = flatten(judge.evaluate(candidate))
-    return row | {"edit": edit.name if edit else None}
+        verdict = judge.evaluate(candidate)
+        row = flatten(verdict) | {"edit": edit.name if edit else None}
+        if edit and verdict.ok and config.worker.protocols:
+            from cudal2.worker.cuda.editing import parent_of
+
+            row |= _beside(judge, parent_of(judge, candidate), problem, edit)
+    return row
+
+
+def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
+    """What `kernel` says, of a cubin that somebody else compiled."""
+    from cudal2.worker.cuda import foreign
+    from cudal2.worker.cuda.compile import cubin
+
+    problem, parent = foreign.read(folder)
+    edited = msgspec.structs.replace(parent, cubin=cubin.apply(parent.cubin, edit)) if edit else parent
+    with Worker(config.worker, config.target) as judge:
+        outcome = judge.measure(edited, problem)
+        row = {"problem": problem.name, "target": config.target, "log": "", "edit": edit.name if edit else None}
+        row |= msgspec.to_builtins(outcome)
+        if edit and outcome.status is Status.OK and config.worker.protocols:
+            row |= _beside(judge, parent, problem, edit)
+    return row
+
+
+def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
+    """An edit in pairs with its unedited kernel, and that with itself."""
+    from cudal2.sass.judge import opened
+
+    with opened(judge, parent, problem) as bench:
+        found = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}
+    return {name: msgspec.to_builtins(one) for name, one in found.items()}
 
 
 def _text(file: Path) -> str:
@@ -69,6 +105,12 @@ def describe_kernel(row: Row) -> str:
     lines = [f"{row['problem']} on {row['target']}: {row['status']}  {row['reason']}".rstrip()]
     if row["edit"]:
         lines.append(row["edit"])
+    for name, what in (("beside", "the unedited kernel"), ("floor", "the unedited kernel beside itself")):
+        if found := row.get(name):
+            figure = (
+                f"{found['speedup']:8.3f} × {what} [{found['low']:.3f}, {found['high']:.3f}], {found['pairs']} pairs"
+            )
+            lines.append(figure if found["status"] == Status.OK else f"{what}: {found['status']}  {found['reason']}")
     if row["rho"] is not None:
         lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect fp16 result")
     for timing in row["timings"]:

@@ -91,6 +91,21 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"edit {digest(to_json(self))[:12]}: {count} move{'s' * (count != 1)} in {self.kernel[:60]}"
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """What became of an edit beside the unedited kernel.
+
+    `status` is ok, or what went wrong and `reason` says; only where ok is `speedup` the median of `pairs` ratios of the
+    unedited kernel's seconds to the edited one's, with an interval from `low` to `high`.
+    """
+
+    status: Status
+    speedup: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    pairs: int = 0
+    reason: str = ""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """One complete source to be judged on one problem; where there is an `edit`, with its built code so changed.
 

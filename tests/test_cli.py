@@ -11,8 +11,8 @@ from cudal2 import bench, cli
 from cudal2.config import TrainConfig, load
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Shift, to_json
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
-from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import record
 
 

@@ -19,10 +19,12 @@ from matplotlib.figure import Figure
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Kind, Sample
 from cudal2.archive.store import Archive
+from cudal2.config import WorkerConfig
 from cudal2.evaluation import results
 from cudal2.problem import Problem
 from cudal2.records import Edit, HarnessFault, Status, Timing
 from cudal2.report import figures, outsiders
+from cudal2.report.edited import moved
 from cudal2.report.figures import Step, mean, thirds
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -54,6 +56,10 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
         steps = _steps(sample for sample in samples if sample.fingerprint == fingerprint)
         rows = [row for row in results.load(folder).rows if row.fingerprint == fingerprint]
         kernels = _kernels(archive, fingerprint, rows)
+        target = archive.target(fingerprint)
+        for kernel in kernels[:KERNELS]:
+            if kernel["edit"]:
+                kernel["moved"] = moved(kernel["source"], target, kernel["edit"], WorkerConfig())
         page = _template().render(
             name=folder.resolve().name,
             environment=msgspec.structs.asdict(environments[fingerprint]),
@@ -152,7 +158,7 @@ def _kernels(archive: Archive, fingerprint: str, rows: Sequence[results.Row]) ->
             best[problem] = entry.source, entry.edit, entry.verdict.timing
     found = [
         {
-            **{"problem": problem, "source": source, "edit": edit.name if edit else "", "timing": timing},
+            **{"problem": problem, "source": source, "edit": edit, "timing": timing},
             "gflops": problem.flop / timing.candidate_us / 1e3,
         }
         for problem, (source, edit, timing) in best.items()

@@ -19,6 +19,8 @@ from cudal2.worker.sandbox import jail
 SECONDS = 30.0
 """Wall time the disassembler may take; a kernel of 700 instructions takes 0.3 s."""
 OPTIONS = ("-plr", "-lrm", "narrow")
+_OLD = b"\x33"
+"""The ABI in the ELF header of cubins before CUDA 13."""
 _NOP = 0x918
 """The operation of a NOP, the low twelve bits of its word."""
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^\s,]+),")
@@ -103,6 +105,11 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
     except (Unlisted, sass.Unfinished):
         raise
     except ValueError as error:
+        if code[7:8] == _OLD:
+            raise Unlisted(
+                "the cubin is written as CUDA 12 did, and nvdisasm does not tell the registers of such; assemble it by "
+                "the ptxas of CUDA 13 (Triton: set TRITON_PTXAS_PATH)"
+            ) from error
         raise Unlisted(f"{error}; compile the kernel anew, or name one that the cubin holds") from error
     words = [code[place : place + cubin.WORD] for place in range(start, start + size, cubin.WORD)]
     listed = found.instructions

@@ -86,6 +86,18 @@ def test_an_edited_kernel_is_shown_with_the_name_of_its_edit(tmp_path):
     assert changed.source in Page(text).sources and text.count(changed.edit.name) == 1
 
 
+def test_moved_instructions_are_shown_where_they_can_be_read(tmp_path, monkeypatch):
+    make(tmp_path)
+    changed = edited("the fastest")
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        archive.add(verdict(changed, 99.0), changed, None)
+    asked = []
+    monkeypatch.setattr(report.page, "moved", lambda *about: asked.append(about[:3]) or "HMMA <R4>")
+    page = Page(report.run(tmp_path).read_text())
+    assert "HMMA <R4>" in page.sources
+    assert asked == [(changed.source, changed.target, changed.edit)]
+
+
 def test_a_source_from_a_model_stays_text(text):
     page = Page(text)
     assert not {"script", "img", "iframe", "object", "b-b"} & {tag for tag, _ in page.tags}

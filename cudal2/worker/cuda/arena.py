@@ -53,6 +53,8 @@ class Arena:
         self._workspace = (buffers.workspace - behind) // 2  # where it begins in the tail
         self._guards = self._guard_views(memory)
         self._secrets = [_nan_patterns(view.shape, rng) for view in (*self._guards, self._tail)]
+        self.inputs_given = 0
+        """How often inputs were put in: whoever finds it as it was has them as they were, but for a perturbation."""
         self.restore()
 
     def _guard_views(self, memory: Tensor) -> list[Tensor]:
@@ -79,12 +81,14 @@ class Arena:
 
     def fill(self, window: slice) -> None:
         """Fresh normals in the inputs of these sets, and in their private originals."""
+        self.inputs_given += 1
         for original, shared in zip(self.inputs, (self.a, self.b)):
             inputs.fill_normal(self._rng, original[window])
             shared[window] = original[window]
 
     def put(self, number: int, a: Tensor, b: Tensor) -> None:
         """These inputs in one set."""
+        self.inputs_given += 1
         for original, shared, value in zip(self.inputs, (self.a, self.b), (a, b)):
             original[number] = value
             shared[number] = value

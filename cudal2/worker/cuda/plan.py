@@ -17,6 +17,11 @@ MAX_PARAMETERS = 1024
 MAX_BYTES = 64 << 20
 """Longest recording read, in bytes of JSON."""
 
+BASE = 0x300000000000
+"""Where the buffers begin, in every process: that of driver.h."""
+_HEAD = struct.Struct("<QQ")
+"""What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
+
 Triple = tuple[int, int, int]
 
 
@@ -119,11 +124,17 @@ def pack(recording: Recording, cubin: bytes, workspace: int) -> bytes:
         body += struct.pack("<I", len(plan))
         for node in plan:
             body += _pack_node(node, names)
-    head = bytearray(struct.pack("<QQ", workspace, len(cubin)) + cubin + struct.pack("<I", len(names)))
+    head = bytearray(_HEAD.pack(workspace, len(cubin)) + cubin + struct.pack("<I", len(names)))
     for name in names:
         data = name.encode()
         head += struct.pack("<I", len(data)) + data
     return bytes(head + body)
+
+
+def with_cubin(packed: bytes, code: bytes) -> bytes:
+    """The file that `pack` made, with another cubin in it whose kernels are launched as those of the first."""
+    workspace, length = _HEAD.unpack_from(packed)
+    return _HEAD.pack(workspace, len(code)) + code + packed[_HEAD.size + length :]
 
 
 def _pack_node(node: Kernel | Memset, names: dict[str, int]) -> bytes:

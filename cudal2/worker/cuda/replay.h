@@ -1,6 +1,7 @@
 // Launch plans as the runner holds them: read from the packed form that plan.py writes, added to a graph, or launched.
 #pragma once
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "driver.h"
@@ -17,6 +18,10 @@ struct Node {
     size_t count;
 };
 using Plan = std::vector<Node>;
+struct Plans {
+    CUmodule module;
+    std::vector<Plan> plans;  // one for each set of buffers
+};
 
 // Takes numbers and bytes from the packed plans in order.
 struct Reader {
@@ -102,7 +107,7 @@ inline Node read_node(Reader& in, const std::vector<CUfunction>& functions, CUde
 }
 
 // The plans in a packed file: the workspace's offset, the cubin, the names of its kernels, and the plans' nodes.
-inline std::vector<Plan> read_plans(Reader in) {
+inline Plans read_plans(Reader in) {
     const CUdeviceptr workspace = BASE + in.take<uint64_t>();
     const char* cubin = in.bytes(in.take<uint64_t>());
     CUmodule module;
@@ -121,7 +126,7 @@ inline std::vector<Plan> read_plans(Reader in) {
         for (auto& node : plan)
             for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
     }
-    return plans;
+    return {module, std::move(plans)};
 }
 
 inline CUgraphNode add(CUgraph graph, const Node& node, const CUgraphNode* before) {

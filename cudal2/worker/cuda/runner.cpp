@@ -4,8 +4,9 @@
 //   runner SOCKET
 //
 // Each command is a `Command`, the numbers of the sets it is about and, where perturbed, a `Perturbation` for each of
-// them; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls. LOAD brings two file
-// descriptors with it: the buffers' memory, and a file with the cubin and the packed plans (plan.py).
+// them; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls or of turns. LOAD
+// brings file descriptors with it: a file with the cubin and the packed plans (plan.py), and the first time the buffers'
+// memory. Plans go into one of two slots; the second is for edits of the kernel in the first, one after the other.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,9 +20,10 @@
 
 #include "replay.h"
 
-enum { LOAD = 1, RUN = 2, HOST = 3 };
+enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4 };
+constexpr uint32_t SECOND = 1u << 31;  // TURNS: marks the number of a set whose plan is the second slot's
 struct Command {
-    uint32_t what, count, perturbed, unused;
+    uint32_t what, count, perturbed, slot;  // LOAD: which slot
     uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
 };
@@ -69,7 +71,8 @@ static CUdevice device;
 static CUstream stream;
 static CUevent began, ended;
 static CUfunction spin, perturb;
-static std::vector<Plan> plans;
+static std::vector<CUevent> marks;  // between turns
+static Plans slots[2];
 
 static double now() {
     timespec t;
@@ -86,13 +89,17 @@ static void map_buffers(int file, size_t bytes) try {
     throw std::runtime_error(error.what());  // no fault of the candidate's
 }
 
-static void load(const Command& command, int memory, int file) {
-    map_buffers(memory, command.bytes);
+static void load(const Command& command, int file, int memory) {
+    if (memory >= 0) map_buffers(memory, command.bytes);
     struct stat status;
     fstat(file, &status);
-    const char* data = (const char*)mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    char* data = (char*)mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
     if (data == MAP_FAILED) throw std::runtime_error("cannot map the plans");
-    plans = read_plans({data, data + status.st_size});
+    Plans& slot = slots[command.slot ? 1 : 0];
+    if (slot.module) CHECK(cuModuleUnload(slot.module));
+    slot = read_plans({data, data + status.st_size});
+    munmap(data, status.st_size);
 }
 
 static void write_now(const Perturbation& value) {
@@ -118,14 +125,15 @@ static CUgraphNode add_perturbation(CUgraph graph, const Perturbation& value, co
 
 // The plans of these sets, one after the other, each behind its perturbation where there is one. Never kept: a replay in
 // an order that was seen before would let a call fetch the next one's inputs ahead.
-static CUgraphExec build(const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations) {
+static CUgraphExec build(
+    const Plans& slot, const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations) {
     CUgraph graph;
     CUgraphExec executable;
     CHECK(cuGraphCreate(&graph, 0));
     CUgraphNode last = nullptr;
     for (size_t i = 0; i < sets.size(); ++i) {
         if (!perturbations.empty()) last = add_perturbation(graph, perturbations[i], last ? &last : nullptr);
-        for (const auto& node : plans.at(sets[i])) last = add(graph, node, last ? &last : nullptr);
+        for (const auto& node : slot.plans.at(sets[i])) last = add(graph, node, last ? &last : nullptr);
     }
     CHECK(cuGraphInstantiate(&executable, graph, 0));
     CHECK(cuGraphUpload(executable, stream));
@@ -140,7 +148,7 @@ static void spin_now() {
 }
 
 static void run(const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations, Reply& reply) {
-    const CUgraphExec graph = build(sets, perturbations);
+    const CUgraphExec graph = build(slots[0], sets, perturbations);
     const double start = now();
     spin_now();
     CHECK(cuEventRecord(began, stream));
@@ -152,6 +160,36 @@ static void run(const std::vector<uint32_t>& sets, const std::vector<Perturbatio
     CHECK(cuEventElapsedTime(&milliseconds, began, ended));
     reply.device = 1e-3 * milliseconds;
     CHECK(cuGraphExecDestroy(graph));
+}
+
+// Both slots in turn behind one spin: seconds on the device's clock of each turn, the calls of one slot in a row.
+static std::vector<double> turns(const std::vector<uint32_t>& calls) {
+    std::vector<CUgraphExec> graphs;
+    for (size_t start = 0, stop = 0; start < calls.size(); start = stop) {
+        std::vector<uint32_t> sets;
+        for (; stop < calls.size() && (calls[stop] & SECOND) == (calls[start] & SECOND); ++stop)
+            sets.push_back(calls[stop] & ~SECOND);
+        graphs.push_back(build(slots[calls[start] & SECOND ? 1 : 0], sets, {}));
+    }
+    while (marks.size() <= graphs.size()) {
+        marks.push_back(nullptr);
+        CHECK(cuEventCreate(&marks.back(), CU_EVENT_DEFAULT));
+    }
+    spin_now();
+    CHECK(cuEventRecord(marks[0], stream));
+    for (size_t i = 0; i < graphs.size(); ++i) {
+        CHECK(cuGraphLaunch(graphs[i], stream));
+        CHECK(cuEventRecord(marks[i + 1], stream));
+    }
+    CHECK(cuStreamSynchronize(stream));
+    std::vector<double> seconds;
+    for (size_t i = 0; i < graphs.size(); ++i) {
+        float milliseconds = 0;
+        CHECK(cuEventElapsedTime(&milliseconds, marks[i], marks[i + 1]));
+        seconds.push_back(1e-3 * milliseconds);
+        CHECK(cuGraphExecDestroy(graphs[i]));
+    }
+    return seconds;
 }
 
 // Single calls on the host's clock: launch, wait, and between calls idle for an exponentially distributed while.
@@ -172,7 +210,7 @@ static std::vector<double> host(
             }
         if (!perturbations.empty()) write_now(perturbations[i]);
         const double start = now();
-        for (auto& node : plans.at(sets[i])) launch(node, stream);
+        for (auto& node : slots[0].plans.at(sets[i])) launch(node, stream);
         CHECK(cuStreamSynchronize(stream));
         seconds.push_back(now() - start);
     }
@@ -187,7 +225,7 @@ static bool receive(int socket, Command& command, int files[2]) {
     message.msg_control = control, message.msg_controllen = sizeof control;
     if (recvmsg(socket, &message, MSG_WAITALL) != sizeof command) return false;
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header && header->cmsg_type == SCM_RIGHTS) memcpy(files, CMSG_DATA(header), 2 * sizeof(int));
+    if (header && header->cmsg_type == SCM_RIGHTS) memcpy(files, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
     return true;
 }
 
@@ -237,6 +275,7 @@ int main(int count, char** argument) {
                 const auto perturbations = receive<Perturbation>(socket, command.perturbed ? command.count : 0);
                 if (command.what == LOAD) load(command, files[0], files[1]);
                 else if (command.what == RUN) run(sets, perturbations, reply);
+                else if (command.what == TURNS) seconds = turns(sets);
                 else seconds = host(command, sets, perturbations);
             }
         } catch (const DriverError& error) {

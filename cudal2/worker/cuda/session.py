@@ -30,8 +30,10 @@ from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
-LOAD, RUN, HOST = 1, 2, 3
-COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIxxxxQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
+LOAD, RUN, HOST, TURNS = 1, 2, 3, 4
+SECOND = 1 << 31
+"""Marks the number of a set whose plan is that of the second slot."""
+COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
 SPARES = 4
@@ -154,12 +156,22 @@ class Runner:
     def load(self, packed: bytes, memory: int, nbytes: int) -> None:
         """Map the buffers behind the file descriptor `memory` and load the packed plans. Raises CandidateFailed."""
         self.wait_ready()
+        self._load(packed, 0, nbytes, memory)
+
+    def load_second(self, packed: bytes) -> None:
+        """Load packed plans beside the first, on the same buffers, in place of what was beside them before.
+
+        Raises CandidateFailed.
+        """
+        self._load(packed, 1, 0)
+
+    def _load(self, packed: bytes, slot: int, nbytes: int, *memory: int) -> None:
         file = os.memfd_create("plans")
         try:
             with os.fdopen(os.dup(file), "wb") as out:
                 out.write(packed)
-            command = COMMAND.pack(LOAD, 0, 0, nbytes, 0, 0.0)
-            rights = array.array("i", [memory, file])
+            command = COMMAND.pack(LOAD, 0, 0, slot, nbytes, 0, 0.0)
+            rights = array.array("i", [file, *memory])
             self._socket.sendmsg([command], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except BrokenPipeError as error:
             raise HarnessFault("the runner ended before it was used", "Try again") from error
@@ -172,9 +184,17 @@ class Runner:
 
         A perturbation for each of the sets is written just before its plan.
         """
-        self._send(COMMAND.pack(RUN, len(sets), bool(perturbations), 0, 0, 0.0), sets, perturbations)
+        self._send(COMMAND.pack(RUN, len(sets), bool(perturbations), 0, 0, 0, 0.0), sets, perturbations)
         device_seconds, host_seconds, _ = self._receive()
         return device_seconds, host_seconds
+
+    def turns(self, turns: Sequence[tuple[int, Sequence[int]]]) -> list[float]:
+        """Replay (slot, sets) after (slot, sets) without a pause, neighbours of different slots; seconds of each turn
+        on the device's clock. Slots are 0 and 1.
+        """
+        calls = [number | SECOND * slot for slot, sets in turns for number in sets]
+        self._send(COMMAND.pack(TURNS, len(calls), 0, 0, 0, 0, 0.0), calls, ())
+        return list(array.array("d", self._receive()[2]))
 
     def host(self, sets: Sequence[int], gap: float, perturbations: Sequence[Perturbation] = ()) -> list[float]:
         """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean.
@@ -182,7 +202,7 @@ class Runner:
         A perturbation for each of the sets is written just before its call, outside its time.
         """
         self._send(
-            COMMAND.pack(HOST, len(sets), bool(perturbations), 0, secrets.randbits(63), gap), sets, perturbations
+            COMMAND.pack(HOST, len(sets), bool(perturbations), 0, 0, secrets.randbits(63), gap), sets, perturbations
         )
         return list(array.array("d", self._receive()[2]))
 
@@ -208,7 +228,9 @@ class Runner:
         while len(data) < size:
             if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise CandidateFailed(Status.TIMEOUT, "did not finish in time")
-            part = self._socket.recv(size - len(data))
+            part = b""
+            with suppress(ConnectionResetError):
+                part = self._socket.recv(size - len(data))
             if not part:
                 raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended without a reply")
             data += part

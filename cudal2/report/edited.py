@@ -1,0 +1,30 @@
+"""The moved instructions of an edited kernel, read off what its source compiles to."""
+
+from pathlib import Path
+
+from cudal2.config import WorkerConfig
+from cudal2.records import Edit, HarnessFault, Status
+from cudal2.target import find
+from cudal2.worker.cache import Cache
+from cudal2.worker.sandbox import jail
+
+
+def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:
+    """The compiler's schedule and the edited one side by side; empty where this machine cannot compile the source as
+    the edit's was, or cannot read what came of it.
+    """
+    from cudal2.sass import moved as sass
+    from cudal2.sass.listing import read
+    from cudal2.worker.cuda.compile import build, cubin
+
+    if find(target).kind != "cuda":
+        return ""
+    try:
+        kind = jail.choose(config.jail)
+        made = build.build(source, find(target), Cache(Path(config.cache).expanduser()), kind, config.compile_seconds)
+        if made.status is not Status.OK:
+            return ""
+        cubin.apply(made.cubin, edit)
+        return sass.text(read(made.cubin, edit.kernel, kind), edit)
+    except (HarnessFault, ValueError):
+        return ""

@@ -1,0 +1,110 @@
+"""Is an edit harmless? It is replayed on the compiler's listing, which knows who stood before whom, and held to rules.
+
+What a listing of the edited cubin alone would not tell: an instruction that has passed another one looks as if it had
+always stood there.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import msgspec
+
+from cudal2.records import Control, Edit
+from cudal2.sass import encoding
+from cudal2.sass.dependence import Violation, violations
+from cudal2.sass.listing import Listing, read
+from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.sandbox import jail
+
+
+def replayed(listing: Listing, edit: Edit) -> Listing:
+    """The listing after the moves of an edit of its kernel, which `cubin.apply` accepts."""
+    those = list(listing.instructions)
+    for move in edit.moves:
+        if isinstance(move, Control):
+            word = cubin.with_field(those[move.position].word, move.field, move.value)
+            new = msgspec.structs.replace(those[move.position], word=word, controls=encoding.decode(word))
+            those[move.position] = new
+        else:
+            those.insert(move.end, those.pop(move.start))
+    return Listing(listing.kernel, listing.architecture, tuple(those))
+
+
+class Legality:
+    """Says of edits of one cubin why they are not harmless; a `Legal` for `worker.cuda.editing.EditBench`.
+
+    Each takes 0.05 to 0.2 s of a processor: with `jobs`, several are looked at side by side, in processes that import
+    the main module as `multiprocessing` does. A context manager.
+    """
+
+    def __init__(self, code: bytes, kind: jail.Kind, jobs: int = 1) -> None:
+        self._code, self._kind, self._jobs = code, kind, jobs
+        self._listings: dict[str, Listing] = {}
+        self._excused: dict[str, set[tuple[str, int, int]]] = {}
+        """Rules that the compiler itself breaks: there is something that they do not know."""
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "Legality":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def listing(self, kernel: str) -> Listing:
+        """The compiler's schedule of a kernel. Raises Unlisted, HarnessFault."""
+        if kernel not in self._listings:
+            self._listings[kernel] = read(self._code, kernel, self._kind)
+        return self._listings[kernel]
+
+    def __call__(self, edits: Sequence[Edit]) -> Iterator[str]:
+        """For each of them why it is not harmless, empty where it is. Raises Unlisted where nothing can be told."""
+        if self._jobs < 2 or len(edits) < 2:
+            return (self.why_not(edit) for edit in edits)
+        if self._pool is None:
+            for edit in edits:
+                self.listing(edit.kernel)
+            given = (self._code, self._kind, self._listings)
+            self._pool = ProcessPoolExecutor(self._jobs, get_context("spawn"), _begin, given)
+        return self._pool.map(_why_not, edits)
+
+    def why_not(self, edit: Edit) -> str:
+        """The first rule that an edit breaks, or why it does not fit; empty where it is harmless."""
+        try:
+            start, size = cubin.code_of(self._code, edit.kernel)
+            edited = cubin.apply(self._code, edit)[start : start + size]
+        except cubin.EditRefused as refused:
+            return str(refused)
+        compiled = self.listing(edit.kernel)
+        found = replayed(compiled, edit)
+        assert b"".join(one.word for one in found.instructions) == edited
+        if edit.kernel not in self._excused:
+            self._excused[edit.kernel] = {_pair(compiled, one) for one in violations(compiled)}
+        broken = (one for one in violations(found) if _pair(found, one) not in self._excused[edit.kernel])
+        return next((f"{one.rule} at {one.position}: {one.why}" for one in broken), "")
+
+
+def _pair(listing: Listing, one: Violation) -> tuple[str, int, int]:
+    """A broken rule, and which two instructions break it, wherever they stand now."""
+    those = listing.instructions
+    return one.rule, those[one.position].origin, those[one.earlier].origin
+
+
+_here: Legality
+
+
+def _begin(code: bytes, kind: jail.Kind, listings: dict[str, Listing]) -> None:
+    """In a process of the pool, once."""
+    global _here
+    _here = Legality(code, kind)
+    _here._listings = listings
+
+
+def _why_not(edit: Edit) -> str:
+    return _here.why_not(edit)

@@ -1,0 +1,115 @@
+"""A runner that holds a kernel, its parent, and beside it one edited kernel after the other, on the sets of one arena.
+
+An edit only moves instructions, so it must give what the parent gives on the same inputs, bit for bit, at every launch.
+What the parent gives is kept where only the referee maps it; so are the inputs and the patterns around them.
+"""
+
+import secrets
+
+import torch
+
+from cudal2.records import Status
+from cudal2.worker import inputs, verify
+from cudal2.worker.cuda import plan
+from cudal2.worker.cuda.checking import check_calls
+from cudal2.worker.cuda.memory import SharedMemory
+from cudal2.worker.cuda.pairing import TimingContext
+from cudal2.worker.cuda.session import Runner
+from cudal2.worker.outcome import CandidateFailed, Outcome, raise_finding
+
+PARENT, EDITED = 0, 1
+"""The runner's slots."""
+
+
+class Beside:
+    """Takes the runner, which has seen no kernel, and loads the parent. Every method may raise CandidateFailed."""
+
+    def __init__(self, runner: Runner, memory: SharedMemory, context: TimingContext, parent: plan.CudaLaunchable):
+        self.context, self.arena, self.runner = context, context.arena, runner
+        self.workspace = -(-parent.recording.workspace // 2) * 2
+        self.exact = False
+        """Whether the parent gives the same bits each time, so that an edit has to as well."""
+        self._inputs = -1
+        self._packed = plan.pack(parent.recording, parent.cubin, self.arena.buffers.workspace)
+        runner.load(self._packed, memory.fd, self.arena.buffers.bytes)
+
+    def verify(self) -> tuple[Outcome, float]:
+        """The parent held to the ordinary checks, and seconds of its fastest call."""
+        return check_calls(self.runner.run, self.arena, self.workspace, self.context.rounding)
+
+    def load(self, code: bytes) -> None:
+        """Have an edited cubin beside the parent, in place of the one before it."""
+        self.runner.load_second(plan.with_cubin(self._packed, code))
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the inputs are still those of the last `renew`."""
+        return self._inputs == self.arena.inputs_given
+
+    def renew(self) -> None:
+        """Fresh inputs in every set, everything around them whole, and what the parent alone makes of them."""
+        self.arena.restore()
+        self.arena.fill(slice(None))
+        self._run_parent()
+        self.context.check_one(int(self.context.rng.integers(self.arena.buffers.sets)))
+        self.arena.reference.copy_(self.arena.c)
+        raise_finding(verify.check_values(self.arena.reference))
+        self.arena.poison(self.workspace)
+        self._inputs = self.arena.inputs_given
+
+    def repeat(self) -> bool:
+        """Whether the parent gives the same bits for every set once more. Comes after `renew`."""
+        self._run_parent()
+        same = torch.equal(self._bits(self.arena.c), self._bits(self.arena.reference))
+        self.arena.poison(self.workspace)
+        return same
+
+    def pair(self, first: int, count: int) -> tuple[float, float]:
+        """`count` calls of either kernel on the sets from `first` on, in random order; seconds a call of the edited one
+        and of the parent. Which of them goes first, and on which of the sets, is drawn.
+        """
+        window = slice(first, first + 2 * count)
+        order = self.context.order(window)
+        leader = secrets.randbelow(2)
+        self.arena.settle()
+        seconds = self.runner.turns([(leader, order[:count]), (1 - leader, order[count:])])
+        sets = {leader: order[:count], 1 - leader: order[count:]}
+        self._compare(window, sets[EDITED])
+        inputs.poison(self.arena.c[window])
+        return seconds[1 - leader] / count, seconds[leader] / count
+
+    def check(self) -> None:
+        """All that an edited kernel may have spoilt beside the outputs that were compared."""
+        self.context.check(slice(0, 0), self.workspace)
+
+    def close(self) -> None:
+        self.runner.close()
+
+    def _run_parent(self) -> None:
+        """The parent on every set, in random order, with all that it writes poisoned before and looked at after."""
+        every = slice(0, self.arena.buffers.sets)
+        self.arena.poison(self.workspace)
+        self.arena.settle()
+        self.runner.turns([(PARENT, self.context.order(every))])
+        self.context.check(every, self.workspace)
+
+    def _compare(self, window: slice, edited: list[int]) -> None:
+        found, expected = self.arena.c[window], self.arena.reference[window]
+        if not self.exact:
+            raise_finding(verify.check_timed(found, expected, self.arena.problem, self.context.rounding))
+            return
+        if torch.equal(self._bits(found), self._bits(expected)):
+            return
+        differing = (found.view(torch.int16) != expected.view(torch.int16)).flatten(1).sum(1).tolist()
+        counts = {window.start + place: count for place, count in enumerate(differing) if count}
+        number, count = next((item for item in counts.items() if item[0] in edited), (-1, 0))
+        if not count:
+            self.context.check(window, self.workspace)
+            raise CandidateFailed(Status.OUT_OF_BOUNDS, "beside it the unedited kernel gives other results than alone")
+        said = f"{count} of {found[0].numel()} elements of a call differ from the unedited kernel's"
+        broken = verify.check_values(self.arena.c[number])
+        raise CandidateFailed(Status.WRONG, f"{said}; {broken[1]}" if broken else said)
+
+    @staticmethod
+    def _bits(matrices: torch.Tensor) -> torch.Tensor:
+        return matrices.view(torch.int64)  # four elements at once

@@ -1,0 +1,237 @@
+"""How fast is an edited kernel beside the unedited one? Many edits a second of one parent, on one problem, on one GPU.
+
+Nothing is compiled, and one runner serves many edits of its parent; what an edit could spoil is looked at before the
+next is believed, and after any fault a fresh runner takes over. Edits are for whoever has proved them harmless: what
+proves it is handed in, for this half of the program knows nothing of what instructions mean.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+import msgspec
+import numpy as np
+import torch
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import Problem
+from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
+from cudal2.worker import looks, measurement, timing
+from cudal2.worker.cuda import plan
+from cudal2.worker.cuda.backend import CudaBackend
+from cudal2.worker.cuda.bench import SUSPECT, ProblemContext
+from cudal2.worker.cuda.beside import Beside
+from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.cuda.pairing import TimingContext
+from cudal2.worker.exclusive import device
+from cudal2.worker.outcome import CandidateFailed, Outcome
+from cudal2.worker.worker import Worker
+
+Legal = Callable[[Sequence[Edit]], Iterable[str]]
+"""For each edit why it is not harmless, empty where it is; asked ahead, while others are measured."""
+
+SLOWER = 0.99
+"""A speedup that is surely below this is not measured any better."""
+EDITS_AN_INPUT = 16
+"""After so many edits the inputs are fresh."""
+MOST_CALLS = 256
+"""Calls of a turn at most: what is short is repeated in more pairs instead, each of which is compared."""
+SECONDS = 5.0
+"""Wall time that one pair may take before it is thought to hang; an honest one takes milliseconds."""
+
+
+class EditBench:
+    """Judges edits of `parent`, which a worker has built, on `problem`. A context manager.
+
+    `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. `effort` is how they are timed,
+    else as `quick` says. Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault
+    where the harness fails.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        parent: plan.CudaLaunchable,
+        problem: Problem,
+        legal: Legal,
+        effort: WorkerConfig | None = None,
+    ):
+        if not isinstance(worker.backend, CudaBackend):
+            raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")
+        self.parent, self.problem = parent, problem
+        self.outcome: Outcome | None = None
+        """What the ordinary checks said of the parent, once it has been looked at."""
+        self._backend, self._legal = worker.backend, legal
+        self._quick, self._thorough = effort or quick(worker.config), thorough(worker.config)
+        self._context: ProblemContext | None = None
+        self._beside: Beside | None = None
+        self._seconds, self._exact, self._first, self._judged = 0.0, False, 0, 0
+        self._rng = np.random.default_rng()
+
+    def __enter__(self) -> "EditBench":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the runner; the bench may be used again."""
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether edits have to give the parent's bits; else, as its own differ from call to call (sums in no fixed
+        order), the bounds of the ordinary timed calls have to do.
+        """
+        with self._device():
+            self._ready()
+            return self._exact
+
+    def measure(self, edits: Sequence[Edit]) -> list[Measured]:
+        """Each edit beside the parent: rejected where it does not fit or is not harmless, else what the GPU says."""
+        with self._device():
+            return [self._judge(edit, why, self._quick) for edit, why in zip(edits, self._legal(edits))]
+
+    def confirm(self, edit: Edit) -> Measured:
+        """An edit once more, in a runner that has seen no other, with more pairs."""
+        with self._device():
+            self.close()
+            (why,) = self._legal([edit])
+            return self._judge(edit, why, self._thorough)
+
+    def floor(self, thoroughly: bool = False) -> Measured:
+        """A/A: the unedited kernel beside itself, as an edit without moves would be; an honest bench finds 1.00."""
+        with self._device():
+            if thoroughly:
+                self.close()
+            return self._measure(self.parent.cubin, self._thorough if thoroughly else self._quick)
+
+    def _device(self) -> AbstractContextManager[None]:
+        return device(exclusive=True, name=self._backend.lock)
+
+    def _judge(self, edit: Edit, why: str, config: WorkerConfig) -> Measured:
+        try:
+            code = cubin.apply(self.parent.cubin, edit)
+        except cubin.EditRefused as refused:
+            return Measured(Status.REJECTED, reason=str(refused))
+        return Measured(Status.REJECTED, reason=why) if why else self._measure(code, config)
+
+    def _measure(self, code: bytes, config: WorkerConfig) -> Measured:
+        bench = self._backend.bench
+        try:
+            beside = self._ready(fresh=self._judged % EDITS_AN_INPUT == 0)
+            self._judged += 1
+            beside.load(code)
+            return self._pairs(beside, config)
+        except CandidateFailed as failed:
+            self.close()
+            if failed.status in SUSPECT:
+                bench.probe()
+            return Measured(failed.status, reason=failed.reason)
+        except (torch.AcceleratorError, torch.OutOfMemoryError) as error:
+            self.close()
+            raise HarnessFault(f"the GPU failed: {error}", "Restart; look at it with nvidia-smi") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _pairs(self, beside: Beside, config: WorkerConfig) -> Measured:
+        """Pair after pair until that is `enough`. Raises CandidateFailed."""
+        sets = beside.arena.buffers.sets
+        count = timing.calls_for(self._seconds, config.batch_ms / 1e3, min(sets // 2, MOST_CALLS))
+        edited: list[float] = []
+        parent: list[float] = []
+        started, warm_up = time.perf_counter(), True
+        while warm_up or not enough(edited, parent, config, started):
+            self._first = measurement.next_start(self._first, 2 * count, range(sets))
+            seconds = beside.pair(self._first, count)
+            self._first += 2 * count
+            if not warm_up:
+                edited.append(seconds[0])
+                parent.append(seconds[1])
+            warm_up = False
+        beside.check()
+        found = timing.summary(edited, parent, "unedited", "device", count, config)
+        floor = self._backend.device.floor(self.problem.flop, self.problem.bytes)
+        measurement.plausible(found, floor)
+        return Measured(Status.OK, found.speedup, found.low, found.high, found.pairs)
+
+    def _ready(self, fresh: bool = False) -> Beside:
+        """The parent in a runner that nothing has spoilt, beside inputs that are `fresh` where that is asked for."""
+        context = self._backend.bench.context(self.problem)
+        if context is not self._context:  # other problems took its place meanwhile
+            self.close()
+            self._context, self._first = context, 0
+        said = ""
+        for _ in range(2):
+            try:
+                if self._beside is None:
+                    self._beside = self._opened(context)
+                if fresh or not self._beside.fresh:
+                    self._beside.renew()
+                return self._beside
+            except CandidateFailed as failed:
+                self.close()
+                said = failed.reason
+        raise HarnessFault(f"the unedited kernel fails at times: {said}", "Edit one that cudal2 bench kernel passes")
+
+    def _opened(self, context: ProblemContext) -> Beside:
+        """The parent in a fresh runner; the first time it is checked as any kernel is. Raises CandidateFailed."""
+        bench = self._backend.bench
+        timed = TimingContext(context.arena, context.baseline, bench.config, self._rng, bench.device.target.rounding)
+        runner = bench.runners.take()
+        runner.seconds = bench.config.run_seconds
+        try:
+            context.arena.restore()
+            beside = Beside(runner, context.memory, timed, self.parent)
+            if self.outcome is None:
+                self._look_at_parent(beside)
+        except CandidateFailed as failed:
+            runner.close()
+            if self.outcome is not None:
+                raise
+            said = f"the unedited kernel is {failed.status}: {failed.reason}"
+            raise ValueError(f"{said}; edit one that cudal2 bench kernel passes") from failed
+        except BaseException:
+            runner.close()
+            raise
+        runner.seconds = min(SECONDS, bench.config.run_seconds)
+        beside.exact = self._exact
+        return beside
+
+    def _look_at_parent(self, beside: Beside) -> None:
+        outcome, self._seconds = beside.verify()
+        beside.renew()
+        self._exact = bool(outcome.repeatable) and beside.repeat()
+        self.outcome = outcome
+
+
+def parent_of(worker: Worker, candidate: Candidate) -> plan.CudaLaunchable:
+    """A candidate without its edit, built, gated and planned. Raises ValueError where that fails."""
+    prepared = worker.build(msgspec.structs.replace(candidate, edit=None))
+    if prepared.launchable is None:
+        raise ValueError(f"the unedited kernel is {prepared.status}: {prepared.reason}")
+    return prepared.launchable
+
+
+def quick(config: WorkerConfig) -> WorkerConfig:
+    """How a search's edits are timed: turns of a few milliseconds, as many as ±1% takes."""
+    return msgspec.structs.replace(config, batch_ms=3.0, min_pairs=7, max_pairs=25, precision=0.01)
+
+
+def thorough(config: WorkerConfig) -> WorkerConfig:
+    """How a winner is timed: to ±0.2%."""
+    return msgspec.structs.replace(config, batch_ms=3.0, min_pairs=25, max_pairs=200, precision=0.002)
+
+
+def enough(edited: list[float], parent: list[float], config: WorkerConfig, started: float) -> bool:
+    """Whether these pairs, timed since `started`, are: also where a look finds the edited kernel surely slower.
+
+    The interval of every look counts as paid for, whatever one stops at (`looks`).
+    """
+    if timing.enough(edited, parent, config, started):
+        return True
+    k = dict(looks.bands(config.min_pairs, config.max_pairs, config.confidence)).get(len(edited), 0)
+    return k > 0 and timing.speedup(edited, parent, k).high < SLOWER

@@ -1,0 +1,109 @@
+"""The runner and whoever talks to it, in earnest, over a driver without a GPU: what is loaded where, and what runs."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cudal2.contract import CUDA_CONTRACT
+from cudal2.records import HarnessFault, Status
+from cudal2.worker.cuda import plan, session
+from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.outcome import CandidateFailed
+
+SETS = 5
+RECORDING = plan.Recording(0, ((plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ()),),) * SETS)
+
+
+class Started:
+    """The runner without a jail."""
+
+    def __init__(self, kind, command, readable, fd) -> None:
+        self.process = subprocess.Popen(command, pass_fds=(fd,))
+
+    def signal(self, number) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    try:
+        include = toolchain.find().root / "include"
+    except HarnessFault as fault:
+        pytest.skip(str(fault))
+    folder, sources = tmp_path_factory.mktemp("runner"), Path(session.__file__).parent
+    files = [sources / "runner.cpp", Path(__file__).parent / "driver.cpp"]
+    flags = ["-std=c++17", "-O0", f"-I{include}", *CUDA_CONTRACT.defines(), "-o", folder / "runner"]
+    subprocess.run(["g++", *files, *flags], check=True)
+    return folder
+
+
+@pytest.fixture
+def runner(program, monkeypatch):
+    monkeypatch.setattr(session, "programs", lambda: program)
+    monkeypatch.setattr(session, "_start", Started)
+    made = session.Runner("off")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def loaded(runner):
+    memory = os.memfd_create("buffers")
+    try:
+        runner.load(packed(0.001), memory, 4096)
+    finally:
+        os.close(memory)
+    return runner
+
+
+def packed(cost: float) -> bytes:
+    return plan.pack(RECORDING, f"k {cost} \0".encode(), 0)
+
+
+def test_one_slot_is_replayed_alone(loaded) -> None:
+    device, _ = loaded.run([0, 3, 3])
+    assert device == pytest.approx(0.003)
+    assert loaded.run([4])[0] == pytest.approx(0.001)
+    assert len(loaded.host([0, 1], 0.0)) == 2
+
+
+def test_two_slots_take_turns_and_each_turn_is_timed(loaded) -> None:
+    loaded.load_second(packed(0.01))
+    assert loaded.turns([(0, [0, 1]), (1, [2, 3, 4])]) == pytest.approx([0.002, 0.03])
+    assert loaded.turns([(1, [4]), (0, [0]), (1, [1, 2])]) == pytest.approx([0.01, 0.001, 0.02])
+    assert loaded.turns([(0, range(SETS))]) == pytest.approx([0.005])
+    assert loaded.run([0])[0] == pytest.approx(0.001)
+
+
+def test_the_second_slot_is_loaded_many_times_and_no_file_stays_open(loaded) -> None:
+    loaded.load_second(packed(0.01))
+    files = len(list(Path(f"/proc/{loaded._process.process.pid}/fd").iterdir()))
+    for number in range(1, 30):
+        loaded.load_second(packed(number / 100))
+        assert loaded.turns([(1, [0]), (0, [1])]) == pytest.approx([number / 100, 0.001])
+    assert len(list(Path(f"/proc/{loaded._process.process.pid}/fd").iterdir())) == files
+
+
+def test_what_does_not_load_or_is_not_there_is_the_candidates_failure(loaded) -> None:
+    with pytest.raises(CandidateFailed) as failed:
+        loaded.load_second(plan.pack(RECORDING, b"no cubin\0", 0))
+    assert failed.value.status is Status.LAUNCH_ERROR
+    with pytest.raises(CandidateFailed):
+        loaded.turns([(0, [0])])
+
+
+def test_a_set_that_has_no_plan_is_the_harness_fault(loaded) -> None:
+    with pytest.raises(HarnessFault):
+        loaded.turns([(0, [SETS])])
+
+
+def test_another_kernels_name_is_a_plan_that_lies(loaded) -> None:
+    with pytest.raises(CandidateFailed) as failed:
+        loaded.load_second(plan.pack(RECORDING, b"other 0.1 \0", 0))
+    assert failed.value.status is Status.PLAN_ERROR
