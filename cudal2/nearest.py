@@ -1,8 +1,8 @@
 """The setting of the kernel families whose source is most like a given one: what somebody wrote, and from where.
 
 Found by coordinate descent over the knobs; the distance is what only one of two sources has of word triples and of
-neighbouring lines. It may end beside the nearest one: from nothing it finds a rendering again 99 times in 100, from the
-setting that an author wrote down more often.
+neighbouring lines. It may end beside the nearest one: from nothing it finds a rendering again 99 times in 100. From
+the setting that an author wrote down it has less far to go.
 """
 
 import difflib
