@@ -3,7 +3,8 @@
     python experiments/sass/games.py make games     # no GPU: sources of all mma.sync families
     python experiments/sass/games.py play games judge=gpu search.measurements=500 --seconds 540 -o games.json
 
-`make` writes one source for each family and problem, with the knobs known to be fast nearest to it where there are any. `play` compares the searches on each, problem by problem, until the seconds are over; the same command goes on.
+`make` writes one source for each family and problem, with the knobs known to be fast nearest to it where there are any.
+`play` compares the searches on each, until the seconds are over; the same command goes on.
 """
 
 import argparse
