@@ -1,7 +1,7 @@
 """The game as a gymnasium environment: each step is a legal move and a measurement of where it leads.
 
 Rewards are CuAsmRL's (arXiv:2501.08071), the change of speed, but as a logarithm, so that they add up to that of the
-whole way: 10 times the log-ratio of two measurements, a tenth for a percent. The best state is kept, whatever comes after.
+whole way: 10 times the log-ratio of two measurements, a tenth for a percent. The best state is always kept.
 """
 
 import math
