@@ -44,7 +44,7 @@ class SassSearchConfig(Schema, frozen=True):
     measurements: Annotated[Count, NEUTRAL] = 500
     surrogate: Annotated[int, msgspec.Meta(ge=0)] = 0
     episode: Count = 32
-    from_best: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+    from_best: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
     pretrain: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 

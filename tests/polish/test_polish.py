@@ -1,8 +1,9 @@
 """A game in a folder: what it leaves there, how it goes on, who may play; what cannot be played says what to do."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sass.planted import listing
@@ -13,7 +14,7 @@ from cudal2.polish import finish, judging, run
 from cudal2.polish.judging import Judge
 from cudal2.polish.subject import Subject
 from cudal2.problem import parse
-from cudal2.records import Edit, HarnessFault, Measured, Status, edit_from_json
+from cudal2.records import Edit, Measured, Shift, Status, edit_from_json
 from cudal2.sass.simulator import Simulated
 from cudal2.tracking import read_metrics
 
@@ -105,6 +106,43 @@ def test_what_cannot_be_played_says_what_to_do(name, content, said, tmp_path, ca
     assert said in error and error.count("\n") == 1
 
 
-def test_a_cubin_alone_has_no_gpu_to_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises((ValueError, HarnessFault)), judging.opened(SUBJECT, config(tmp_path, "judge=gpu")):
+def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Edits of legal moves are let onto it at once; what is confirmed is held to all rules."""
+    from cudal2.worker import worker
+    from cudal2.worker.cuda import editing
+
+    edit = Edit("planted", "0", (Shift(1, 2),))
+    said: list[list[str]] = []
+
+    class Bench:
+        def __init__(self, judge, parent, problem, legal) -> None:
+            self.legal = legal
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def measure(self, edits) -> list[Measured]:
+            said.append(list(self.legal(edits)))
+            return [Measured(Status.OK, 1.1, 1.0, 1.2, 7)]
+
+        def confirm(self, edit) -> Measured:
+            return self.measure([edit])[0]
+
+        def floor(self) -> Measured:
+            return Measured(Status.OK, 1.0, 1.0, 1.0, 7)
+
+    judge = SimpleNamespace(environment=SimpleNamespace(fingerprint="here"))
+    monkeypatch.setattr(worker, "Worker", lambda *_: nullcontext(judge))
+    monkeypatch.setattr(editing, "EditBench", Bench)
+    monkeypatch.setattr(editing, "parent_of", lambda *_: SimpleNamespace(cubin=b""))
+    monkeypatch.setattr(judging.Legality, "why_not", lambda self, edit: "a rule")
+    subject = Subject(b"", listing(), parse("64_64_64"), source="")
+    with judging.opened(subject, config(tmp_path, "judge=gpu")) as gpu:
+        assert gpu.measure(edit).speedup == 1.1 and gpu.environment == "here"
+        gpu.confirm(edit)
+    assert said == [[""], ["a rule"]]
+    with pytest.raises(ValueError, match="a cubin alone"), judging.opened(SUBJECT, config(tmp_path, "judge=gpu")):
         pass

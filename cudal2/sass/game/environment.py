@@ -1,7 +1,7 @@
 """The game as a gymnasium environment: each step is a legal move and a measurement of where it leads.
 
 Rewards are CuAsmRL's (arXiv:2501.08071), the change of speed, but as a logarithm, so that they add up to that of the
-whole way: 100 times the log-ratio of two measurements, about percents. The best state is kept, whatever comes after.
+whole way: 10 times the log-ratio of two measurements, a tenth for a percent. The best state is always kept.
 """
 
 import math
@@ -15,7 +15,7 @@ from cudal2.sass.game.moves import Kind, Move
 from cudal2.sass.game.observation import WIDTH, Observer
 from cudal2.sass.game.task import Task
 
-FAILED = -10.0
+FAILED = -1.0
 """The reward for a schedule that is not right; the state before it is gone back to."""
 
 
@@ -53,7 +53,7 @@ class Game(gymnasium.Env):
         measured = self._measured()
         self._steps += 1
         if measured.status is Status.OK and measured.speedup > 0:
-            reward = 100 * math.log(measured.speedup / self._speedup)
+            reward = 10 * math.log(measured.speedup / self._speedup)
             self._speedup = measured.speedup
         else:
             reward, self._play = FAILED, before

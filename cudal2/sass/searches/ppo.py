@@ -49,7 +49,7 @@ def search(task: Task) -> None:
         game,
         n_steps=STEPS,
         batch_size=STEPS,
-        n_epochs=4,
+        n_epochs=10,
         learning_rate=3e-4,
         gamma=0.99,
         gae_lambda=0.95,

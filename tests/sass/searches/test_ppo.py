@@ -30,7 +30,7 @@ def test_the_environment_keeps_its_contract() -> None:
         seen, reward, ended, truncated, info = one.step(int(legal[len(legal) // 2]))
         rewards += reward
         assert one.observation_space.contains(seen) and not ended
-    assert rewards == pytest.approx(100 * math.log(info["speedup"]))
+    assert rewards == pytest.approx(10 * math.log(info["speedup"]))
     assert one.best_speedup >= info["speedup"]
 
 
@@ -50,11 +50,11 @@ def test_the_best_is_begun_from_and_what_fails_is_taken_back() -> None:
     bad = game(fails)
     seen, _ = bad.reset()
     after, reward, *_ = bad.step(int(bad.action_masks().nonzero()[0][0]))
-    assert reward < -1 and (after == seen).all() and bad.best_speedup == 1.0
+    assert reward <= -1 and (after == seen).all() and bad.best_speedup == 1.0
 
 
 @pytest.mark.slow
 def test_ppo_finds_what_was_planted(tmp_path) -> None:
     pytest.importorskip("sb3_contrib")
-    found = play("ppo", tmp_path, 400, episode=24, seed=1)
+    found = play("ppo", tmp_path, 800, episode=24)
     assert found.best is not None and found.best.measured.speedup >= 0.95 * PLANTED
