@@ -53,7 +53,7 @@ class SassConfig(Schema, frozen=True):
     instructions in its loops is taken; `problem`, with its layout and accumulation, is what a GPU runs it on.
 
     `judge` simulator needs no GPU and says nothing about one. `floor` is how often the unedited kernel is measured
-    beside itself.
+    beside itself, as a winner is.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -64,7 +64,7 @@ class SassConfig(Schema, frozen=True):
     problem: str = "4096_4096_4096"
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
-    floor: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 5
+    floor: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 3
     search: SassSearchConfig = SassSearchConfig()
     machine: MachineConfig = MachineConfig()
     worker: WorkerConfig = WorkerConfig()

@@ -79,4 +79,4 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
                 proven.discard(edit)
                 return bench.confirm(edit)
 
-            yield Judge(measure, confirm, bench.floor, worker.environment.fingerprint)
+            yield Judge(measure, confirm, lambda: bench.floor(thoroughly=True), worker.environment.fingerprint)

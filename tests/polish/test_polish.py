@@ -131,7 +131,7 @@ def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.Monkey
         def confirm(self, edit) -> Measured:
             return self.measure([edit])[0]
 
-        def floor(self) -> Measured:
+        def floor(self, thoroughly: bool = False) -> Measured:
             return Measured(Status.OK, 1.0, 1.0, 1.0, 7)
 
     judge = SimpleNamespace(environment=SimpleNamespace(fingerprint="here"))
