@@ -27,7 +27,7 @@ FAMILIES = 3
 _WORD = re.compile(r"\w+|[^\w\s]")
 _LIST = re.compile(r"(?:%\d+, ){8}|\"\+[fr]\"\(")
 """Operands of a matrix instruction, line after line: so many that they would drown the rest."""
-_PLAN_LINE = re.compile(r"// [a-z_]+: .*")
+_PLAN_LINE = re.compile(r"// [a-z]\w*: .*")
 
 Marks = Counter[tuple[str, ...]]
 Cost = tuple[float, bool]
