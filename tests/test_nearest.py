@@ -69,4 +69,4 @@ def test_the_plan_of_every_family_is_taken_off_whole(target):
         sample = corpus.Sample(
             family.name, "tn", {knob: values[0] for knob, values in family.knobs.items()}, "int a;\n"
         )
-        assert nearest.without_plan(corpus.plan(sample) + sample.source) == sample.source
+        assert without_plan(corpus.plan(sample) + sample.source) == sample.source
