@@ -1,8 +1,9 @@
 """How many cycles one instruction must issue before another that touches the same register.
 
 The figures are read off the compiler's own schedules (`cudal2.sass.mining` made data/sass/latencies.json): the least
-distance that it ever left is enough, operations of one pipe taken together. What was hardly ever seen has no figure:
-a schedule is not blamed for it, and nothing moves that would depend on it.
+distance that it ever left is enough, operations of one pipe taken together. Operands that are read at different times
+must not share a name, or the least of one is taken for all. What was hardly ever seen has no figure: a schedule is not
+blamed for it, and nothing moves that would depend on it.
 """
 
 from collections.abc import Callable, Iterable
