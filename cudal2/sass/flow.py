@@ -16,6 +16,8 @@ from cudal2.sass.listing import Instruction, Listing
 
 HORIZON = 64
 """Cycles after which every result of known latency is there: more than twice the slowest, HMMA's."""
+SYNC = "synchronization"
+"""Stands among the registers for what BAR and its like define, and every access of memory behind them uses."""
 
 
 class Timed(NamedTuple):
@@ -39,8 +41,9 @@ class Awaited(NamedTuple):
 class Meeting(NamedTuple):
     """Two instructions that touch one register, the earlier still under way as far as the fields say.
 
-    `kind` is `raw`, `waw`, `war`, or `arm` for a wait that may come before the barrier counts. `cycles` is the least
-    distance of their issues over all paths, or None where no number of cycles is enough and a barrier has to tell.
+    `kind` is `raw`, `waw`, `war`, `arm` for a wait that may come before the barrier counts, or `sync` for an access of
+    memory that may come before the threads have met. `cycles` is the least distance of their issues over all paths, or
+    None where no number of cycles is enough and a barrier has to tell.
     """
 
     kind: str
@@ -102,6 +105,9 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
             for entry in state.writing.get(register, ()):
                 if not (variable and kind == "waw" and entry.queue == queue):
                     met.append(Meeting(kind, entry.one, one, register, None))
+    for timed in state.timed.get(SYNC, ()) if opcodes.held(one) else ():
+        if now - timed.time < HORIZON:
+            met.append(Meeting("sync", timed.one, one, SYNC, now - timed.time))
     for register in one.defines:
         for timed in state.finishing.get(register, ()):
             if now - timed.time < HORIZON:
@@ -144,6 +150,8 @@ def _issue(state: State, one: Instruction, variable: bool, queue: str) -> None:
         for register in one.uses:
             recent = (was for was in state.finishing.get(register, ()) if now - was.time < HORIZON)
             state.finishing[register] = (*recent, Timed(one, now))
+    if one.operation in opcodes.SYNCHRONIZING:
+        state.timed[SYNC] = (*(was for was in state.timed.get(SYNC, ()) if now - was.time < HORIZON), Timed(one, now))
     for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
         state.armed[barrier] = Timed(one, now)
 

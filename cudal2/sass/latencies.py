@@ -1,8 +1,9 @@
 """How many cycles one instruction must issue before another that touches the same register.
 
 The figures are read off the compiler's own schedules (`cudal2.sass.mining` made data/sass/latencies.json): the least
-distance that it ever left is enough, operations of one pipe taken together. What was hardly ever seen has no figure:
-a schedule is not blamed for it, and nothing moves that would depend on it.
+distance that it ever left is enough, operations of one pipe taken together. Operands that are read at different times
+must not share a name, or the least of one is taken for all. What was hardly ever seen has no figure: a schedule is not
+blamed for it, and nothing moves that would depend on it.
 """
 
 from collections.abc import Callable, Iterable
@@ -54,6 +55,8 @@ class Table(msgspec.Struct, frozen=True):
             return ARMING
         seen = self.distances.get(f"{kind} {earlier}", {}).get(later)
         tight = seen is not None and seen.least >= TIGHT
+        if kind == "sync":
+            return seen.cycles if seen is not None and (tight or strictly) else None
         if kind == "raw" and not strictly:
             return min(seen.cycles, _anywhere(earlier, later)) if seen is not None and tight else None
         if kind == "raw":
@@ -106,7 +109,7 @@ def table(listing: Listing) -> Table:
 def names(met: Meeting) -> tuple[str, str]:
     """What the table calls the two: what was defined or read first, and what comes to read or define it.
 
-    `R imad.WIDE+` is a result but for its first register, `HMMA/c` a source that is read later than the others.
+    `R imad.WIDE+` is a result but for its first register, `HMMA/c` a source that may be read later than the others.
     """
     one, register = met.earlier, met.register
     modifiers = [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS] if _tells(one) else []
@@ -118,9 +121,11 @@ def names(met: Meeting) -> tuple[str, str]:
 
 
 def use(one: Instruction, register: str) -> str:
-    """What a use is called in the table: `int`; `any@` for the guard, `imad/c` for an operand that is read later.
+    """What a use is called in the table: `int`; `any@` for the guard, `imad/c` for an operand that may be read later.
 
-    That is the third of an operation, an addend or accumulator, and the second of a memory instruction, its data.
+    That is the third of an operation, an addend or accumulator, and the second of a memory instruction, its data. The
+    upper half of the addend of an IMAD.WIDE is `imad/c+`: on Hopper it is read two cycles after the lower one. (Found
+    by fuzzing on an H200: as long as both had one name, lower halves came too late, and addresses were wrong.)
     """
     pipe = opcodes.pipe(one)
     if register == one.guard.lstrip("@!"):
@@ -133,7 +138,10 @@ def use(one: Instruction, register: str) -> str:
     near = [name for name, base in places.items() if f"R{base}" in one.uses and base <= number < base + wide[name]]
     exact = [name for name in near if places[name] == number] or near
     late = "b" if pipe == "memory" else "c"
-    return f"{pipe}/{late}" if exact == [late] else pipe
+    if exact != [late]:
+        return pipe
+    upper = pipe == "imad" and "WIDE" in one.opcode.split(".") and number == places["c"] + 1
+    return f"{pipe}/{late}" + "+" * upper
 
 
 def _tells(one: Instruction) -> bool:

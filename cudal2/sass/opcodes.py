@@ -36,8 +36,12 @@ TIMED = frozenset({"BAR", "MEMBAR", "MOVM"})
 INSTANT = frozenset({"USETMAXREG"})
 """Operations whose barrier ptxas lets the very next instruction wait for, one cycle later."""
 
+SYNCHRONIZING = frozenset("BAR DEPBAR ERRBAR MEMBAR UCGABAR_WAIT".split())
+"""Operations behind which memory is as other threads, or copies, have left it; not at once: see `held`."""
+_HELD = (MEMORY - CONSTANT_LOADS) | SYNCHRONIZING | frozenset("ATOMG HGMMA REDG STAS SYNCS UTMALDG UTMASTG".split())
+
 _PIPES = {
-    "int": "BMSK CS2R F2FP FMNMX FSEL FSET FSETP IABS IADD3 IMNMX ISETP LEA LOP3 MOV P2R PLOP3 PRMT R2P SEL SGXT SHF "
+    "int": "BMSK F2FP FMNMX FSEL FSET FSETP IABS IADD3 IMNMX ISETP LEA LOP3 MOV P2R PLOP3 PRMT R2P SEL SGXT SHF "
     "VABSDIFF VIADDMNMX VIMNMX",
     "imad": "IMAD VIADD",
     "float": "FADD FFMA FMUL",
@@ -109,3 +113,12 @@ def drained(one: Instruction) -> int:
 def settles(one: Instruction) -> bool:
     """Whether all that memory instructions before it read was read when it is over."""
     return one.operation in ("BAR", "MEMBAR", "UCGABAR_WAIT")
+
+
+def held(one: Instruction) -> bool:
+    """Whether it must not issue too early behind a synchronization.
+
+    A BAR.SYNC does not hold back what its own stall lets issue: found by fuzzing on an H200, where an LDSM five cycles
+    behind one read what was there before; ptxas leaves six. What computes may follow at once.
+    """
+    return one.operation in _HELD

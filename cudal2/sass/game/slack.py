@@ -13,14 +13,14 @@ import numpy as np
 
 from cudal2.sass import latencies, opcodes
 from cudal2.sass.blocks import Block, Node
-from cudal2.sass.flow import HORIZON, Meeting
+from cudal2.sass.flow import HORIZON, SYNC, Meeting
 from cudal2.sass.latencies import Table
 from cudal2.sass.listing import Instruction
 
 Place = tuple[str, str]
 """What is under way: `timed`, `finishing` or `armed`, and the register or barrier."""
 
-_PLACES = {"raw": "timed", "waw": "timed", "war": "finishing", "arm": "armed"}
+_PLACES = {"raw": "timed", "waw": "timed", "war": "finishing", "arm": "armed", "sync": "timed"}
 NEVER = 1 << 20
 """The slack of what nothing limits."""
 
@@ -56,6 +56,8 @@ def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
         for register in one.defines:
             meet("waw", register, one)
             meet("war", register, one)
+        if opcodes.held(one):
+            meet("sync", SYNC, one)
         for register in one.defines:
             if not one.guard:
                 for place in (("timed", register), ("finishing", register)):
@@ -66,6 +68,8 @@ def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
         if not variable and one.operation in opcodes.MATRIX:
             for register in one.uses:
                 under.setdefault(("finishing", register), []).append(one)
+        if one.operation in opcodes.SYNCHRONIZING:
+            under.setdefault(("timed", SYNC), []).append(one)
         for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
             under["armed", f"barrier {barrier}"] = [one]
             ends.add(("armed", f"barrier {barrier}"))
