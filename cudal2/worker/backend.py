@@ -18,6 +18,15 @@ class Launchable(msgspec.Struct, frozen=True):
     library: bytes
 
 
+class Portable(msgspec.Struct, frozen=True):
+    """What a user needs of a kernel, without any worker: a processor's shared object, or a GPU's cubin and the recipe
+    of its launches.
+    """
+
+    code: bytes
+    recipe: bytes = b""
+
+
 L = TypeVar("L", bound=Launchable)
 
 
@@ -53,6 +62,9 @@ class Backend(Protocol[L]):
 
     def measure(self, launchable: L, problem: Problem) -> Outcome:
         """Check and time what was prepared."""
+
+    def portable(self, candidate: Candidate, launchable: L) -> Portable:
+        """What is exported of a candidate that was prepared; ValueError where its host code cannot be done without."""
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         """Headers that the candidate's ABI brings beside the target's own; ValueError for an unknown ABI."""

@@ -7,6 +7,7 @@ sizes).
 """
 
 import struct
+from collections.abc import Sequence
 
 import msgspec
 
@@ -56,11 +57,15 @@ class Memset(msgspec.Struct, frozen=True, tag="memset", forbid_unknown_fields=Tr
     count: int
 
 
+Plan = tuple[Kernel | Memset, ...]
+"""What one call launches, in order."""
+
+
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The workspace asked for, in bytes, and a plan for each set of buffers; or why there is none."""
 
     workspace: int = 0
-    plans: tuple[tuple[Kernel | Memset, ...], ...] = ()
+    plans: tuple[Plan, ...] = ()
     error: str = ""
 
 
@@ -118,13 +123,18 @@ def pack(recording: Recording, cubin: bytes, workspace: int) -> bytes:
 
     `workspace` is the workspace's offset in the buffers' range, in bytes.
     """
+    return _HEAD.pack(workspace, len(cubin)) + cubin + pack_plans(recording.plans)
+
+
+def pack_plans(plans: Sequence[Plan]) -> bytes:
+    """Plans as `pack` writes them behind their cubin: the names of its kernels, then each plan's nodes."""
     names: dict[str, int] = {}
-    body = bytearray(struct.pack("<I", len(recording.plans)))
-    for plan in recording.plans:
+    body = bytearray(struct.pack("<I", len(plans)))
+    for plan in plans:
         body += struct.pack("<I", len(plan))
         for node in plan:
             body += _pack_node(node, names)
-    head = bytearray(_HEAD.pack(workspace, len(cubin)) + cubin + struct.pack("<I", len(names)))
+    head = bytearray(struct.pack("<I", len(names)))
     for name in names:
         data = name.encode()
         head += struct.pack("<I", len(data)) + data

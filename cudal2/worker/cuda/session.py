@@ -21,10 +21,11 @@ from functools import cache
 from pathlib import Path
 
 from cudal2.contract import CUDA_CONTRACT
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
+from cudal2.worker.cuda.buffers import Perturbation, Place, range_of
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
 from cudal2.worker.outcome import CandidateFailed
@@ -35,6 +36,7 @@ SECOND = 1 << 31
 """Marks the number of a set whose plan is that of the second slot."""
 COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
+PLACE = struct.Struct("=4Q")
 READY_SECONDS = 30.0
 SPARES = 4
 """Runners that wait: a context takes 0.15 s alone, and 0.75 s beside sixteen compilers."""
@@ -74,9 +76,15 @@ def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -
 
 
 def record(
-    library: bytes, buffers: BufferLayout, kind: jail.Kind, seconds: float, stream: str = "own", rehearsed: bool = False
+    library: bytes,
+    problem: Problem,
+    places: Sequence[Place],
+    kind: jail.Kind,
+    seconds: float,
+    stream: str = "own",
+    rehearsed: bool = False,
 ) -> bytes:
-    """What the planner wrote about a candidate's shared object, within `seconds`.
+    """What the planner wrote about a candidate's shared object, called at each of these places, within `seconds`.
 
     `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
     `rehearsed`: it is called once before, on the GPU, so that it can choose among its kernels by timing them.
@@ -85,12 +93,13 @@ def record(
     """
     folder = jail.job_folder()
     read, write = os.pipe()
-    p = buffers.problem
-    numbers = (write, buffers.sets, buffers.stride, buffers.a, buffers.b, buffers.c, buffers.workspace)
+    p = problem
     try:
-        kernel = folder / "kernel.so"
+        kernel, called_at = folder / "kernel.so", folder / "places"
         kernel.write_bytes(library)
-        command = [programs() / "planner", kernel, *numbers, p.m, p.n, p.k, stream, int(rehearsed)]
+        called_at.write_bytes(b"".join(PLACE.pack(*place) for place in places))
+        where = (called_at, range_of(p, places))
+        command = [programs() / "planner", kernel, write, *where, p.m, p.n, p.k, stream, int(rehearsed)]
         process = _start(kind, [str(word) for word in command], [folder], write)
         os.close(write)
         write = -1

@@ -1,6 +1,7 @@
 """From a source and an edit of it to a verdict, with the GPU's parts replaced by those of test_bench; and on a GPU."""
 
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +12,18 @@ from fake_gpu import PROBLEM
 from toolkit import needs_toolkit
 
 from cudal2.config import WorkerConfig
-from cudal2.problem import Problem
-from cudal2.records import Candidate, Edit, Shift, Status, to_json
+from cudal2.problem import Problem, parse
+from cudal2.records import Candidate, Edit, HarnessFault, Shift, Status, to_json
 from cudal2.target import find
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import backend
+from cudal2.worker.cuda import backend, plan, recipe, session
+from cudal2.worker.cuda.buffers import scattered
 from cudal2.worker.cuda.compile import cubin
-from tests.worker.cuda.test_bench import RECORDING, Runner, judge  # noqa: F401
+from tests.worker.cuda.test_bench import KERNEL, RECORDING, Runner, judge  # noqa: F401
 
+MASK = (1 << 64) - 1
 SOURCE = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
 
 
@@ -102,6 +105,40 @@ def test_the_gate_is_asked_again_about_what_an_edit_made(worker, monkeypatch) ->
     assert inspected == [cubin.apply(worker.backend._build(edited, None).cubin, edited.edit)]
 
 
+def launching(monkeypatch, parameters) -> None:
+    """Have every launcher of the worker record one kernel with these parameters, words of 8 bytes, at each place."""
+
+    def record(library, problem, places, *_):
+        plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
+        return to_json(plan.Recording(4096, plans)).encode()
+
+    monkeypatch.setattr(backend.session, "record", record)
+
+
+def judged(place) -> bool:
+    """Whether it is one of the sets' places: those are close together."""
+    return place.A < place.workspace < place.A + (1 << 30)
+
+
+def pointers(*addresses: int) -> tuple[str, ...]:
+    return tuple((address & MASK).to_bytes(8, "little").hex() for address in addresses)
+
+
+def test_what_is_exported_is_the_judged_cubin_and_a_recipe_of_its_launches(worker, monkeypatch) -> None:
+    """There is none for a launcher that uses addresses otherwise, nor for one that did otherwise where it was judged."""
+    candidate = Candidate(SOURCE, PROBLEM, worker.target.name)
+    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
+    portable = worker.portable(candidate)
+    assert portable.code == worker.build(candidate).launchable.cubin
+    assert portable.recipe[:12] == (4096).to_bytes(8, "little") + (3).to_bytes(4, "little")
+    for hostile in (lambda at: pointers(at.A >> 8), lambda at: pointers(at.A if judged(at) else at.B)):
+        launching(monkeypatch, hostile)
+        with pytest.raises(ValueError, match="parameter 0, byte"):
+            worker.portable(candidate)
+    with pytest.raises(HarnessFault, match="no longer compiles"):
+        worker.portable(msgspec.structs.replace(candidate, source="int hgemm(;"))
+
+
 @pytest.fixture(scope="module")
 def on_gpu(tmp_path_factory):
     if not torch.cuda.is_available():
@@ -140,3 +177,35 @@ def test_on_a_gpu_a_damaged_cubin_is_a_verdict_and_the_worker_goes_on(on_gpu, ki
         assert outcome.status is not Status.OK or number < 2, "hundreds of flipped bits do not matter"
         assert bool(outcome.timings) == (outcome.status is Status.OK)
     assert on_gpu.measure(whole, LARGE).status is Status.OK
+
+
+PORTABLE = sorted(
+    path.name
+    for path in (Path(__file__).parent / "kernels").glob("*.cu")
+    if path.read_text().startswith("// expect: ok\n")
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PORTABLE)
+def test_on_a_gpu_a_recipe_gives_what_a_fresh_process_records_anywhere(on_gpu, name: str) -> None:
+    """At 128 random places, byte for byte."""
+    source = (Path(__file__).parent / "kernels" / name).read_text()
+    wanted = re.search(r"^// target: (.+)$", source, re.MULTILINE)
+    if wanted and wanted.group(1) != on_gpu.target.name:
+        pytest.skip(f"compiles for {wanted.group(1)}")
+    named = re.search(r"^// problem: (.+)$", source, re.MULTILINE)
+    problem = parse(named.group(1)) if named else Problem(264, 200, 328)
+    launchable = on_gpu.build(Candidate(source, problem, on_gpu.target.name)).launchable
+    rng = random.Random(0)
+
+    def recorded(count: int):
+        places = scattered(problem, count, rng)
+        text = session.record(launchable.library, problem, places, on_gpu.backend.kind, 60)
+        return plan.decode(text, count, on_gpu.target.contract.workspace_limit), places
+
+    first, places = recorded(8)
+    made = recipe.fit(first.plans, places, first.workspace)
+    again, elsewhere = recorded(128)
+    for recording, place in zip(again.plans, elsewhere, strict=True):
+        assert recipe.applied(made, place) == recording
