@@ -8,6 +8,7 @@ otherwise (hashes an address, looks it up, packs it into other bits, leaves padd
 """
 
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
@@ -18,6 +19,8 @@ from cudal2.worker.cuda.buffers import Place
 from cudal2.worker.cuda.plan import Kernel, Memset, Plan, pack_plans
 
 WORD = 8
+MAGIC = b"cudal2\0\1"
+"""What a recipe's file begins with; the last byte is its format."""
 _MASK = (1 << 64) - 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -108,6 +111,12 @@ def pack(recipe: Recipe) -> bytes:
     head = struct.pack("<QI", recipe.workspace, len(recipe.relocations))
     moved = (struct.pack("<4I", one.node, one.parameter, one.byte, one.of) for one in recipe.relocations)
     return head + b"".join(moved) + pack_plans((recipe.nodes,))
+
+
+def seal(packed: bytes, cubin: bytes, name: str) -> bytes:
+    """A packed recipe as a file of its own, for the cubin in the file `name`: how hgemm.cpp knows both again."""
+    head = struct.pack("<I", zlib.crc32(cubin)) + struct.pack("<I", len(name)) + name.encode()
+    return MAGIC + struct.pack("<I", zlib.crc32(head + packed)) + head + packed
 
 
 def _check_tell_apart(places: Sequence[Place]) -> None:

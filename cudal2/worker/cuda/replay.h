@@ -106,27 +106,37 @@ inline Node read_node(Reader& in, const std::vector<CUfunction>& functions, CUde
     return node;
 }
 
-// The plans in a packed file: the workspace's offset, the cubin, the names of its kernels, and the plans' nodes.
+// The names of a cubin's kernels, and the nodes of plans that launch them.
+inline Plans read_plans(Reader& in, const char* cubin, CUdeviceptr workspace) {
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, cubin));
+    try {
+        std::vector<CUfunction> functions(in.take<uint32_t>());
+        for (auto& function : functions) {
+            const uint32_t length = in.take<uint32_t>();
+            const std::string name(in.bytes(length), length);
+            if (cuModuleGetFunction(&function, module, name.c_str()) != CUDA_SUCCESS)
+                throw DriverError(CUDA_ERROR_NOT_FOUND, "the plan launches a kernel that is not in the source: " + name);
+        }
+        std::vector<Plan> plans(in.take<uint32_t>());
+        for (auto& plan : plans) {
+            plan.resize(in.take<uint32_t>());
+            for (auto& node : plan) node = read_node(in, functions, workspace);
+            for (auto& node : plan)
+                for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
+        }
+        return {module, std::move(plans)};
+    } catch (...) {
+        cuModuleUnload(module);
+        throw;
+    }
+}
+
+// The plans in a runner's file: the workspace's offset and the cubin come first.
 inline Plans read_plans(Reader in) {
     const CUdeviceptr workspace = BASE + in.take<uint64_t>();
     const char* cubin = in.bytes(in.take<uint64_t>());
-    CUmodule module;
-    CHECK(cuModuleLoadData(&module, cubin));
-    std::vector<CUfunction> functions(in.take<uint32_t>());
-    for (auto& function : functions) {
-        const uint32_t length = in.take<uint32_t>();
-        const std::string name(in.bytes(length), length);
-        if (cuModuleGetFunction(&function, module, name.c_str()) != CUDA_SUCCESS)
-            throw DriverError(CUDA_ERROR_NOT_FOUND, "the plan launches a kernel that is not in the source: " + name);
-    }
-    std::vector<Plan> plans(in.take<uint32_t>());
-    for (auto& plan : plans) {
-        plan.resize(in.take<uint32_t>());
-        for (auto& node : plan) node = read_node(in, functions, workspace);
-        for (auto& node : plan)
-            for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
-    }
-    return {module, std::move(plans)};
+    return read_plans(in, cubin, workspace);
 }
 
 inline CUgraphNode add(CUgraph graph, const Node& node, const CUgraphNode* before) {
@@ -150,7 +160,7 @@ inline CUgraphNode add(CUgraph graph, const Node& node, const CUgraphNode* befor
     return added;
 }
 
-inline void launch(Node& node, CUstream stream) {
+inline void launch(const Node& node, CUstream stream) {
     if (!node.is_kernel) {
         if (node.element == 4) CHECK(cuMemsetD32Async(node.address, node.value, node.count, stream));
         else if (node.element == 2) CHECK(cuMemsetD16Async(node.address, node.value, node.count, stream));
@@ -162,7 +172,7 @@ inline void launch(Node& node, CUstream stream) {
     config.blockDimX = node.block[0], config.blockDimY = node.block[1], config.blockDimZ = node.block[2];
     config.sharedMemBytes = node.shared;
     config.hStream = stream;
-    config.attrs = node.attributes.data();
+    config.attrs = (CUlaunchAttribute*)node.attributes.data();
     config.numAttrs = node.attributes.size();
     CHECK(cuLaunchKernelEx(&config, node.function, (void**)node.pointers.data(), nullptr));
 }

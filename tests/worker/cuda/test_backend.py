@@ -125,7 +125,7 @@ def pointers(*addresses: int) -> tuple[str, ...]:
 
 
 def test_what_is_exported_is_the_judged_cubin_and_a_recipe_of_its_launches(worker, monkeypatch) -> None:
-    """There is none for a launcher that uses addresses otherwise, nor for one that did otherwise where it was judged."""
+    """There is none for a launcher that uses addresses otherwise, or that did otherwise where it was judged."""
     candidate = Candidate(SOURCE, PROBLEM, worker.target.name)
     launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
     portable = worker.portable(candidate)

@@ -1,0 +1,149 @@
+// A driver of CUDA without a GPU, for the launcher of exported kernels: device memory is the host's.
+//
+// A cubin is text, a line for each kernel: its name and its parameters' sizes. Every launch and memset is written down as
+// JSON, as plan.py has it; of a memset `offset` is the address. A kernel called "on_the_host" computes too: see Multiply.
+#include <cuda.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+struct CUfunc_st {
+    std::string name;
+    std::vector<size_t> sizes;
+    std::map<int, int> attributes;
+};
+struct CUmod_st { std::map<std::string, CUfunc_st> functions; };
+
+static std::mutex mutex;
+static std::string text;
+static thread_local CUcontext current;
+static std::atomic<int> loads, failing;
+
+extern "C" {
+// What was launched since the last time, as a JSON list in `out`; its length, or -1 where that is no room.
+long launched(char* out, long room) {
+    const std::lock_guard<std::mutex> guard(mutex);
+    const std::string list = "[" + text + "]";
+    text.clear();
+    if ((long)list.size() > room) return -1;
+    memcpy(out, list.data(), list.size());
+    return list.size();
+}
+int modules() { return loads; }
+void fail(int code) { failing = code; }
+void in_context(long context) { current = (CUcontext)context; }
+}
+
+#define DONE { return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext* context) { *context = current; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) { current = context; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) { *context = (CUcontext)(uintptr_t)(device + 1); return CUDA_SUCCESS; }
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute, CUdeviceptr) { *(int*)value = 0; return CUDA_SUCCESS; }
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) DONE
+CUresult cuGetErrorName(CUresult code, const char** name) { *name = code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "an error"; return CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule module) { delete module; return CUDA_SUCCESS; }
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+    std::istringstream lines((const char*)image);
+    *module = new CUmod_st;
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        CUfunc_st function = {};
+        words >> function.name;
+        for (size_t size; words >> size;) function.sizes.push_back(size);
+        (*module)->functions[function.name] = function;
+    }
+    ++loads;
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+    const auto found = module->functions.find(name);
+    if (found == module->functions.end()) return CUDA_ERROR_NOT_FOUND;
+    *function = &found->second;
+    return CUDA_SUCCESS;
+}
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction function) { *value = function->attributes[which]; return CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) { function->attributes[which] = value; return CUDA_SUCCESS; }
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t*, size_t* size) {
+    if (index >= function->sizes.size()) return CUDA_ERROR_INVALID_VALUE;
+    *size = function->sizes[index];
+    return CUDA_SUCCESS;
+}
+
+// The one parameter of "on_the_host". It insists on what the contract says of a workspace; then waits, fails or computes.
+struct Multiply {
+    const _Float16 *a, *b;
+    _Float16* c;
+    char* workspace;
+    int m, n, k, bytes, pause, fails;
+};
+
+static CUresult multiply(const Multiply& p) {
+    for (int i = 0; i < 16384; ++i)
+        if (p.workspace[i]) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    p.workspace[0] = 1;
+    if (p.fails) return CUDA_ERROR_LAUNCH_FAILED;
+    usleep(p.pause);
+    if (p.bytes > 16384) memset(p.workspace + 16384, 0x7e, p.bytes - 16384);
+    for (int i = 0; i < p.m; ++i)
+        for (int j = 0; j < p.n; ++j) {
+            float sum = 0;
+            for (int k = 0; k < p.k; ++k) sum += (float)p.a[i * p.k + k] * (float)p.b[j * p.k + k];
+            p.c[i * p.n + j] = (_Float16)sum;
+        }
+    p.workspace[0] = 0;
+    return CUDA_SUCCESS;
+}
+
+static std::string list(std::initializer_list<unsigned> numbers) {
+    std::string out;
+    for (unsigned number : numbers) out += (out.empty() ? "[" : ",") + std::to_string(number);
+    return out + "]";
+}
+
+static void write_down(const std::string& node) {
+    const std::lock_guard<std::mutex> guard(mutex);
+    text += (text.empty() ? "" : ",") + node;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
+    if (const int code = failing.exchange(0)) return (CUresult)code;
+    std::string cluster = "[0,0,0]", cooperative = "false", scheduling = "0", bytes;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        const auto& value = config->attrs[i].value;
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            cluster = list({value.clusterDim.x, value.clusterDim.y, value.clusterDim.z});
+        else if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = "true";
+        else scheduling = std::to_string(value.clusterSchedulingPolicyPreference);
+    }
+    for (size_t i = 0; i < function->sizes.size(); ++i) {
+        bytes += i ? ",\"" : "\"";
+        char digits[3];
+        for (size_t at = 0; at < function->sizes[i]; ++at)
+            snprintf(digits, sizeof digits, "%02x", ((unsigned char*)parameters[i])[at]), bytes += digits;
+        bytes += "\"";
+    }
+    const auto carveout = function->attributes.find(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
+    write_down("{\"type\":\"kernel\",\"name\":\"" + function->name +
+               "\",\"grid\":" + list({config->gridDimX, config->gridDimY, config->gridDimZ}) +
+               ",\"block\":" + list({config->blockDimX, config->blockDimY, config->blockDimZ}) + ",\"cluster\":" + cluster +
+               ",\"shared\":" + std::to_string(config->sharedMemBytes) + ",\"cooperative\":" + cooperative +
+               ",\"scheduling\":" + scheduling + ",\"carveout\":" +
+               std::to_string(carveout == function->attributes.end() ? -1 : carveout->second) + ",\"parameters\":[" + bytes +
+               "]}");
+    return function->name == "on_the_host" ? multiply(*(const Multiply*)parameters[0]) : CUDA_SUCCESS;
+}
+static CUresult set(CUdeviceptr address, unsigned value, int element, size_t count) {
+    write_down("{\"type\":\"memset\",\"offset\":" + std::to_string(address) + ",\"value\":" + std::to_string(value) +
+               ",\"element\":" + std::to_string(element) + ",\"count\":" + std::to_string(count) + "}");
+    return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream) { return set(address, value, 1, count); }
+CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count, CUstream) { return set(address, value, 2, count); }
+CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream) { return set(address, value, 4, count); }
