@@ -98,7 +98,7 @@ class Worker:
     def portable(self, candidate: Candidate) -> Portable:
         """What is exported of a candidate that was found to be ok.
 
-        Raises ValueError where its launches depend on its own host code, HarnessFault where it no longer compiles.
+        Raises NotPortable where its launches depend on its own host code, HarnessFault where it no longer compiles.
         """
         prepared = self.build(candidate)
         if prepared.launchable is None:

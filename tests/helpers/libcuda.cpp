@@ -25,6 +25,7 @@ static std::mutex mutex;
 static std::string text;
 static thread_local CUcontext current;
 static std::atomic<int> loads, failing;
+static std::atomic<long> last_stream;
 
 extern "C" {
 // What was launched since the last time, as a JSON list in `out`; its length, or -1 where that is no room.
@@ -36,6 +37,7 @@ long launched(char* out, long room) {
     memcpy(out, list.data(), list.size());
     return list.size();
 }
+long stream() { return last_stream; }  // that of the last launch
 int modules() { return loads; }
 void fail(int code) { failing = code; }
 void in_context(long context) { current = (CUcontext)context; }
@@ -114,6 +116,7 @@ static void write_down(const std::string& node) {
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
     if (const int code = failing.exchange(0)) return (CUresult)code;
+    last_stream = (long)config->hStream;
     std::string cluster = "[0,0,0]", cooperative = "false", scheduling = "0", bytes;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const auto& value = config->attrs[i].value;

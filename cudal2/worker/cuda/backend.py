@@ -123,16 +123,14 @@ class CudaBackend:
     def portable(self, candidate: Candidate, launchable: plan.CudaLaunchable) -> Portable:
         """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from."""
         problem = candidate.problem
-        places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom())
         try:
+            places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom())
             with self._planners:
                 found = self._record(launchable.library, problem, _adapted(candidate), places)
             made = recipe.fit(found.plans[:FITTED], places[:FITTED], found.workspace)
             recipe.check(made, found.plans[FITTED:], places[FITTED:])
             recipe.check(made, launchable.recording.plans, buffer_layout(problem).places)
-        except CandidateFailed as failed:
-            raise recipe.RecipeRefused(failed.reason) from failed
-        except plan.PlanError as error:
+        except (CandidateFailed, ValueError) as error:
             raise recipe.RecipeRefused(str(error)) from error
         return Portable(launchable.cubin, recipe.pack(made))
 

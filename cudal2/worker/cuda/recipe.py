@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from cudal2.worker.backend import NotPortable
 from cudal2.worker.cuda.buffers import Place
 from cudal2.worker.cuda.plan import Kernel, Memset, Plan, pack_plans
 
@@ -26,7 +27,7 @@ _MASK = (1 << 64) - 1
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class RecipeRefused(ValueError):
+class RecipeRefused(NotPortable):
     """What is launched depends on addresses otherwise than by an address plus a constant; the message says where."""
 
 
