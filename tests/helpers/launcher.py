@@ -29,11 +29,9 @@ def fake() -> bytes:
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic"]
 
     def make(folder: Path) -> None:
-        for path, text in texts.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+        build.lay_out(folder)
         headers = [f"-I{folder / 'include'}", f"-I{toolchain.find().root / 'include'}"]
-        files = [str(folder / "src" / name) for name in ("hgemm.cpp", "libcuda.cpp")]
+        files = [str(folder / "src/hgemm.cpp"), str(DRIVER)]
         trusted([compiler(), *flags, *headers, *files, "-o", str(folder / "fake.so")])
 
     return (artefact(f"fake-{digest(compiler_name(), *flags, *texts.values())[:16]}", make) / "fake.so").read_bytes()

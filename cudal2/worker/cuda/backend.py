@@ -13,12 +13,12 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target
-from cudal2.worker.backend import Portable, Prepared
+from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan, recipe, session
 from cudal2.worker.cuda.bench import CudaBench
-from cudal2.worker.cuda.buffers import Place, buffer_layout, scattered
+from cudal2.worker.cuda.buffers import buffer_layout, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.harness import harness
@@ -100,6 +100,12 @@ class CudaBackend:
         except CandidateFailed as failed:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
         launchable = plan.CudaLaunchable(made.library, made.cubin, recording)
+        if not {"offline", "server"}.isdisjoint(self.config.protocols):
+            try:
+                sealed = recipe.seal(self.portable(candidate, launchable).recipe, made.cubin, "")
+                launchable = msgspec.structs.replace(launchable, recipe=sealed)
+            except NotPortable as error:
+                log = f"host-timed as recorded, for it cannot be exported: {error}\n{log}"[:LOG_BYTES]
         return Prepared(Status.OK, log=log, launchable=launchable, seconds=seconds)
 
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
@@ -109,7 +115,7 @@ class CudaBackend:
         return build.build(foreign.source, *where, foreign.includes, foreign.flags)
 
     def _record(
-        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[Place] = ()
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place] = ()
     ) -> plan.Recording:
         """What the launcher does at these places, else on every set of buffers. Raises PlanError, CandidateFailed."""
         places = places or buffer_layout(problem).places
@@ -118,7 +124,7 @@ class CudaBackend:
         return plan.decode(text, len(places), self.target.contract.workspace_limit)
 
     def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
-        return self.bench.judge(launchable.recording, launchable.cubin, problem)
+        return self.bench.judge(launchable.recording, launchable.cubin, problem, launchable.recipe)
 
     def portable(self, candidate: Candidate, launchable: plan.CudaLaunchable) -> Portable:
         """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from."""

@@ -7,13 +7,12 @@ before it may have fetched ahead.
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda.plan import BASE
+from cudal2.worker.cuda.plan import BASE, Place
 
 GUARD = 1024
 """Bytes of secret pattern on either side of a matrix."""
@@ -26,15 +25,6 @@ RESERVED = 64 << 30
 
 Perturbation = tuple[int, int]
 """Where in the range, in bytes, an fp16 value is written, and its bits as an int16."""
-
-
-class Place(NamedTuple):
-    """Addresses that one call is given."""
-
-    A: int
-    B: int
-    C: int
-    workspace: int
 
 
 class BufferLayout(msgspec.Struct, frozen=True):

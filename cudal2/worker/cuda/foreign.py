@@ -18,7 +18,7 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
 from cudal2.worker.cuda import plan
-from cudal2.worker.cuda.buffers import BufferLayout, Place, buffer_layout
+from cudal2.worker.cuda.buffers import BufferLayout, buffer_layout
 from cudal2.worker.cuda.compile import cubin
 
 CUBIN, LAUNCH = "kernel.cubin", "launch.json"
@@ -88,7 +88,7 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
     return plan.Recording(launch.workspace, plans)
 
 
-def _kernel(launch: Launch, place: Place) -> plan.Kernel:
+def _kernel(launch: Launch, place: plan.Place) -> plan.Kernel:
     return plan.Kernel(
         name=launch.function,
         grid=launch.grid,

@@ -16,8 +16,7 @@ from typing import Annotated
 import msgspec
 
 from cudal2.worker.backend import NotPortable
-from cudal2.worker.cuda.buffers import Place
-from cudal2.worker.cuda.plan import Kernel, Memset, Plan, pack_plans
+from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan, pack_plans
 
 WORD = 8
 MAGIC = b"cudal2\0\1"

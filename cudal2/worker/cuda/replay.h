@@ -133,7 +133,7 @@ inline Plans read_plans(Reader& in, const char* cubin, CUdeviceptr workspace) {
 }
 
 // The plans in a runner's file: the workspace's offset and the cubin come first.
-inline Plans read_plans(Reader in) {
+inline Plans read_plans(Reader& in) {
     const CUdeviceptr workspace = BASE + in.take<uint64_t>();
     const char* cubin = in.bytes(in.take<uint64_t>());
     return read_plans(in, cubin, workspace);

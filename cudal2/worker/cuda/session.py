@@ -25,9 +25,10 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.buffers import Perturbation, Place, range_of
+from cudal2.worker.cuda.buffers import Perturbation, range_of
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
+from cudal2.worker.cuda.launcher import build as launcher
+from cudal2.worker.cuda.plan import MAX_BYTES, PLACE, Place, PlanError
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -36,7 +37,6 @@ SECOND = 1 << 31
 """Marks the number of a set whose plan is that of the second slot."""
 COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
-PLACE = struct.Struct("=4Q")
 READY_SECONDS = 30.0
 SPARES = 4
 """Runners that wait: a context takes 0.15 s alone, and 0.75 s beside sixteen compilers."""
@@ -48,14 +48,17 @@ def programs() -> Path:
     """The folder with `planner` and `runner`, compiled on first use against this machine's driver."""
     here = Path(__file__).parent
     sources = {path.name: path.read_text() for path in sorted(here.glob("*.cpp")) + sorted(here.glob("*.h"))}
+    sources |= launcher.sources()
     include = toolchain.find().root / "include"
     library = device.find().driver_library
 
     def make(folder: Path) -> None:
-        for name in ("planner", "runner"):
-            source = str(here / f"{name}.cpp")
-            flags = ["-std=c++17", "-O2", f"-I{include}", *CUDA_CONTRACT.defines()]
-            trusted([compiler(), *flags, source, library, "-ldl", "-o", str(folder / name)])
+        launcher.lay_out(folder)
+        headers = [f"-I{folder / 'include'}", f"-I{folder / 'src'}", f"-I{include}"]
+        for name, more in (("planner", []), ("runner", [str(folder / "src/hgemm.cpp")])):
+            flags = ["-std=c++17", "-O2", "-pthread", *headers, *CUDA_CONTRACT.defines()]
+            command = [compiler(), *flags, str(here / f"{name}.cpp"), *more, library, "-ldl", "-o", str(folder / name)]
+            trusted(command)
 
     return artefact(f"cuda-{digest(*sources.values(), *CUDA_CONTRACT.defines(), library)[:16]}", make)
 

@@ -15,9 +15,8 @@ from toolkit import needs_toolkit
 
 from cudal2.problem import Problem
 from cudal2.worker.cuda import recipe
-from cudal2.worker.cuda.buffers import Place
 from cudal2.worker.cuda.launcher import build
-from cudal2.worker.cuda.plan import Memset
+from cudal2.worker.cuda.plan import Memset, Place
 from cudal2.worker.cuda.recipe import Recipe, Relocation
 from tests.worker.cuda.test_recipe import PROBLEM, fitted, honest, kernel, places, words
 
@@ -231,7 +230,7 @@ def test_what_is_shipped_needs_the_driver_and_libc_alone(tmp_path) -> None:
     assert "libcuda.so.1" in needed
     assert needed <= {"libcuda.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"}
     assert sorted(said("nm", "-D", "--defined-only")) == [
-        *("cudal2_hgemm", "cudal2_hgemm_workspace", "cudal2_launch", "cudal2_load", "cudal2_message"),
+        *("cudal2_hgemm", "cudal2_hgemm_workspace", "cudal2_launch", "cudal2_load", "cudal2_message", "cudal2_prepare"),
     ]
 
 
@@ -249,9 +248,7 @@ def test_cmake_finds_it_and_a_program_links_without_a_driver(tmp_path) -> None:
     needs_toolkit()
     if not shutil.which("cmake"):
         pytest.skip("cmake is not installed")
-    for path, text in build.sources().items():
-        (tmp_path / "export" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "export" / path).write_text(text)
+    build.lay_out(tmp_path / "export")
     (tmp_path / "export" / build.LIBRARY).write_bytes(build.library())
     (tmp_path / "CMakeLists.txt").write_text(USER)
     (tmp_path / "user.c").write_text("#include <cudal2.h>\nint main(void) { return !cudal2_message(); }\n")

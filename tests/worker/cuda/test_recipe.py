@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import recipe
-from cudal2.worker.cuda.buffers import BASE, RESERVED, Place, buffer_layout, scattered
-from cudal2.worker.cuda.plan import Kernel, Memset, Plan
+from cudal2.worker.cuda.buffers import BASE, RESERVED, buffer_layout, scattered
+from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan
 from cudal2.worker.cuda.recipe import RecipeRefused, applied, check, fit
 
 PROBLEM = Problem(264, 200, 328)

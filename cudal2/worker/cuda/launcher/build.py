@@ -36,18 +36,23 @@ def sources() -> dict[str, str]:
     }
 
 
+def lay_out(folder: Path) -> None:
+    """Write the sources into a folder. Raises OSError."""
+    for path, text in sources().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
 def library() -> bytes:
     """The library, compiled on first use. Raises HarnessFault where there is no compiler or no CUDA toolkit."""
-    include, texts = toolchain.find().root / "include", sources()
-    key = digest(compiler_name(), str(include), *FLAGS, EXPORTS, *texts.values())[:16]
+    include = toolchain.find().root / "include"
+    key = digest(compiler_name(), str(include), *FLAGS, EXPORTS, *sources().values())[:16]
 
     def make(folder: Path) -> None:
         # Stands for the driver, which a machine that only compiles need not have: its functions are found at run time.
         driver = folder / "libcuda.so.1"
         trusted([compiler(), "-shared", "-Wl,-soname,libcuda.so.1", "-xc", "/dev/null", "-o", str(driver)])
-        for path, text in texts.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+        lay_out(folder)
         (folder / LIBRARY).parent.mkdir(exist_ok=True)
         (folder / "exports").write_text(EXPORTS)
         inputs = (f"-I{folder / 'include'}", f"-I{include}", str(folder / "src/hgemm.cpp"))

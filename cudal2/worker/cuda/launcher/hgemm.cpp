@@ -118,10 +118,6 @@ struct cudal2_kernel {
         in_context(current_context(a)).launch(at, (CUstream)stream);
     }
 
-private:
-    std::shared_mutex mutex;
-    std::map<CUcontext, std::unique_ptr<Recipe>> loaded;
-
     Recipe& in_context(CUcontext context) {
         {
             const std::shared_lock<std::shared_mutex> reading(mutex);
@@ -137,6 +133,10 @@ private:
         }
         return *place;
     }
+
+private:
+    std::shared_mutex mutex;
+    std::map<CUcontext, std::unique_ptr<Recipe>> loaded;
 };
 
 namespace {
@@ -224,4 +224,13 @@ EXPORTED int cudal2_load(const void* recipe, size_t recipe_bytes, const void* cu
 
 EXPORTED int cudal2_launch(cudal2_kernel* kernel, const void* A, const void* B, void* C, void* workspace, void* stream) {
     return reported([&] { kernel->launch(A, B, C, workspace, stream); });
+}
+
+EXPORTED int cudal2_prepare(cudal2_kernel* kernel) {
+    return reported([&] {
+        CUcontext context = nullptr;
+        CHECK(cuCtxGetCurrent(&context));
+        if (!context) throw Failed(CUDAL2_INVALID, "no context is current to this thread");
+        kernel->in_context(context);
+    });
 }
