@@ -1,4 +1,4 @@
-// A driver of CUDA without a GPU, for the launcher of exported kernels: device memory is the host's.
+// A driver of CUDA without a GPU, for the launcher of exported kernels and for the planner: device memory is the host's.
 //
 // A cubin is text, a line for each kernel: its name and its parameters' sizes. Every launch and memset is written down as
 // JSON, as plan.py has it; of a memset `offset` is the address. A kernel called "on_the_host" computes too: see Multiply.
@@ -19,6 +19,16 @@ struct CUfunc_st {
     std::vector<size_t> sizes;
     std::map<int, int> attributes;
 };
+struct CUgraphNode_st {
+    CUfunction function;  // null for a memset
+    CUlaunchConfig config;
+    std::vector<CUlaunchAttribute> attributes;
+    std::vector<std::vector<char>> parameters;
+    std::vector<void*> pointers;
+    CUDA_MEMSET_NODE_PARAMS memset;
+};
+struct CUgraph_st { std::vector<CUgraphNode> nodes; };
+static thread_local CUgraph capturing;
 struct CUmod_st { std::map<std::string, CUfunc_st> functions; };
 
 static std::mutex mutex;
@@ -26,6 +36,7 @@ static std::string text;
 static thread_local CUcontext current;
 static std::atomic<int> loads, failing;
 static std::atomic<long> last_stream;
+static CUdeviceptr backed;
 
 extern "C" {
 // What was launched since the last time, as a JSON list in `out`; its length, or -1 where that is no room.
@@ -70,7 +81,11 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
     *function = &found->second;
     return CUDA_SUCCESS;
 }
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction function) { *value = function->attributes[which]; return CUDA_SUCCESS; }
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction function) {
+    const auto found = function->attributes.find(which);
+    *value = found != function->attributes.end() ? found->second : which == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT ? -1 : 0;
+    return CUDA_SUCCESS;
+}
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) { function->attributes[which] = value; return CUDA_SUCCESS; }
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t*, size_t* size) {
     if (index >= function->sizes.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -114,7 +129,20 @@ static void write_down(const std::string& node) {
     text += (text.empty() ? "" : ",") + node;
 }
 
+static CUresult capture(const CUlaunchConfig& config, CUfunction function, void** parameters) {
+    auto* node = new CUgraphNode_st{function, config, {}, {}, {}, {}};
+    node->attributes.assign(config.attrs, config.attrs + config.numAttrs);
+    for (size_t i = 0; i < function->sizes.size(); ++i) {
+        const char* data = (const char*)parameters[i];
+        node->parameters.emplace_back(data, data + function->sizes[i]);
+    }
+    for (auto& parameter : node->parameters) node->pointers.push_back(parameter.data());
+    capturing->nodes.push_back(node);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
+    if (capturing) return capture(*config, function, parameters);
     if (const int code = failing.exchange(0)) return (CUresult)code;
     last_stream = (long)config->hStream;
     std::string cluster = "[0,0,0]", cooperative = "false", scheduling = "0", bytes;
@@ -142,7 +170,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
                "]}");
     return function->name == "on_the_host" ? multiply(*(const Multiply*)parameters[0]) : CUDA_SUCCESS;
 }
-static CUresult set(CUdeviceptr address, unsigned value, int element, size_t count) {
+static CUresult set(CUdeviceptr address, unsigned value, unsigned element, size_t count) {
+    if (capturing) {
+        capturing->nodes.push_back(new CUgraphNode_st{nullptr, {}, {}, {}, {}, {address, 0, value, element, count, 1}});
+        return CUDA_SUCCESS;
+    }
     write_down("{\"type\":\"memset\",\"offset\":" + std::to_string(address) + ",\"value\":" + std::to_string(value) +
                ",\"element\":" + std::to_string(element) + ",\"count\":" + std::to_string(count) + "}");
     return CUDA_SUCCESS;
@@ -150,3 +182,44 @@ static CUresult set(CUdeviceptr address, unsigned value, int element, size_t cou
 CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream) { return set(address, value, 1, count); }
 CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count, CUstream) { return set(address, value, 2, count); }
 CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream) { return set(address, value, 4, count); }
+
+// The rest is for the planner.
+CUresult cuInit(unsigned) DONE
+CUresult cuDeviceGet(CUdevice*, int) DONE
+CUresult cuMemAddressReserve(CUdeviceptr* base, size_t, size_t, CUdeviceptr hint, unsigned long long) { *base = hint; return CUDA_SUCCESS; }
+CUresult cuMemCreate(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long) DONE
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t, CUmemGenericAllocationHandle, unsigned long long) { backed = address + size; return CUDA_SUCCESS; }
+CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc*, size_t) { return address + size <= backed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+CUresult cuCtxSynchronize() DONE
+CUresult cuStreamCreate(CUstream* stream, unsigned) { *stream = (CUstream)1; return CUDA_SUCCESS; }
+CUresult cuStreamBeginCapture(CUstream, CUstreamCaptureMode) { capturing = new CUgraph_st; return CUDA_SUCCESS; }
+CUresult cuStreamEndCapture(CUstream, CUgraph* graph) { *graph = capturing; capturing = nullptr; return CUDA_SUCCESS; }
+CUresult cuGraphDestroy(CUgraph graph) { delete graph; return CUDA_SUCCESS; }
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
+    for (size_t i = 0; nodes && i < *count; ++i) nodes[i] = graph->nodes[*count - 1 - i];  // in any order
+    *count = graph->nodes.size();
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+    for (size_t i = 0; from && i < *count; ++i) from[i] = graph->nodes[i], to[i] = graph->nodes[i + 1], data[i] = {};
+    *count = graph->nodes.size() - 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+    *type = node->function ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_MEMSET;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* p) { *p = node->memset; return CUDA_SUCCESS; }
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p) {
+    const auto& c = node->config;
+    *p = {node->function, c.gridDimX, c.gridDimY, c.gridDimZ, c.blockDimX, c.blockDimY, c.blockDimZ, c.sharedMemBytes,
+          node->pointers.data(), nullptr, nullptr, nullptr};
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
+    for (const auto& one : node->attributes)
+        if (one.id == id) *value = one.value;
+    return CUDA_SUCCESS;
+}
+CUresult cuKernelGetFunction(CUfunction*, CUkernel) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuFuncGetName(const char** name, CUfunction function) { *name = function->name.c_str(); return CUDA_SUCCESS; }
