@@ -4,7 +4,7 @@ Plans of one call, recorded at several places, tell which bytes of the kernels' 
 object file, such an 8-byte word is relocated: its value is the address of A, B, C or the workspace plus a constant,
 which stands in the word itself. Pointers are such words, and so are the first eight bytes of a tensor map of fp16
 matrices. All other bytes, and everything else about a launch, must be the same at every place. A launcher that does
-otherwise (hashes an address, looks it up, packs it into other bits, leaves padding unset) is refused.
+otherwise (hashes an address, looks it up, packs it into other bits) is refused.
 """
 
 import struct
