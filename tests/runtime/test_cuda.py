@@ -178,6 +178,7 @@ def test_a_recipe_of_another_cubin_is_named(folder, gpu, tmp_path):
         load(copy)
 
 
+@pytest.mark.slow
 def test_without_a_driver_the_library_is_not_loaded_and_says_so(folder, gpu, tmp_path):
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver")

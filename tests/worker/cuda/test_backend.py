@@ -66,7 +66,27 @@ def test_an_edit_without_moves_is_judged_as_its_source(worker) -> None:
     assert worker.evaluate(edited).cached
 
 
-def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker) -> None:
+def launching(monkeypatch, parameters) -> None:
+    """Have every launcher of the worker record one kernel with these parameters, words of 8 bytes, at each place."""
+
+    def record(library, problem, places, *_):
+        plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
+        return to_json(plan.Recording(4096, plans)).encode()
+
+    monkeypatch.setattr(backend.session, "record", record)
+
+
+def judged(place) -> bool:
+    """Whether it is one of the sets' places: those are close together."""
+    return place.A < place.workspace < place.A + (1 << 30)
+
+
+def pointers(*addresses: int) -> tuple[str, ...]:
+    return tuple((address & MASK).to_bytes(8, "little").hex() for address in addresses)
+
+
+def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker, monkeypatch) -> None:
+    """With a recipe of its launches; there is none for a launcher that uses addresses otherwise, or that did there."""
     edited = of(worker, PROBLEM, Shift(5, 6))
     plain = worker.build(msgspec.structs.replace(edited, edit=None)).launchable
     launchable = worker.build(edited).launchable
@@ -75,6 +95,23 @@ def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker) -> None:
     assert launchable.cubin in worker.loaded[-1] and plain.cubin not in worker.loaded[-1]
     assert launchable.cubin in launchable.library and plain.cubin not in launchable.library
     assert worker.libraries[-1] == launchable.library
+    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
+    portable = worker.portable(edited)
+    assert portable.code == launchable.cubin
+    assert portable.recipe[:12] == (4096).to_bytes(8, "little") + (3).to_bytes(4, "little")
+    hosts = msgspec.structs.replace(worker.backend.config, protocols=("device", "offline"))
+    monkeypatch.setattr(worker.backend, "config", hosts)
+    timed = worker.build(edited).launchable
+    assert timed.recipe.endswith(portable.recipe) and not launchable.recipe
+    worker.measure(msgspec.structs.replace(timed, recording=RECORDING), PROBLEM)
+    assert timed.recipe in worker.loaded[-1]
+    for hostile in (lambda at: pointers(at.A >> 8), lambda at: pointers(at.A if judged(at) else at.B)):
+        launching(monkeypatch, hostile)
+        with pytest.raises(ValueError, match="parameter 0, byte"):
+            worker.portable(edited)
+        assert not worker.build(edited).launchable.recipe and "host-timed as recorded" in worker.build(edited).log
+    with pytest.raises(HarnessFault, match="no longer compiles"):
+        worker.portable(msgspec.structs.replace(edited, source="int hgemm(;"))
 
 
 def test_an_edit_that_does_not_fit_is_rejected_before_anything_runs(worker) -> None:
@@ -103,40 +140,6 @@ def test_the_gate_is_asked_again_about_what_an_edit_made(worker, monkeypatch) ->
     verdict = worker.evaluate(edited)
     assert verdict.status is Status.REJECTED and "clock_read" in verdict.reason
     assert inspected == [cubin.apply(worker.backend._build(edited, None).cubin, edited.edit)]
-
-
-def launching(monkeypatch, parameters) -> None:
-    """Have every launcher of the worker record one kernel with these parameters, words of 8 bytes, at each place."""
-
-    def record(library, problem, places, *_):
-        plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
-        return to_json(plan.Recording(4096, plans)).encode()
-
-    monkeypatch.setattr(backend.session, "record", record)
-
-
-def judged(place) -> bool:
-    """Whether it is one of the sets' places: those are close together."""
-    return place.A < place.workspace < place.A + (1 << 30)
-
-
-def pointers(*addresses: int) -> tuple[str, ...]:
-    return tuple((address & MASK).to_bytes(8, "little").hex() for address in addresses)
-
-
-def test_what_is_exported_is_the_judged_cubin_and_a_recipe_of_its_launches(worker, monkeypatch) -> None:
-    """There is none for a launcher that uses addresses otherwise, or that did otherwise where it was judged."""
-    candidate = Candidate(SOURCE, PROBLEM, worker.target.name)
-    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
-    portable = worker.portable(candidate)
-    assert portable.code == worker.build(candidate).launchable.cubin
-    assert portable.recipe[:12] == (4096).to_bytes(8, "little") + (3).to_bytes(4, "little")
-    for hostile in (lambda at: pointers(at.A >> 8), lambda at: pointers(at.A if judged(at) else at.B)):
-        launching(monkeypatch, hostile)
-        with pytest.raises(ValueError, match="parameter 0, byte"):
-            worker.portable(candidate)
-    with pytest.raises(HarnessFault, match="no longer compiles"):
-        worker.portable(msgspec.structs.replace(candidate, source="int hgemm(;"))
 
 
 @pytest.fixture(scope="module")

@@ -217,6 +217,7 @@ def test_the_header_is_plain_c(tmp_path) -> None:
     assert "@" not in (tmp_path / "cudal2.h").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_shipped_needs_the_driver_and_libc_alone(tmp_path) -> None:
     needs_toolkit()
     file = tmp_path / "libcudal2.so"

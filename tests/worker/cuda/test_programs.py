@@ -14,7 +14,7 @@ from cudal2.worker.cuda.launcher import build
 SOURCES = Path(session.__file__).parent
 
 
-@pytest.mark.parametrize("name", ["planner", "runner", "hgemm"])
+@pytest.mark.parametrize("name", ["planner", "runner", pytest.param("hgemm", marks=pytest.mark.slow)])
 def test_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
     try:
         include = toolchain.find().root / "include"
