@@ -185,8 +185,10 @@ def test_on_a_gpu_a_damaged_cubin_is_a_verdict_and_the_worker_goes_on(on_gpu, ki
 PORTABLE = sorted(
     path.name
     for path in (Path(__file__).parent / "kernels").glob("*.cu")
-    if path.read_text().startswith("// expect: ok\n")
+    if path.read_text().startswith("// expect: ok\n") and "// below: " not in path.read_text()
 )
+STATEFUL = "slow_in_first_sets.cu", "fetches_ahead.cu"
+"""Right wherever they are recorded, but what they launch depends on the calls before."""
 
 
 @pytest.mark.gpu
@@ -212,3 +214,11 @@ def test_on_a_gpu_a_recipe_gives_what_a_fresh_process_records_anywhere(on_gpu, n
     again, elsewhere = recorded(128)
     for recording, place in zip(again.plans, elsewhere, strict=True):
         assert recipe.applied(made, place) == recording
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", STATEFUL)
+def test_on_a_gpu_a_launcher_with_a_memory_is_refused_by_name(on_gpu, name: str) -> None:
+    source = (Path(__file__).parent / "kernels" / name).read_text()
+    with pytest.raises(ValueError, match=r"multiply.*parameter 6, byte"):
+        on_gpu.portable(Candidate(source, Problem(264, 200, 328), on_gpu.target.name))
