@@ -158,6 +158,12 @@ def test_a_recipe_that_lies_with_a_right_checksum_reaches_nowhere(library) -> No
         code, handle, _ = load(library, recipe.seal(packed[:size], cubin, "k"), cubin)
         assert code == 0 and launch(library, handle, place) == FAILED
     assert launched(library) == ()
+    for at in range(8, len(packed) - 3):
+        many = packed[:at] + b"\xff\xff\xff\x7f" + packed[at + 4 :]  # where it is a count, of more than there is memory
+        code, handle, _ = load(library, recipe.seal(many, cubin, "k"), cubin)
+        assert code == 0
+        launch(library, handle, place)
+    launched(library)
 
 
 def call(library: ctypes.CDLL, problem: Problem, place: Place, workspace: int) -> int:

@@ -15,7 +15,7 @@ public:
             uint32_t node, parameter, byte, of;
         };
         std::vector<Relocation> relocations;
-        for (uint32_t left = in.take<uint32_t>(); left; --left) relocations.push_back(in.take<Relocation>());
+        for (uint32_t left = in.count(); left; --left) relocations.push_back(in.take<Relocation>());
         plans = read_plans(in, cubin, 0);
         if (plans.plans.size() != 1) throw std::runtime_error("a recipe holds one plan");
         for (const auto& one : relocations) {
