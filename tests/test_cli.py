@@ -6,13 +6,14 @@ import sys
 
 import fakes
 import pytest
+from msgspec import to_builtins
 
 from cudal2 import bench, cli
 from cudal2.config import TrainConfig, load
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Edit, HarnessFault, Shift, to_json
+from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
-from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import record
 
 
@@ -90,11 +91,15 @@ def test_bench_kernel_for_people_names_status_and_figures(source, capsys):
     assert "256_256_256_tn_f32" in printed and "ok" in printed and "2.000" in printed
 
 
-def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys):
+def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys, monkeypatch):
     edit, file = Edit("multiply", "ab" * 32, (Shift(3, 4),)), tmp_path / "edit.json"
     file.write_text(to_json(edit))
+    beside = to_builtins(Measured(Status.OK, 1.25, 1.24, 1.26, 25))
+    monkeypatch.setattr("cudal2.worker.cuda.editing.parent_of", lambda *_: None)
+    monkeypatch.setattr(bench, "_beside", lambda *_: {"beside": beside})
     assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 0
-    assert FakeWorker.asked[1].edit == edit and edit.name in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert FakeWorker.asked[1].edit == edit and edit.name in printed and "1.250" in printed
     file.write_text('{"kernel": "multiply"}')
     assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 2
     assert "sha256" in capsys.readouterr().err

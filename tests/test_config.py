@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from cudal2.assets import asset
-from cudal2.config import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig, identity, load
+from cudal2.config import BenchConfig, EvalConfig, SassConfig, SearchConfig, SftConfig, TrainConfig, identity, load
 from cudal2.target import targets
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
-from cudal2.train.callbacks import read_metrics
 
 CONF = asset("conf")
 SCHEMAS = {
@@ -19,6 +19,7 @@ SCHEMAS = {
     "eval": EvalConfig,
     "bench": BenchConfig,
     "search": SearchConfig,
+    "sass": SassConfig,
 }
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from cudal2 import cli, source
 from cudal2.archive import Archive
 from cudal2.policy.checkpoints import latest_checkpoint
-from cudal2.train.callbacks import read_metrics
+from cudal2.tracking import read_metrics
 
 SECONDS = 8.0
 HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]

@@ -60,3 +60,13 @@ def test_a_setting_that_a_rule_refuses_is_no_rendering():
 def test_any_text_has_a_nearest_rendering(text):
     found = nearest(text, find("cpu"), "nn")
     assert not found.is_it and found.changed
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_the_plan_of_every_family_is_taken_off_whole(target):
+    """Whatever its knobs are called."""
+    for family in corpus.families(find(target)):
+        sample = corpus.Sample(
+            family.name, "tn", {knob: values[0] for knob, values in family.knobs.items()}, "int a;\n"
+        )
+        assert without_plan(corpus.plan(sample) + sample.source) == sample.source

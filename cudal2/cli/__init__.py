@@ -14,7 +14,7 @@ from typing import Any
 
 import cudal2
 from cudal2.assets import asset
-from cudal2.cli import bench, interrupt
+from cudal2.cli import bench, interrupt, sass
 from cudal2.cli.arguments import add_overrides, add_verb
 
 
@@ -237,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--cache", default="~/.cache/cudal2", help="the worker's cache")
 
     bench.add(verbs)
+    sass.add(verbs)
 
     verb = add_verb(verbs, "doctor", _doctor, "what this machine can do, and what to install for more")
     verb.add_argument("--cache", default="~/.cache/cudal2", help="the cache folder whose disk is looked at")

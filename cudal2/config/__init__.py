@@ -13,6 +13,7 @@ from cudal2.config.parts import (
     TrainerConfig,
     VllmConfig,
 )
+from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
 from cudal2.config.verbs import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig
 from cudal2.config.worker import WorkerConfig
 
@@ -22,9 +23,12 @@ __all__ = [
     "Config",
     "EvalConfig",
     "LoraConfig",
+    "MachineConfig",
     "PolicyConfig",
     "PromptConfig",
     "RewardConfig",
+    "SassConfig",
+    "SassSearchConfig",
     "Schema",
     "SearchConfig",
     "SearchMethodConfig",

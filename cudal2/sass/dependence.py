@@ -70,6 +70,7 @@ class Checker:
         self.blocks, self._begins = flow.begins(listing, self.table.unknown)
         self._edges = graph(listing)[1]
         self._states: dict[flow.Node, list[flow.State]] = {}
+        self._present: dict[tuple[str, int, int, str], int] | None = None
 
     def broken(self, met: flow.Meeting, strictly: bool = False) -> str:
         """What a meeting breaks, empty where it is late enough; `strictly` also where nothing tells what is enough."""
@@ -80,6 +81,18 @@ class Checker:
         if needed is None:
             return f"{what}: nothing is known of how late is enough" if strictly else ""
         return f"{what} after {met.cycles} of {needed} cycles" if met.cycles < needed else ""
+
+    def _worse(self, met: flow.Meeting) -> str:
+        """What a meeting breaks that this listing keeps: what stands in it as close, or closer, is no change."""
+        why = self.broken(met, strictly=True)
+        if not why or met.cycles is None:
+            return why
+        if self._present is None:
+            self._present = {}
+            for _, old in flow.meetings(self.listing, self.table.unknown):
+                if old.cycles is not None and self.broken(old, strictly=True):
+                    self._present[_pair(old)] = min(old.cycles, self._present.get(_pair(old), old.cycles))
+        return why if met.cycles < self._present.get(_pair(met), flow.HORIZON) else ""
 
     def may_swap(self, position: int) -> str:
         """Why the instruction there and the next may not change places; empty where they may."""
@@ -135,7 +148,7 @@ class Checker:
                 if settle and place > position + 1 and state == states[place - block.start]:
                     break
                 for met in flow.step(state, listing.instructions[place], self.table.unknown):
-                    if why := self.broken(met, strictly=True):
+                    if why := self._worse(met):
                         return why
             else:
                 if why := self._behind(node, flow.left(state)):
@@ -156,7 +169,7 @@ class Checker:
             block = self.blocks[node[0]]
             for one in self.listing.instructions[block.start : block.stop]:
                 for met in flow.step(state, one, self.table.unknown):
-                    if why := self.broken(met, strictly=True):
+                    if why := self._worse(met):
                         return why
             todo += [(following, flow.left(state)) for following in self._edges(node)]
         return "too much behind the block depends on it"
@@ -171,6 +184,10 @@ class Checker:
                 states.append(state)
             self._states[node] = states
         return self._states[node]
+
+
+def _pair(met: flow.Meeting) -> tuple[str, int, int, str]:
+    return met.kind, met.earlier.origin, met.later.origin, met.register
 
 
 def _touched(one: Instruction) -> str:

@@ -6,7 +6,7 @@ How barriers work is in public notes (CuAssembler; Mesa's NAK, `calc_instr_deps.
 `scoreboards.md`): each counts what is under way; to wait for one is to wait until it is at zero.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cudal2.sass import opcodes
@@ -26,10 +26,14 @@ class Timed(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """An instruction of unknown latency; `mask` has the barriers that tell its end, none of them waited for so far."""
+    """An instruction of unknown latency; `mask` has the barriers that tell its end, none of them waited for so far.
+
+    `queue` is where it waits with others that end in order.
+    """
 
     one: Instruction
     mask: int
+    queue: str
 
 
 class Meeting(NamedTuple):
@@ -96,14 +100,14 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
                 if now - timed.time < HORIZON:
                     met.append(Meeting(kind, timed.one, one, register, now - timed.time))
             for entry in state.writing.get(register, ()):
-                if not (variable and kind == "waw" and opcodes.queue(entry.one) == queue):
+                if not (variable and kind == "waw" and entry.queue == queue):
                     met.append(Meeting(kind, entry.one, one, register, None))
     for register in one.defines:
         for timed in state.finishing.get(register, ()):
             if now - timed.time < HORIZON:
                 met.append(Meeting("war", timed.one, one, register, now - timed.time))
         for entry in state.reading.get(register, ()):
-            if opcodes.source_queue(entry.one) != opcodes.source_queue(one):
+            if entry.queue != opcodes.source_queue(one):
                 met.append(Meeting("war", entry.one, one, register, None))
     _issue(state, one, variable, queue)
     state.clock = now + max(1, controls.stall)
@@ -124,17 +128,18 @@ def _issue(state: State, one: Instruction, variable: bool, queue: str) -> None:
         if variable:
             if before:
                 state.timed[register] = before
-            state.writing[register] = (*state.writing.get(register, ()), Awaited(one, ended))
+            state.writing[register] = (*state.writing.get(register, ()), Awaited(one, ended, queue))
         else:
             state.timed[register] = (*(was for was in before if now - was.time < HORIZON), Timed(one, now))
     if variable:
+        sources = opcodes.source_queue(one)
         if ended:
-            _cover(state.writing, queue, ended, opcodes.queue)
+            _cover(state.writing, queue, ended)
         if read:
-            _cover(state.reading, opcodes.source_queue(one), read, opcodes.source_queue)
+            _cover(state.reading, sources, read)
         for register in one.uses:
             if opcodes.read_late(one, register):
-                state.reading[register] = (*state.reading.get(register, ()), Awaited(one, read))
+                state.reading[register] = (*state.reading.get(register, ()), Awaited(one, read, sources))
     elif one.operation in opcodes.MATRIX:
         for register in one.uses:
             recent = (was for was in state.finishing.get(register, ()) if now - was.time < HORIZON)
@@ -157,15 +162,15 @@ def _wait(pending: dict[str, tuple[Awaited, ...]], mask: int) -> None:
             pending[register] = kept
 
 
-def _cover(
-    pending: dict[str, tuple[Awaited, ...]], queue: str, mask: int, queue_of: Callable[[Instruction], str]
-) -> None:
+def _cover(pending: dict[str, tuple[Awaited, ...]], queue: str, mask: int) -> None:
     """The barriers of an instruction tell of those before it in its queue, too: they end no later."""
     for register, entries in pending.items():
-        if any(queue_of(entry.one) == queue for entry in entries):
-            pending[register] = tuple(
-                Awaited(entry.one, entry.mask | mask) if queue_of(entry.one) == queue else entry for entry in entries
-            )
+        for entry in entries:
+            if entry.queue == queue and mask & ~entry.mask:
+                pending[register] = tuple(
+                    Awaited(e.one, e.mask | mask, queue) if e.queue == queue else e for e in entries
+                )
+                break
 
 
 def left(state: State) -> State:
@@ -214,9 +219,9 @@ def _youngest(*entries: Timed) -> tuple[Timed, ...]:
 
 def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
     found: dict[int, Awaited] = {}
-    for one, mask in entries:
-        known = found.get(one.origin)
-        found[one.origin] = Awaited(one, mask if known is None else known.mask & mask)
+    for entry in entries:
+        known = found.get(entry.one.origin)
+        found[entry.one.origin] = entry if known is None else Awaited(known.one, known.mask & entry.mask, known.queue)
     return tuple(found[origin] for origin in sorted(found))
 
 

@@ -57,11 +57,11 @@ def _last(stretch: list[Place]) -> int:
 
 def _line(place: Place) -> str:
     way = place.position - place.after.origin
-    left, right = (f"{_fields(one.controls)} {one.text[:WIDTH]:<{WIDTH}}" for one in (place.before, place.after))
+    left, right = (f"{fields(one.controls)} {one.text[:WIDTH]:<{WIDTH}}" for one in (place.before, place.after))
     return f"{place.position:>5}  {left}  {f'{way:+}' if way else '*' if place.moved else '':>5}  {right}".rstrip()
 
 
-def _fields(controls: Controls) -> str:
+def fields(controls: Controls) -> str:
     """Waits, read and write barrier, yield, stall, as public notes write them: `--1---:-:0:Y:04`."""
     waits = "".join(str(b) if b in controls.waits else "-" for b in range(6))
     read, write = ("-" if b == 7 else str(b) for b in (controls.read_barrier, controls.write_barrier))

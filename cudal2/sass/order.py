@@ -32,7 +32,7 @@ def pinned(one: Instruction, before: Instruction | None, table: Table) -> str:
         return "it reads a clock"
     if one.operation in opcodes.MEMORY and _ORDERED.intersection(one.opcode.split(".")):
         return "other threads' memory accesses are ordered by it"
-    if _dummy(one) or (before is not None and _dummy(before)):
+    if dummy(one) or (before is not None and dummy(before)):
         return "an asynchronous copy and the empty loads in front of it are one bundle"
     return ""
 
@@ -62,5 +62,6 @@ def _memory(first: Instruction, second: Instruction) -> str:
     return ""
 
 
-def _dummy(one: Instruction) -> bool:
+def dummy(one: Instruction) -> bool:
+    """Whether it is an empty load that ptxas puts in front of an asynchronous copy."""
     return one.operation == "LDS" and one.guard == "@!PT"

@@ -38,7 +38,8 @@ from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train.callbacks import Metrics, SavesAsAsked, Terminal, read_metrics, taken
+from cudal2.tracking import Metrics, read_metrics
+from cudal2.train.callbacks import SavesAsAsked, Terminal, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge

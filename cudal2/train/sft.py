@@ -38,7 +38,7 @@ from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.problem import Layout
 from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.target import Target, find
-from cudal2.train.callbacks import Metrics
+from cudal2.tracking import Metrics
 from cudal2.train.devices import one_gpu
 from cudal2.train.examples import Row, draw, draw_rows, encode, fitting, found, known
 from cudal2.train.folder import changes, only_trainer_of, record, stored

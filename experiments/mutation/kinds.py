@@ -1,7 +1,7 @@
 """What became of the mutations of searches, kind by kind: python experiments/mutation/kinds.py RUN…
 
-`ok`: correct. `better`: the lower bound of a child's speedup lies above its parent's; `surely`: above its parent's
-upper bound. `best`: the best kernel that its search found for a shape.
+`ok`: correct. `better`: the lower bound of a child's speedup lies above its parent's; `surely`: above the upper one.
+`best`: the best kernel that its search found for a shape.
 """
 
 import sys

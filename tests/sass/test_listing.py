@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from cudal2.config import SassConfig
+from cudal2.polish.subject import find
 from cudal2.sass import blocks, latencies, listing, opcodes
 from cudal2.sass.listing import Listing, Unlisted
 from cudal2.sass.mining import kernels
@@ -62,3 +64,12 @@ def test_what_cannot_be_listed_says_what_to_do(code, finished) -> None:
         latencies.table(elsewhere)
     with pytest.raises(Unlisted, match="nvdisasm"):
         listing.parse([], "k")
+
+
+def test_of_a_cubin_with_several_kernels_one_is_played_on(code, finished, tmp_path) -> None:
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(code)
+    found = find(path, SassConfig(run=str(tmp_path)))
+    assert found.listing == finished and found.source is None
+    with pytest.raises(Unlisted, match="it has"):
+        find(path, SassConfig(run=str(tmp_path), kernel="nobody"))

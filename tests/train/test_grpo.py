@@ -24,8 +24,8 @@ from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import load as load_policy
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
-from cudal2.train.callbacks import read_metrics
 from cudal2.train.folder import only_trainer_of, record
 
 

@@ -16,8 +16,8 @@ from cudal2.policy import tokenizer
 from cudal2.policy.model import load as load_policy
 from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
+from cudal2.tracking import read_metrics
 from cudal2.train import sft
-from cudal2.train.callbacks import read_metrics
 from cudal2.train.examples import Row, draw, encode, fitting
 from cudal2.train.folder import only_trainer_of, record
 

@@ -20,5 +20,7 @@ def _near(count: int, rng: random.Random) -> str:
 
 
 def _bounds(match: re.Match[str], rng: random.Random) -> str:
-    blocks = another(["", "1", "2", "3", "4"], match[2] or "", rng)
+    """One block more or fewer, or none stated."""
+    now = int(match[2]) if (match[2] or "").isdecimal() else 1
+    blocks = another(["", *(str(count) for count in (now - 1, now, now + 1) if count)], match[2] or "", rng)
     return f"__launch_bounds__({match[1]}{', ' * bool(blocks)}{blocks})"

@@ -1,0 +1,82 @@
+"""Who says how fast an edit is: the GPU, in pairs with the unedited kernel, or the simulator where there is none."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from cudal2.config import SassConfig
+from cudal2.polish.subject import Subject
+from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
+from cudal2.sass.legality import Legality
+from cudal2.sass.simulator import Simulated
+from cudal2.worker.sandbox import jail
+
+
+class Judge(msgspec.Struct, frozen=True):
+    """`measure` is asked many times a second, for edits of legal moves; `confirm` proves a winner legal without
+    trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of
+    another `environment` do not compare."""
+
+    measure: Callable[[Edit], Measured]
+    confirm: Callable[[Edit], Measured]
+    floor: Callable[[], Measured]
+    environment: str
+
+
+@contextmanager
+def opened(subject: Subject, config: SassConfig) -> Iterator[Judge]:
+    """The judge that the configuration names.
+
+    Raises ValueError where the kernel cannot be judged by it, HarnessFault where there is no GPU.
+    """
+    with Legality(subject.code, jail.choose(config.worker.jail)) as legality:
+        if config.judge == "gpu":
+            with _gpu(subject, config, legality) as judge:
+                yield judge
+        else:
+            yield _simulator(subject, config, legality)
+
+
+def _simulator(subject: Subject, config: SassConfig, legality: Legality) -> Judge:
+    simulated = Simulated(subject.listing, config.machine)
+
+    def confirm(edit: Edit) -> Measured:
+        why = legality.why_not(edit)
+        return Measured(Status.REJECTED, reason=why) if why else simulated([edit])[0]
+
+    return Judge(lambda edit: simulated([edit])[0], confirm, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 1), "simulator")
+
+
+@contextmanager
+def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[Judge]:
+    from cudal2.worker.cuda.editing import EditBench, parent_of
+    from cudal2.worker.worker import Worker
+
+    proven = set[Edit]()
+
+    def legal(edits: Sequence[Edit]) -> Iterable[str]:
+        return ("" if edit in proven else legality.why_not(edit) for edit in edits)
+
+    with Worker(config.worker, config.target) as worker:
+        parent = subject.launchable
+        if parent is None:
+            if subject.source is None:
+                raise ValueError(
+                    "a cubin alone cannot be run: name its source, or a folder with kernel.cubin and launch.json, or "
+                    "use judge=simulator"
+                )
+            parent = parent_of(worker, Candidate(subject.source, subject.problem, config.target))
+            if parent.cubin != subject.code:
+                raise HarnessFault("the compiler made another cubin of the same source", "Try again with worker.cache=")
+        with EditBench(worker, parent, subject.problem, legal) as bench:
+
+            def measure(edit: Edit) -> Measured:
+                proven.add(edit)  # it was made of legal moves; who judges a winner proves it once more
+                return bench.measure([edit])[0]
+
+            def confirm(edit: Edit) -> Measured:
+                proven.discard(edit)
+                return bench.confirm(edit)
+
+            yield Judge(measure, confirm, lambda: bench.floor(thoroughly=True), worker.environment.fingerprint)

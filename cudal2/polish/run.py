@@ -1,0 +1,179 @@
+"""Plays for a faster schedule of one kernel: one search, or all of them at an equal budget, in a folder of their own.
+
+In RUN/METHOD lie the journal of all measurements, metrics.jsonl, and the best edit as edit.json.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TimeRemainingColumn
+
+from cudal2.config import SassConfig, identity
+from cudal2.polish import judging
+from cudal2.polish.judging import Judge
+from cudal2.polish.subject import Subject
+from cudal2.records import Edit, Measured, Status, to_json
+from cudal2.sass import searches
+from cudal2.sass.game.journal import Budget, Journal, Line
+from cudal2.sass.game.play import Play
+from cudal2.sass.game.task import Spent, Task
+from cudal2.sass.simulator import Simulated
+from cudal2.tracking import Metrics
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a search came to: its best edit as it measured it, and once more when it was over; None where no edit was
+    right. `seconds` are those of measuring."""
+
+    method: str
+    measurements: int
+    seconds: float
+    edit: Edit | None = None
+    measured: Measured | None = None
+    confirmed: Measured | None = None
+
+
+def play(subject: Subject, config: SassConfig) -> tuple[list[Found], list[Measured]]:
+    """What `search.method` finds, and the unedited kernel beside itself; goes on where the same was stopped.
+
+    Raises ValueError for an unknown method, or a folder in which something else was played.
+    """
+    return compare(subject, config, (config.search.method,))
+
+
+def compare(
+    subject: Subject, config: SassConfig, methods: Sequence[str] = searches.METHODS
+) -> tuple[list[Found], list[Measured]]:
+    """What each search finds with as many measurements, and the unedited kernel beside itself."""
+    found = {method: searches.find(method) for method in methods}  # what is missing is said before anything is measured
+    folder = Path(config.run)
+    start, simulated = Play(subject.listing), Simulated(subject.listing, config.machine)
+    with _alone(folder), judging.opened(subject, config) as judge:
+        floor = [judge.floor() for _ in range(config.floor)]
+        results = [_search(method, found[method], start, simulated, judge, config) for method in methods]
+    return results, floor
+
+
+def _search(
+    method: str,
+    search: Callable[[Task], None],
+    start: Play,
+    simulated: Simulated,
+    judge: Judge,
+    config: SassConfig,
+) -> Found:
+    folder, limit = Path(config.run) / method, config.search.measurements
+    journal = Journal(folder / "journal.jsonl", _head(start, config, method, judge.environment))
+    metrics = Metrics(folder, config.tracker, len(journal.known), msgspec.to_builtins(config))
+    started = time.perf_counter()
+    with _bar(method, limit) as show:
+
+        def told(budget: Budget, line: Line, new: bool) -> None:
+            show(len(budget.seen), budget.best)
+            if new:
+                metrics.log(_row(method, budget, line, time.perf_counter() - started))
+
+        budget = Budget(journal, judge.measure, limit, told)
+        task = Task(start.copy(), config.search, config.seed, budget, simulated.of)
+        try:
+            search(task)
+        except Spent:
+            pass
+        finally:
+            metrics.close()
+    seconds = sum(line.seconds for line in budget.seen.values())
+    best = budget.best
+    if best is None:
+        return Found(method, len(budget.seen), seconds)
+    (folder / "edit.json").write_text(to_json(best.edit) + "\n")
+    return Found(method, len(budget.seen), seconds, best.edit, best.measured, judge.confirm(best.edit))
+
+
+def _head(start: Play, config: SassConfig, method: str, environment: str) -> dict[str, Any]:
+    """What tells a search from others: the kernel, and every key that may change what it asks or is told."""
+    keys = {key: value for key, value in identity(config).items() if key not in ("search.method", "kernel")}
+    if config.judge == "simulator":
+        keys = {key: value for key, value in keys.items() if not key.startswith("worker.")}
+    what = {"kernel": start.unedited.kernel, "sha256": start.unedited.sha256}
+    return {**what, "method": method, "environment": environment, **keys}
+
+
+def _row(method: str, budget: Budget, line: Line, seconds: float) -> dict[str, Any]:
+    measured, best = line.measured, budget.best
+    return {
+        "step": len(budget.seen),
+        "method": method,
+        "status": measured.status.value,
+        "speedup": measured.speedup,
+        "low": measured.low,
+        "high": measured.high,
+        "best": best.measured.speedup if best else 0.0,
+        "moves": len(line.edit.moves),
+        "measuring": line.seconds,
+        "seconds": seconds,
+    }
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The folder's lock; ValueError where another process plays in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock").acquire(timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"{folder} is being played in by another process; choose another run=") from None
+
+
+@contextmanager
+def _bar(method: str, limit: int) -> Iterator[Callable[[int, Line | None], None]]:
+    """A bar of the measurements made, on a terminal."""
+    console = Console(file=sys.stdout, highlight=False)
+    columns = (
+        f"[bold]{method}",
+        BarColumn(),
+        "{task.completed}/{task.total}",
+        TimeRemainingColumn(),
+        "{task.fields[b]}",
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(method, total=limit, b="")
+
+        def show(done: int, best: Line | None) -> None:
+            said = f"best {best.measured.speedup:.4f}" if best else ""
+            progress.update(bar, completed=done, b=said)
+
+        yield show
+
+
+def table(results: Sequence[Found], floor: Sequence[Measured]) -> str:
+    """A line for each search: its best edit's speedup when measured once more, with its interval; beside it the A/A
+    floor, what the unedited kernel beside itself differs from 1 at most."""
+    aside = noise(floor)
+    lines = [
+        f"{'method':<10} {'measured':>8} {'speedup':>8} {'low':>8} {'high':>8} {'in search':>9} {'A/A ±':>7}  moves"
+    ]
+    for one in results:
+        head = f"{one.method:<10} {one.measurements:>8}"
+        confirmed, measured = one.confirmed, one.measured
+        if confirmed is None or measured is None or one.edit is None:
+            lines.append(f"{head} no edit was right")
+        elif confirmed.status is not Status.OK:
+            lines.append(f"{head} the best edit did not hold: {confirmed.status} {confirmed.reason}")
+        else:
+            figures = f"{confirmed.speedup:>8.4f} {confirmed.low:>8.4f} {confirmed.high:>8.4f} {measured.speedup:>9.4f}"
+            lines.append(f"{head} {figures} {aside:>7.4f}  {len(one.edit.moves)}")
+    return "\n".join(lines)
+
+
+def noise(floor: Sequence[Measured]) -> float:
+    """How far the unedited kernel beside itself was from 1 at most, as a share; 0 where that was not measured."""
+    return max((abs(math.log(one.speedup)) for one in floor if one.status is Status.OK and one.speedup), default=0.0)

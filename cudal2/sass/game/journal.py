@@ -1,0 +1,100 @@
+"""Every measurement of a search, in a file of JSON lines, so that one that was killed goes on with what it knows.
+
+A search asks the same again where it is given the same answers: replayed from its journal, it comes to where it was.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cudal2.records import Edit, Measured, Status
+from cudal2.sass.game.task import Spent
+
+PATIENCE = 20
+"""So many times the budget a search may ask for what was measured before; then it is thought to have settled."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One measurement, and the seconds that it took."""
+
+    edit: Edit
+    measured: Measured
+    seconds: float = 0.0
+
+
+class Journal:
+    """What was measured under `head`, which says of what, how and by whom.
+
+    Raises ValueError where the file is one of something else.
+    """
+
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+        self.path, self.known = path, dict[Edit, Line]()
+        head = msgspec.json.decode(msgspec.json.encode(head))
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if whole and msgspec.json.decode(whole[0]) != head:
+            found = msgspec.json.decode(whole[0])
+            keys = ", ".join(key for key in {**head, **found} if head.get(key) != found.get(key))
+            raise ValueError(f"{path} is of another search (other {keys}); choose another run=, or remove the file")
+        for line in whole[1:]:
+            one = msgspec.json.decode(line, type=Line)
+            self.known[one.edit] = one
+        if len(whole) < len(lines) or not whole:  # new, or torn by a kill
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".tmp")
+            fresh.write_bytes(b"".join(whole or [msgspec.json.encode(head) + b"\n"]))
+            fresh.replace(path)
+
+    def add(self, line: Line) -> None:
+        """Keeps a measurement, so that a kill does not lose it."""
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        self.known[line.edit] = line
+
+
+class Budget:
+    """Asks for a search: each edit is measured once, `limit` of them in all; then Spent is raised.
+
+    The unedited kernel is known to be as fast as itself. `told` hears of each edit that counts and whether it is `new`.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        measure: Callable[[Edit], Measured],
+        limit: int,
+        told: Callable[["Budget", Line, bool], None] = lambda budget, line, new: None,
+    ) -> None:
+        self._journal, self._measure, self.limit, self._told = journal, measure, limit, told
+        self.seen: dict[Edit, Line] = {}
+        self.best: Line | None = None
+        """The edit with the greatest lower bound of its speedup, of those that are right."""
+        self._asked = 0
+
+    def __call__(self, edit: Edit) -> Measured:
+        """What is measured of an edit."""
+        self._asked += 1
+        if self._asked > PATIENCE * self.limit:
+            raise Spent
+        if not edit.moves:
+            return Measured(Status.OK, 1.0, 1.0, 1.0)
+        if edit in self.seen:
+            return self.seen[edit].measured
+        if len(self.seen) >= self.limit:
+            raise Spent
+        line = self._journal.known.get(edit)
+        new = line is None
+        if line is None:
+            started = time.perf_counter()
+            measured = self._measure(edit)
+            line = Line(edit, measured, time.perf_counter() - started)
+            self._journal.add(line)
+        self.seen[edit] = line
+        if line.measured.status is Status.OK and (self.best is None or line.measured.low > self.best.measured.low):
+            self.best = line
+        self._told(self, line, new)
+        return line.measured

@@ -1,0 +1,101 @@
+"""Moves of a player, and the edit that makes one listing of another."""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Sequence
+from enum import IntEnum
+
+import msgspec
+
+from cudal2.records import Control, Edit, Shift
+from cudal2.sass import encoding
+from cudal2.sass.legality import replayed
+from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile import cubin
+
+
+class Kind(IntEnum):
+    """What may be done with one instruction. TOP and BOTTOM go on while they legally can: to behind what it depends on,
+    or what depends on it; the others change one place, or one field by the least."""
+
+    UP = 0
+    DOWN = 1
+    TOP = 2
+    BOTTOM = 3
+    SHORTER = 4
+    LONGER = 5
+    YIELD = 6
+    REUSE = 7
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """What is done with the instruction that stands at a place of the window. As JSON `[12, 3]`."""
+
+    place: int
+    kind: Kind
+
+
+def unedited(listing: Listing) -> Edit:
+    """The edit of a listing as the compiler wrote it that changes nothing."""
+    return Edit(listing.kernel, hashlib.sha256(b"".join(one.word for one in listing.instructions)).hexdigest())
+
+
+def edited(listing: Listing, edit: Edit) -> Listing:
+    """The listing after an edit that was made for it.
+
+    Raises EditRefused where it is for another kernel or code, or reaches outside.
+    """
+    found = unedited(listing)
+    if (edit.kernel, edit.sha256) != (found.kernel, found.sha256):
+        raise cubin.EditRefused(
+            f"the edit is for another cubin: {edit.kernel[:60]} with sha256 {edit.sha256[:12]}…, here is "
+            f"{found.kernel[:60]} with {found.sha256[:12]}…; make an edit for this one, or name that one"
+        )
+    for move in edit.moves:
+        if max((move.position,) if isinstance(move, Control) else (move.start, move.end)) >= len(listing.instructions):
+            count = len(listing.instructions)
+            raise cubin.EditRefused(f"the edit reaches outside the kernel's {count} instructions; make it anew")
+    return replayed(listing, edit)
+
+
+def between(start: Edit, those: Sequence[Instruction]) -> Edit:
+    """The edit with the fewest shifts that brings the compiler's instructions into this order and to these fields.
+
+    `start` is the edit that changes nothing. All that stands in a longest ascending run of origins stays.
+    """
+    present = list(range(len(those)))
+    wanted = [one.origin for one in those]
+    stays = set(_ascending(wanted))
+    moves: list[Shift | Control] = []
+    for place, origin in enumerate(wanted):
+        if origin not in stays:
+            begin = present.index(origin)
+            present.pop(begin)
+            end = present.index(wanted[place - 1]) + 1 if place else 0
+            present.insert(end, origin)
+            moves.append(Shift(begin, end))
+    assert present == wanted
+    for place, one in enumerate(those):
+        for name, now, then in zip(cubin.FIELDS, _values(one.controls), _values(one.compiled)):
+            if now != then:
+                moves.append(Control(place, name, now))  # type: ignore[arg-type]
+    return msgspec.structs.replace(start, moves=tuple(moves))
+
+
+def _values(controls: encoding.Controls) -> tuple[int, ...]:
+    return msgspec.structs.astuple(controls)
+
+
+def _ascending(values: Sequence[int]) -> list[int]:
+    """A longest ascending subsequence (M. Fredman, On computing the length of longest increasing subsequences)."""
+    tails, places, previous = list[int](), list[int](), list[int]()
+    for place, value in enumerate(values):
+        length = bisect_left(tails, value)
+        tails[length:] = [value, *tails[length + 1 :]]
+        places[length:] = [place, *places[length + 1 :]]
+        previous.append(places[length - 1] if length else -1)
+    found, place = list[int](), places[-1] if places else -1
+    while place >= 0:
+        found.append(values[place])
+        place = previous[place]
+    return found[::-1]

@@ -1,0 +1,124 @@
+"""A state of play: the present schedule of a window, the moves that are legal in it, the edit that leads to it."""
+
+from collections.abc import Callable
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from cudal2.records import Edit
+from cudal2.sass import encoding
+from cudal2.sass.encoding import Controls
+from cudal2.sass.game.legality import LONGEST, Legality
+from cudal2.sass.game.moves import Kind, Move, between, unedited
+from cudal2.sass.game.window import window
+from cudal2.sass.listing import Instruction, Listing
+
+
+class Illegal(ValueError):
+    """The move is not legal in this state."""
+
+
+class Play:
+    """The schedule of a kernel under play, at first the one that it is listed with, which the compiler wrote.
+
+    Raises ValueError where there is no loop to play on, Unlisted for an architecture without latencies.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.unedited = unedited(listing)
+        """The edit that changes nothing."""
+        self._legality = Legality(listing, window(listing))
+        self._mask: np.ndarray | None = None
+
+    @property
+    def listing(self) -> Listing:
+        """The whole kernel as it stands."""
+        return self._legality.listing
+
+    @property
+    def legality(self) -> Legality:
+        """What is known of the window; for reading."""
+        return self._legality
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """The window's instructions as they stand."""
+        return self._legality.instructions
+
+    def __len__(self) -> int:
+        """How many instructions the window has."""
+        return len(self._legality.positions)
+
+    def copy(self) -> Self:
+        """A state that other moves lead on from: what is kept of the best, to come back to."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._legality = self._legality.copy()
+        return other
+
+    def edit(self) -> Edit:
+        """What makes this schedule of the compiler's."""
+        return between(self.unedited, self.listing.instructions)
+
+    def mask(self) -> np.ndarray:
+        """Which moves are legal: bool, instructions × kinds."""
+        if self._mask is None:
+            known, those = self._legality, self.instructions
+            mask = np.zeros((len(those), len(Kind)), bool)
+            swaps = known.swaps()
+            mask[1:, Kind.UP] = mask[1:, Kind.TOP] = swaps[:-1]
+            mask[:, Kind.DOWN] = mask[:, Kind.BOTTOM] = swaps
+            for kind in (Kind.SHORTER, Kind.LONGER, Kind.YIELD):
+                mask[:, kind] = [not encoding.mismatch(c) and c.stall <= LONGEST for c in map(_changed(kind), those)]
+            mask[:, Kind.SHORTER] &= known.shorter()
+            mask[:, Kind.REUSE] = [bool(o.controls.reuse) or known.may_keep(place) for place, o in enumerate(those)]
+            mask &= ~known.fixed[known.order][:, None]
+            self._mask = mask
+        return self._mask
+
+    def legal(self) -> list[Move]:
+        """All legal moves."""
+        return [Move(int(place), Kind(kind)) for place, kind in zip(*np.nonzero(self.mask()))]
+
+    def rise(self, place: int) -> bool:
+        """Swaps the instruction there with the one in front of it where that is legal; whether it was."""
+        if not place or not self._legality.may_swap(place - 1):
+            return False
+        self._legality.swap(place - 1)
+        self._mask = None
+        return True
+
+    def apply(self, move: Move) -> None:
+        """Make a move. Raises Illegal where the mask has it not."""
+        if not (0 <= move.place < len(self) and self.mask()[move.place, move.kind]):
+            raise Illegal(f"{move.kind.name} is no legal move of the instruction at place {move.place}; ask the mask")
+        self._mask = None
+        known, place = self._legality, move.place
+        if move.kind is Kind.UP:
+            known.swap(place - 1)
+        elif move.kind is Kind.DOWN:
+            known.swap(place)
+        elif move.kind is Kind.TOP:
+            while self.rise(place):
+                place -= 1
+        elif move.kind is Kind.BOTTOM:
+            while known.may_swap(place):
+                known.swap(place)
+                place += 1
+        else:
+            known.control(place, _changed(move.kind)(self.instructions[place]))
+
+
+def _changed(kind: Kind) -> Callable[[Instruction], Controls]:
+    """A function that gives an instruction's scheduling fields after a move of this kind."""
+
+    def change(one: Instruction) -> Controls:
+        now = one.controls
+        if kind is Kind.YIELD:
+            return msgspec.structs.replace(now, yield_=1 - now.yield_)
+        if kind is Kind.REUSE:
+            return msgspec.structs.replace(now, reuse=0 if now.reuse else one.compiled.reuse)
+        return msgspec.structs.replace(now, stall=max(0, now.stall + (1 if kind is Kind.LONGER else -1)))
+
+    return change

@@ -1,0 +1,230 @@
+"""By how many cycles an instruction may come earlier or later before a result of known latency is not there in time.
+
+`flow` meets the pairs of instructions of which one must not be too early for the other. Legal moves never change which
+pairs those are, for they keep every definition before its uses; they change only when the two issue. So the pairs are
+found once and kept as arrays, `distance = time[later] - time[earlier] + constant`, and one subtraction gives the slack
+of all of them. Across blocks the constant is the shortest way from the end of the earlier one's block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from cudal2.sass import latencies, opcodes
+from cudal2.sass.blocks import Block, Node
+from cudal2.sass.flow import HORIZON, Meeting
+from cudal2.sass.latencies import Table
+from cudal2.sass.listing import Instruction
+
+Place = tuple[str, str]
+"""What is under way: `timed`, `finishing` or `armed`, and the register or barrier."""
+
+_PLACES = {"raw": "timed", "waw": "timed", "war": "finishing", "arm": "armed"}
+NEVER = 1 << 20
+"""The slack of what nothing limits."""
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """The pairs of one block: those that meet in it, what it leaves under way, what comes in and is met."""
+
+    inside: tuple[tuple[str, str, Instruction, Instruction], ...]
+    leaves: dict[Place, tuple[Instruction, ...]]
+    ends: frozenset[Place]
+    entered: tuple[tuple[str, str, Instruction], ...]
+
+
+def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
+    """What meets in a block of these instructions, as `flow.step` has it but for the time."""
+    under: dict[Place, list[Instruction]] = {}
+    ends = set[Place]()
+    inside: list[tuple[str, str, Instruction, Instruction]] = []
+    entered: list[tuple[str, str, Instruction]] = []
+
+    def meet(kind: str, name: str, later: Instruction) -> None:
+        place = (_PLACES[kind], name)
+        inside.extend((kind, name, earlier, later) for earlier in under.get(place, ()))
+        if place not in ends:
+            entered.append((kind, name, later))
+
+    for one in those:
+        variable = one.operation in unknown
+        for barrier in one.controls.waits:
+            meet("arm", f"barrier {barrier}", one)
+        for register in one.uses:
+            meet("raw", register, one)
+        for register in one.defines:
+            meet("waw", register, one)
+            meet("war", register, one)
+        for register in one.defines:
+            if not one.guard:
+                for place in (("timed", register), ("finishing", register)):
+                    under.pop(place, None)
+                    ends.add(place)
+            if not variable:
+                under.setdefault(("timed", register), []).append(one)
+        if not variable and one.operation in opcodes.MATRIX:
+            for register in one.uses:
+                under.setdefault(("finishing", register), []).append(one)
+        for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
+            under["armed", f"barrier {barrier}"] = [one]
+            ends.add(("armed", f"barrier {barrier}"))
+    leaves = {place: tuple(those) for place, those in under.items() if those}
+    return Pairs(tuple(inside), leaves, frozenset(ends), tuple(entered))
+
+
+class Slack:
+    """The pairs of which one instruction is in the window, and the time of each; which the player keeps up to date.
+
+    `rows` numbers the window's instructions by their origin. Of each pair `earlier` and `later` are such numbers, or
+    their count for one outside the window; `ahead` says that the later one follows in the same pass through their
+    block, `least` by how much the clock of its block must be ahead when it issues, `age` of pairs that do not follow
+    so how many cycles are between the blocks.
+    """
+
+    def __init__(
+        self,
+        those: Sequence[Instruction],
+        parts: tuple[Block, ...],
+        edges: Callable[[Node], list[Node]],
+        nodes: Iterable[Node],
+        table: Table,
+        rows: dict[int, int],
+    ) -> None:
+        self._parts, self._edges, self._table, self._rows = parts, edges, table, rows
+        self._nodes = sorted(nodes, key=lambda node: (node[0], -1 if node[1] is None else node[1]))
+        self._needed: dict[tuple[str, str, int, int], int] = {}
+        self._pairs = [pairs(those[part.start : part.stop], table.unknown) for part in parts]
+        self.measure(those)
+
+    def find(self, those: Sequence[Instruction], block: Block) -> None:
+        """The pairs of a block anew: after a swap that changes who sets a barrier last."""
+        self._pairs = [
+            pairs(those[part.start : part.stop], self._table.unknown) if part == block else known
+            for part, known in zip(self._parts, self._pairs)
+        ]
+        self.measure(those)
+
+    def measure(self, those: Sequence[Instruction]) -> None:
+        """Times and distances anew: after a change of stalls blocks have other lengths."""
+        self.time = np.zeros(len(self._rows) + 1, np.int64)
+        """When each row issues on its block's clock; the last is of whatever is outside the window."""
+        self._at, self._length = dict[int, int](), list[int]()
+        for part in self._parts:
+            clock = 0
+            for one in those[part.start : part.stop]:
+                self._at[one.origin] = clock
+                clock += max(1, one.controls.stall)
+            self._length.append(clock)
+        for origin, row in self._rows.items():
+            self.time[row] = self._at[origin]
+        self._block = {
+            one.origin: number for number, part in enumerate(self._parts) for one in those[part.start : part.stop]
+        }
+        found: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        for kind, name, earlier, later, ahead, age in self._all():
+            self._add(found, kind, name, earlier, later, ahead, age)
+        columns = np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
+        self.earlier, self.later, self.least, self.age = columns[:, (0, 1, 3, 4)].T
+        self.ahead = columns[:, 2].astype(bool)
+
+    def slack(self) -> np.ndarray:
+        """For each pair the cycles that it has more than it needs."""
+        return self.time[self.later] - self.time[self.earlier] - self.least
+
+    def copy(self) -> "Slack":
+        """Another whose times change apart from these."""
+        other = object.__new__(Slack)
+        other.__dict__.update(self.__dict__)
+        other.time = self.time.copy()
+        return other
+
+    def _add(
+        self,
+        found: dict[tuple[int, int, bool], tuple[int, int]],
+        kind: str,
+        name: str,
+        earlier: Instruction,
+        later: Instruction,
+        ahead: bool,
+        age: int,
+    ) -> None:
+        outside = len(self._rows)
+        first, second = self._rows.get(earlier.origin, outside), self._rows.get(later.origin, outside)
+        constant = 0 if ahead else age + self._length[self._block[earlier.origin]]
+        if first == outside:
+            constant -= self._at[earlier.origin]
+        if second == outside:
+            constant += self._at[later.origin]
+        least = self._necessary(kind, name, earlier, later) - constant
+        if (first, second) == (outside, outside) and least < -HORIZON:
+            return
+        key = (first, second, ahead)
+        if key not in found or found[key][0] < least:
+            found[key] = (least, max(age, found.get(key, (0, 0))[1]))
+
+    def _all(self) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
+        for number in {self._block[origin] for origin in self._rows}:
+            for kind, name, earlier, later in self._pairs[number].inside:
+                yield kind, name, earlier, later, True, 0
+        # Through a short block also what is under way on both sides of it comes closer when it becomes shorter.
+        short = min(self._length[self._block[origin]] for origin in self._rows) < HORIZON
+        for node, entering in self._entering(short).items():
+            for kind, name, later in self._pairs[node[0]].entered:
+                within = later.origin in self._rows
+                for origin, (earlier, age) in entering.get((_PLACES[kind], name), {}).items():
+                    if within or origin in self._rows or short:
+                        yield kind, name, earlier, later, False, age
+
+    def _entering(self, everything: bool) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
+        """What is under way where each block begins, with the least cycles since the end of the block it is from.
+
+        By that age, not by its own, nothing is forgotten that a move to the block's end would bring back. Left out,
+        unless `everything` is asked for, is what no instruction of the window has a part in.
+        """
+        window = {self._block[origin] for origin in self._rows}
+        asked = {(_PLACES[kind], name) for number in window for kind, name, _ in self._pairs[number].entered}
+        leaves = [
+            {
+                place: entries
+                for place, those in pairs.leaves.items()
+                if (
+                    entries := {
+                        o.origin: (o, 0) for o in those if everything or place in asked or o.origin in self._rows
+                    }
+                )
+            }
+            for pairs in self._pairs
+        ]
+        at: dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]] = {node: {} for node in self._nodes}
+        todo = list(self._nodes)
+        while todo:
+            node = todo.pop()
+            part, length = self._pairs[node[0]], self._length[node[0]]
+            after = {place: entries.copy() for place, entries in leaves[node[0]].items()}
+            for place, entries in at[node].items():
+                if place not in part.ends:
+                    mine = after.setdefault(place, {})
+                    for origin, (one, age) in entries.items():
+                        if age + length < HORIZON and origin not in mine:
+                            mine[origin] = (one, age + length)
+            for following in self._edges(node):
+                changed, known = False, at[following]
+                for place, entries in after.items():
+                    there = known.setdefault(place, {})
+                    for origin, (one, age) in entries.items():
+                        if origin not in there or there[origin][1] > age:
+                            there[origin] = (one, age)
+                            changed = True
+                if changed and following not in todo:
+                    todo.append(following)
+        return at
+
+    def _necessary(self, kind: str, name: str, earlier: Instruction, later: Instruction) -> int:
+        """Cycles between the two; where nothing tells, after so many everything is there."""
+        key = (kind, name, earlier.origin, later.origin)
+        if key not in self._needed:
+            met = Meeting(kind, earlier, later, name, 0)
+            needed = self._table.needed(kind, *latencies.names(met), True)
+            self._needed[key] = HORIZON if needed is None else needed
+        return self._needed[key]

@@ -1,0 +1,161 @@
+"""Whether a swap leaves every barrier with what it has to tell: the part of the rules that no clock decides.
+
+`flow.State` without its times, at every place of the window. Two neighbours of which neither waits, sets a barrier or
+takes a time of its own change nothing in it. Others are issued in both orders: where the same is awaited after both,
+nothing behind them can tell; where not, what is behind them is walked.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from cudal2.sass import flow
+from cudal2.sass.blocks import Block, Node
+from cudal2.sass.dependence import FOLLOWED
+from cudal2.sass.flow import State
+from cudal2.sass.latencies import ARMING
+from cudal2.sass.listing import Instruction, Listing
+
+NEAR = 3
+"""So many instructions behind a swap the barriers' times are renewed: further on a wait cannot come too early."""
+BEHIND = 1 << 30
+"""Stands for a position behind the block."""
+
+
+class Waiting:
+    """What is awaited at every place of the window's blocks, `those` being the instructions in their present order."""
+
+    def __init__(self, listing: Listing, window: Iterable[Block], unknown: frozenset[str]) -> None:
+        self.unknown = unknown
+        self.blocks, begins = flow.begins(listing, unknown)
+        _, self._edges = flow.graph(listing)
+        self._begins = {node: _bare(state) for node, state in begins.items()}
+        starts = {block.start for block in window}
+        self._along: dict[int, dict[Node, list[State]]] = {}
+        for node in self._begins:
+            block = self.blocks[node[0]]
+            if block.start in starts:
+                self._along.setdefault(block.start, {})[node] = self._states(node, block, listing.instructions)
+
+    @property
+    def nodes(self) -> Iterable[Node]:
+        """The blocks that control reaches, for each way they are called."""
+        return self._begins
+
+    def may_swap(self, those: Sequence[Instruction], block: Block, position: int) -> tuple[bool, int]:
+        """Whether all that is awaited is so still once the instruction there and the next have changed places, and the
+        position up to which the order of what follows decides that; BEHIND where what is behind the block does."""
+        first, second = those[position], those[position + 1]
+        if not (self._concerned(first) or self._concerned(second)):
+            return True, position
+        related, end = shared(first, second), position
+        for node, states in self._along.get(block.start, {}).items():
+            state = states[position - block.start].copy()
+            if self._breaks(state, second) or self._breaks(state, first):
+                return False, position
+            if related or not _same(state, states[position - block.start + 2]):
+                legal, reached = self._walk(those, node, block, state, position + 2)
+                end = max(end, reached)
+                if not legal:
+                    return False, end
+        return True, end
+
+    def renew(self, those: Sequence[Instruction], block: Block, position: int) -> int | None:
+        """Issues the instructions from `position` on anew, where two have changed places or fields.
+
+        Gives the position from which on all is awaited as before; None where it is not so at the block's end, so that
+        what is behind must be found anew.
+        """
+        if not (nodes := self._along.get(block.start)):
+            return position
+        ends = []
+        for states in nodes.values():
+            for place in range(position, block.stop):
+                state, before = states[place - block.start].copy(), states[place - block.start + 1]
+                self._breaks(state, those[place])
+                states[place - block.start + 1] = state
+                same = place > position and _same(state, before)
+                if same and place > position + NEAR:
+                    break
+            ends.append(place + 1 if same else None)
+        return None if None in ends else max(end for end in ends if end is not None)
+
+    def copy(self) -> "Waiting":
+        """Another that is told of other swaps."""
+        other = object.__new__(Waiting)
+        other.__dict__ = self.__dict__ | {
+            "_along": {
+                start: {node: states.copy() for node, states in nodes.items()} for start, nodes in self._along.items()
+            }
+        }
+        return other
+
+    def _concerned(self, one: Instruction) -> bool:
+        controls = one.controls
+        return bool(controls.wait or controls.sets or one.operation in self.unknown)
+
+    def _breaks(self, state: State, one: Instruction) -> bool:
+        """Issues the instruction; whether it meets something that no barrier has told of, or a barrier too early."""
+        met = flow.step(state, one, self.unknown)
+        state.timed.clear()
+        state.finishing.clear()
+        return any(m.cycles is None or (m.kind == "arm" and m.cycles < ARMING) for m in met)
+
+    def _states(self, node: Node, block: Block, those: Sequence[Instruction]) -> list[State]:
+        states = [self._begins[node]]
+        for one in those[block.start : block.stop]:
+            state = states[-1].copy()
+            self._breaks(state, one)
+            states.append(state)
+        return states
+
+    def _walk(
+        self, those: Sequence[Instruction], node: Node, block: Block, state: State, position: int
+    ) -> tuple[bool, int]:
+        """Whether nothing breaks from `position` on to where the same is awaited as without the swap, or to the block's
+        end and behind it, as `Checker` follows it; and the position up to which was looked."""
+        along = self._along[block.start][node]
+        for place in range(position, block.stop):
+            if self._breaks(state, those[place]):
+                return False, place
+            if place >= position + NEAR and _same(state, along[place - block.start + 1]):
+                return True, place
+        todo = [(following, state) for following in self._edges(node)]
+        for _ in range(FOLLOWED):
+            if not todo:
+                return True, BEHIND
+            node, left = todo.pop()
+            begin = self._begins[node]
+            state = flow.joined(begin, _bare(flow.left(left)))
+            if _same(state, flow.joined(begin, begin)):
+                continue
+            block = self.blocks[node[0]]
+            if any(self._breaks(state, one) for one in those[block.start : block.stop]):
+                return False, BEHIND
+            todo += [(following, state) for following in self._edges(node)]
+        return False, BEHIND
+
+
+def _bare(state: State) -> State:
+    other = state.copy()
+    other.timed, other.finishing = {}, {}
+    return other
+
+
+def shared(first: Instruction, second: Instruction) -> bool:
+    """Whether the two have to do with one barrier, so that their order says who set it last."""
+    one, other = first.controls, second.controls
+    return bool(set(one.sets) & {*other.waits, *other.sets} or set(other.sets) & set(one.waits))
+
+
+def _same(one: State, other: State) -> bool:
+    """Whether two states await the same; the times are not looked at."""
+    for mine, its in ((one.writing, other.writing), (one.reading, other.reading)):
+        if mine.keys() != its.keys():
+            return False
+        for register, entries in mine.items():
+            if entries is not its[register] and _names(entries) != _names(its[register]):
+                return False
+    return {b: t.one.origin for b, t in one.armed.items()} == {b: t.one.origin for b, t in other.armed.items()}
+
+
+def _names(entries: Iterable[flow.Awaited]) -> set[tuple[int, int]]:
+    return {(entry.one.origin, entry.mask) for entry in entries}

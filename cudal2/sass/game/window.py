@@ -1,0 +1,130 @@
+"""Where the time of a kernel goes: its innermost loops, those with matrix instructions where it has any.
+
+Loops are the natural loops of the flow graph: an edge back to a block that every path to it has come through
+(A. Aho et al., Compilers, section 9.6).
+"""
+
+import msgspec
+
+from cudal2.sass.blocks import Block, blocks
+from cudal2.sass.listing import Listing
+
+LARGEST = 512
+"""The most instructions that are played on; of several loops those with the most matrix instructions come first."""
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """An innermost loop: its blocks in the order of the code, and how many matrix instructions it has."""
+
+    blocks: tuple[Block, ...]
+    matrix: int
+
+    @property
+    def size(self) -> int:
+        """Instructions of all its blocks."""
+        return sum(block.stop - block.start for block in self.blocks)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The loops that are played on; no block is in two of them."""
+
+    loops: tuple[Loop, ...]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of all loops in the order of the code."""
+        return tuple(sorted((block for loop in self.loops for block in loop.blocks), key=lambda block: block.start))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of all instructions, ascending."""
+        return tuple(position for block in self.blocks for position in range(block.start, block.stop))
+
+
+def window(listing: Listing, largest: int = LARGEST) -> Window:
+    """The innermost loops of a listing. Raises ValueError where no loop has at most `largest` instructions."""
+    found = sorted(_innermost(listing), key=lambda loop: (-loop.matrix, loop.blocks[0].start))
+    if found and found[0].matrix:
+        found = [loop for loop in found if loop.matrix]
+    else:
+        found = sorted(found, key=lambda loop: -loop.size)[:1]
+    chosen, left = list[Loop](), largest
+    for loop in found:
+        if loop.size <= left and not {b.start for b in loop.blocks} & {b.start for c in chosen for b in c.blocks}:
+            chosen.append(loop)
+            left -= loop.size
+    if not chosen:
+        raise ValueError(
+            f"{listing.kernel[:60]} has no loop of at most {largest} instructions to play on; choose another kernel"
+        )
+    return Window(tuple(chosen))
+
+
+def _innermost(listing: Listing) -> list[Loop]:
+    parts = blocks(listing)
+    loops = _natural(parts)
+    those = listing.instructions
+
+    def matrix(numbers: frozenset[int]) -> int:
+        return sum("MMA" in one.operation for n in numbers for one in those[parts[n].start : parts[n].stop])
+
+    counted = {numbers: matrix(numbers) for numbers in loops if any(_works(listing, parts[n]) for n in numbers)}
+    # A loop around another is not innermost, but one that multiplies around one that only waits is.
+    inner = [
+        numbers
+        for numbers, count in counted.items()
+        if not any(other < numbers and (counted[other] or not count) for other in counted)
+    ]
+    return [Loop(tuple(parts[n] for n in sorted(numbers)), counted[numbers]) for numbers in inner]
+
+
+def _works(listing: Listing, block: Block) -> bool:
+    """Whether a block does anything but jump: the one behind the last EXIT only jumps to itself."""
+    those = listing.instructions[block.start : block.stop]
+    return any(one.operation not in ("BRA", "NOP") for one in those)
+
+
+def _natural(parts: tuple[Block, ...]) -> set[frozenset[int]]:
+    """The natural loops, each the numbers of its blocks; loops of one head are one."""
+    reached, dominators = _dominators(parts)
+    before: dict[int, set[int]] = {number: set() for number in reached}
+    for number in reached:
+        for following in _after(parts, number):
+            before[following].add(number)
+    bodies: dict[int, set[int]] = {}
+    for tail in reached:
+        for head in _after(parts, tail):
+            if head in dominators[tail]:
+                body, todo = bodies.setdefault(head, {head}), [tail]
+                while todo:
+                    if (number := todo.pop()) not in body:
+                        body.add(number)
+                        todo += before[number]
+    return {frozenset(body) for body in bodies.values()}
+
+
+def _after(parts: tuple[Block, ...], number: int) -> tuple[int, ...]:
+    """Where control goes from a block; a call comes back to the next one."""
+    if parts[number].calls is not None and number + 1 < len(parts):
+        return (*parts[number].successors, number + 1)
+    return parts[number].successors
+
+
+def _dominators(parts: tuple[Block, ...]) -> tuple[list[int], dict[int, set[int]]]:
+    """The blocks that control reaches, and for each the blocks that every path to it comes through, itself too."""
+    reached, todo = list[int](), [0]
+    while todo:
+        if (number := todo.pop()) not in reached:
+            reached.append(number)
+            todo += _after(parts, number)
+    found = {number: set(reached) for number in reached}
+    found[0] = {0}
+    changed = True
+    while changed:
+        changed = False
+        for number in reached:
+            for following in _after(parts, number):
+                if following and not found[following] <= found[number] | {following}:
+                    found[following] &= found[number] | {following}
+                    changed = True
+    return reached, found

@@ -1,0 +1,18 @@
+"""Searches for a faster schedule at an equal budget of measurements: `search.method` names one of the modules here.
+
+To add one, add a file. Its `search(task)` plays until `task.ask` raises Spent; who asks remembers the best.
+"""
+
+import sys
+from collections.abc import Callable
+
+from cudal2 import registry
+from cudal2.sass.game.task import Task
+
+METHODS = ("random", "greedy", "annealing", "evolution", "scheduler", "ppo")
+"""In the order in which they are compared."""
+
+
+def find(name: str) -> Callable[[Task], None]:
+    """The search that the configuration names; ValueError where there is none of that name."""
+    return registry.module(sys.modules[__name__], name, "search.method").search

@@ -1,0 +1,183 @@
+"""An estimate of how many cycles a schedule takes: some warps of one block on one scheduler, an instruction a cycle.
+
+It knows what stands in the schedule: stalls, the barriers that instructions set and wait for, groups of asynchronous
+copies, barriers of the block; and that some pipes take one instruction in so many cycles. It ranks schedules of one
+kernel and is the judge where there is no GPU. It leaves out: caches and memory's bandwidth, bank conflicts and what
+`reuse` saves, the instruction cache, the other schedulers, mbarriers (TMA, wgmma), what branches decide (each loop of a
+window runs through its blocks in the order of the code). So its speedups are not those of a GPU.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cudal2.config import MachineConfig
+from cudal2.records import Edit, Measured, Status
+from cudal2.sass import latencies, opcodes
+from cudal2.sass.encoding import NO_BARRIER
+from cudal2.sass.game.moves import edited
+from cudal2.sass.game.window import Window, window
+from cudal2.sass.listing import Instruction, Listing
+
+PIPES = 4
+"""Those that are told apart: matrix, shared memory, global memory and copies; 0 is all others, never full."""
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """One instruction as the simulator needs it; `meets` is a barrier of the block, `groups` those left under way."""
+
+    stall: int
+    stays: bool
+    waits: tuple[int, ...]
+    writes: int
+    reads: int
+    pipe: int
+    busy: int
+    latency: int
+    read_latency: int
+    meets: bool
+    copies: bool
+    commits: bool
+    groups: int | None
+
+
+def cycles(listing: Listing, loops: Window, machine: MachineConfig | None = None) -> float:
+    """Estimated cycles of one iteration, all loops of the window together."""
+    machine = machine or MachineConfig()
+    unknown = latencies.table(listing).unknown
+    total = 0.0
+    for loop in loops.loops:
+        those = [one for block in loop.blocks for one in listing.instructions[block.start : block.stop]]
+        steps = [_step(one, one.operation in unknown, machine) for one in those]
+        total += _Scheduler(steps, machine).run() / machine.iterations
+    return total
+
+
+class Simulated:
+    """A judge of edits of one listing by the simulator; ValueError where there is no loop to simulate."""
+
+    def __init__(self, listing: Listing, machine: MachineConfig | None = None) -> None:
+        self._listing, self._window, self._machine = listing, window(listing), machine or MachineConfig()
+        self.cycles = cycles(listing, self._window, self._machine)
+        """What the unedited kernel takes."""
+
+    def of(self, listing: Listing) -> float:
+        """The estimated speedup of another schedule of the kernel."""
+        return self.cycles / cycles(listing, self._window, self._machine)
+
+    def __call__(self, edits: Sequence[Edit]) -> list[Measured]:
+        speedups = [self.of(edited(self._listing, edit)) for edit in edits]
+        return [Measured(Status.OK, speedup, speedup, speedup, 1) for speedup in speedups]
+
+
+def _step(one: Instruction, variable: bool, machine: MachineConfig) -> _Step:
+    pipe, busy, latency = _pipe(one, machine)
+    fields = one.controls
+    return _Step(
+        stall=max(1, fields.stall),
+        stays=bool(fields.yield_),
+        waits=tuple(number for number in range(6) if (fields.wait | opcodes.drained(one)) >> number & 1),
+        writes=fields.write_barrier if variable else NO_BARRIER,
+        reads=fields.read_barrier if variable else NO_BARRIER,
+        pipe=pipe,
+        busy=busy,
+        latency=latency,
+        read_latency=machine.read_latency,
+        meets=one.operation == "BAR" and "SYNC" in one.opcode,
+        copies=one.operation in opcodes.COPIES,
+        commits=one.operation == "LDGDEPBAR",
+        groups=_groups(one),
+    )
+
+
+def _pipe(one: Instruction, machine: MachineConfig) -> tuple[int, int, int]:
+    """The pipe's number, how long the instruction takes it, and when its result is there."""
+    if "MMA" in one.operation:
+        return 1, machine.matrix, 0
+    if one.operation in opcodes.SHARED_LOADS | opcodes.SHARED_STORES:
+        return 2, machine.shared, machine.shared_latency
+    if one.operation in opcodes.COPIES | opcodes.GLOBAL_LOADS | opcodes.GLOBAL_STORES:
+        return 3, machine.copy, machine.copy_latency
+    return 0, 0, machine.other_latency
+
+
+def _groups(one: Instruction) -> int | None:
+    """How many groups of asynchronous copies may be under way behind a DEPBAR.LE of them; None for anything else."""
+    if one.operation != "DEPBAR" or ".LE" not in one.opcode:
+        return None
+    count = one.operands.split(",")[1].strip() if "," in one.operands else ""
+    return int(count, 16) if count.startswith("0x") else None
+
+
+class _Warp:
+    """One warp on its way: where it is, when it may go on, when its barriers fall, its groups of copies."""
+
+    __slots__ = ("at", "copied", "falls", "groups", "met", "ready", "there")
+
+    def __init__(self) -> None:
+        self.at, self.ready, self.copied, self.met, self.there = 0, 0, 0, 0, False
+        self.falls = [0] * 8
+        self.groups: list[int] = []
+
+
+class _Scheduler:
+    """What the warps share: pipes that are taken for a while, barriers of the block."""
+
+    def __init__(self, steps: Sequence[_Step], machine: MachineConfig) -> None:
+        self.steps, self.end = steps, len(steps) * machine.iterations
+        self.warps = [_Warp() for _ in range(machine.warps)]
+        self.free = [0] * PIPES
+        self.meetings = [list[int]() for _ in range(1 + sum(step.meets for step in steps) * machine.iterations)]
+
+    def run(self) -> int:
+        """Issues everything, each time what can issue first; of several the warp that the last one's `yield` leaves the
+        turn to. Gives the cycle in which all have issued."""
+        now, turn, count = 0, 0, len(self.warps)
+        while True:
+            chosen, best = -1, 0
+            for offset in range(count):
+                number = (turn + offset) % count
+                when = self._when(self.warps[number])
+                if when is not None and (chosen < 0 or max(when, now) < best):
+                    chosen, best = number, max(when, now)
+            if chosen < 0:
+                return now
+            stays = self._issue(self.warps[chosen], best)
+            now, turn = best + 1, chosen if stays else chosen + 1
+
+    def _when(self, warp: _Warp) -> int | None:
+        """The first cycle in which a warp's next instruction can issue; None: it is through or waits for others."""
+        if warp.at == self.end:
+            return None
+        step, when = self.steps[warp.at % len(self.steps)], warp.ready
+        for barrier in step.waits:
+            when = max(when, warp.falls[barrier])
+        if step.pipe:
+            when = max(when, self.free[step.pipe])
+        if step.groups is not None and len(warp.groups) > step.groups:
+            when = max(when, warp.groups[-step.groups - 1])
+        if step.meets:
+            meeting = self.meetings[warp.met]
+            if not warp.there:
+                warp.there = True
+                meeting.append(when)
+            return max(meeting) if len(meeting) == len(self.warps) else None
+        return when
+
+    def _issue(self, warp: _Warp, now: int) -> bool:
+        """What an instruction leaves behind; whether the warp keeps its turn."""
+        step = self.steps[warp.at % len(self.steps)]
+        warp.at, warp.ready = warp.at + 1, now + step.stall
+        if step.pipe:
+            self.free[step.pipe] = now + step.busy
+        if step.writes != NO_BARRIER:
+            warp.falls[step.writes] = max(warp.falls[step.writes], now + step.latency)
+        if step.reads != NO_BARRIER:
+            warp.falls[step.reads] = max(warp.falls[step.reads], now + min(step.latency, step.read_latency))
+        if step.copies:
+            warp.copied = now + step.latency
+        if step.commits:
+            warp.groups.append(warp.copied)
+        if step.meets:
+            warp.met, warp.there = warp.met + 1, False
+        return step.stays

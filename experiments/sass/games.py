@@ -1,0 +1,84 @@
+"""Games over many kernels: which search finds how much, with as many measurements each.
+
+    python experiments/sass/games.py make games     # no GPU: sources of all mma.sync families
+    python experiments/sass/games.py play games judge=gpu search.measurements=500 --seconds 540 -o games.json
+
+`make` writes one source for each family and problem, with the knobs known to be fast nearest to it where there are any.
+`play` compares the searches on each, until the seconds are over; the same command goes on.
+"""
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import msgspec
+
+from cudal2 import corpus
+from cudal2.config import SassConfig, load
+from cudal2.polish import finish, run, subject
+from cudal2.problem import parse
+from cudal2.sass import searches
+from cudal2.search import known, settings
+from cudal2.target import find
+
+TARGET = "sm_90a"
+FAMILIES = ("multistage", "skinny", "small", "splitk", "streamk", "wmma")
+SIZES = ("512_512_512", "1024_1024_1024", "4096_4096_4096")
+
+
+def make(folder: Path, sizes: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    families = [one for one in corpus.families(find(TARGET)) if one.name in FAMILIES]
+    for size in sizes:
+        problem = parse(size, "tn", "f32")
+        for family in families:
+            rng = random.Random(f"{family.name} {size}")
+            best = next(iter(known.settings(TARGET, problem, [family])), None)
+            setting = best or settings.draw(problem, family, rng)
+            source = settings.rendered(setting, problem, families) if setting else None
+            if source is not None:
+                (folder / f"{family.name}-{size}.cu").write_text(source)
+                print(f"{family.name} {size}: {'known' if best else 'drawn'} {setting.knobs if setting else ''}")
+
+
+def play(folder: Path, overrides: list[str], methods: tuple[str, ...], seconds: float, out: Path) -> None:
+    started, rows = time.monotonic(), []
+    for path in sorted(folder.glob("*.cu"), key=lambda path: path.stem.rpartition("-")[::-1]):
+        if time.monotonic() - started > seconds:
+            print(f"{seconds:.0f} s are over; the same command goes on")
+            break
+        name, _, size = path.stem.rpartition("-")
+        config = load("sass", [f"run={folder}/runs/{path.stem}", f"problem={size}", *overrides], SassConfig)
+        try:
+            what = subject.find(path, config)
+            found, floor = run.compare(what, config, methods)
+        except ValueError as error:  # this kernel cannot be played; the others can
+            print(f"{name} {size}: {error}")
+            continue
+        print(
+            f"{name} {size}, {time.monotonic() - started:.0f} s\n{finish.finished(what, config, found, floor)}",
+            flush=True,
+        )
+        rows.append({"kernel": name, "problem": size, "judge": config.judge, "floor": floor, "found": found})
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("make", "play"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("overrides", nargs="*", help="of make: problems M_N_K; of play: KEY=VALUE of conf/sass.yaml")
+    parser.add_argument("--methods", default=",".join(searches.METHODS))
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("-o", dest="out", type=Path, default=Path("games.json"))
+    arguments, rest = parser.parse_known_args()
+    given = [*arguments.overrides, *rest]
+    if arguments.what == "make":
+        make(arguments.folder, given or list(SIZES))
+    else:
+        play(arguments.folder, given, tuple(arguments.methods.split(",")), arguments.seconds, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
