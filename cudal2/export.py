@@ -19,9 +19,12 @@ flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywher
 """
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from cudal2 import processor
@@ -40,7 +43,8 @@ ENQUEUE_US = 30.0
 the dispatcher's time on a processor, about 5 µs for a launch and as much for asking torch about devices and streams."""
 
 Builder = Callable[[Candidate], Portable]
-"""What is exported of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault."""
+"""What is exported of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault; is called by
+several threads at once."""
 
 
 def run(folder: Path, archive: Archive, build: Builder, environment: Environment, *, target: str = "cpu") -> Manifest:
@@ -58,16 +62,20 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export.") as scratch:
             new = Path(scratch) / "export"
             new.mkdir()
+            rows.sort(key=lambda row: row.problem)
+            candidates = [
+                Candidate(archive.source(row.kernel), row.problem, target, edit=archive.edit(row.kernel))
+                for row in rows
+            ]
             kernels, refused = [], []
-            for row in sorted(rows, key=lambda row: row.problem):
-                candidate = Candidate(archive.source(row.kernel), row.problem, target, edit=archive.edit(row.kernel))
-                assert row.timing is not None
-                try:
-                    portable = build(candidate)
-                except NotPortable as error:
-                    refused.append(Refused(problem=row.problem, reason=str(error)))
-                    continue
-                kernels.append(_written(new, row.kernel, candidate, portable, row.timing, wanted))
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+                made = threads.map(partial(_attempt, build), candidates)
+                for row, candidate, found in zip(rows, candidates, made, strict=True):
+                    if isinstance(found, Refused):
+                        refused.append(found)
+                        continue
+                    assert row.timing is not None
+                    kernels.append(_written(new, row.kernel, candidate, found, row.timing, wanted))
             if not kernels:
                 raise ValueError(
                     f"no kernel evaluated in {folder} can be exported: {refused[0].problem.name}: {refused[0].reason}; "
@@ -87,6 +95,13 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
     return manifest
+
+
+def _attempt(build: Builder, candidate: Candidate) -> Portable | Refused:
+    try:
+        return build(candidate)
+    except NotPortable as error:
+        return Refused(problem=candidate.problem, reason=str(error))
 
 
 def _written(
