@@ -1,28 +1,39 @@
 """The best kernel of each evaluated shape as files that a program can use without the run they came from.
 
-    RUN/export/manifest.json        what is there, and how fast it was measured to be
+    RUN/export/manifest.json        what is there, and how fast it was measured to be; manifest.schema.json beside it
     RUN/export/sources/HASH.cpp     as the policy wrote it; .cu for a GPU
     RUN/export/sources/HASH.json    the edit of its built code, of a kernel that has one
-    RUN/export/libraries/HASH.so    built by the worker with the target's flags, and edited
+
+and for a processor
+
+    RUN/export/libraries/HASH.so    built by the worker with the target's flags
+
+or for a GPU, where no host code of a kernel's author is needed
+
+    RUN/export/cubins/HASH.cubin        device code, edited
+    RUN/export/recipes/PROBLEM.recipe   what is launched, for any addresses (worker/cuda/recipe.py)
+    RUN/export/lib/libcudal2.so         launches it; its header is in include, its CMake package in lib/cmake
 
 Only what an evaluation measured is exported: the archive's own figures selected the kernels and therefore
 flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
 """
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from cudal2 import processor
 from cudal2.archive import Archive
 from cudal2.evaluation.results import load, surely_faster
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
-from cudal2.runtime.manifest import FILE, Kernel, Manifest
+from cudal2.runtime.manifest import File, Kernel, Manifest, Refused, write
 from cudal2.target import Target, find
+from cudal2.worker.backend import NotPortable, Portable
 
 DISPATCH_US = 9.0
 """What `cudal2.runtime` spends on a call beside a processor's kernel, in microseconds."""
@@ -31,15 +42,16 @@ ENQUEUE_US = 30.0
 """What it takes at most to put a GPU's kernel into its queue, in microseconds. An estimate with a margin, not measured:
 the dispatcher's time on a processor, about 5 µs for a launch and as much for asking torch about devices and streams."""
 
-Builder = Callable[[Candidate], bytes]
-"""The shared object's bytes; `worker.Worker(config).build(candidate).library` is one."""
+Builder = Callable[[Candidate], Portable]
+"""What is exported of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault; is called by
+several threads at once."""
 
 
 def run(folder: Path, archive: Archive, build: Builder, environment: Environment, *, target: str = "cpu") -> Manifest:
     """Export what was evaluated in `environment` (this machine's) to `folder/export`, in place of what was there.
 
-    Raises ValueError where nothing correct was evaluated in that environment, HarnessFault where a library
-    cannot be built or the folder cannot be written; the former export then stays.
+    Raises ValueError where nothing correct was evaluated in that environment or none of it can do without its host
+    code, HarnessFault where a kernel cannot be built or the folder cannot be written; the former export then stays.
     """
     rows = [row for row in load(folder).rows if row.timing and row.fingerprint == environment.fingerprint]
     if not rows:
@@ -49,46 +61,89 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export.") as scratch:
             new = Path(scratch) / "export"
-            for name in ("sources", "libraries"):
-                (new / name).mkdir(parents=True)
-            digests: dict[str, str] = {}
-            edits: dict[str, str] = {}
-            kernels = []
-            for row in sorted(rows, key=lambda row: row.problem):
-                source, library = f"sources/{row.kernel}{wanted.suffix}", f"libraries/{row.kernel}.so"
-                if row.kernel not in digests:
-                    text, edit = archive.source(row.kernel), archive.edit(row.kernel)
-                    built = _built(build, Candidate(text, row.problem, target, edit=edit))
-                    digests[row.kernel] = hashlib.sha256(built).hexdigest()
-                    (new / source).write_text(text)
-                    if edit:
-                        edits[row.kernel] = f"sources/{row.kernel}.json"
-                        (new / edits[row.kernel]).write_text(to_json(edit))
-                    (new / library).write_bytes(built)
-                assert row.timing is not None
-                kernels.append(
-                    Kernel(
-                        problem=row.problem,
-                        source=source,
-                        library=library,
-                        sha256=digests[row.kernel],
-                        timing=row.timing,
-                        dispatch=_worthwhile(row.timing, wanted),
-                        edit=edits.get(row.kernel, ""),
-                    )
+            new.mkdir()
+            rows.sort(key=lambda row: row.problem)
+            candidates = [
+                Candidate(archive.source(row.kernel), row.problem, target, edit=archive.edit(row.kernel))
+                for row in rows
+            ]
+            kernels, refused = [], []
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+                made = threads.map(partial(_attempt, build), candidates)
+                for row, candidate, found in zip(rows, candidates, made, strict=True):
+                    if isinstance(found, Refused):
+                        refused.append(found)
+                        continue
+                    assert row.timing is not None
+                    kernels.append(_written(new, row.kernel, candidate, found, row.timing, wanted))
+            if not kernels:
+                raise ValueError(
+                    f"no kernel evaluated in {folder} can be exported: {refused[0].problem.name}: {refused[0].reason}; "
+                    "search these shapes for others, evaluate and export again"
                 )
             manifest = Manifest(
                 target=target,
                 environment=environment,
                 instructions=tuple(sorted(processor.instructions())) if wanted.kind == "cpu" else (),
+                launcher=_launcher(new) if wanted.kind == "cuda" else None,
                 kernels=tuple(kernels),
+                refused=tuple(refused),
             )
-            (new / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+            write(new, manifest)
             _install(new, folder / "export", Path(scratch) / "former")
     except OSError as error:
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
     return manifest
+
+
+def _attempt(build: Builder, candidate: Candidate) -> Portable | Refused:
+    try:
+        return build(candidate)
+    except NotPortable as error:
+        return Refused(problem=candidate.problem, reason=str(error))
+
+
+def _written(
+    folder: Path, name: str, candidate: Candidate, portable: Portable, timing: Timing, target: Target
+) -> Kernel:
+    """One problem's kernel, its files in the folder; those that kernels of several problems share are written again."""
+    source, edit, recipe = f"sources/{name}{target.suffix}", "", None
+    _file(folder, source, candidate.source.encode())
+    if candidate.edit:
+        edit = _file(folder, f"sources/{name}.json", to_json(candidate.edit).encode()).path
+    if target.kind == "cuda":
+        from cudal2.worker.cuda.recipe import seal
+
+        code = _file(folder, f"cubins/{name}.cubin", portable.code)
+        sealed = seal(portable.recipe, portable.code, f"{name}.cubin")
+        recipe = _file(folder, f"recipes/{candidate.problem.name}.recipe", sealed)
+    else:
+        code = _file(folder, f"libraries/{name}.so", portable.code)
+    return Kernel(
+        problem=candidate.problem,
+        source=source,
+        code=code,
+        recipe=recipe,
+        timing=timing,
+        dispatch=_worthwhile(timing, target),
+        edit=edit,
+    )
+
+
+def _launcher(folder: Path) -> File:
+    """The library that launches a GPU's kernels, with its header and sources. Raises HarnessFault."""
+    from cudal2.worker.cuda.launcher import build
+
+    for path, text in build.sources().items():
+        _file(folder, path, text.encode())
+    return _file(folder, build.LIBRARY, build.library())
+
+
+def _file(folder: Path, path: str, content: bytes) -> File:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(content)
+    return File(path, hashlib.sha256(content).hexdigest())
 
 
 def _worthwhile(timing: Timing, target: Target) -> bool:
@@ -100,16 +155,6 @@ def _worthwhile(timing: Timing, target: Target) -> bool:
     if target.kind == "cuda":
         return surely_faster(timing) and timing.baseline_us > ENQUEUE_US
     return surely_faster(timing) and timing.candidate_us + DISPATCH_US < timing.baseline_us
-
-
-def _built(build: Builder, candidate: Candidate) -> bytes:
-    library = build(candidate)
-    if not library:
-        raise HarnessFault(
-            f"a kernel verified for {candidate.problem.name} no longer compiles",
-            "Has the compiler changed? Evaluate again, then export",
-        )
-    return library
 
 
 def _install(new: Path, final: Path, former: Path) -> None:

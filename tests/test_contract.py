@@ -20,6 +20,7 @@ from cudal2.target import Target, find
 from cudal2.worker import cpu, cuda
 from cudal2.worker.cuda import buffers
 from cudal2.worker.cuda.compile import abi, gate
+from cudal2.worker.cuda.launcher import build as launcher
 
 PROBLEM = Problem(64, 128, 256)
 INSTRUCT = PromptConfig(template="instruct")
@@ -102,10 +103,15 @@ def test_gate_and_wrapper_know_the_names_of_the_contract() -> None:
 def test_the_runtime_calls_as_the_contract_says(tmp_path: Path) -> None:
     folder = write(tmp_path / "export", {PROBLEM: (TN, 1.5)})
     kernel = read(folder).kernels[0]
-    for one in (CPU_CONTRACT, CUDA_CONTRACT):
-        types = Loaded(folder, kernel, one).function.argtypes
-        sizes = [role == "size" for role, _ in one.parameters]
-        assert [kind is ctypes.c_int for kind in types] == sizes
+    types = Loaded(folder, kernel, CPU_CONTRACT).function.argtypes
+    sizes = [role == "size" for role, _ in CPU_CONTRACT.parameters]
+    assert [kind is ctypes.c_int for kind in types] == sizes
+
+
+def test_the_header_of_an_export_states_the_contracts_numbers(monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "CUDA_CONTRACT", replace(CUDA_CONTRACT, alignment=4096, semaphores=3 << 10))
+    header = launcher.sources()["include/cudal2.h"]
+    assert "#define CUDAL2_ALIGNMENT 4096" in header and f"#define CUDAL2_SEMAPHORES {3 << 10}" in header
 
 
 def test_other_names_are_one_for_each_parameter() -> None:

@@ -1,3 +1,5 @@
+import ctypes
+import hashlib
 import io
 from pathlib import Path
 
@@ -6,6 +8,7 @@ import pytest
 import torch
 from exported import NN
 from fakes import Says
+from launcher import fake, multiplier
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, candidate, edited, evaluation, timing, verdict
 
@@ -17,6 +20,8 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest
 from cudal2.target import CPU, find
+from cudal2.worker.backend import NotPortable, Portable
+from cudal2.worker.cuda.launcher import build
 from cudal2.worker.worker import Worker
 
 FAST, SLOW = Problem(24, 40, 32, "nn"), Problem(64, 40, 32, "nn")
@@ -44,7 +49,7 @@ def assess(tmp_path, archive, speedups, environment=HERE):
 
 
 def built(candidate):
-    return b"ELF of " + candidate.source.encode()
+    return Portable(b"ELF of " + candidate.source.encode())
 
 
 def test_writes_sources_libraries_and_a_manifest_that_agree(tmp_path, archive):
@@ -58,7 +63,7 @@ def test_writes_sources_libraries_and_a_manifest_that_agree(tmp_path, archive):
     for kernel in written.kernels:
         source = (folder / kernel.source).read_text()
         assert source == sources[kernel.problem][0]
-        assert (folder / kernel.library).read_bytes() == built(Candidate(source, kernel.problem))
+        assert (folder / kernel.code.path).read_bytes() == built(Candidate(source, kernel.problem)).code
     assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.name[0] == ".") == []
 
 
@@ -74,18 +79,16 @@ def test_an_edited_kernel_is_exported_with_its_edit(tmp_path, archive):
 
     def build(one):
         asked.append(one)
-        return built(one) + one.key.encode()
+        return Portable(one.key.encode())
 
-    written = export.run(
-        tmp_path / "run", archive, lambda one: asked.append(one) or built(one) + one.key.encode(), HERE
-    )
+    written = export.run(tmp_path / "run", archive, build, HERE)
     assert set(asked) == {changed, plain}
     by_problem = {kernel.problem: kernel for kernel in written.kernels}
     folder = tmp_path / "run" / "export"
     assert edit_from_json((folder / by_problem[FAST].edit).read_text()) == changed.edit
-    assert by_problem[SLOW].edit == "" and by_problem[SLOW].library != by_problem[FAST].library
+    assert by_problem[SLOW].edit == "" and by_problem[SLOW].code != by_problem[FAST].code
     assert (folder / by_problem[FAST].source).read_text() == changed.source
-    assert (folder / by_problem[FAST].library).read_bytes() == built(changed) + changed.key.encode()
+    assert (folder / by_problem[FAST].code.path).read_bytes() == changed.key.encode()
 
 
 def test_a_gain_that_the_dispatcher_would_eat_is_left_to_torch():
@@ -108,18 +111,68 @@ def test_on_a_gpu_a_gain_counts_where_the_gpu_is_what_a_program_waits_for():
     assert not export._worthwhile(msgspec.structs.replace(long, low=0.99), find("sm_90a"))
 
 
-def test_an_export_for_a_gpu_asks_nothing_of_the_processor(tmp_path, archive):
-    entry = Candidate(candidate("a").source, FAST, "sm_90a")
-    archive.add(verdict(entry, 2.5), entry, None)
-
+def assess_for_a_gpu(tmp_path, archive):
+    """One source archived and evaluated for two problems."""
+    for problem in (FAST, SLOW):
+        entry = Candidate(candidate("a").source, problem, "sm_90a")
+        archive.add(verdict(entry, 2.5), entry, None)
     pool = Says(lambda candidate: verdict(candidate, 2.5), HERE)
-    quiet = Console(file=io.StringIO())
-    config = evaluation(tmp_path / "run", [FAST], target="sm_90a")
-    evaluate.run(config, archive, pool, pool, console=quiet)
-    written = export.run(tmp_path / "run", archive, built, HERE, target="sm_90a")
-    assert written.target == "sm_90a" and written.instructions == ()
-    (kernel,) = written.kernels
-    assert kernel.source.endswith(".cu") and (tmp_path / "run/export" / kernel.source).exists()
+    config = evaluation(tmp_path / "run", [FAST, SLOW], target="sm_90a", neighbours=0)
+    evaluate.run(config, archive, pool, pool, console=Console(file=io.StringIO()))
+
+
+def test_an_export_for_a_gpu_holds_all_that_a_c_program_needs(tmp_path, archive, monkeypatch):
+    """And asks nothing of the processor. The one entry of its library finds each kernel by its problem."""
+    monkeypatch.setattr(build, "library", fake)
+    assess_for_a_gpu(tmp_path, archive)
+
+    def portable(one):
+        return Portable(*multiplier(one.problem))
+
+    cubins = {multiplier(problem)[0] for problem in (FAST, SLOW)}
+    assert len(cubins) == 1
+    written = export.run(tmp_path / "run", archive, portable, HERE, target="sm_90a")
+    folder = (tmp_path / "run" / "export").rename(tmp_path / "elsewhere")
+    assert manifest.read(folder) == written
+    assert written.target == "sm_90a" and written.instructions == () and written.refused == ()
+    for kernel in written.kernels:
+        assert kernel.source.endswith(".cu") and (folder / kernel.source).exists()
+        assert [
+            hashlib.sha256((folder / file.path).read_bytes()).hexdigest() for file in (kernel.code, kernel.recipe)
+        ] == [kernel.code.sha256, kernel.recipe.sha256]
+    assert len(list((folder / "cubins").iterdir())) == 1
+    assert all((folder / path).read_text() == text for path, text in build.sources().items())
+    library = ctypes.CDLL(str(folder / written.launcher.path))
+    a, b, c, workspace = (torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(4))
+    for problem in (FAST, SLOW):
+        place = [-(-one.data_ptr() // 256) * 256 for one in (a, b, c, workspace)]
+        sizes = (problem.m, problem.n, problem.k, int(problem.layout == "tn"), 0)
+        a.fill_(0x3C), b.fill_(0x3C)  # fp16 1.0586
+        addresses = [ctypes.c_void_p(one) for one in place]
+        assert library.cudal2_hgemm(*addresses[:3], *sizes, addresses[3], ctypes.c_size_t(20000), None) == 0
+        size = problem.m * problem.n
+        found = torch.frombuffer((ctypes.c_char * (2 * size)).from_address(place[2]), dtype=torch.float16)
+        one = torch.full((1,), 0x3C3C, dtype=torch.int16).view(torch.float16).double()
+        assert torch.equal(found, (problem.k * one * one).half().expand(size))
+
+
+def test_a_kernel_that_needs_its_host_code_is_left_out_by_name(tmp_path, archive, monkeypatch):
+    monkeypatch.setattr(build, "library", lambda: b"library")
+    assess_for_a_gpu(tmp_path, archive)
+
+    def portable(one):
+        if one.problem == SLOW or everything:
+            raise NotPortable("gemm, parameter 3, byte 8 is neither")
+        return Portable(b"cubin", b"recipe")
+
+    everything = False
+    written = export.run(tmp_path / "run", archive, portable, HERE, target="sm_90a")
+    assert [kernel.problem for kernel in written.kernels] == [FAST]
+    assert written.refused == (manifest.Refused(problem=SLOW, reason="gemm, parameter 3, byte 8 is neither"),)
+    everything = True
+    with pytest.raises(ValueError, match="parameter 3, byte 8"):
+        export.run(tmp_path / "run", archive, portable, HERE, target="sm_90a")
+    assert manifest.read(tmp_path / "run" / "export") == written, "the former export stays"
 
 
 def test_what_was_not_evaluated_here_is_not_exported(tmp_path, archive):
@@ -134,8 +187,14 @@ def test_a_failed_export_leaves_the_former_one(tmp_path, archive):
     assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)})
     former = export.run(tmp_path / "run", archive, built, HERE)
     assess(tmp_path, archive, {SLOW: (candidate("b").source, 1.5)})
-    with pytest.raises(HarnessFault, match=r"64_40_32.*compile"):
-        export.run(tmp_path / "run", archive, lambda c: b"" if c.problem == SLOW else built(c), HERE)
+
+    def build(one):
+        if one.problem == SLOW:
+            raise HarnessFault("it no longer compiles", "Evaluate again")
+        return built(one)
+
+    with pytest.raises(HarnessFault, match="compiles"):
+        export.run(tmp_path / "run", archive, build, HERE)
     assert manifest.read(tmp_path / "run" / "export") == former
 
 
@@ -152,7 +211,7 @@ def test_kernels_built_by_the_worker_run_and_share_torchs_threads(tmp_path, arch
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
     assess(tmp_path, archive, {FAST: (OPENMP, 2.5)}, here)
     with Worker(WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3)) as worker:
-        export.run(tmp_path / "run", archive, lambda c: worker.build(c).library, here)
+        export.run(tmp_path / "run", archive, worker.portable, here)
     lib = load((tmp_path / "run" / "export").rename(tmp_path / "copy"))
     a, b = torch.randn(24, 32).half(), torch.randn(32, 40).half()
     assert torch.allclose(lib.matmul(a, b).double(), a.double() @ b.double(), 2e-3, 2e-2)

@@ -121,11 +121,11 @@ def _export(arguments: argparse.Namespace) -> None:
         judging.opened(folder, config.target, create=False) as (archive, _),
         Worker(config.worker, config.target) as worker,
     ):
-        manifest = export.run(
-            folder, archive, lambda kernel: worker.build(kernel).library, worker.environment, target=config.target
-        )
+        manifest = export.run(folder, archive, worker.portable, worker.environment, target=config.target)
     faster = sum(kernel.dispatch for kernel in manifest.kernels)
     print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them surely faster")
+    for one in manifest.refused:
+        print(f"left out: {one.problem.name}: {one.reason}")
 
 
 def _report(arguments: argparse.Namespace) -> None:

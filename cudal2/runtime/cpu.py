@@ -1,12 +1,15 @@
 """Where kernels of the CPU target run: the processor they were measured on, with as many threads."""
 
 import threading
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from cudal2 import processor
-from cudal2.runtime.loaded import Loaded
-from cudal2.runtime.manifest import Manifest
+from cudal2.runtime.loaded import Loaded, Multiply
+from cudal2.runtime.manifest import Kernel, Manifest
+from cudal2.target import find
 
 
 class Cpu:
@@ -15,7 +18,8 @@ class Cpu:
     adds_bias = True
     """Whether a product with a bias is left to a kernel and an addition."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder, self._contract = folder, find(manifest.target).contract
         self.threads = manifest.environment.threads
         self.unsupported_reason = _unsupported_reason(manifest)
         """Why no kernel may run on this machine, or nothing."""
@@ -25,7 +29,11 @@ class Cpu:
         """Why no kernel may touch the tensor's memory, or nothing."""
         return "" if tensor.device.type == "cpu" else "not on the CPU"
 
-    def run(self, kernel: Loaded, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
+    def load(self, kernel: Kernel) -> Multiply:
+        """The kernel, to be called with A, B and C. Raises HarnessFault where its library is damaged or foreign."""
+        return partial(self._run, Loaded(self._folder, kernel, self._contract))
+
+    def _run(self, kernel: Loaded, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
         """Let the kernel write the product to C; why it did not, or nothing."""
         threads = torch.get_num_threads()
         if threads != self.threads:

@@ -1,6 +1,7 @@
 """torch.matmul and F.linear through exported kernels, where that is both possible and faster.
 
-A kernel runs in this process: load only folders you trust, as with any shared library. It is chosen by the exact
+A processor's kernel runs in this process: load only folders you trust, as with any shared library. Of a GPU's, only
+device code runs, on memory that this process can reach there. A kernel is chosen by the exact
 problem (M, N, K, layout, accumulator), and only where the device is the one it was measured on, a processor uses
 as many threads as the measurement did, and it was surely faster then. Everything else (other shapes, types, strides
 and alignments; gradients, autocast, torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
@@ -15,7 +16,7 @@ import torch
 from cudal2.problem import Accumulate
 from cudal2.runtime.cpu import Cpu
 from cudal2.runtime.cuda import Cuda
-from cudal2.runtime.loaded import Loaded
+from cudal2.runtime.loaded import Multiply
 from cudal2.runtime.manifest import read
 from cudal2.runtime.ordinary import unusual
 from cudal2.target import find
@@ -37,18 +38,18 @@ class Library:
         manifest = read(folder)
         self.folder, self.environment = folder, manifest.environment
         target = find(manifest.target)
-        self._place = Cuda(manifest) if target.kind == "cuda" else Cpu(manifest)
+        self._place = Cuda(folder, manifest) if target.kind == "cuda" else Cpu(folder, manifest)
         self._contract = target.contract
         self.reason = self._place.unsupported_reason
         self.calls: Counter[str] = Counter()
-        self._kernels: dict[_Key, Loaded] = {}
+        self._kernels: dict[_Key, Multiply] = {}
         if self.reason:
             log.warning("%s: %s; torch serves every call", folder, self.reason)
             return
         for kernel in manifest.kernels:
             p = kernel.problem
             if kernel.dispatch and p.accumulate == accumulate:
-                self._kernels[p.m, p.n, p.k, p.layout] = Loaded(folder, kernel, self._contract)
+                self._kernels[p.m, p.n, p.k, p.layout] = self._place.load(kernel)
 
     def __len__(self) -> int:
         """How many problems have a kernel that may run here."""
@@ -116,7 +117,7 @@ class Library:
         if at_a % align or at_b % align:
             return f"not aligned to {align} bytes"
         c = torch.empty((*a.shape[:-1], n), dtype=torch.float16, device=a.device)
-        if why := self._place.run(kernel, a, b, c):
+        if why := kernel(a, b, c):
             return why
         return c if bias is None else c.add_(bias)
 

@@ -5,31 +5,37 @@ import hashlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from cudal2.contract import ENTRY, SIZER, Contract
 from cudal2.records import HarnessFault
-from cudal2.runtime.manifest import Kernel
+from cudal2.runtime.manifest import File, Kernel
 
 _LOCK = threading.Lock()
 _OPENED: dict[str, ctypes.CDLL] = {}
 """By digest, and for good: nothing unloads a library."""
 
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], str]
+"""Lets a kernel write the product of A and B to C; says why it did not, or nothing."""
+
 
 class Loaded:
-    """A kernel bound to its problem's `mnk`; `workspace` is the bytes of scratch memory it wants.
+    """A processor's kernel bound to its problem's `mnk`; `workspace` is the bytes of scratch memory it wants.
 
-    `function` takes the addresses of A, B and C, then M, N, K, the workspace's address and, of a CUDA kernel,
-    the stream. It returns 0 for success. Raises HarnessFault where the library is damaged or foreign.
+    `function` takes the addresses of A, B and C, then M, N, K and the workspace's address. It returns 0 for success.
+    Raises HarnessFault where the library is damaged or foreign.
     """
 
     def __init__(self, folder: Path, kernel: Kernel, contract: Contract) -> None:
         problem = kernel.problem
-        path = folder / kernel.library
         try:
-            library = opened(path, kernel.sha256)
+            library = opened(folder, kernel.code)
             self.function = getattr(library, ENTRY)
         except (OSError, AttributeError) as error:
+            path = folder / kernel.code.path
             raise HarnessFault(f"{path} cannot be loaded: {error}", "Export again on this machine") from error
         self.function.argtypes = [
             ctypes.c_int if role == "size" else ctypes.c_void_p for role, _ in contract.parameters
@@ -42,21 +48,28 @@ class Loaded:
             self.workspace = sizer(*self.mnk)
 
 
-def opened(path: Path, sha256: str) -> ctypes.CDLL:
-    """The shared library whose bytes `path` holds and `sha256` describes; each content is mapped once.
+def content(folder: Path, file: File) -> bytes:
+    """What the file holds. Raises HarnessFault where it cannot be read or is not what was exported."""
+    path = folder / file.path
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
+    if hashlib.sha256(found).hexdigest() != file.sha256:
+        raise HarnessFault(f"{path} is not the file that was exported", "Export again")
+    return found
+
+
+def opened(folder: Path, file: File) -> ctypes.CDLL:
+    """A shared library of the folder; each content is mapped once.
 
     Raises HarnessFault where the file cannot be read or is another, OSError where it cannot be loaded.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise HarnessFault(f"{path} is not the library that was exported", "Export again")
+    found = content(folder, file)
     with _LOCK:
-        if sha256 not in _OPENED:
-            _OPENED[sha256] = _mapped(content)
-        return _OPENED[sha256]
+        if file.sha256 not in _OPENED:
+            _OPENED[file.sha256] = _mapped(found)
+        return _OPENED[file.sha256]
 
 
 def _mapped(content: bytes) -> ctypes.CDLL:

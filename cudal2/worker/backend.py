@@ -18,6 +18,19 @@ class Launchable(msgspec.Struct, frozen=True):
     library: bytes
 
 
+class NotPortable(ValueError):
+    """The kernel runs only with its author's host code; the message says why."""
+
+
+class Portable(msgspec.Struct, frozen=True):
+    """What a user needs of a kernel, without any worker: a processor's shared object, or a GPU's cubin and the recipe
+    of its launches.
+    """
+
+    code: bytes
+    recipe: bytes = b""
+
+
 L = TypeVar("L", bound=Launchable)
 
 
@@ -53,6 +66,9 @@ class Backend(Protocol[L]):
 
     def measure(self, launchable: L, problem: Problem) -> Outcome:
         """Check and time what was prepared."""
+
+    def portable(self, candidate: Candidate, launchable: L) -> Portable:
+        """What is exported of a candidate that was prepared, or NotPortable where its host code is needed."""
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         """Headers that the candidate's ABI brings beside the target's own; ValueError for an unknown ABI."""

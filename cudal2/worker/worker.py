@@ -11,10 +11,21 @@ import msgspec
 from cudal2.config import WorkerConfig, identity
 from cudal2.contract import ENTRY
 from cudal2.problem import Problem
-from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, Verdict, digest, to_json, verdict_from_json
+from cudal2.records import (
+    CLOCKED,
+    Candidate,
+    Environment,
+    HarnessFault,
+    Status,
+    Timing,
+    Verdict,
+    digest,
+    to_json,
+    verdict_from_json,
+)
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Launchable, Prepared
+from cudal2.worker.backend import Backend, Launchable, Portable, Prepared
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
 from cudal2.worker.outcome import Outcome
@@ -83,6 +94,19 @@ class Worker:
             return self.backend.prepare(candidate)
         with device(exclusive=False):
             return self.backend.prepare(candidate)
+
+    def portable(self, candidate: Candidate) -> Portable:
+        """What is exported of a candidate that was found to be ok.
+
+        Raises NotPortable where its launches depend on its own host code, HarnessFault where it no longer compiles.
+        """
+        prepared = self.build(candidate)
+        if prepared.launchable is None:
+            raise HarnessFault(
+                f"a kernel verified for {candidate.problem.name} no longer compiles: {prepared.reason}",
+                "Has the compiler changed? Evaluate again, then export",
+            )
+        return self.backend.portable(candidate, prepared.launchable)
 
     def build_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Start to build what has no verdict yet, on as many cores as allowed.

@@ -1,4 +1,4 @@
-"""Every family is right on the GPU: random settings on random shapes, none of them `wrong`.
+"""Every family is right on the GPU, random settings on random shapes, and can be exported without its host code.
 
 Takes minutes: `pytest -m "gpu and slow" tests/families/test_on_gpu.py`.
 """
@@ -20,8 +20,10 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.target import Target
 from cudal2.worker.pool import Pool, shard
+from cudal2.worker.worker import Worker
 
 SETTINGS = 200
+EXPORTED = 6
 SHAPES = 24
 POOLS = 4
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -75,3 +77,14 @@ def test_right_whatever_the_setting_and_the_shape(pools: list[Pool], target: Tar
     assert None not in verdicts, next(pool.fault for pool in pools if pool.fault)
     bad = [f"{verdict.problem.name}: {verdict.status}, {verdict.reason}" for verdict in verdicts if not verdict.ok]
     assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_a_recipe_gives_its_launches_at_any_addresses(target: Target, name: str, tmp_path) -> None:
+    family = next((family for family in corpus.families(target) if family.name == name), None)
+    if family is None:
+        pytest.skip(f"{name} is not for {target.name}")
+    config = WorkerConfig(cache=str(tmp_path), protocols=(), compile_seconds=300)
+    with Worker(config, target.name) as worker:
+        for candidate in random.Random(0).sample(candidates(family, target), EXPORTED):
+            assert worker.portable(candidate).recipe  # raises where there is none

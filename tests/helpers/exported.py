@@ -4,13 +4,17 @@ import hashlib
 import subprocess
 from pathlib import Path
 
+import launcher
 import msgspec
 import torch
 from specimens import HERE, timing
 
 from cudal2 import processor
 from cudal2.problem import Problem
+from cudal2.records import Environment
 from cudal2.runtime import manifest as manifests
+from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda.recipe import seal
 
 NAIVE = """
 #include <cstddef>
@@ -39,24 +43,47 @@ def write(folder: Path, kernels: dict[Problem, tuple[str, float]], **changes) ->
         if not path.exists():
             command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
             subprocess.run(command, input=source.encode(), check=True)
-        measured = timing(speedup)
-        entries.append(
-            manifests.Kernel(
-                problem=problem,
-                source="",
-                library=f"libraries/{path.name}",
-                sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-                timing=measured,
-                dispatch=measured.low > 1,
-            )
-        )
+        entries.append(entry(problem, speedup, described(folder, f"libraries/{path.name}")))
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
-    fields = {
-        "target": "cpu",
-        "environment": here,
-        "instructions": tuple(processor.instructions()),
-        "kernels": tuple(entries),
-        **changes,
-    }
-    (folder / manifests.FILE).write_bytes(msgspec.json.encode(manifests.Manifest(**fields)))
+    fields = {"target": "cpu", "environment": here, "instructions": tuple(processor.instructions()), **changes}
+    manifests.write(folder, manifests.Manifest(kernels=tuple(entries), **fields))
     return folder
+
+
+def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], environment: Environment) -> Path:
+    """An export of problem → (cubin, packed recipe) for sm_90a, all faster, with a launcher that needs no GPU."""
+    for name in ("cubins", "recipes", "lib"):
+        (folder / name).mkdir(parents=True)
+    (folder / build.LIBRARY).write_bytes(launcher.fake())
+    entries = []
+    for problem, (cubin, packed) in kernels.items():
+        code, recipe = f"cubins/{problem.name}.cubin", f"recipes/{problem.name}.recipe"
+        (folder / code).write_bytes(cubin)
+        (folder / recipe).write_bytes(seal(packed, cubin, f"{problem.name}.cubin"))
+        entries.append(entry(problem, 1.5, described(folder, code), recipe=described(folder, recipe)))
+    manifest = manifests.Manifest(
+        target="sm_90a",
+        environment=environment,
+        instructions=(),
+        launcher=described(folder, build.LIBRARY),
+        kernels=tuple(entries),
+    )
+    manifests.write(folder, manifest)
+    return folder
+
+
+def entry(problem: Problem, speedup: float, code: manifests.File, **more) -> manifests.Kernel:
+    measured = timing(speedup)
+    return manifests.Kernel(problem=problem, source="", code=code, timing=measured, dispatch=measured.low > 1, **more)
+
+
+def described(folder: Path, path: str) -> manifests.File:
+    return manifests.File(path, hashlib.sha256((folder / path).read_bytes()).hexdigest())
+
+
+def change(folder: Path, place: Path | None = None, **changes) -> Path:
+    """Write the folder's manifest anew, there or elsewhere, with these fields of its kernels changed."""
+    manifest = manifests.read(folder)
+    kernels = tuple(msgspec.structs.replace(kernel, **changes) for kernel in manifest.kernels)
+    manifests.write(place or folder, msgspec.structs.replace(manifest, kernels=kernels))
+    return place or folder

@@ -1,7 +1,6 @@
-"""Kernels of a CUDA target behind torch: through libraries that only look like them, and on a GPU for real."""
+"""Kernels of a CUDA target behind torch, over a driver that computes on the host."""
 
-import ctypes
-import hashlib
+import shutil
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,74 +9,33 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
-from exported import write
-from specimens import HERE, timing
+from exported import change, described, write_launched
+from launcher import launched, multiplier
+from specimens import HERE
 
-from cudal2 import export
-from cudal2.archive import Archive
-from cudal2.config import WorkerConfig
-from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
-from cudal2.records import Candidate, HarnessFault, digest
+from cudal2.records import HarnessFault
 from cudal2.runtime import cuda, load
 from cudal2.runtime.cuda import Cuda
 from cudal2.runtime.loaded import opened
-from cudal2.runtime.manifest import FILE, read
-from cudal2.target import find, for_capability
-from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, toolchain
-from cudal2.worker.sandbox import jail
-from cudal2.worker.worker import Worker
-
-KERNELS_ON_GPU = Path(__file__).parent.parent / "worker" / "cuda" / "kernels"
-
-# Computes on the host where it is called, insists on what the contract says of the workspace, and tells of its call.
-LAUNCHER = """
-#include <unistd.h>
-#include <cstddef>
-#include <cstring>
-static void* given[2];
-extern "C" void* last(int which) { return given[which]; }
-extern "C" size_t hgemm_workspace(int M, int N, int K) { return BYTES; }
-typedef _Float16 half;
-extern "C" int hgemm(const half* A, const half* B, half* C, int M, int N, int K, void* workspace, void* stream) {
-    volatile char* bytes = static_cast<char*>(workspace);
-    given[0] = workspace, given[1] = stream;
-    for (int i = 0; i < 16384; ++i) if (bytes[i]) return 700;
-    bytes[0] = 1;
-    if (FAILS) return 1;
-    usleep(PAUSE);
-    memset(static_cast<char*>(workspace) + 16384, 0x7e, BYTES - 16384);
-    for (int i = 0; i < M; ++i)
-        for (int j = 0; j < N; ++j) {
-            float sum = 0;
-            for (int k = 0; k < K; ++k) sum += float(A[i * K + k]) * float(B[j * K + k]);
-            C[i * N + j] = sum;
-        }
-    bytes[0] = 0;
-    return 0;
-}
-"""
-
-
-def launcher(workspace: int = 20000, fails: int = 0, pause: int = 0) -> str:
-    return LAUNCHER.replace("BYTES", str(workspace)).replace("FAILS", str(fails)).replace("PAUSE", str(pause))
-
+from cudal2.runtime.manifest import read, write
+from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda.plan import Kernel
 
 GOOD, LARGE, BAD, SLOW = Problem(24, 40, 32), Problem(24, 40, 64), Problem(16, 16, 16), Problem(8, 16, 8)
 KERNELS = {
-    GOOD: (launcher(), 1.5),
-    LARGE: (launcher(90000), 1.5),
-    BAD: (launcher(fails=1), 1.5),
-    SLOW: (launcher(pause=300), 1.5),
+    GOOD: multiplier(GOOD),
+    LARGE: multiplier(LARGE, workspace=90000),
+    BAD: multiplier(BAD, fails=1),
+    SLOW: multiplier(SLOW, pause=300),
 }
+EMPTY = torch.empty
 H200 = msgspec.structs.replace(HERE, device="NVIDIA H200, 132 multiprocessors", threads=0)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("run") / "export"
-    return write(place, KERNELS, target="sm_90a", environment=H200, instructions=())
+    return write_launched(tmp_path_factory.mktemp("run") / "export", KERNELS, H200)
 
 
 @pytest.fixture
@@ -90,15 +48,22 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=here.stream))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: here.capturing)
     monkeypatch.setattr(Cuda, "unsupported_tensor", lambda self, tensor: "")
+    monkeypatch.setattr(torch, "empty", aligned)
     return here
 
 
-def half(*shape: int, offset: int = 0) -> torch.Tensor:
-    """Random, at an address that is a multiple of 256 bytes, plus `offset`."""
-    count = torch.Size(shape).numel()
-    memory = torch.empty(2 * count + 512, dtype=torch.uint8)
+def aligned(*shape, dtype=torch.float16, device=None, offset: int = 0) -> torch.Tensor:
+    """torch.empty at an address that is a multiple of 256 bytes, as a GPU's are, plus `offset`."""
+    shape = shape[0] if isinstance(shape[0], tuple) else shape
+    nbytes = dtype.itemsize * torch.Size(shape).numel()
+    memory = EMPTY(nbytes + 512, dtype=torch.uint8)
     start = -memory.data_ptr() % 256 + offset
-    return memory[start : start + 2 * count].view(torch.float16).view(shape).copy_(torch.randn(shape))
+    return memory[start : start + nbytes].view(dtype).view(shape)
+
+
+def half(*shape: int, offset: int = 0) -> torch.Tensor:
+    """Random, aligned but for `offset` bytes."""
+    return aligned(*shape, offset=offset).copy_(torch.randn(shape))
 
 
 def call(lib, problem=GOOD, served="kernel"):
@@ -110,13 +75,11 @@ def call(lib, problem=GOOD, served="kernel"):
     assert torch.allclose(found.double(), a.double() @ b.double().t(), rtol=2e-3, atol=2e-2)
 
 
-def last(folder, problem, which: int) -> int:
-    """The workspace (0) or the stream (1) that the problem's kernel was last given."""
-    kernel = next(kernel for kernel in msgspec.json.decode((folder / "manifest.json").read_bytes())["kernels"]
-                  if (kernel["problem"]["m"], kernel["problem"]["k"]) == (problem.m, problem.k))  # fmt: skip
-    function = opened(folder / kernel["library"], kernel["sha256"]).last
-    function.restype = ctypes.c_void_p
-    return function(which) or 0
+def last(folder) -> int:
+    """The workspace that the last kernel was given."""
+    kernel = launched(opened(folder, read(folder).launcher))[-1]
+    assert isinstance(kernel, Kernel)
+    return int.from_bytes(bytes.fromhex(kernel.parameters[0])[24:32], "little")
 
 
 def test_a_kernel_runs_on_the_current_stream_with_its_workspace(folder, gpu):
@@ -126,20 +89,23 @@ def test_a_kernel_runs_on_the_current_stream_with_its_workspace(folder, gpu):
     for gpu.stream in (7, 9, 7):
         for _ in range(2):
             call(lib)
-            assert last(folder, GOOD, 1) == gpu.stream
-            places.append(last(folder, GOOD, 0))
+            assert opened(folder, read(folder).launcher).stream() == gpu.stream
+            places.append(last(folder))
     assert len({*places[:2], *places[4:]}) == 1 and len(set(places)) == 2
     call(lib, LARGE)
+    shared = last(folder)
     call(lib)
-    assert last(folder, GOOD, 0) == last(folder, LARGE, 0), "kernels share what is large enough for both"
+    assert last(folder) == shared, "kernels share what is large enough for both"
 
 
-def test_a_launcher_that_fails_leaves_no_semaphores_behind(folder, gpu):
+def test_a_call_that_fails_leaves_no_semaphores_behind_and_is_told_once(folder, gpu, caplog):
     lib = load(folder)
     call(lib)
     for _ in range(2):
-        call(lib, BAD, "the kernel refused")
+        call(lib, BAD, "the kernel cannot be launched")
         call(lib)
+    (told,) = caplog.messages
+    assert "cuLaunchKernelEx" in told and str(folder) in told
 
 
 def test_threads_on_one_stream_take_turns(folder, gpu):
@@ -159,13 +125,13 @@ def test_a_captured_call_has_a_workspace_of_its_own(folder, gpu):
     call(lib, GOOD, "not called before this capture")
     gpu.capturing = False
     call(lib)
-    eager = last(folder, GOOD, 0)
+    eager = last(folder)
     gpu.capturing = True
     call(lib)
-    assert last(folder, GOOD, 0) != eager
+    assert last(folder) != eager
     gpu.capturing = False
     call(lib)
-    assert last(folder, GOOD, 0) == eager
+    assert last(folder) == eager
 
 
 def test_what_no_kernel_was_judged_on_goes_to_torch(folder, gpu):
@@ -194,76 +160,31 @@ def test_tensors_elsewhere_go_to_torch(folder, gpu, monkeypatch):
     call(lib, served="not on a GPU of the kind measured")
 
 
-def test_what_nvcc_made_loads_anywhere_and_torch_serves_where_it_cannot_be_launched(tmp_path, gpu):
-    if torch.cuda.is_available():
-        pytest.skip("this machine can launch it")
-    try:
-        toolchain.find()
-        kind = jail.choose("auto")
-    except HarnessFault as fault:
-        pytest.skip(str(fault))
-    made = build.build((KERNELS_ON_GPU / "naive.cu").read_text(), find("sm_90a"), Cache(tmp_path / "cache"), kind, 120)
-    assert made.library, made.log
-    folder = write(tmp_path / "export", {GOOD: (launcher(), 1.5)}, target="sm_90a", environment=H200)
-    manifest = read(folder)
-    (folder / "libraries" / "real.so").write_bytes(made.library)
-    real = {"library": "libraries/real.so", "sha256": hashlib.sha256(made.library).hexdigest()}
-    kernels = tuple(msgspec.structs.replace(kernel, **real) for kernel in manifest.kernels)
-    (folder / FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, kernels=kernels)))
-    call(load(folder), served="the kernel refused")
+@pytest.mark.parametrize("name", ["lib/libcudal2.so", f"cubins/{GOOD.name}.cubin", f"recipes/{GOOD.name}.recipe"])
+def test_a_damaged_or_missing_file_is_one_clear_line(folder, gpu, tmp_path, name):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / name).write_bytes((copy / name).read_bytes()[:-1] + b"?")
+    for _ in range(2):
+        with pytest.raises(HarnessFault, match="Export again") as fault:
+            load(copy)
+        assert name in str(fault.value) and "\n" not in str(fault.value)
+        (copy / name).unlink(missing_ok=True)
 
 
-@pytest.mark.gpu
-def test_exported_kernels_serve_streams_graphs_and_threads(tmp_path):
-    """The whole way on a GPU: judged and built by the worker, exported, loaded, called."""
-    if not torch.cuda.is_available():
-        pytest.skip("no NVIDIA GPU")
-    target = for_capability(*torch.cuda.get_device_capability()).name
-    problem = Problem(256, 320, 512)
-    entry = Candidate((KERNELS_ON_GPU / "split_k_semaphores.cu").read_text(), problem, target)
-    run = tmp_path / "run"
-    config = WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3)
-    with Worker(config, target) as worker, Archive(run / "archive.sqlite") as archive:
-        judged = worker.evaluate(entry)
-        assert judged.ok, judged.reason
-        archive.add(judged, entry, None)
-        # It is slow; what is under test is not whether it is dispatched but what happens then.
-        fast = msgspec.structs.replace(timing(2.0), candidate_us=50.0, baseline_us=100.0)
-        row = Row(
-            problem=problem,
-            fingerprint=worker.environment.fingerprint,
-            status="ok",
-            kernel=digest(entry.source),
-            timings=(fast,),
-        )
-        save(run, Results({}, (row,)))
-        export.run(run, archive, lambda one: worker.build(one).library, worker.environment, target=target)
-    lib = load(run / "export")
-    assert len(lib) == 1, lib.reason
-    a, b = (torch.randn(size, problem.k, device="cuda").half() for size in (problem.m, problem.n))
-    exact = a.double() @ b.double().t()
+def test_a_recipe_of_another_cubin_is_named(folder, gpu, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    change(copy, code=read(copy).kernels[0].recipe)
+    with pytest.raises(HarnessFault, match=r"recipe cannot be used: a cubin is not"):
+        load(copy)
 
-    def right(found: torch.Tensor) -> bool:
-        return torch.allclose(found.double(), exact, rtol=2e-3, atol=2e-2)
 
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    torch.cuda.synchronize()
-    found = []
-    for _ in range(20):
-        for stream in streams:
-            with torch.cuda.stream(stream):
-                found.append(lib.matmul(a, b.t()))
-    torch.cuda.synchronize()
-    assert all(map(right, found)) and lib.calls == {"kernel": 60}
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = lib.matmul(a, b.t())
-    for _ in range(3):
-        captured.zero_()
-        graph.replay()
-        assert right(captured)
-    assert lib.calls == {"kernel": 61}
-    a.copy_(torch.randn_like(a))
-    exact = a.double() @ b.double().t()
-    graph.replay()
-    assert right(captured) and right(lib.matmul(a, b.t()))
+@pytest.mark.slow
+def test_without_a_driver_the_library_is_not_loaded_and_says_so(folder, gpu, tmp_path):
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a driver")
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "lib/libcudal2.so").write_bytes(build.library())
+    manifest = read(copy)
+    write(copy, msgspec.structs.replace(manifest, launcher=described(copy, "lib/libcudal2.so")))
+    with pytest.raises(HarnessFault, match=r"libcuda.so.1.*driver"):
+        load(copy)

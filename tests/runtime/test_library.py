@@ -156,9 +156,9 @@ def test_a_missing_or_damaged_export_is_named(folder, tmp_path):
         load(tmp_path)
     copy = shutil.copytree(folder, tmp_path / "damaged")
     manifest = msgspec.json.decode((copy / "manifest.json").read_bytes())
-    library = copy / manifest["kernels"][0]["library"]
+    library = copy / manifest["kernels"][0]["code"]["path"]
     library.write_bytes(library.read_bytes() + b"\0")
-    with pytest.raises(HarnessFault, match="not the library"):
+    with pytest.raises(HarnessFault, match="not the file"):
         load(copy)
     library.unlink()
     with pytest.raises(HarnessFault, match="cannot be read"):

@@ -1,19 +1,17 @@
 import ctypes
-import hashlib
 import itertools
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
-from exported import write
+from exported import change, described, write
 
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
 from cudal2.runtime.loaded import opened
-from cudal2.runtime.manifest import FILE, read
+from cudal2.runtime.manifest import read
 
 PROBLEM = Problem(8, 16, 8)
 NUMBERS = itertools.count(1)
@@ -39,7 +37,7 @@ def pair(tmp_path):
 
 
 def library(folder):
-    return folder / read(folder).kernels[0].library
+    return folder / read(folder).kernels[0].code.path
 
 
 def files_open():
@@ -79,20 +77,17 @@ def test_libraries_are_told_apart(pair):
 
 def test_a_content_is_mapped_once_and_leaves_no_file_open(pair, tmp_path):
     folder, _, _ = pair
-    digest = read(folder).kernels[0].sha256
+    file = read(folder).kernels[0].code
     before = files_open()
-    first = opened(library(folder), digest)
-    assert opened(library(shutil.copytree(folder, tmp_path / "copy")), digest) is first
+    first = opened(folder, file)
+    assert opened(shutil.copytree(folder, tmp_path / "copy"), file) is first
     assert files_open() == before
 
 
 def test_what_is_no_library_is_named(pair):
     folder, _, _ = pair
     library(folder).write_text("no library")
-    manifest = read(folder)
-    digest = hashlib.sha256(b"no library").hexdigest()
-    kernels = tuple(msgspec.structs.replace(kernel, sha256=digest) for kernel in manifest.kernels)
-    (folder / FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, kernels=kernels)))
+    change(folder, code=described(folder, read(folder).kernels[0].code.path))
     with pytest.raises(HarnessFault, match="cannot be loaded") as fault:
         load(folder)
     assert str(library(folder)) in str(fault.value)

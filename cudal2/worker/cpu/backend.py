@@ -7,7 +7,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.target import Target
-from cudal2.worker.backend import Launchable, Prepared
+from cudal2.worker.backend import Launchable, Portable, Prepared
 from cudal2.worker.build import compiler_name
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import baselines, build
@@ -53,6 +53,9 @@ class CpuBackend:
 
     def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.library, problem)
+
+    def portable(self, candidate: Candidate, launchable: Launchable) -> Portable:
+        return Portable(launchable.library)
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         if candidate.abi != "contract":

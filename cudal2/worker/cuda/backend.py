@@ -1,7 +1,9 @@
 """The CUDA targets' half of the worker: build, gate and plan beside everything else; one GPU owner checks and times."""
 
+import random
 import threading
 import time
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -11,18 +13,20 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target
-from cudal2.worker.backend import Prepared
+from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import device, plan, session
+from cudal2.worker.cuda import device, plan, recipe, session
 from cudal2.worker.cuda.bench import CudaBench
-from cudal2.worker.cuda.buffers import buffer_layout
+from cudal2.worker.cuda.buffers import buffer_layout, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.sandbox import jail
 
+FITTED, HELD_BACK = 8, 120
+"""Places that an exported kernel's recipe is made from, and that it must get right besides."""
 PLANNERS = 6
 """Planners at a time: each makes a CUDA context."""
 
@@ -96,6 +100,12 @@ class CudaBackend:
         except CandidateFailed as failed:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
         launchable = plan.CudaLaunchable(made.library, made.cubin, recording)
+        if not {"offline", "server"}.isdisjoint(self.config.protocols):
+            try:
+                sealed = recipe.seal(self.portable(candidate, launchable).recipe, made.cubin, "")
+                launchable = msgspec.structs.replace(launchable, recipe=sealed)
+            except NotPortable as error:
+                log = f"host-timed as recorded, for it cannot be exported: {error}\n{log}"[:LOG_BYTES]
         return Prepared(Status.OK, log=log, launchable=launchable, seconds=seconds)
 
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
@@ -104,14 +114,31 @@ class CudaBackend:
             return build.build(candidate.source, *where)
         return build.build(foreign.source, *where, foreign.includes, foreign.flags)
 
-    def _record(self, library: bytes, problem: Problem, foreign: abi.Adapted | None) -> plan.Recording:
-        buffers = buffer_layout(problem)
+    def _record(
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place] = ()
+    ) -> plan.Recording:
+        """What the launcher does at these places, else on every set of buffers. Raises PlanError, CandidateFailed."""
+        places = places or buffer_layout(problem).places
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
-        text = session.record(library, buffers, self.kind, self.config.run_seconds, *how)
-        return plan.decode(text, buffers.sets, self.target.contract.workspace_limit)
+        text = session.record(library, problem, places, self.kind, self.config.run_seconds, *how)
+        return plan.decode(text, len(places), self.target.contract.workspace_limit)
 
     def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
-        return self.bench.judge(launchable.recording, launchable.cubin, problem)
+        return self.bench.judge(launchable.recording, launchable.cubin, problem, launchable.recipe)
+
+    def portable(self, candidate: Candidate, launchable: plan.CudaLaunchable) -> Portable:
+        """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from."""
+        problem = candidate.problem
+        try:
+            places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom())
+            with self._planners:
+                found = self._record(launchable.library, problem, _adapted(candidate), places)
+            made = recipe.fit(found.plans[:FITTED], places[:FITTED], found.workspace)
+            recipe.check(made, found.plans[FITTED:], places[FITTED:])
+            recipe.check(made, launchable.recording.plans, buffer_layout(problem).places)
+        except (CandidateFailed, ValueError) as error:
+            raise recipe.RecipeRefused(str(error)) from error
+        return Portable(launchable.cubin, recipe.pack(made))
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         return abi.headers() if candidate.abi == "cuda-l2" else frozenset()

@@ -68,8 +68,11 @@ class CudaBench:
         while self._contexts:
             self._contexts.popitem()[1].memory.close()
 
-    def judge(self, recording: plan.Recording, cubin: bytes, problem: Problem) -> Outcome:
-        """Check a recorded launcher on fresh inputs, then time it. HarnessFault only where the harness fails."""
+    def judge(self, recording: plan.Recording, cubin: bytes, problem: Problem, recipe: bytes = b"") -> Outcome:
+        """Check a recorded launcher on fresh inputs, then time it. HarnessFault only where the harness fails.
+
+        Where there is a `recipe`, calls that are timed on the host's clock are launched as those of an exported kernel.
+        """
         clock = Clock()
         context = self.context(problem)
         context.arena.restore()
@@ -80,8 +83,9 @@ class CudaBench:
         runner.seconds = self.config.run_seconds
         workspace = -(-recording.workspace // 2) * 2
         try:
-            packed = plan.pack(recording, cubin, context.arena.buffers.workspace)
-            runner.load(packed, context.memory.fd, context.arena.buffers.bytes)
+            buffers = context.arena.buffers
+            packed = plan.pack(recording, cubin, buffers.workspace, recipe, buffers.places if recipe else ())
+            runner.load(packed, context.memory.fd, buffers.bytes)
             clock.lap("load")
             found, guess = check_calls(runner.run, context.arena, workspace, self.device.target.rounding)
             clock.lap("verify")

@@ -5,10 +5,14 @@ There are so many sets that the L2 holds only a part of them: a call finds its i
 before it may have fetched ahead.
 """
 
+import random
+from collections.abc import Sequence
+
 import msgspec
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
+from cudal2.worker.cuda.plan import BASE, Place
 
 GUARD = 1024
 """Bytes of secret pattern on either side of a matrix."""
@@ -16,6 +20,8 @@ ROTATED = 200 << 20
 """Bytes of A, B and C that a pass over all sets touches at least: several times the L2 of the cards of today."""
 MAX_SETS = 4096
 GRANULE = 2 << 20
+RESERVED = 64 << 30
+"""Bytes of addresses from BASE on that planner and runner reserve: that of driver.h."""
 
 Perturbation = tuple[int, int]
 """Where in the range, in bytes, an fp16 value is written, and its bits as an int16."""
@@ -33,6 +39,12 @@ class BufferLayout(msgspec.Struct, frozen=True):
     workspace: int
     bytes: int
 
+    @property
+    def places(self) -> list[Place]:
+        """What a call on each set is given."""
+        starts = [BASE + number * self.stride for number in range(self.sets)]
+        return [Place(at + self.a, at + self.b, at + self.c, BASE + self.workspace) for at in starts]
+
 
 def buffer_layout(problem: Problem, rotated: int = ROTATED) -> BufferLayout:
     """The range for `problem`: at least two sets, at most MAX_SETS, `rotated` bytes of matrices where that allows.
@@ -46,9 +58,36 @@ def buffer_layout(problem: Problem, rotated: int = ROTATED) -> BufferLayout:
     stride = _up(c + 2 * problem.m * problem.n)  # the next set's first guard follows
     workspace = _up(sets * stride + GUARD, GRANULE)
     total = workspace + CUDA_CONTRACT.workspace_limit + GRANULE
-    if total > 64 << 30:
+    if total > RESERVED:
         raise ValueError(f"{problem.name}: two sets of its matrices take {total >> 30} GiB, at most 64 are addressed")
     return BufferLayout(problem, sets, stride, a, b, c, workspace, total)
+
+
+def scattered(problem: Problem, count: int, rng: random.Random) -> list[Place]:
+    """`count` places anywhere in the addresses reserved, the four buffers of each far from each other, in any order.
+
+    Between places no two buffers keep their distance, and every bit of an address from the alignment up to the length
+    of the range changes. Raises ValueError where a buffer is longer than a quarter of the range.
+    """
+    quarter, step, sizes = RESERVED // 4, CUDA_CONTRACT.alignment, _sizes(problem)
+    if max(sizes) > quarter:
+        raise ValueError(f"{problem.name}: a matrix of {max(sizes) >> 30} GiB, at most {quarter >> 30} are addressed")
+
+    def address(slot: int, size: int) -> int:
+        return BASE + slot * quarter + step * rng.randrange((quarter - size) // step + 1)
+
+    return [Place(*map(address, rng.sample(range(4), 4), sizes)) for _ in range(count)]
+
+
+def range_of(problem: Problem, places: Sequence[Place]) -> int:
+    """Bytes from BASE on that hold the four buffers of every place."""
+    return max(start + size for place in places for start, size in zip(place, _sizes(problem))) - BASE
+
+
+def _sizes(problem: Problem) -> tuple[int, int, int, int]:
+    """Bytes of a place's buffers; of the workspace, what a kernel may at most ask for."""
+    m, n, k = problem.m, problem.n, problem.k
+    return 2 * m * k, 2 * k * n, 2 * m * n, CUDA_CONTRACT.workspace_limit
 
 
 def _up(number: int, multiple: int = CUDA_CONTRACT.alignment) -> int:

@@ -84,15 +84,11 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
     for one in launch.parameters:
         if isinstance(one, Pointer) and one.offset >= (size := _size(one.to, launch, buffers)):
             raise ValueError(f"an offset of {one.offset} bytes into {one.to}, which has {size}")
-    plans = tuple((_kernel(launch, buffers, number),) for number in range(buffers.sets))
+    plans = tuple((_kernel(launch, place),) for place in buffers.places)
     return plan.Recording(launch.workspace, plans)
 
 
-def _kernel(launch: Launch, buffers: BufferLayout, number: int) -> plan.Kernel:
-    starts = {"A": buffers.a, "B": buffers.b, "C": buffers.c}
-    places = {name: number * buffers.stride + start for name, start in starts.items()} | {
-        "workspace": buffers.workspace
-    }
+def _kernel(launch: Launch, place: plan.Place) -> plan.Kernel:
     return plan.Kernel(
         name=launch.function,
         grid=launch.grid,
@@ -103,9 +99,7 @@ def _kernel(launch: Launch, buffers: BufferLayout, number: int) -> plan.Kernel:
         scheduling=0,
         carveout=-1,
         parameters=tuple(
-            (plan.BASE + places[one.to] + one.offset).to_bytes(8, "little").hex()
-            if isinstance(one, Pointer)
-            else one.hex
+            (getattr(place, one.to) + one.offset).to_bytes(8, "little").hex() if isinstance(one, Pointer) else one.hex
             for one in launch.parameters
         ),
     )

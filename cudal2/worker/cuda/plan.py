@@ -7,6 +7,8 @@ sizes).
 """
 
 import struct
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +23,19 @@ BASE = 0x300000000000
 """Where the buffers begin, in every process: that of driver.h."""
 _HEAD = struct.Struct("<QQ")
 """What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
+
+PLACE = struct.Struct("<4Q")
+"""A Place in bytes, as planner and runner read it."""
+
+
+class Place(NamedTuple):
+    """Addresses that one call is given."""
+
+    A: int
+    B: int
+    C: int
+    workspace: int
+
 
 Triple = tuple[int, int, int]
 
@@ -56,19 +71,27 @@ class Memset(msgspec.Struct, frozen=True, tag="memset", forbid_unknown_fields=Tr
     count: int
 
 
+Plan = tuple[Kernel | Memset, ...]
+"""What one call launches, in order."""
+
+
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The workspace asked for, in bytes, and a plan for each set of buffers; or why there is none."""
 
     workspace: int = 0
-    plans: tuple[tuple[Kernel | Memset, ...], ...] = ()
+    plans: tuple[Plan, ...] = ()
     error: str = ""
 
 
 class CudaLaunchable(Launchable, frozen=True):
-    """The cubin that a runner loads, and what the launcher in the shared object does with its kernels."""
+    """The cubin that a runner loads, and what the launcher in the shared object does with its kernels.
+
+    `recipe` is sealed. It is there where calls are timed on the host's clock and need no host code of the kernel's.
+    """
 
     cubin: bytes
     recording: Recording
+    recipe: bytes = b""
 
 
 def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
@@ -113,18 +136,28 @@ def _check(node: Kernel | Memset, workspace: int) -> None:
             raise PlanError(f"a parameter of {node.name[:80]} is not written in hex") from error
 
 
-def pack(recording: Recording, cubin: bytes, workspace: int) -> bytes:
+def pack(
+    recording: Recording, cubin: bytes, workspace: int, recipe: bytes = b"", places: Sequence[Place] = ()
+) -> bytes:
     """The file that the runner loads (see replay.h): little-endian numbers and raw bytes.
 
-    `workspace` is the workspace's offset in the buffers' range, in bytes.
+    `workspace` is the workspace's offset in the buffers' range, in bytes. A sealed recipe and the sets' places say how
+    calls are launched that are timed on the host's clock; without, they are launched as recorded.
     """
+    plans = _HEAD.pack(workspace, len(cubin)) + cubin + pack_plans(recording.plans)
+    at = b"".join(PLACE.pack(*place) for place in places)
+    return plans + struct.pack("<I", len(recipe)) + recipe + at
+
+
+def pack_plans(plans: Sequence[Plan]) -> bytes:
+    """Plans as `pack` writes them behind their cubin: the names of its kernels, then each plan's nodes."""
     names: dict[str, int] = {}
-    body = bytearray(struct.pack("<I", len(recording.plans)))
-    for plan in recording.plans:
+    body = bytearray(struct.pack("<I", len(plans)))
+    for plan in plans:
         body += struct.pack("<I", len(plan))
         for node in plan:
             body += _pack_node(node, names)
-    head = bytearray(_HEAD.pack(workspace, len(cubin)) + cubin + struct.pack("<I", len(names)))
+    head = bytearray(struct.pack("<I", len(names)))
     for name in names:
         data = name.encode()
         head += struct.pack("<I", len(data)) + data

@@ -1,10 +1,10 @@
 // Runs a candidate's launcher under stream capture, in jail, and writes down what it would have launched.
 //
-//   planner KERNEL.so FD SETS STRIDE A B C WORKSPACE M N K STREAM REHEARSED
+//   planner KERNEL.so FD PLACES BYTES M N K STREAM REHEARSED
 //
-// Buffers lie at BASE + set * STRIDE + A (B, C); the workspace at BASE + WORKSPACE. STREAM is "own" or "per-thread";
-// REHEARSED 1 where a call that is not recorded comes first. What a kernel's functions are called, and how, comes with the
-// compiler's command line: CONTRACT_… of contract.py.
+// PLACES is a file of places, four 64-bit numbers each: the addresses of A, B, C and the workspace that a call is given.
+// All are within BYTES from BASE on. STREAM is "own" or "per-thread"; REHEARSED 1 where a call that is not recorded comes
+// first. What a kernel's functions are called, and how, comes with the compiler's command line: CONTRACT_… of contract.py.
 // Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON object,
 // `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever reads it
 // must treat it as data.
@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -147,6 +148,20 @@ static std::string plan(CUgraph graph, CUdeviceptr workspace) {
     return "[" + out + "]";
 }
 
+struct Place {
+    uint64_t a, b, c, workspace;
+};
+
+static std::vector<Place> read_places(const char* path) {
+    FILE* file = fopen(path, "rb");
+    if (!file) throw std::runtime_error("the places cannot be read");
+    std::vector<Place> places;
+    for (Place place; fread(&place, sizeof place, 1, file) == 1;) places.push_back(place);
+    fclose(file);
+    if (places.empty()) throw std::runtime_error("there is no place to record at");
+    return places;
+}
+
 static bool cannot_be_captured(int code) { return code >= 900 && code <= 908; }  // cudaErrorStreamCapture…
 
 static void send(int fd, const std::string& text) {
@@ -157,14 +172,20 @@ static void send(int fd, const std::string& text) {
     }
 }
 
+// Zeros where the next call's stack will be: padding that a launcher leaves unset then does not hold what an earlier call
+// left there, such as other addresses, and a recipe (recipe.py) can be made of its plans.
+__attribute__((noinline)) static void clear_stack() {
+    char room[64 << 10];
+    memset(room, 0, sizeof room);
+    asm volatile("" : : "r"(room) : "memory");  // or the compiler leaves it out
+}
+
 static std::string record(char** argument) {
-    const size_t sets = strtoull(argument[3], nullptr, 0), stride = strtoull(argument[4], nullptr, 0);
-    const size_t a = strtoull(argument[5], nullptr, 0), b = strtoull(argument[6], nullptr, 0);
-    const size_t c = strtoull(argument[7], nullptr, 0), offset = strtoull(argument[8], nullptr, 0);
-    const int m = atoi(argument[9]), n = atoi(argument[10]), k = atoi(argument[11]);
-    back_range(open_device(), offset + CONTRACT_WORKSPACE_LIMIT);
+    const auto places = read_places(argument[3]);
+    const int m = atoi(argument[5]), n = atoi(argument[6]), k = atoi(argument[7]);
+    back_range(open_device(), strtoull(argument[4], nullptr, 0));
     CUstream stream = CU_STREAM_PER_THREAD;
-    if (std::string(argument[12]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (std::string(argument[8]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     send(atoi(argument[2]), "+");
     void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) throw Refused("the shared object could not be loaded");
@@ -173,35 +194,35 @@ static std::string record(char** argument) {
     if (!launch) throw Refused("no extern \"C\" function " CONTRACT_ENTRY " is defined");
     const size_t workspace = size ? size(m, n, k) : 0;
     if (workspace > CONTRACT_WORKSPACE_LIMIT) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
-    const auto call = [&](CUdeviceptr base) {
-        return launch((void*)(base + a), (void*)(base + b), (void*)(base + c), m, n, k, (void*)(BASE + offset), stream);
+    const auto call = [&](const Place& at) {
+        clear_stack();
+        return launch((void*)at.a, (void*)at.b, (void*)at.c, m, n, k, (void*)at.workspace, stream);
     };
-    if (std::string(argument[13]) == "1") {
-        const int code = call(BASE);
+    if (std::string(argument[9]) == "1") {
+        const int code = call(places[0]);
         const CUresult ended = cuCtxSynchronize();
         if (code || ended)
             throw Refused("the call before the recorded ones returned " + error_name((CUresult)(code ? code : (int)ended)));
     }
     std::string plans;
-    for (size_t set = 0; set < sets; ++set) {
-        const CUdeviceptr base = BASE + set * stride;
+    for (const Place& at : places) {
         CUgraph graph = nullptr;
         CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        const int code = call(base);
+        const int code = call(at);
         const CUresult ended = cuStreamEndCapture(stream, &graph);
         if (cannot_be_captured(code) || cannot_be_captured(ended))
             throw Refused("the launcher synchronises, allocates or uses another stream: " +
                           error_name((CUresult)(cannot_be_captured(code) ? code : (int)ended)));
         if (code) throw Refused(CONTRACT_ENTRY " returned " + error_name((CUresult)code));
         check(ended, "the capture ended with");
-        plans += (set ? ",\n" : "") + plan(graph, BASE + offset);
+        plans += (plans.empty() ? "" : ",\n") + plan(graph, at.workspace);
         cuGraphDestroy(graph);
     }
     return "{\"workspace\":" + std::to_string(workspace) + ",\"plans\":[" + plans + "]}";
 }
 
 int main(int count, char** argument) {
-    if (count != 14) return 2;
+    if (count != 10) return 2;
     std::string out;
     try {
         out = record(argument);

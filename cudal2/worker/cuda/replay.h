@@ -32,6 +32,12 @@ struct Reader {
         memcpy(&value, bytes(sizeof value), sizeof value);
         return value;
     }
+    // How many things follow, of four bytes at least: a number that lies asks for no more memory than the file has.
+    uint32_t count() {
+        const auto found = take<uint32_t>();
+        if ((size_t)(end - at) / 4 < found) throw std::runtime_error("the plans end too soon");
+        return found;
+    }
     const char* bytes(size_t count) {
         if ((size_t)(end - at) < count) throw std::runtime_error("the plans end too soon");
         at += count;
@@ -90,7 +96,7 @@ inline Node read_node(Reader& in, const std::vector<CUfunction>& functions, CUde
     node.cooperative = in.take<uint32_t>();
     node.scheduling = in.take<uint32_t>();
     set_up(node.function, node.shared, in.take<int32_t>(), node.cluster);
-    const uint32_t count = in.take<uint32_t>();
+    const uint32_t count = in.count();
     size_t offset = 0, size = 0;
     for (uint32_t i = 0; i < count; ++i) {
         const uint32_t given = in.take<uint32_t>();
@@ -106,27 +112,37 @@ inline Node read_node(Reader& in, const std::vector<CUfunction>& functions, CUde
     return node;
 }
 
-// The plans in a packed file: the workspace's offset, the cubin, the names of its kernels, and the plans' nodes.
-inline Plans read_plans(Reader in) {
-    const CUdeviceptr workspace = BASE + in.take<uint64_t>();
-    const char* cubin = in.bytes(in.take<uint64_t>());
+// The names of a cubin's kernels, and the nodes of plans that launch them.
+inline Plans read_plans(Reader& in, const char* cubin, CUdeviceptr workspace) {
     CUmodule module;
     CHECK(cuModuleLoadData(&module, cubin));
-    std::vector<CUfunction> functions(in.take<uint32_t>());
-    for (auto& function : functions) {
-        const uint32_t length = in.take<uint32_t>();
-        const std::string name(in.bytes(length), length);
-        if (cuModuleGetFunction(&function, module, name.c_str()) != CUDA_SUCCESS)
-            throw DriverError(CUDA_ERROR_NOT_FOUND, "the plan launches a kernel that is not in the source: " + name);
+    try {
+        std::vector<CUfunction> functions(in.count());
+        for (auto& function : functions) {
+            const uint32_t length = in.take<uint32_t>();
+            const std::string name(in.bytes(length), length);
+            if (cuModuleGetFunction(&function, module, name.c_str()) != CUDA_SUCCESS)
+                throw DriverError(CUDA_ERROR_NOT_FOUND, "the plan launches a kernel that is not in the source: " + name);
+        }
+        std::vector<Plan> plans(in.count());
+        for (auto& plan : plans) {
+            plan.resize(in.count());
+            for (auto& node : plan) node = read_node(in, functions, workspace);
+            for (auto& node : plan)
+                for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
+        }
+        return {module, std::move(plans)};
+    } catch (...) {
+        cuModuleUnload(module);
+        throw;
     }
-    std::vector<Plan> plans(in.take<uint32_t>());
-    for (auto& plan : plans) {
-        plan.resize(in.take<uint32_t>());
-        for (auto& node : plan) node = read_node(in, functions, workspace);
-        for (auto& node : plan)
-            for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
-    }
-    return {module, std::move(plans)};
+}
+
+// The plans in a runner's file: the workspace's offset and the cubin come first.
+inline Plans read_plans(Reader& in) {
+    const CUdeviceptr workspace = BASE + in.take<uint64_t>();
+    const char* cubin = in.bytes(in.take<uint64_t>());
+    return read_plans(in, cubin, workspace);
 }
 
 inline CUgraphNode add(CUgraph graph, const Node& node, const CUgraphNode* before) {
@@ -150,7 +166,7 @@ inline CUgraphNode add(CUgraph graph, const Node& node, const CUgraphNode* befor
     return added;
 }
 
-inline void launch(Node& node, CUstream stream) {
+inline void launch(const Node& node, CUstream stream) {
     if (!node.is_kernel) {
         if (node.element == 4) CHECK(cuMemsetD32Async(node.address, node.value, node.count, stream));
         else if (node.element == 2) CHECK(cuMemsetD16Async(node.address, node.value, node.count, stream));
@@ -162,7 +178,7 @@ inline void launch(Node& node, CUstream stream) {
     config.blockDimX = node.block[0], config.blockDimY = node.block[1], config.blockDimZ = node.block[2];
     config.sharedMemBytes = node.shared;
     config.hStream = stream;
-    config.attrs = node.attributes.data();
+    config.attrs = (CUlaunchAttribute*)node.attributes.data();
     config.numAttrs = node.attributes.size();
     CHECK(cuLaunchKernelEx(&config, node.function, (void**)node.pointers.data(), nullptr));
 }

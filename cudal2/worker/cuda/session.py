@@ -21,12 +21,14 @@ from functools import cache
 from pathlib import Path
 
 from cudal2.contract import CUDA_CONTRACT
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
+from cudal2.worker.cuda.buffers import Perturbation, range_of
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.plan import MAX_BYTES, PlanError
+from cudal2.worker.cuda.launcher import build as launcher
+from cudal2.worker.cuda.plan import MAX_BYTES, PLACE, Place, PlanError
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -46,14 +48,17 @@ def programs() -> Path:
     """The folder with `planner` and `runner`, compiled on first use against this machine's driver."""
     here = Path(__file__).parent
     sources = {path.name: path.read_text() for path in sorted(here.glob("*.cpp")) + sorted(here.glob("*.h"))}
+    sources |= launcher.sources()
     include = toolchain.find().root / "include"
     library = device.find().driver_library
 
     def make(folder: Path) -> None:
-        for name in ("planner", "runner"):
-            source = str(here / f"{name}.cpp")
-            flags = ["-std=c++17", "-O2", f"-I{include}", *CUDA_CONTRACT.defines()]
-            trusted([compiler(), *flags, source, library, "-ldl", "-o", str(folder / name)])
+        launcher.lay_out(folder)
+        headers = [f"-I{folder / 'include'}", f"-I{folder / 'src'}", f"-I{include}"]
+        for name, more in (("planner", []), ("runner", [str(folder / "src/hgemm.cpp")])):
+            flags = ["-std=c++17", "-O2", "-pthread", *headers, *CUDA_CONTRACT.defines()]
+            command = [compiler(), *flags, str(here / f"{name}.cpp"), *more, library, "-ldl", "-o", str(folder / name)]
+            trusted(command)
 
     return artefact(f"cuda-{digest(*sources.values(), *CUDA_CONTRACT.defines(), library)[:16]}", make)
 
@@ -74,9 +79,15 @@ def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -
 
 
 def record(
-    library: bytes, buffers: BufferLayout, kind: jail.Kind, seconds: float, stream: str = "own", rehearsed: bool = False
+    library: bytes,
+    problem: Problem,
+    places: Sequence[Place],
+    kind: jail.Kind,
+    seconds: float,
+    stream: str = "own",
+    rehearsed: bool = False,
 ) -> bytes:
-    """What the planner wrote about a candidate's shared object, within `seconds`.
+    """What the planner wrote about a candidate's shared object, called at each of these places, within `seconds`.
 
     `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
     `rehearsed`: it is called once before, on the GPU, so that it can choose among its kernels by timing them.
@@ -85,12 +96,13 @@ def record(
     """
     folder = jail.job_folder()
     read, write = os.pipe()
-    p = buffers.problem
-    numbers = (write, buffers.sets, buffers.stride, buffers.a, buffers.b, buffers.c, buffers.workspace)
+    p = problem
     try:
-        kernel = folder / "kernel.so"
+        kernel, called_at = folder / "kernel.so", folder / "places"
         kernel.write_bytes(library)
-        command = [programs() / "planner", kernel, *numbers, p.m, p.n, p.k, stream, int(rehearsed)]
+        called_at.write_bytes(b"".join(PLACE.pack(*place) for place in places))
+        where = (called_at, range_of(p, places))
+        command = [programs() / "planner", kernel, write, *where, p.m, p.n, p.k, stream, int(rehearsed)]
         process = _start(kind, [str(word) for word in command], [folder], write)
         os.close(write)
         write = -1

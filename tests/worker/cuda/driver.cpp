@@ -27,7 +27,9 @@ CUresult cuInit(unsigned) DONE
 CUresult cuDeviceGet(CUdevice*, int) DONE
 CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice) DONE
 CUresult cuCtxSetCurrent(CUcontext) DONE
-CUresult cuCtxGetCurrent(CUcontext*) DONE
+CUresult cuCtxGetCurrent(CUcontext* context) { *context = (CUcontext)1; return CUDA_SUCCESS; }
+CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) DONE
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) DONE
 CUresult cuMemAddressReserve(CUdeviceptr* base, size_t, size_t, CUdeviceptr hint, unsigned long long) { *base = hint; return CUDA_SUCCESS; }
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) DONE
 CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) DONE

@@ -1,6 +1,7 @@
 """From a source and an edit of it to a verdict, with the GPU's parts replaced by those of test_bench; and on a GPU."""
 
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +12,18 @@ from fake_gpu import PROBLEM
 from toolkit import needs_toolkit
 
 from cudal2.config import WorkerConfig
-from cudal2.problem import Problem
-from cudal2.records import Candidate, Edit, Shift, Status, to_json
+from cudal2.problem import Problem, parse
+from cudal2.records import Candidate, Edit, HarnessFault, Shift, Status, to_json
 from cudal2.target import find
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import backend
+from cudal2.worker.cuda import backend, plan, recipe, session
+from cudal2.worker.cuda.buffers import scattered
 from cudal2.worker.cuda.compile import cubin
-from tests.worker.cuda.test_bench import RECORDING, Runner, judge  # noqa: F401
+from tests.worker.cuda.test_bench import KERNEL, RECORDING, Runner, judge  # noqa: F401
 
+MASK = (1 << 64) - 1
 SOURCE = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
 
 
@@ -63,7 +66,27 @@ def test_an_edit_without_moves_is_judged_as_its_source(worker) -> None:
     assert worker.evaluate(edited).cached
 
 
-def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker) -> None:
+def launching(monkeypatch, parameters) -> None:
+    """Have every launcher of the worker record one kernel with these parameters, words of 8 bytes, at each place."""
+
+    def record(library, problem, places, *_):
+        plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
+        return to_json(plan.Recording(4096, plans)).encode()
+
+    monkeypatch.setattr(backend.session, "record", record)
+
+
+def judged(place) -> bool:
+    """Whether it is one of the sets' places: those are close together."""
+    return place.A < place.workspace < place.A + (1 << 30)
+
+
+def pointers(*addresses: int) -> tuple[str, ...]:
+    return tuple((address & MASK).to_bytes(8, "little").hex() for address in addresses)
+
+
+def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker, monkeypatch) -> None:
+    """With a recipe of its launches; there is none for a launcher that uses addresses otherwise, or that did there."""
     edited = of(worker, PROBLEM, Shift(5, 6))
     plain = worker.build(msgspec.structs.replace(edited, edit=None)).launchable
     launchable = worker.build(edited).launchable
@@ -72,6 +95,23 @@ def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker) -> None:
     assert launchable.cubin in worker.loaded[-1] and plain.cubin not in worker.loaded[-1]
     assert launchable.cubin in launchable.library and plain.cubin not in launchable.library
     assert worker.libraries[-1] == launchable.library
+    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
+    portable = worker.portable(edited)
+    assert portable.code == launchable.cubin
+    assert portable.recipe[:12] == (4096).to_bytes(8, "little") + (3).to_bytes(4, "little")
+    hosts = msgspec.structs.replace(worker.backend.config, protocols=("device", "offline"))
+    monkeypatch.setattr(worker.backend, "config", hosts)
+    timed = worker.build(edited).launchable
+    assert timed.recipe.endswith(portable.recipe) and not launchable.recipe
+    worker.measure(msgspec.structs.replace(timed, recording=RECORDING), PROBLEM)
+    assert timed.recipe in worker.loaded[-1]
+    for hostile in (lambda at: pointers(at.A >> 8), lambda at: pointers(at.A if judged(at) else at.B)):
+        launching(monkeypatch, hostile)
+        with pytest.raises(ValueError, match="parameter 0, byte"):
+            worker.portable(edited)
+        assert not worker.build(edited).launchable.recipe and "host-timed as recorded" in worker.build(edited).log
+    with pytest.raises(HarnessFault, match="no longer compiles"):
+        worker.portable(msgspec.structs.replace(edited, source="int hgemm(;"))
 
 
 def test_an_edit_that_does_not_fit_is_rejected_before_anything_runs(worker) -> None:
@@ -140,3 +180,45 @@ def test_on_a_gpu_a_damaged_cubin_is_a_verdict_and_the_worker_goes_on(on_gpu, ki
         assert outcome.status is not Status.OK or number < 2, "hundreds of flipped bits do not matter"
         assert bool(outcome.timings) == (outcome.status is Status.OK)
     assert on_gpu.measure(whole, LARGE).status is Status.OK
+
+
+PORTABLE = sorted(
+    path.name
+    for path in (Path(__file__).parent / "kernels").glob("*.cu")
+    if path.read_text().startswith("// expect: ok\n") and "// below: " not in path.read_text()
+)
+STATEFUL = "slow_in_first_sets.cu", "fetches_ahead.cu"
+"""Right wherever they are recorded, but what they launch depends on the calls before."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PORTABLE)
+def test_on_a_gpu_a_recipe_gives_what_a_fresh_process_records_anywhere(on_gpu, name: str) -> None:
+    """At 128 random places, byte for byte."""
+    source = (Path(__file__).parent / "kernels" / name).read_text()
+    wanted = re.search(r"^// target: (.+)$", source, re.MULTILINE)
+    if wanted and wanted.group(1) != on_gpu.target.name:
+        pytest.skip(f"compiles for {wanted.group(1)}")
+    named = re.search(r"^// problem: (.+)$", source, re.MULTILINE)
+    problem = parse(named.group(1)) if named else Problem(264, 200, 328)
+    launchable = on_gpu.build(Candidate(source, problem, on_gpu.target.name)).launchable
+    rng = random.Random(0)
+
+    def recorded(count: int):
+        places = scattered(problem, count, rng)
+        text = session.record(launchable.library, problem, places, on_gpu.backend.kind, 60)
+        return plan.decode(text, count, on_gpu.target.contract.workspace_limit), places
+
+    first, places = recorded(8)
+    made = recipe.fit(first.plans, places, first.workspace)
+    again, elsewhere = recorded(128)
+    for recording, place in zip(again.plans, elsewhere, strict=True):
+        assert recipe.applied(made, place) == recording
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", STATEFUL)
+def test_on_a_gpu_a_launcher_with_a_memory_is_refused_by_name(on_gpu, name: str) -> None:
+    source = (Path(__file__).parent / "kernels" / name).read_text()
+    with pytest.raises(ValueError, match=r"multiply.*parameter 6, byte"):
+        on_gpu.portable(Candidate(source, Problem(264, 200, 328), on_gpu.target.name))

@@ -1,4 +1,4 @@
-"""The planner and the runner are sound C++ against this toolkit's own driver interface."""
+"""The planner, the runner and the launcher are sound C++ against this toolkit's own driver interface."""
 
 import subprocess
 from pathlib import Path
@@ -9,28 +9,23 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault
 from cudal2.worker.cuda import session
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.launcher import build
 
 SOURCES = Path(session.__file__).parent
 
 
-@pytest.mark.parametrize("name", ["planner", "runner"])
+@pytest.mark.parametrize("name", ["planner", "runner", pytest.param("hgemm", marks=pytest.mark.slow)])
 def test_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
     try:
         include = toolchain.find().root / "include"
     except HarnessFault as fault:
         pytest.skip(str(fault))
-    command = [
-        "g++",
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Wno-missing-field-initializers",
-        "-Werror",
-        f"-I{include}",
-        *CUDA_CONTRACT.defines(),
-        "-c",
-    ]
-    done = subprocess.run([*command, str(SOURCES / f"{name}.cpp"), "-o", str(tmp_path / "out.o")], capture_output=True)
+    build.lay_out(tmp_path)
+    headers = [f"-I{path}" for path in (tmp_path / "include", tmp_path / "src", include)]
+    warnings = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
+    command = ["g++", "-std=c++17", *warnings, *headers, *CUDA_CONTRACT.defines(), "-fsyntax-only"]
+    source = next(SOURCES.rglob(f"{name}.cpp"))
+    done = subprocess.run([*command, str(source)], capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status
-from cudal2.worker.cuda import plan, session
+from cudal2.worker.cuda import plan, recipe, session
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.launcher import build
 from cudal2.worker.outcome import CandidateFailed
 
 SETS = 5
@@ -37,8 +38,10 @@ def program(tmp_path_factory) -> Path:
     except HarnessFault as fault:
         pytest.skip(str(fault))
     folder, sources = tmp_path_factory.mktemp("runner"), Path(session.__file__).parent
-    files = [sources / "runner.cpp", Path(__file__).parent / "driver.cpp"]
-    flags = ["-std=c++17", "-O0", f"-I{include}", *CUDA_CONTRACT.defines(), "-o", folder / "runner"]
+    build.lay_out(folder)
+    files = [sources / "runner.cpp", folder / "src" / "hgemm.cpp", Path(__file__).parent / "driver.cpp"]
+    headers = [f"-I{path}" for path in (folder / "include", folder / "src", include)]
+    flags = ["-std=c++17", "-O0", "-pthread", *headers, *CUDA_CONTRACT.defines(), "-o", folder / "runner"]
     subprocess.run(["g++", *files, *flags], check=True)
     return folder
 
@@ -60,6 +63,31 @@ def loaded(runner):
     finally:
         os.close(memory)
     return runner
+
+
+def test_single_calls_go_through_the_library_of_exported_kernels(runner, program) -> None:
+    """Which holds their addresses to the contract; a recipe that is damaged is the harness's own fault."""
+    cubin, at = b"k 0.001 \0", [plan.Place(256, 512, 1024, 2048 + 256 * number) for number in range(SETS)]
+    sealed = recipe.seal(recipe.pack(recipe.Recipe(0, RECORDING.plans[0], ())), cubin, "")
+
+    def load(one: session.Runner, sealed: bytes, places: list[plan.Place]) -> None:
+        memory = os.memfd_create("buffers")
+        try:
+            one.load(plan.pack(RECORDING, cubin, 0, sealed, places), memory, 4096)
+        finally:
+            os.close(memory)
+
+    at[3] = plan.Place(256, 512, 1024, 2049)
+    load(runner, sealed, at)
+    assert len(runner.host([0, 4, 4], 0.0)) == 3 and runner.run([0, 3])[0] == pytest.approx(0.002)
+    runner.load_second(packed(0.01))
+    assert len(runner.host([1], 0.0)) == 1
+    with pytest.raises(HarnessFault, match="CUDAL2_ALIGNMENT"):
+        runner.host([3], 0.0)
+    other = session.Runner("off")
+    with pytest.raises(HarnessFault, match="damaged"):
+        load(other, sealed[:-1] + b"?", at)
+    other.close()
 
 
 def packed(cost: float) -> bytes:

@@ -1,0 +1,70 @@
+"""The launcher of exported kernels over a driver without a GPU (libcuda.cpp), in one library; and kernels for it."""
+
+import ctypes
+import struct
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from toolkit import needs_toolkit
+
+from cudal2.problem import Problem
+from cudal2.records import digest
+from cudal2.worker.build import artefact, compiler, compiler_name, trusted
+from cudal2.worker.cuda import recipe
+from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda.plan import Kernel, Memset, Plan
+from cudal2.worker.cuda.recipe import Recipe, Relocation
+
+DRIVER = Path(__file__).with_name("libcuda.cpp")
+ROOM = 1 << 22
+
+
+@cache
+def fake() -> bytes:
+    """The library's bytes; skips where there is no CUDA toolkit."""
+    needs_toolkit()
+    texts = build.sources() | {"src/libcuda.cpp": DRIVER.read_text()}
+    flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic"]
+
+    def make(folder: Path) -> None:
+        build.lay_out(folder)
+        headers = [f"-I{folder / 'include'}", f"-I{toolchain.find().root / 'include'}"]
+        files = [str(folder / "src/hgemm.cpp"), str(DRIVER)]
+        trusted([compiler(), *flags, *headers, *files, "-o", str(folder / "fake.so")])
+
+    return (artefact(f"fake-{digest(compiler_name(), *flags, *texts.values())[:16]}", make) / "fake.so").read_bytes()
+
+
+def launched(library: ctypes.CDLL) -> Plan:
+    """What was launched since the last time; the offset of a memset is its address."""
+    out = ctypes.create_string_buffer(ROOM)
+    library.launched.restype = ctypes.c_long
+    size = library.launched(out, ctypes.c_long(ROOM))
+    assert size >= 0
+    return msgspec.json.decode(out.raw[:size], type=Plan)
+
+
+def cubin_of(plan: Plan) -> bytes:
+    """Text that the driver takes for a cubin with the plan's kernels."""
+    kernels = [node for node in plan if isinstance(node, Kernel)]
+    lines = {f"{one.name} {' '.join(str(len(text) // 2) for text in one.parameters)}\n" for one in kernels}
+    return "".join(sorted(lines)).encode() + b"\0"
+
+
+def multiplier(problem: Problem, workspace: int = 20000, fails: int = 0, pause: int = 0) -> tuple[bytes, bytes]:
+    """(cubin, packed recipe) of a kernel that multiplies on the host. `pause` in microseconds."""
+    data = struct.pack("<4Q6i", 0, 0, 0, 0, problem.m, problem.n, problem.k, workspace, pause, fails)
+    kernel = Kernel("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
+    nodes: Plan = (kernel,)
+    made = Recipe(workspace, nodes, tuple(Relocation(0, 0, 8 * of, of) for of in range(4)))
+    return cubin_of(nodes), recipe.pack(made)
+
+
+def at_place(plan: Plan, workspace: int) -> Plan:
+    """The plan as `launched` tells of it, for a workspace at that address."""
+    return tuple(
+        msgspec.structs.replace(node, offset=workspace + node.offset) if isinstance(node, Memset) else node
+        for node in plan
+    )
