@@ -112,7 +112,7 @@ def names(met: Meeting) -> tuple[str, str]:
     `R imad.WIDE+` is a result but for its first register, `HMMA/c` a source that may be read later than the others.
     """
     one, register = met.earlier, met.register
-    modifiers = [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS] if _tells(one) else []
+    modifiers = _modifiers(one)
     first = f"{register.rstrip('0123456789')} {'.'.join((opcodes.pipe(one), *modifiers))}"
     if met.kind == "war":
         return first, opcodes.pipe(met.later)
@@ -124,8 +124,9 @@ def use(one: Instruction, register: str) -> str:
     """What a use is called in the table: `int`; `any@` for the guard, `imad/c` for an operand that may be read later.
 
     That is the third of an operation, an addend or accumulator, and the second of a memory instruction, its data. The
-    upper half of the addend of an IMAD.WIDE is `imad/c+`: on Hopper it is read two cycles after the lower one. (Found
-    by fuzzing on an H200: as long as both had one name, lower halves came too late, and addresses were wrong.)
+    upper half of the addend of an IMAD.WIDE is `imad.WIDE/c+`: on Hopper it is read two cycles after the lower one.
+    (Found by fuzzing on an H200: as long as both had one name, lower halves came too late, and addresses were wrong.)
+    `imad.HI` and `imad.WIDE` are apart, too: a product of one IMAD.HI takes 6 cycles to the next, to an IMAD only 4.
     """
     pipe = opcodes.pipe(one)
     if register == one.guard.lstrip("@!"):
@@ -138,12 +139,14 @@ def use(one: Instruction, register: str) -> str:
     near = [name for name, base in places.items() if f"R{base}" in one.uses and base <= number < base + wide[name]]
     exact = [name for name in near if places[name] == number] or near
     late = "b" if pipe == "memory" else "c"
+    name = ".".join((pipe, *_modifiers(one))) if pipe == "imad" else pipe
     if exact != [late]:
-        return pipe
-    upper = pipe == "imad" and "WIDE" in one.opcode.split(".") and number == places["c"] + 1
-    return f"{pipe}/{late}" + "+" * upper
+        return name
+    return f"{name}/{late}" + "+" * ("WIDE" in name and number == places["c"] + 1)
 
 
-def _tells(one: Instruction) -> bool:
-    """Whether modifiers tell operations of this name apart by their latency."""
-    return one.operation in ("IMAD", "UIMAD", "HMMA")
+def _modifiers(one: Instruction) -> list[str]:
+    """Those that tell operations of this name apart by their latency."""
+    if one.operation not in ("IMAD", "UIMAD", "HMMA"):
+        return []
+    return [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS]
