@@ -6,7 +6,7 @@ and counts for nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,7 +36,8 @@ class Policy:
         refuse_help(history.config)
         self._history, self._config = history, history.config
         self._loaded = cache(self._load)
-        self._generation = cache(self._sample)
+        # All problems are asked for one generation before the next: older samples would only take memory.
+        self._generation = lru_cache(maxsize=1)(self._sample)
 
     def _load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = policy.load(self._config.policy, self._config.target)
