@@ -1,5 +1,6 @@
 """The policy as a Hugging Face causal language model: any by name or path, or the kernel LM made here."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +127,29 @@ def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
         return str(_shipped(target))
     folder = Path(path).expanduser()
     folder = checkpoints.trained(folder) or folder
-    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    if _holds_model(folder):
         return str(folder.resolve())
     if folder.exists():
         raise ValueError(
-            f"{key}={path!r} holds no config.json or adapter_config.json; name the folder of a saved model, "
+            f"{key}={path!r} holds no model's config.json or adapter_config.json; name the folder of a saved model, "
             "or of a run that has saved one"
         )
-    if path.count("/") != 1 or path.startswith((".", "/", "~")):
+    if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.parent.is_dir():
         raise ValueError(
             f"{key}={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
             'Face hub as owner/name, or leave it "" for the kernel LM that ships'
         )
     return path
+
+
+def _holds_model(folder: Path) -> bool:
+    """Whether a model or adapters lie there. A run's own config.json describes no model."""
+    if (folder / "adapter_config.json").is_file():
+        return True
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
 
 
 def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

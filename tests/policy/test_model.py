@@ -102,8 +102,18 @@ def test_a_path_to_nothing_is_refused_before_any_hub_is_asked(path):
         load(PolicyConfig(path=path))
 
 
+def test_a_name_in_a_folder_that_is_here_is_no_hub_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match="is no folder"):
+        load(PolicyConfig(path="runs/typo"))
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path, folder):
-    with pytest.raises(ValueError, match=r"holds no config\.json"):
+    with pytest.raises(ValueError, match=r"holds no model's config\.json"):
+        load(PolicyConfig(path=str(tmp_path)))
+    (tmp_path / "config.json").write_text('{"run": "of one that has saved nothing yet"}')
+    with pytest.raises(ValueError, match=r"or of a run that has saved one"):
         load(PolicyConfig(path=str(tmp_path)))
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
