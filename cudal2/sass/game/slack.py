@@ -99,6 +99,18 @@ class Slack:
         self._nodes = sorted(nodes, key=lambda node: (node[0], -1 if node[1] is None else node[1]))
         self._needed: dict[tuple[str, str, int, int], int] = {}
         self._pairs = [pairs(those[part.start : part.stop], table.unknown) for part in parts]
+        self._block = {
+            one.origin: number for number, part in enumerate(parts) for one in those[part.start : part.stop]
+        }
+        self._window = sorted({self._block[origin] for origin in rows})
+        self._at, self._length = dict[int, int](), list[int]()
+        for part in parts:
+            clock = 0
+            for one in those[part.start : part.stop]:
+                self._at[one.origin] = clock
+                clock += max(1, one.controls.stall)
+            self._length.append(clock)
+        self._found: dict[tuple[int, ...], np.ndarray] = {}
         self.measure(those)
 
     def find(self, those: Sequence[Instruction], block: Block) -> None:
@@ -107,30 +119,36 @@ class Slack:
             pairs(those[part.start : part.stop], self._table.unknown) if part == block else known
             for part, known in zip(self._parts, self._pairs)
         ]
+        self._found = {}
         self.measure(those)
 
     def measure(self, those: Sequence[Instruction]) -> None:
         """Times and distances anew: after a change of stalls blocks have other lengths."""
         self.time = np.zeros(len(self._rows) + 1, np.int64)
         """When each row issues on its block's clock; the last is of whatever is outside the window."""
-        self._at, self._length = dict[int, int](), list[int]()
-        for part in self._parts:
-            clock = 0
-            for one in those[part.start : part.stop]:
-                self._at[one.origin] = clock
+        self._length, lengths = self._length.copy(), np.zeros(len(self._rows) + 1, np.int64)
+        for number in self._window:
+            part, clock = self._parts[number], 0
+            inside = [(self._rows[one.origin], one) for one in those[part.start : part.stop]]
+            for row, one in inside:
+                self.time[row] = clock
                 clock += max(1, one.controls.stall)
-            self._length.append(clock)
-        for origin, row in self._rows.items():
-            self.time[row] = self._at[origin]
-        self._block = {
-            one.origin: number for number, part in enumerate(self._parts) for one in those[part.start : part.stop]
-        }
+            self._length[number] = clock
+            lengths[[row for row, _ in inside]] = clock
+        # Who meets whom hangs on the blocks' lengths only where something is still under way behind one of them.
+        key = tuple(min(self._length[number], HORIZON) for number in self._window)
+        if key not in self._found:
+            self._found[key] = self._columns()
+        self.earlier, self.later, ahead, base, self.age = self._found[key].T
+        self.ahead = ahead.astype(bool)
+        self.least = base - np.where(self.ahead, 0, lengths[self.earlier])
+
+    def _columns(self) -> np.ndarray:
+        """Rows of earlier, later, ahead, least distance without the length of the earlier one's block, and age."""
         found: dict[tuple[int, int, bool], tuple[int, int]] = {}
-        for kind, name, earlier, later, ahead, age in self._all():
-            self._add(found, kind, name, earlier, later, ahead, age)
-        columns = np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
-        self.earlier, self.later, self.least, self.age = columns[:, (0, 1, 3, 4)].T
-        self.ahead = columns[:, 2].astype(bool)
+        for kind, name, earlier, later, is_ahead, age in self._all():
+            self._add(found, kind, name, earlier, later, is_ahead, age)
+        return np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
 
     def slack(self) -> np.ndarray:
         """For each pair the cycles that it has more than it needs."""
@@ -155,9 +173,9 @@ class Slack:
     ) -> None:
         outside = len(self._rows)
         first, second = self._rows.get(earlier.origin, outside), self._rows.get(later.origin, outside)
-        constant = 0 if ahead else age + self._length[self._block[earlier.origin]]
+        constant = 0 if ahead else age
         if first == outside:
-            constant -= self._at[earlier.origin]
+            constant += (0 if ahead else self._length[self._block[earlier.origin]]) - self._at[earlier.origin]
         if second == outside:
             constant += self._at[later.origin]
         least = self._necessary(kind, name, earlier, later) - constant
@@ -168,11 +186,11 @@ class Slack:
             found[key] = (least, max(age, found.get(key, (0, 0))[1]))
 
     def _all(self) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
-        for number in {self._block[origin] for origin in self._rows}:
+        for number in self._window:
             for kind, name, earlier, later in self._pairs[number].inside:
                 yield kind, name, earlier, later, True, 0
         # Through a short block also what is under way on both sides of it comes closer when it becomes shorter.
-        short = min(self._length[self._block[origin]] for origin in self._rows) < HORIZON
+        short = min(self._length[number] for number in self._window) < HORIZON
         for node, entering in self._entering(short).items():
             for kind, name, later in self._pairs[node[0]].entered:
                 within = later.origin in self._rows
@@ -186,8 +204,7 @@ class Slack:
         By that age, not by its own, nothing is forgotten that a move to the block's end would bring back. Left out,
         unless `everything` is asked for, is what no instruction of the window has a part in.
         """
-        window = {self._block[origin] for origin in self._rows}
-        asked = {(_PLACES[kind], name) for number in window for kind, name, _ in self._pairs[number].entered}
+        asked = {(_PLACES[kind], name) for number in self._window for kind, name, _ in self._pairs[number].entered}
         leaves = [
             {
                 place: entries
