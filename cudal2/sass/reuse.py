@@ -17,6 +17,8 @@ REACH = 64
 
 def kept(one: Instruction) -> list[tuple[int, str]]:
     """Slot and register of each operand that an instruction keeps."""
+    if not one.controls.reuse:
+        return []
     marked = [slot for slot in range(3) if one.controls.reuse >> slot & 1]
     return [(slot, register) for slot in marked if (register := read_in(one, slot)) in one.uses]
 
@@ -52,7 +54,8 @@ def cleared(listing: Listing, start: int, position: int, stop: int) -> tuple[Lis
     """
     places = [place for place in (position, position + 1) if kept(listing.instructions[place])]
     for earlier in range(max(start, position - REACH), position):
-        slots = kept(listing.instructions[earlier])
+        if not (slots := kept(listing.instructions[earlier])):
+            continue
         ends = [reader(listing, earlier, slot, stop) for slot, _ in slots]
         if any(end is None or end >= position for end in ends):
             places.append(earlier)

@@ -161,8 +161,10 @@ class Legality:
         """Whether the operands that the compiler kept there, and that are kept no more, may be kept again."""
         position, block = self.positions[place], self.block[place]
         one = self.listing.instructions[position]
+        if not one.compiled.reuse:
+            return False
         controls = msgspec.structs.replace(one.controls, reuse=one.compiled.reuse)
-        if not one.compiled.reuse or encoding.mismatch(controls):
+        if encoding.mismatch(controls):
             return False
         return not reuse.stale(self.listing.controlled(position, controls), position, block.stop)
 

@@ -34,30 +34,39 @@ class Pairs(msgspec.Struct, frozen=True):
     entered: tuple[tuple[str, str, Instruction], ...]
 
 
-def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
-    """What meets in a block of these instructions, as `flow.step` has it but for the time."""
-    under: dict[Place, list[Instruction]] = {}
-    ends = set[Place]()
-    inside: list[tuple[str, str, Instruction, Instruction]] = []
-    entered: list[tuple[str, str, Instruction]] = []
+class _Met:
+    """What is under way in a block, and what has met so far."""
 
-    def meet(kind: str, name: str, later: Instruction) -> None:
+    def __init__(self) -> None:
+        self.under: dict[Place, list[Instruction]] = {}
+        self.ends = set[Place]()
+        self.inside: list[tuple[str, str, Instruction, Instruction]] = []
+        self.entered: list[tuple[str, str, Instruction]] = []
+
+    def meet(self, kind: str, name: str, later: Instruction) -> None:
         place = (_PLACES[kind], name)
-        inside.extend((kind, name, earlier, later) for earlier in under.get(place, ()))
-        if place not in ends:
-            entered.append((kind, name, later))
+        self.inside.extend((kind, name, earlier, later) for earlier in self.under.get(place, ()))
+        if place not in self.ends:
+            self.entered.append((kind, name, later))
 
+    def pairs(self) -> Pairs:
+        leaves = {place: tuple(those) for place, those in self.under.items() if those}
+        return Pairs(tuple(self.inside), leaves, frozenset(self.ends), tuple(self.entered))
+
+
+def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
+    """What meets in a block of these instructions, as `flow.step` has it but for the time and for barriers."""
+    met = _Met()
+    under, ends = met.under, met.ends
     for one in those:
         variable = one.operation in unknown
-        for barrier in one.controls.waits:
-            meet("arm", f"barrier {barrier}", one)
         for register in one.uses:
-            meet("raw", register, one)
+            met.meet("raw", register, one)
         for register in one.defines:
-            meet("waw", register, one)
-            meet("war", register, one)
+            met.meet("waw", register, one)
+            met.meet("war", register, one)
         if opcodes.held(one):
-            meet("sync", SYNC, one)
+            met.meet("sync", SYNC, one)
         for register in one.defines:
             if not one.guard:
                 for place in (("timed", register), ("finishing", register)):
@@ -70,11 +79,19 @@ def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
                 under.setdefault(("finishing", register), []).append(one)
         if one.operation in opcodes.SYNCHRONIZING:
             under.setdefault(("timed", SYNC), []).append(one)
+    return met.pairs()
+
+
+def arming(those: Iterable[Instruction]) -> Pairs:
+    """Who waits for a barrier that whom has set, in a block of these instructions."""
+    met = _Met()
+    for one in those:
+        for barrier in one.controls.waits:
+            met.meet("arm", f"barrier {barrier}", one)
         for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
-            under["armed", f"barrier {barrier}"] = [one]
-            ends.add(("armed", f"barrier {barrier}"))
-    leaves = {place: tuple(those) for place, those in under.items() if those}
-    return Pairs(tuple(inside), leaves, frozenset(ends), tuple(entered))
+            met.under["armed", f"barrier {barrier}"] = [one]
+            met.ends.add(("armed", f"barrier {barrier}"))
+    return met.pairs()
 
 
 class Slack:
@@ -99,6 +116,7 @@ class Slack:
         self._nodes = sorted(nodes, key=lambda node: (node[0], -1 if node[1] is None else node[1]))
         self._needed: dict[tuple[str, str, int, int], int] = {}
         self._pairs = [pairs(those[part.start : part.stop], table.unknown) for part in parts]
+        self._arming = [arming(those[part.start : part.stop]) for part in parts]
         self._block = {
             one.origin: number for number, part in enumerate(parts) for one in those[part.start : part.stop]
         }
@@ -111,15 +129,16 @@ class Slack:
                 clock += max(1, one.controls.stall)
             self._length.append(clock)
         self._found: dict[tuple[int, ...], np.ndarray] = {}
+        self._armed: dict[tuple[int, ...], np.ndarray] = {}
         self.measure(those)
 
     def find(self, those: Sequence[Instruction], block: Block) -> None:
-        """The pairs of a block anew: after a swap that changes who sets a barrier last."""
-        self._pairs = [
-            pairs(those[part.start : part.stop], self._table.unknown) if part == block else known
-            for part, known in zip(self._parts, self._pairs)
+        """The barriers' pairs of a block anew: after a swap that changes who sets one last."""
+        self._arming = [
+            arming(those[part.start : part.stop]) if part == block else known
+            for part, known in zip(self._parts, self._arming)
         ]
-        self._found = {}
+        self._armed = {}
         self.measure(those)
 
     def measure(self, those: Sequence[Instruction]) -> None:
@@ -138,15 +157,17 @@ class Slack:
         # Who meets whom hangs on the blocks' lengths only where something is still under way behind one of them.
         key = tuple(min(self._length[number], HORIZON) for number in self._window)
         if key not in self._found:
-            self._found[key] = self._columns()
-        self.earlier, self.later, ahead, base, self.age = self._found[key].T
+            self._found[key] = self._columns(self._pairs)
+        if key not in self._armed:
+            self._armed[key] = self._columns(self._arming)
+        self.earlier, self.later, ahead, base, self.age = np.concatenate((self._found[key], self._armed[key])).T
         self.ahead = ahead.astype(bool)
         self.least = base - np.where(self.ahead, 0, lengths[self.earlier])
 
-    def _columns(self) -> np.ndarray:
+    def _columns(self, those: Sequence[Pairs]) -> np.ndarray:
         """Rows of earlier, later, ahead, least distance without the length of the earlier one's block, and age."""
         found: dict[tuple[int, int, bool], tuple[int, int]] = {}
-        for kind, name, earlier, later, is_ahead, age in self._all():
+        for kind, name, earlier, later, is_ahead, age in self._all(those):
             self._add(found, kind, name, earlier, later, is_ahead, age)
         return np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
 
@@ -185,26 +206,28 @@ class Slack:
         if key not in found or found[key][0] < least:
             found[key] = (least, max(age, found.get(key, (0, 0))[1]))
 
-    def _all(self) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
+    def _all(self, those: Sequence[Pairs]) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
         for number in self._window:
-            for kind, name, earlier, later in self._pairs[number].inside:
+            for kind, name, earlier, later in those[number].inside:
                 yield kind, name, earlier, later, True, 0
         # Through a short block also what is under way on both sides of it comes closer when it becomes shorter.
         short = min(self._length[number] for number in self._window) < HORIZON
-        for node, entering in self._entering(short).items():
-            for kind, name, later in self._pairs[node[0]].entered:
+        for node, entering in self._entering(those, short).items():
+            for kind, name, later in those[node[0]].entered:
                 within = later.origin in self._rows
                 for origin, (earlier, age) in entering.get((_PLACES[kind], name), {}).items():
                     if within or origin in self._rows or short:
                         yield kind, name, earlier, later, False, age
 
-    def _entering(self, everything: bool) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
+    def _entering(
+        self, blocks: Sequence[Pairs], everything: bool
+    ) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
         """What is under way where each block begins, with the least cycles since the end of the block it is from.
 
         By that age, not by its own, nothing is forgotten that a move to the block's end would bring back. Left out,
         unless `everything` is asked for, is what no instruction of the window has a part in.
         """
-        asked = {(_PLACES[kind], name) for number in self._window for kind, name, _ in self._pairs[number].entered}
+        asked = {(_PLACES[kind], name) for number in self._window for kind, name, _ in blocks[number].entered}
         leaves = [
             {
                 place: entries
@@ -215,13 +238,13 @@ class Slack:
                     }
                 )
             }
-            for pairs in self._pairs
+            for pairs in blocks
         ]
         at: dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]] = {node: {} for node in self._nodes}
         todo = list(self._nodes)
         while todo:
             node = todo.pop()
-            part, length = self._pairs[node[0]], self._length[node[0]]
+            part, length = blocks[node[0]], self._length[node[0]]
             after = {place: entries.copy() for place, entries in leaves[node[0]].items()}
             for place, entries in at[node].items():
                 if place not in part.ends:

@@ -7,9 +7,10 @@ nothing behind them can tell; where not, what is behind them is walked.
 
 from collections.abc import Iterable, Sequence
 
-from cudal2.sass import flow
+from cudal2.sass import flow, opcodes
 from cudal2.sass.blocks import Block, Node
 from cudal2.sass.dependence import FOLLOWED
+from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.flow import State
 from cudal2.sass.latencies import ARMING
 from cudal2.sass.listing import Instruction, Listing
@@ -90,10 +91,21 @@ class Waiting:
 
     def _concerned(self, one: Instruction) -> bool:
         controls = one.controls
-        return bool(controls.wait or controls.sets or one.operation in self.unknown)
+        barriers = (controls.write_barrier, controls.read_barrier) != (NO_BARRIER, NO_BARRIER)
+        return bool(controls.wait or barriers or one.operation in self.unknown)
+
+    def _changes(self, state: State, one: Instruction) -> bool:
+        """Whether the instruction has to do with anything that is awaited."""
+        if self._concerned(one) or opcodes.settles(one) or opcodes.drained(one):
+            return True
+        apart = one.defines.isdisjoint(state.writing) and one.uses.isdisjoint(state.writing)
+        return not (apart and one.defines.isdisjoint(state.reading))
 
     def _breaks(self, state: State, one: Instruction) -> bool:
         """Issues the instruction; whether it meets something that no barrier has told of, or a barrier too early."""
+        if not self._changes(state, one):
+            state.clock += max(1, one.controls.stall)
+            return False
         met = flow.step(state, one, self.unknown)
         state.timed.clear()
         state.finishing.clear()
