@@ -6,7 +6,7 @@ How barriers work is in public notes (CuAssembler; Mesa's NAK, `calc_instr_deps.
 `scoreboards.md`): each counts what is under way; to wait for one is to wait until it is at zero.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cudal2.sass import opcodes
@@ -226,6 +226,8 @@ def _youngest(*entries: Timed) -> tuple[Timed, ...]:
 
 
 def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
+    if len(entries) == 1:
+        return entries
     found: dict[int, Awaited] = {}
     for entry in entries:
         known = found.get(entry.one.origin)
@@ -233,8 +235,14 @@ def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
     return tuple(found[origin] for origin in sorted(found))
 
 
-def begins(listing: Listing, unknown: frozenset[str]) -> tuple[tuple[Block, ...], dict[Node, State]]:
-    """The blocks, and what may be under way at the start of each that is reached, for each way it is called."""
+def begins(
+    listing: Listing, unknown: frozenset[str], issue: Callable[[State, Instruction], object] | None = None
+) -> tuple[tuple[Block, ...], dict[Node, State]]:
+    """The blocks, and what may be under way at the start of each that is reached, for each way it is called.
+
+    `issue` takes a state on by an instruction; `step` where it is not given.
+    """
+    issue = issue or (lambda state, one: step(state, one, unknown))
     parts, edges = graph(listing)
     first: Node = (0, None)
     at, todo = {first: State()}, [first]
@@ -243,7 +251,7 @@ def begins(listing: Listing, unknown: frozenset[str]) -> tuple[tuple[Block, ...]
         state = at[node].copy()
         block = parts[node[0]]
         for one in listing.instructions[block.start : block.stop]:
-            step(state, one, unknown)
+            issue(state, one)
         after = left(state)
         for following in edges(node):
             known = at.get(following)

@@ -26,9 +26,8 @@ class Waiting:
 
     def __init__(self, listing: Listing, window: Iterable[Block], unknown: frozenset[str]) -> None:
         self.unknown = unknown
-        self.blocks, begins = flow.begins(listing, unknown)
         _, self._edges = flow.graph(listing)
-        self._begins = {node: _bare(state) for node, state in begins.items()}
+        self.blocks, self._begins = flow.begins(listing, unknown, self._breaks)
         starts = {block.start for block in window}
         self._along: dict[int, dict[Node, list[State]]] = {}
         for node in self._begins:
