@@ -37,11 +37,15 @@ def reader(listing: Listing, position: int, slot: int, stop: int) -> int | None:
     return None
 
 
-def stale(listing: Listing, position: int, stop: int) -> str:
-    """Which kept operand is overwritten before it is read again; empty where none is. The block ends at `stop`."""
-    for slot, register in kept(listing.instructions[position]):
+def stale(listing: Listing, position: int, stop: int, given: Instruction | None = None) -> str:
+    """Which kept operand is overwritten before it is read again; empty where none is. The block ends at `stop`.
+
+    With `given` as if that stood at the position.
+    """
+    one = given or listing.instructions[position]
+    for slot, register in kept(one):
         end = reader(listing, position, slot, stop)
-        between = listing.instructions[position : stop if end is None else end]
+        between = (one, *listing.instructions[position + 1 : stop if end is None else end])
         if any(register in one.defines for one in between):
             return register
     return ""

@@ -166,7 +166,7 @@ class Legality:
         controls = msgspec.structs.replace(one.controls, reuse=one.compiled.reuse)
         if encoding.mismatch(controls):
             return False
-        return not reuse.stale(self.listing.controlled(position, controls), position, block.stop)
+        return not reuse.stale(self.listing, position, block.stop, msgspec.structs.replace(one, controls=controls))
 
     def _renew(self, place: int, position: int) -> None:
         """After a change at that place what is awaited behind it is found anew, and answered what depends on it."""
