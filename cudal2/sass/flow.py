@@ -236,23 +236,25 @@ def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
 
 
 def begins(
-    listing: Listing, unknown: frozenset[str], issue: Callable[[State, Instruction], object] | None = None
+    listing: Listing, unknown: frozenset[str], through: Callable[[State, Block], State] | None = None
 ) -> tuple[tuple[Block, ...], dict[Node, State]]:
     """The blocks, and what may be under way at the start of each that is reached, for each way it is called.
 
-    `issue` takes a state on by an instruction; `step` where it is not given.
+    `through` gives what a state is behind a block, `left` of it; `step` after `step` where it is not given.
     """
-    issue = issue or (lambda state, one: step(state, one, unknown))
     parts, edges = graph(listing)
     first: Node = (0, None)
     at, todo = {first: State()}, [first]
     while todo:
         node = todo.pop()
-        state = at[node].copy()
         block = parts[node[0]]
-        for one in listing.instructions[block.start : block.stop]:
-            issue(state, one)
-        after = left(state)
+        if through:
+            after = through(at[node], block)
+        else:
+            state = at[node].copy()
+            for one in listing.instructions[block.start : block.stop]:
+                step(state, one, unknown)
+            after = left(state)
         for following in edges(node):
             known = at.get(following)
             new = after if known is None else joined(known, after)

@@ -175,7 +175,7 @@ class Legality:
             self._slack.find(those, block)
         end = self._waiting.renew(those, block, position)
         if end is None:
-            self._waiting = Waiting(self.listing, self.window.blocks, self.table.unknown)
+            self._waiting = self._waiting.anew(self.listing)
             self._stale.update(range(len(self.positions)))
         else:
             reached = end - position if end > position + NEAR + 2 else 0

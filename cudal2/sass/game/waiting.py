@@ -5,7 +5,7 @@ takes a time of its own change nothing in it. Others are issued in both orders: 
 nothing behind them can tell; where not, what is behind them is walked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from cudal2.sass import flow, opcodes
 from cudal2.sass.blocks import Block, Node
@@ -25,10 +25,35 @@ class Waiting:
     """What is awaited at every place of the window's blocks, `those` being the instructions in their present order."""
 
     def __init__(self, listing: Listing, window: Iterable[Block], unknown: frozenset[str]) -> None:
-        self.unknown = unknown
+        self.unknown, self._window = unknown, tuple(window)
+        self._behind: dict[Hashable, State] = {}
+        self._find(listing)
+
+    def anew(self, listing: Listing) -> "Waiting":
+        """Another, of another order in the window."""
+        other = object.__new__(Waiting)
+        other.unknown, other._window, other._behind = self.unknown, self._window, self._behind
+        other._find(listing)
+        return other
+
+    def _find(self, listing: Listing) -> None:
         _, self._edges = flow.graph(listing)
-        self.blocks, self._begins = flow.begins(listing, unknown, self._breaks)
-        starts = {block.start for block in window}
+        starts = {block.start for block in self._window}
+
+        def through(state: State, block: Block) -> State:
+            """Outside the window nothing ever changes, so what was found once holds."""
+            key = None if block.start in starts else (block.start, _key(state))
+            if key is None or key not in self._behind:
+                state = state.copy()
+                for one in listing.instructions[block.start : block.stop]:
+                    self._breaks(state, one)
+                state = flow.left(state)
+                if key is None:
+                    return state
+                self._behind[key] = state
+            return self._behind[key]
+
+        self.blocks, self._begins = flow.begins(listing, self.unknown, through)
         self._along: dict[int, dict[Node, list[State]]] = {}
         for node in self._begins:
             block = self.blocks[node[0]]
@@ -166,6 +191,15 @@ def _same(one: State, other: State) -> bool:
             if entries is not its[register] and _names(entries) != _names(its[register]):
                 return False
     return {b: t.one.origin for b, t in one.armed.items()} == {b: t.one.origin for b, t in other.armed.items()}
+
+
+def _key(state: State) -> Hashable:
+    """The same for states that await the same, armed as long ago."""
+    awaited = (
+        frozenset((register, tuple((e.one.origin, e.mask) for e in entries)) for register, entries in those.items())
+        for those in (state.writing, state.reading)
+    )
+    return *awaited, frozenset((b, t.one.origin, t.time - state.clock) for b, t in state.armed.items())
 
 
 def _names(entries: Iterable[flow.Awaited]) -> set[tuple[int, int]]:

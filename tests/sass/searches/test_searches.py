@@ -62,7 +62,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path) -> None:
     whole = play("evolution", tmp_path / "whole", 40)
     asked: list[Edit] = []
 
-    def dies(edit: Edit) -> Measured:
+    def dies(edit: Edit, best: float) -> Measured:
         if len(asked) == 15:
             raise KeyboardInterrupt
         asked.append(edit)
@@ -74,7 +74,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path) -> None:
         file.write(b'{"edit": torn')
     again: list[Edit] = []
 
-    def counts(edit: Edit) -> Measured:
+    def counts(edit: Edit, best: float) -> Measured:
         again.append(edit)
         return JUDGE([edit])[0]
 
