@@ -117,9 +117,7 @@ class Slack:
         self._needed: dict[tuple[str, str, int, int], int] = {}
         self._pairs = [pairs(those[part.start : part.stop], table.unknown) for part in parts]
         self._arming = [arming(those[part.start : part.stop]) for part in parts]
-        self._block = {
-            one.origin: number for number, part in enumerate(parts) for one in those[part.start : part.stop]
-        }
+        self._block = {one.origin: number for number, part in enumerate(parts) for one in those[part.start : part.stop]}
         self._window = sorted({self._block[origin] for origin in rows})
         self._at, self._length = dict[int, int](), list[int]()
         for part in parts:
