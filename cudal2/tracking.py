@@ -24,12 +24,15 @@ class Metrics:
         fresh.replace(self.path)
         self._wandb = _start_wandb(run, tracker, config) if tracker.name == "wandb" else None
 
-    def log(self, row: dict[str, Any]) -> None:
-        """Writes one step through to the file, so that a kill loses nothing that was reported."""
+    def log(self, row: dict[str, Any], durable: bool = True) -> None:
+        """Writes one step to the file, so that a kill loses nothing that was reported; where `durable`, to the disk,
+        which takes milliseconds.
+        """
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         if self._wandb:
             self._wandb.log({key: value for key, value in row.items() if key != "problems"}, step=row["step"])
 

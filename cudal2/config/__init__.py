@@ -15,12 +15,13 @@ from cudal2.config.parts import (
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
 from cudal2.config.verbs import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig
-from cudal2.config.worker import WorkerConfig
+from cudal2.config.worker import EffortConfig, WorkerConfig
 
 __all__ = [
     "NEUTRAL",
     "BenchConfig",
     "Config",
+    "EffortConfig",
     "EvalConfig",
     "LoraConfig",
     "MachineConfig",

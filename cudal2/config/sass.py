@@ -6,7 +6,7 @@ import msgspec
 
 from cudal2.config.base import NEUTRAL, Schema
 from cudal2.config.parts import TrackerConfig
-from cudal2.config.worker import WorkerConfig
+from cudal2.config.worker import EffortConfig, WorkerConfig
 from cudal2.problem import Accumulate, Layout
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -53,7 +53,7 @@ class SassConfig(Schema, frozen=True):
     instructions in its loops is taken; `problem`, with its layout and accumulation, is what a GPU runs it on.
 
     `judge` simulator needs no GPU and says nothing about one. `floor` is how often the unedited kernel is measured
-    beside itself, as a winner is.
+    beside itself, as a winner is. `effort` is a GPU's on each edit of a search.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -67,5 +67,6 @@ class SassConfig(Schema, frozen=True):
     floor: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 3
     search: SassSearchConfig = SassSearchConfig()
     machine: MachineConfig = MachineConfig()
+    effort: EffortConfig = EffortConfig()
     worker: WorkerConfig = WorkerConfig()
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()

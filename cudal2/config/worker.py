@@ -40,3 +40,19 @@ class WorkerConfig(Schema, frozen=True):
     """Timing stops once the interval of the speedup is within ± this share of it."""
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = STRICT
     """Of that interval, whatever the noise and however often one looks; `min_pairs` of 6 or less have no 95%."""
+
+
+class EffortConfig(Schema, frozen=True):
+    """How long an edit of a kernel is timed beside it: in pairs of turns, each of as many calls as take `batch_ms`.
+
+    At least `min_pairs`; up to `max_pairs`, or ±`precision` at that `confidence`, for one that may be faster than the
+    best known. The pairs of such a one are spread over so many `arrangements`, in each of which both kernels are loaded
+    anew: two loads of the same code may differ in speed for as long as they stay. 1: the parent is never loaded anew.
+    """
+
+    batch_ms: Annotated[float, msgspec.Meta(gt=0)] = 0.4
+    min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 4
+    max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
+    precision: float = 0.01
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.75
+    arrangements: Annotated[int, msgspec.Meta(ge=1)] = 2

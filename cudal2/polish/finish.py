@@ -11,6 +11,7 @@ from cudal2.config import SassConfig, identity
 from cudal2.polish.run import Found, noise, table
 from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, Measured, Status, digest
+from cudal2.worker.pool import alone
 
 
 def finished(subject: Subject, config: SassConfig, found: Sequence[Found], floor: Sequence[Measured]) -> str:
@@ -41,7 +42,8 @@ def winner(found: Sequence[Found], aside: float) -> Found | None:
 
 def archived(subject: Subject, source: str, config: SassConfig, best: Found) -> str:
     """Judges the winner and its parent as any candidates are, so that the archive of the run holds both verdicts."""
-    with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
+    worker = msgspec.structs.replace(config.worker, devices=(0,))
+    with alone(config.worker.devices[0]), judging.opened(config.run, config.target, worker) as (archive, [pool]):
         environment = pool.environment().fingerprint
         name = digest(msgspec.json.encode(identity(config), order="sorted").decode(), source)[:16]
 

@@ -10,15 +10,17 @@ from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.sass.legality import Legality
 from cudal2.sass.simulator import Simulated
+from cudal2.worker import pool
 from cudal2.worker.sandbox import jail
 
 
 class Judge(msgspec.Struct, frozen=True):
-    """`measure` is asked many times a second, for edits of legal moves; `confirm` proves a winner legal without
+    """`measure` is asked many times a second, for edits of legal moves, and told the best speedup that is known, beside
+    which a poor edit need not be measured well; `confirm` proves a winner legal without
     trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of
     another `environment` do not compare."""
 
-    measure: Callable[[Edit], Measured]
+    measure: Callable[[Edit, float], Measured]
     confirm: Callable[[Edit], Measured]
     floor: Callable[[], Measured]
     environment: str
@@ -45,7 +47,8 @@ def _simulator(subject: Subject, config: SassConfig, legality: Legality) -> Judg
         why = legality.why_not(edit)
         return Measured(Status.REJECTED, reason=why) if why else simulated([edit])[0]
 
-    return Judge(lambda edit: simulated([edit])[0], confirm, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 1), "simulator")
+    same = Measured(Status.OK, 1.0, 1.0, 1.0, 1)
+    return Judge(lambda edit, best: simulated([edit])[0], confirm, lambda: same, "simulator")
 
 
 @contextmanager
@@ -58,7 +61,7 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
     def legal(edits: Sequence[Edit]) -> Iterable[str]:
         return ("" if edit in proven else legality.why_not(edit) for edit in edits)
 
-    with Worker(config.worker, config.target) as worker:
+    with pool.alone(config.worker.devices[0]), Worker(config.worker, config.target) as worker:
         parent = subject.launchable
         if parent is None:
             if subject.source is None:
@@ -69,11 +72,11 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
             parent = parent_of(worker, Candidate(subject.source, subject.problem, config.target))
             if parent.cubin != subject.code:
                 raise HarnessFault("the compiler made another cubin of the same source", "Try again with worker.cache=")
-        with EditBench(worker, parent, subject.problem, legal) as bench:
+        with EditBench(worker, parent, subject.problem, legal, config.effort) as bench:
 
-            def measure(edit: Edit) -> Measured:
+            def measure(edit: Edit, best: float) -> Measured:
                 proven.add(edit)  # it was made of legal moves; who judges a winner proves it once more
-                return bench.measure([edit])[0]
+                return bench.measure([edit], best)[0]
 
             def confirm(edit: Edit) -> Measured:
                 proven.discard(edit)

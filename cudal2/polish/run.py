@@ -79,7 +79,7 @@ def _search(
         def told(budget: Budget, line: Line, new: bool) -> None:
             show(len(budget.seen), budget.best)
             if new:
-                metrics.log(_row(method, budget, line, time.perf_counter() - started))
+                metrics.log(_row(method, budget, line, time.perf_counter() - started), durable=False)
 
         budget = Budget(journal, judge.measure, limit, told)
         task = Task(start.copy(), config.search, config.seed, budget, simulated.of)

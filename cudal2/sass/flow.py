@@ -6,7 +6,7 @@ How barriers work is in public notes (CuAssembler; Mesa's NAK, `calc_instr_deps.
 `scoreboards.md`): each counts what is under way; to wait for one is to wait until it is at zero.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cudal2.sass import opcodes
@@ -226,6 +226,8 @@ def _youngest(*entries: Timed) -> tuple[Timed, ...]:
 
 
 def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
+    if len(entries) == 1:
+        return entries
     found: dict[int, Awaited] = {}
     for entry in entries:
         known = found.get(entry.one.origin)
@@ -233,18 +235,26 @@ def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
     return tuple(found[origin] for origin in sorted(found))
 
 
-def begins(listing: Listing, unknown: frozenset[str]) -> tuple[tuple[Block, ...], dict[Node, State]]:
-    """The blocks, and what may be under way at the start of each that is reached, for each way it is called."""
+def begins(
+    listing: Listing, unknown: frozenset[str], through: Callable[[State, Block], State] | None = None
+) -> tuple[tuple[Block, ...], dict[Node, State]]:
+    """The blocks, and what may be under way at the start of each that is reached, for each way it is called.
+
+    `through` gives what a state is behind a block, `left` of it; `step` after `step` where it is not given.
+    """
     parts, edges = graph(listing)
     first: Node = (0, None)
     at, todo = {first: State()}, [first]
     while todo:
         node = todo.pop()
-        state = at[node].copy()
         block = parts[node[0]]
-        for one in listing.instructions[block.start : block.stop]:
-            step(state, one, unknown)
-        after = left(state)
+        if through:
+            after = through(at[node], block)
+        else:
+            state = at[node].copy()
+            for one in listing.instructions[block.start : block.stop]:
+                step(state, one, unknown)
+            after = left(state)
         for following in edges(node):
             known = at.get(following)
             new = after if known is None else joined(known, after)

@@ -17,6 +17,8 @@ REACH = 64
 
 def kept(one: Instruction) -> list[tuple[int, str]]:
     """Slot and register of each operand that an instruction keeps."""
+    if not one.controls.reuse:
+        return []
     marked = [slot for slot in range(3) if one.controls.reuse >> slot & 1]
     return [(slot, register) for slot in marked if (register := read_in(one, slot)) in one.uses]
 
@@ -35,11 +37,15 @@ def reader(listing: Listing, position: int, slot: int, stop: int) -> int | None:
     return None
 
 
-def stale(listing: Listing, position: int, stop: int) -> str:
-    """Which kept operand is overwritten before it is read again; empty where none is. The block ends at `stop`."""
-    for slot, register in kept(listing.instructions[position]):
+def stale(listing: Listing, position: int, stop: int, given: Instruction | None = None) -> str:
+    """Which kept operand is overwritten before it is read again; empty where none is. The block ends at `stop`.
+
+    With `given` as if that stood at the position.
+    """
+    one = given or listing.instructions[position]
+    for slot, register in kept(one):
         end = reader(listing, position, slot, stop)
-        between = listing.instructions[position : stop if end is None else end]
+        between = (one, *listing.instructions[position + 1 : stop if end is None else end])
         if any(register in one.defines for one in between):
             return register
     return ""
@@ -52,7 +58,8 @@ def cleared(listing: Listing, start: int, position: int, stop: int) -> tuple[Lis
     """
     places = [place for place in (position, position + 1) if kept(listing.instructions[place])]
     for earlier in range(max(start, position - REACH), position):
-        slots = kept(listing.instructions[earlier])
+        if not (slots := kept(listing.instructions[earlier])):
+            continue
         ends = [reader(listing, earlier, slot, stop) for slot, _ in slots]
         if any(end is None or end >= position for end in ends):
             places.append(earlier)

@@ -8,9 +8,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import takewhile
 from multiprocessing import get_context
 
@@ -53,6 +54,21 @@ def _visible(device: int) -> str:
     shown = list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, names.split(","))))
     _among(device, len(shown))
     return shown[device]
+
+
+@contextmanager
+def alone(device: int) -> Iterator[None]:
+    """Meanwhile the device-th GPU is the only one that can be seen, as number 0: here, where none was opened before,
+    and in processes that are started. Raises ValueError where CUDA_VISIBLE_DEVICES shows fewer.
+    """
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
+    try:
+        yield
+    finally:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def _among(device: int, count: int) -> None:

@@ -27,24 +27,37 @@ FAMILIES = ("multistage", "skinny", "small", "splitk", "streamk", "wmma")
 SIZES = ("512_512_512", "1024_1024_1024", "4096_4096_4096")
 
 
+def source(family: str, size: str) -> tuple[str, str]:
+    """A family's source for a problem, and where its knobs are from; ValueError where it has none."""
+    problem = parse(size, "tn", "f32")
+    families = [one for one in corpus.families(find(TARGET)) if one.name == family]
+    best = next(iter(known.settings(TARGET, problem, families)), None)
+    setting = best or settings.draw(problem, families[0], random.Random(f"{family} {size}"))
+    text = settings.rendered(setting, problem, families) if setting else None
+    if setting is None or text is None:
+        raise ValueError(f"{family} has no kernel for {size}")
+    return text, f"{'known' if best else 'drawn'} {setting.knobs}"
+
+
 def make(folder: Path, sizes: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    families = [one for one in corpus.families(find(TARGET)) if one.name in FAMILIES]
     for size in sizes:
-        problem = parse(size, "tn", "f32")
-        for family in families:
-            rng = random.Random(f"{family.name} {size}")
-            best = next(iter(known.settings(TARGET, problem, [family])), None)
-            setting = best or settings.draw(problem, family, rng)
-            source = settings.rendered(setting, problem, families) if setting else None
-            if source is not None:
-                (folder / f"{family.name}-{size}.cu").write_text(source)
-                print(f"{family.name} {size}: {'known' if best else 'drawn'} {setting.knobs if setting else ''}")
+        for family in FAMILIES:
+            try:
+                text, knobs = source(family, size)
+            except ValueError as error:
+                print(error)
+                continue
+            (folder / f"{family}-{size}.cu").write_text(text)
+            print(f"{family} {size}: {knobs}")
 
 
-def play(folder: Path, overrides: list[str], methods: tuple[str, ...], seconds: float, out: Path) -> None:
+def play(
+    folder: Path, overrides: list[str], methods: tuple[str, ...], seconds: float, share: tuple[int, int], out: Path
+) -> None:
     started, rows = time.monotonic(), []
-    for path in sorted(folder.glob("*.cu"), key=lambda path: path.stem.rpartition("-")[::-1]):
+    paths = sorted(folder.glob("*.cu"), key=lambda path: path.stem.rpartition("-")[::-1])
+    for path in paths[share[0] :: share[1]]:
         if time.monotonic() - started > seconds:
             print(f"{seconds:.0f} s are over; the same command goes on")
             break
@@ -71,13 +84,16 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="of make: problems M_N_K; of play: KEY=VALUE of conf/sass.yaml")
     parser.add_argument("--methods", default=",".join(searches.METHODS))
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--share", default="0/1", help="I/N: every N-th kernel from the I-th on; the others elsewhere")
     parser.add_argument("-o", dest="out", type=Path, default=Path("games.json"))
     arguments, rest = parser.parse_known_args()
     given = [*arguments.overrides, *rest]
     if arguments.what == "make":
         make(arguments.folder, given or list(SIZES))
     else:
-        play(arguments.folder, given, tuple(arguments.methods.split(",")), arguments.seconds, arguments.out)
+        first, _, step = arguments.share.partition("/")
+        share, methods = (int(first), int(step)), tuple(arguments.methods.split(","))
+        play(arguments.folder, given, methods, arguments.seconds, share, arguments.out)
 
 
 if __name__ == "__main__":

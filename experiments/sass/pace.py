@@ -1,78 +1,187 @@
-"""How many edits a second, how narrow their intervals, and how near to 1 the unedited kernel beside itself.
+"""Edits a second by the clock on the wall, of one game at a time, and where the time goes.
 
-    python experiments/sass/pace.py walks.json > pace.txt        # on the GPU; walks.json: see walks.py
+    python experiments/sass/pace.py --seconds 60 > pace.txt           # on the GPU; keys of conf/sass may follow
+    python experiments/sass/pace.py --instant                         # no GPU: what a search itself takes
 
-The first kernel of each family at several sizes: legal schedules as a search has them measured, then A/A as a search
-would (`quick`) and as a winner is confirmed (`thorough`).
+Three kernels, three searches each. Milliseconds a measurement: `search` is the search's own Python with its journal,
+`judge` what EditBench does beside the rest, `load` modules, `kernels` what the GPU was timed at, `turns` what a turn
+takes beyond that (graphs, the way to the runner and back), `compare` outputs, `check` all else that may be spoilt,
+`inputs` fresh ones. Then the unedited kernel beside itself: as a search measures it, with half the interval in
+percent, and as a winner is confirmed.
 """
 
-import sys
+import argparse
+import random
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import msgspec
-import numpy as np
-import walks
+import games
 
-from cudal2.config import WorkerConfig
-from cudal2.problem import parse
-from cudal2.records import Candidate, Edit, Measured, Status
-from cudal2.worker.cuda.editing import EditBench, parent_of
-from cudal2.worker.worker import Worker
+from cudal2.config import SassConfig, load
+from cudal2.polish import judging, run, subject
+from cudal2.polish.judging import Judge
+from cudal2.polish.subject import Subject
+from cudal2.records import Edit, Measured, Status
+from cudal2.tracking import read_metrics
 
-SIZES = ("512_512_512", "1024_1024_1024", "2048_2048_2048", "4096_4096_4096", "8192_8192_8192")
-EDITS, REPEATS = 16, 10
-
-
-def trusting(edits: Sequence[Edit]) -> list[str]:
-    """Every edit is let through: walks.py has proved these."""
-    return [""] * len(edits)
+KERNELS = (("small", "256_128_256"), ("multistage", "2048_2048_2048"), ("splitk", "4096_4096_4096"))
+METHODS = ("random", "greedy", "ppo")
+PARTS = ("search", "judge", "load", "kernels", "turns", "compare", "check", "inputs")
+REPEATS = 5
 
 
-def width(found: Sequence[Measured]) -> float:
-    """Half an interval, in percent, in the median."""
-    return 50 * float(np.median([(one.high - one.low) / one.speedup for one in found] or [0]))
+class Clock:
+    """Seconds by part; what is timed inside of another part counts for the inner one alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._inside = [0.0]
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        self._inside.append(0.0)
+        try:
+            yield
+        finally:
+            whole = time.perf_counter() - started
+            self.seconds[name] += whole - self._inside.pop()
+            self._inside[-1] += whole
+
+    def watch(self, owner: type, method: str, name: str) -> None:
+        """From now on that method's time is that part's; of `turns` the GPU's own seconds are `kernels`."""
+        plain: Callable[..., Any] = getattr(owner, method)
+
+        @wraps(plain)
+        def timed(*arguments: Any, **keys: Any) -> Any:
+            with self.part(name):
+                found = plain(*arguments, **keys)
+            if name == "turns":
+                self.seconds["turns"] -= sum(found)
+                self.seconds["kernels"] += sum(found)
+            return found
+
+        setattr(owner, method, timed)
+
+
+def watch(clock: Clock) -> None:
+    from cudal2.worker.cuda.beside import Beside
+    from cudal2.worker.cuda.session import Runner
+
+    for method, name in (("load", "load"), ("arrange", "load"), ("_compare", "compare"), ("check", "check")):
+        clock.watch(Beside, method, name)
+    clock.watch(Beside, "renew", "inputs")
+    clock.watch(Runner, "turns", "turns")
+
+
+class Watched:
+    """A judge whose measurements are timed; those of the search under way are in `found`."""
+
+    def __init__(self, clock: Clock, judge: Judge) -> None:
+        self.clock, self.judge = clock, judge
+        self.found: list[Measured] = []
+        self.parts: list[dict[str, float]] = []
+
+    def measure(self, edit: Edit, best: float) -> Measured:
+        with self.clock.part("judge"):
+            self.found.append(self.judge.measure(edit, best))
+        if len(self.found) == 1:  # where the parent is looked at
+            self.clock.seconds.clear()
+        return self.found[-1]
+
+    def confirm(self, edit: Edit) -> Measured:
+        """The search is over."""
+        self.parts.append({name: 1e3 * self.clock.seconds[name] / (len(self.found) - 1) for name in PARTS})
+        return self.found[-1]
+
+
+@contextmanager
+def instant(subject: Subject, config: SassConfig) -> Iterator[Judge]:
+    """Says anything, at once, and always the same."""
+
+    def measure(edit: Edit, best: float = 1.0) -> Measured:
+        speedup = random.Random(edit.name).gauss(0.99, 0.02)
+        return Measured(Status.OK, speedup, 0.995 * speedup, 1.005 * speedup, 4)
+
+    yield Judge(measure, measure, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 1), "instant")
+
+
+def show(what: Subject, config: SassConfig, name: str, clock: Clock, opened: Any) -> None:
+    """The searches of one kernel, then the unedited kernel beside itself."""
+    with opened(what, config) as judge:
+        for method in METHODS:
+            watched = Watched(clock, judge)
+
+            @contextmanager
+            def given(*_: object, watched: Watched = watched) -> Iterator[Judge]:
+                yield Judge(watched.measure, watched.confirm, judge.floor, judge.environment)
+
+            judging.opened = given
+            run.compare(what, config, (method,))
+            rows = read_metrics(Path(config.run) / method / "metrics.jsonl")
+            each = 1e3 * (rows[-1]["seconds"] - rows[0]["seconds"]) / (len(rows) - 1)
+            if not watched.parts:
+                print(f"{name:<26} {method:<7} no edit was right", flush=True)
+                continue
+            parts = watched.parts[0]
+            parts["search"] = each - sum(parts.values())
+            bad = sum(one.status is not Status.OK for one in watched.found)
+            pairs = median(one.pairs for one in watched.found if one.status is Status.OK)
+            print(
+                f"{name:<26} {method:<7} {1e3 / each:>6.1f}/s {pairs:>5.0f} {each:>7.2f}  "
+                + " ".join(f"{parts[part]:>7.2f}" for part in PARTS)
+                + f"  {bad} not ok" * bool(bad),
+                flush=True,
+            )
+        if opened is not instant:
+            same = [judge.measure(unedited(what), 1.0) for _ in range(REPEATS)]
+            said = " ".join(
+                f"{one.speedup:.4f}±{50 * (one.high - one.low) / max(one.speedup, 1e-9):.2f}" for one in same
+            )
+            started = time.perf_counter()
+            sure = judge.floor()
+            took = time.perf_counter() - started
+            print(
+                f"{name:<26} A/A {said}; confirmed {sure.speedup:.4f} [{sure.low:.4f}, {sure.high:.4f}] in {took:.1f} s"
+            )
+
+
+def unedited(what: Subject) -> Edit:
+    from cudal2.sass.game.moves import unedited as made
+
+    return made(what.listing)
 
 
 def main() -> None:
-    kernels = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[walks.Kernel])
-    first = list({one.family: one for one in reversed(kernels)}.values())
-    print(
-        "family      size             edits/s   pairs    ±%   A/A, least and most    ±%   confirmed A/A         s each"
-    )
-    with Worker(WorkerConfig(protocols=()), walks.TARGET) as worker:
-        for kernel in first:
-            for size in SIZES:
-                problem = parse(size, kernel.layout, "f32")  # type: ignore[arg-type]
-                try:
-                    parent = parent_of(worker, Candidate(kernel.source, problem, walks.TARGET))
-                    with EditBench(worker, parent, problem, trusting) as bench:
-                        show(kernel, size, bench)
-                except ValueError as error:
-                    print(f"{kernel.family:<11} {size:<15} {error}", flush=True)
-
-
-def show(kernel: walks.Kernel, size: str, bench: EditBench) -> None:
-    bench.measure(kernel.edits()[:1])  # checks the parent
-    started = time.perf_counter()
-    found = bench.measure(kernel.edits()[1 : 1 + EDITS])
-    pace = EDITS / (time.perf_counter() - started)
-    bad = [one for one in found if one.status is not Status.OK]
-    good = [one for one in found if one.status is Status.OK]
-    same = [one for one in (bench.floor() for _ in range(REPEATS)) if one.status is Status.OK]
-    started = time.perf_counter()
-    sure = [bench.floor(thoroughly=True) for _ in range(3)]
-    seconds = (time.perf_counter() - started) / 3
-    least, most = (choose((one.speedup for one in same), default=0) for choose in (min, max))
-    print(
-        f"{kernel.family:<11} {size:<15} {pace:>8.1f}  {np.median([one.pairs for one in good] or [0]):>6.0f} "
-        f"{width(good):>5.2f}   {least:.4f} {most:.4f}     {width(same):>5.2f}   "
-        f"{' '.join(f'{one.speedup:.4f}' for one in sure)}  {seconds:.2f}"
-        + f"  {len(bad) + REPEATS - len(same)} not ok"
-        * (len(bad) + REPEATS > len(same)),
-        flush=True,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE of conf/sass.yaml")
+    parser.add_argument("--measurements", type=int, default=200, help="of each search")
+    parser.add_argument("--seconds", type=float, default=60.0, help="after so long no other kernel is begun")
+    parser.add_argument("--instant", action="store_true", help="a judge that says anything, at once")
+    arguments, rest = parser.parse_known_args()
+    clock, started = Clock(), time.perf_counter()
+    opened = instant if arguments.instant else judging.opened
+    if not arguments.instant:
+        watch(clock)
+    print(f"{'kernel':<26} search    edits  pairs   ms each " + " ".join(f"{part:>7}" for part in PARTS))
+    for family, size in KERNELS:
+        if time.perf_counter() - started > arguments.seconds:
+            break
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.cu"
+            path.write_text(games.source(family, size)[0])
+            keys = [f"run={folder}/run", f"problem={size}", f"search.measurements={arguments.measurements}", "floor=0"]
+            keys += [] if arguments.instant else ["judge=gpu", "worker.protocols=[]"]
+            config = load("sass", [*keys, *arguments.overrides, *rest], SassConfig)
+            what = subject.find(path, config)
+            show(what, config, f"{family} {size}, {len(what.listing.instructions)}", clock, opened)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Edit]:
     """The edits that were measured, by the simulator; no cubin is looked at."""
     edits, simulated = list[Edit](), Simulated(listing())
 
-    def measure(edit: Edit) -> Measured:
+    def measure(edit: Edit, best: float) -> Measured:
         edits.append(edit)
         return simulated([edit])[0]
 
@@ -115,7 +115,7 @@ def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.Monkey
     said: list[list[str]] = []
 
     class Bench:
-        def __init__(self, judge, parent, problem, legal) -> None:
+        def __init__(self, judge, parent, problem, legal, effort) -> None:
             self.legal = legal
 
         def __enter__(self):
@@ -124,7 +124,7 @@ def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.Monkey
         def __exit__(self, *_: object) -> None:
             pass
 
-        def measure(self, edits) -> list[Measured]:
+        def measure(self, edits, best=1.0) -> list[Measured]:
             said.append(list(self.legal(edits)))
             return [Measured(Status.OK, 1.1, 1.0, 1.2, 7)]
 
@@ -141,7 +141,7 @@ def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.Monkey
     monkeypatch.setattr(judging.Legality, "why_not", lambda self, edit: "a rule")
     subject = Subject(b"", listing(), parse("64_64_64"), source="")
     with judging.opened(subject, config(tmp_path, "judge=gpu")) as gpu:
-        assert gpu.measure(edit).speedup == 1.1 and gpu.environment == "here"
+        assert gpu.measure(edit, 1.0).speedup == 1.1 and gpu.environment == "here"
         gpu.confirm(edit)
     assert said == [[""], ["a rule"]]
     with pytest.raises(ValueError, match="a cubin alone"), judging.opened(SUBJECT, config(tmp_path, "judge=gpu")):

@@ -196,6 +196,18 @@ def test_a_device_that_cannot_be_seen_is_named_before_anything_starts(monkeypatc
         nowhere.environment()
 
 
+def test_a_gpu_is_seen_alone_only_meanwhile(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    for _ in range(2):
+        with pool.alone(1):
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pool.alone(1):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
 def test_without_a_list_of_visible_devices_the_driver_counts_them(monkeypatch) -> None:
     from cudal2.worker.cuda import device
     from cudal2.worker.cuda.compile import toolchain

@@ -59,13 +59,14 @@ class Journal:
 class Budget:
     """Asks for a search: each edit is measured once, `limit` of them in all; then Spent is raised.
 
-    The unedited kernel is known to be as fast as itself. `told` hears of each edit that counts and whether it is `new`.
+    The unedited kernel is known to be as fast as itself. `measure` is told the greatest speedup that is sure so far,
+    `told` hears of each edit that counts and whether it is `new`.
     """
 
     def __init__(
         self,
         journal: Journal,
-        measure: Callable[[Edit], Measured],
+        measure: Callable[[Edit, float], Measured],
         limit: int,
         told: Callable[["Budget", Line, bool], None] = lambda budget, line, new: None,
     ) -> None:
@@ -90,7 +91,7 @@ class Budget:
         new = line is None
         if line is None:
             started = time.perf_counter()
-            measured = self._measure(edit)
+            measured = self._measure(edit, max(1.0, self.best.measured.low) if self.best else 1.0)
             line = Line(edit, measured, time.perf_counter() - started)
             self._journal.add(line)
         self.seen[edit] = line

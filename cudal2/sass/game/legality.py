@@ -161,10 +161,12 @@ class Legality:
         """Whether the operands that the compiler kept there, and that are kept no more, may be kept again."""
         position, block = self.positions[place], self.block[place]
         one = self.listing.instructions[position]
-        controls = msgspec.structs.replace(one.controls, reuse=one.compiled.reuse)
-        if not one.compiled.reuse or encoding.mismatch(controls):
+        if not one.compiled.reuse:
             return False
-        return not reuse.stale(self.listing.controlled(position, controls), position, block.stop)
+        controls = msgspec.structs.replace(one.controls, reuse=one.compiled.reuse)
+        if encoding.mismatch(controls):
+            return False
+        return not reuse.stale(self.listing, position, block.stop, msgspec.structs.replace(one, controls=controls))
 
     def _renew(self, place: int, position: int) -> None:
         """After a change at that place what is awaited behind it is found anew, and answered what depends on it."""
@@ -173,7 +175,7 @@ class Legality:
             self._slack.find(those, block)
         end = self._waiting.renew(those, block, position)
         if end is None:
-            self._waiting = Waiting(self.listing, self.window.blocks, self.table.unknown)
+            self._waiting = self._waiting.anew(self.listing)
             self._stale.update(range(len(self.positions)))
         else:
             reached = end - position if end > position + NEAR + 2 else 0

@@ -63,22 +63,25 @@ def between(start: Edit, those: Sequence[Instruction]) -> Edit:
 
     `start` is the edit that changes nothing. All that stands in a longest ascending run of origins stays.
     """
-    present = list(range(len(those)))
     wanted = [one.origin for one in those]
-    stays = set(_ascending(wanted))
+    moved = [place for place, origin in enumerate(wanted) if place != origin]
+    first, behind = (moved[0], moved[-1] + 1) if moved else (0, 0)
+    present = list(range(first, behind))
+    stays = set(_ascending(wanted[first:behind]))
     moves: list[Shift | Control] = []
-    for place, origin in enumerate(wanted):
+    for place, origin in enumerate(wanted[first:behind]):
         if origin not in stays:
             begin = present.index(origin)
             present.pop(begin)
-            end = present.index(wanted[place - 1]) + 1 if place else 0
+            end = present.index(wanted[first + place - 1]) + 1 if place else 0
             present.insert(end, origin)
-            moves.append(Shift(begin, end))
-    assert present == wanted
+            moves.append(Shift(first + begin, first + end))
+    assert present == wanted[first:behind]
     for place, one in enumerate(those):
-        for name, now, then in zip(cubin.FIELDS, _values(one.controls), _values(one.compiled)):
-            if now != then:
-                moves.append(Control(place, name, now))  # type: ignore[arg-type]
+        if one.controls is not one.compiled and one.controls != one.compiled:
+            for name, now, then in zip(cubin.FIELDS, _values(one.controls), _values(one.compiled)):
+                if now != then:
+                    moves.append(Control(place, name, now))  # type: ignore[arg-type]
     return msgspec.structs.replace(start, moves=tuple(moves))
 
 

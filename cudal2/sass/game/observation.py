@@ -3,7 +3,7 @@
 import numpy as np
 
 from cudal2.sass import opcodes
-from cudal2.sass.encoding import NO_BARRIER
+from cudal2.sass.encoding import NO_BARRIER, Controls
 from cudal2.sass.game.chains import Chains
 from cudal2.sass.game.legality import LONGEST
 from cudal2.sass.game.moves import Kind
@@ -32,14 +32,14 @@ class Observer:
 
     def __init__(self, start: Play) -> None:
         self._chains = Chains(start.legality)
+        self._own: dict[tuple[int, Controls], np.ndarray] = {}
         self._longest = max(1, int(self._chains.way.max(initial=1)))
 
     def see(self, play: Play) -> np.ndarray:
         """float32, instructions × WIDTH."""
         known, count = play.legality, len(play)
         seen = np.zeros((count, WIDTH), np.float32)
-        for place, one in enumerate(play.instructions):
-            seen[place, :_OWN] = _own(one)
+        seen[:, :_OWN] = [self._figures(one) for one in play.instructions]
         numbers = known.order
         above, below = self._chains.nearest(known.where)
         seen[:, _OWN] = known.fixed[numbers]
@@ -50,6 +50,12 @@ class Observer:
         seen[:, _OWN + 5] = (np.arange(count) - numbers) / count
         seen[:, _OWN + 6 :] = play.mask()
         return seen
+
+    def _figures(self, one: Instruction) -> np.ndarray:
+        key = (one.origin, one.controls)
+        if key not in self._own:
+            self._own[key] = np.array(_own(one), np.float32)
+        return self._own[key]
 
 
 def _own(one: Instruction) -> list[float]:

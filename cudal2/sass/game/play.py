@@ -1,6 +1,6 @@
 """A state of play: the present schedule of a window, the moves that are legal in it, the edit that leads to it."""
 
-from collections.abc import Callable
+from functools import cache
 from typing import Self
 
 import msgspec
@@ -69,8 +69,7 @@ class Play:
             swaps = known.swaps()
             mask[1:, Kind.UP] = mask[1:, Kind.TOP] = swaps[:-1]
             mask[:, Kind.DOWN] = mask[:, Kind.BOTTOM] = swaps
-            for kind in (Kind.SHORTER, Kind.LONGER, Kind.YIELD):
-                mask[:, kind] = [not encoding.mismatch(c) and c.stall <= LONGEST for c in map(_changed(kind), those)]
+            mask[:, _FIELDS] = [_changeable(one.controls) for one in those]
             mask[:, Kind.SHORTER] &= known.shorter()
             mask[:, Kind.REUSE] = [bool(o.controls.reuse) or known.may_keep(place) for place, o in enumerate(those)]
             mask &= ~known.fixed[known.order][:, None]
@@ -107,18 +106,24 @@ class Play:
                 known.swap(place)
                 place += 1
         else:
-            known.control(place, _changed(move.kind)(self.instructions[place]))
+            one = self.instructions[place]
+            known.control(place, _changed(move.kind, one.controls, one.compiled))
 
 
-def _changed(kind: Kind) -> Callable[[Instruction], Controls]:
-    """A function that gives an instruction's scheduling fields after a move of this kind."""
+_FIELDS = (Kind.SHORTER, Kind.LONGER, Kind.YIELD)
 
-    def change(one: Instruction) -> Controls:
-        now = one.controls
-        if kind is Kind.YIELD:
-            return msgspec.structs.replace(now, yield_=1 - now.yield_)
-        if kind is Kind.REUSE:
-            return msgspec.structs.replace(now, reuse=0 if now.reuse else one.compiled.reuse)
-        return msgspec.structs.replace(now, stall=max(0, now.stall + (1 if kind is Kind.LONGER else -1)))
 
-    return change
+@cache
+def _changeable(now: Controls) -> tuple[bool, ...]:
+    """Whether these fields, changed so, go together."""
+    changed = (_changed(kind, now, now) for kind in _FIELDS)
+    return tuple(fields.stall <= LONGEST and not encoding.mismatch(fields) for fields in changed)
+
+
+def _changed(kind: Kind, now: Controls, compiled: Controls) -> Controls:
+    """An instruction's scheduling fields after a move of this kind."""
+    if kind is Kind.YIELD:
+        return msgspec.structs.replace(now, yield_=1 - now.yield_)
+    if kind is Kind.REUSE:
+        return msgspec.structs.replace(now, reuse=0 if now.reuse else compiled.reuse)
+    return msgspec.structs.replace(now, stall=max(0, now.stall + (1 if kind is Kind.LONGER else -1)))

@@ -34,30 +34,39 @@ class Pairs(msgspec.Struct, frozen=True):
     entered: tuple[tuple[str, str, Instruction], ...]
 
 
-def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
-    """What meets in a block of these instructions, as `flow.step` has it but for the time."""
-    under: dict[Place, list[Instruction]] = {}
-    ends = set[Place]()
-    inside: list[tuple[str, str, Instruction, Instruction]] = []
-    entered: list[tuple[str, str, Instruction]] = []
+class _Met:
+    """What is under way in a block, and what has met so far."""
 
-    def meet(kind: str, name: str, later: Instruction) -> None:
+    def __init__(self) -> None:
+        self.under: dict[Place, list[Instruction]] = {}
+        self.ends = set[Place]()
+        self.inside: list[tuple[str, str, Instruction, Instruction]] = []
+        self.entered: list[tuple[str, str, Instruction]] = []
+
+    def meet(self, kind: str, name: str, later: Instruction) -> None:
         place = (_PLACES[kind], name)
-        inside.extend((kind, name, earlier, later) for earlier in under.get(place, ()))
-        if place not in ends:
-            entered.append((kind, name, later))
+        self.inside.extend((kind, name, earlier, later) for earlier in self.under.get(place, ()))
+        if place not in self.ends:
+            self.entered.append((kind, name, later))
 
+    def pairs(self) -> Pairs:
+        leaves = {place: tuple(those) for place, those in self.under.items() if those}
+        return Pairs(tuple(self.inside), leaves, frozenset(self.ends), tuple(self.entered))
+
+
+def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
+    """What meets in a block of these instructions, as `flow.step` has it but for the time and for barriers."""
+    met = _Met()
+    under, ends = met.under, met.ends
     for one in those:
         variable = one.operation in unknown
-        for barrier in one.controls.waits:
-            meet("arm", f"barrier {barrier}", one)
         for register in one.uses:
-            meet("raw", register, one)
+            met.meet("raw", register, one)
         for register in one.defines:
-            meet("waw", register, one)
-            meet("war", register, one)
+            met.meet("waw", register, one)
+            met.meet("war", register, one)
         if opcodes.held(one):
-            meet("sync", SYNC, one)
+            met.meet("sync", SYNC, one)
         for register in one.defines:
             if not one.guard:
                 for place in (("timed", register), ("finishing", register)):
@@ -70,11 +79,19 @@ def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
                 under.setdefault(("finishing", register), []).append(one)
         if one.operation in opcodes.SYNCHRONIZING:
             under.setdefault(("timed", SYNC), []).append(one)
+    return met.pairs()
+
+
+def arming(those: Iterable[Instruction]) -> Pairs:
+    """Who waits for a barrier that whom has set, in a block of these instructions."""
+    met = _Met()
+    for one in those:
+        for barrier in one.controls.waits:
+            met.meet("arm", f"barrier {barrier}", one)
         for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
-            under["armed", f"barrier {barrier}"] = [one]
-            ends.add(("armed", f"barrier {barrier}"))
-    leaves = {place: tuple(those) for place, those in under.items() if those}
-    return Pairs(tuple(inside), leaves, frozenset(ends), tuple(entered))
+            met.under["armed", f"barrier {barrier}"] = [one]
+            met.ends.add(("armed", f"barrier {barrier}"))
+    return met.pairs()
 
 
 class Slack:
@@ -99,38 +116,58 @@ class Slack:
         self._nodes = sorted(nodes, key=lambda node: (node[0], -1 if node[1] is None else node[1]))
         self._needed: dict[tuple[str, str, int, int], int] = {}
         self._pairs = [pairs(those[part.start : part.stop], table.unknown) for part in parts]
+        self._arming = [arming(those[part.start : part.stop]) for part in parts]
+        self._block = {one.origin: number for number, part in enumerate(parts) for one in those[part.start : part.stop]}
+        self._window = sorted({self._block[origin] for origin in rows})
+        self._at, self._length = dict[int, int](), list[int]()
+        for part in parts:
+            clock = 0
+            for one in those[part.start : part.stop]:
+                self._at[one.origin] = clock
+                clock += max(1, one.controls.stall)
+            self._length.append(clock)
+        self._found: dict[tuple[int, ...], np.ndarray] = {}
+        self._armed: dict[tuple[int, ...], np.ndarray] = {}
         self.measure(those)
 
     def find(self, those: Sequence[Instruction], block: Block) -> None:
-        """The pairs of a block anew: after a swap that changes who sets a barrier last."""
-        self._pairs = [
-            pairs(those[part.start : part.stop], self._table.unknown) if part == block else known
-            for part, known in zip(self._parts, self._pairs)
+        """The barriers' pairs of a block anew: after a swap that changes who sets one last."""
+        self._arming = [
+            arming(those[part.start : part.stop]) if part == block else known
+            for part, known in zip(self._parts, self._arming)
         ]
+        self._armed = {}
         self.measure(those)
 
     def measure(self, those: Sequence[Instruction]) -> None:
         """Times and distances anew: after a change of stalls blocks have other lengths."""
         self.time = np.zeros(len(self._rows) + 1, np.int64)
         """When each row issues on its block's clock; the last is of whatever is outside the window."""
-        self._at, self._length = dict[int, int](), list[int]()
-        for part in self._parts:
-            clock = 0
-            for one in those[part.start : part.stop]:
-                self._at[one.origin] = clock
+        self._length, lengths = self._length.copy(), np.zeros(len(self._rows) + 1, np.int64)
+        for number in self._window:
+            part, clock = self._parts[number], 0
+            inside = [(self._rows[one.origin], one) for one in those[part.start : part.stop]]
+            for row, one in inside:
+                self.time[row] = clock
                 clock += max(1, one.controls.stall)
-            self._length.append(clock)
-        for origin, row in self._rows.items():
-            self.time[row] = self._at[origin]
-        self._block = {
-            one.origin: number for number, part in enumerate(self._parts) for one in those[part.start : part.stop]
-        }
+            self._length[number] = clock
+            lengths[[row for row, _ in inside]] = clock
+        # Who meets whom hangs on the blocks' lengths only where something is still under way behind one of them.
+        key = tuple(min(self._length[number], HORIZON) for number in self._window)
+        if key not in self._found:
+            self._found[key] = self._columns(self._pairs)
+        if key not in self._armed:
+            self._armed[key] = self._columns(self._arming)
+        self.earlier, self.later, ahead, base, self.age = np.concatenate((self._found[key], self._armed[key])).T
+        self.ahead = ahead.astype(bool)
+        self.least = base - np.where(self.ahead, 0, lengths[self.earlier])
+
+    def _columns(self, those: Sequence[Pairs]) -> np.ndarray:
+        """Rows of earlier, later, ahead, least distance without the length of the earlier one's block, and age."""
         found: dict[tuple[int, int, bool], tuple[int, int]] = {}
-        for kind, name, earlier, later, ahead, age in self._all():
-            self._add(found, kind, name, earlier, later, ahead, age)
-        columns = np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
-        self.earlier, self.later, self.least, self.age = columns[:, (0, 1, 3, 4)].T
-        self.ahead = columns[:, 2].astype(bool)
+        for kind, name, earlier, later, is_ahead, age in self._all(those):
+            self._add(found, kind, name, earlier, later, is_ahead, age)
+        return np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
 
     def slack(self) -> np.ndarray:
         """For each pair the cycles that it has more than it needs."""
@@ -155,9 +192,9 @@ class Slack:
     ) -> None:
         outside = len(self._rows)
         first, second = self._rows.get(earlier.origin, outside), self._rows.get(later.origin, outside)
-        constant = 0 if ahead else age + self._length[self._block[earlier.origin]]
+        constant = 0 if ahead else age
         if first == outside:
-            constant -= self._at[earlier.origin]
+            constant += (0 if ahead else self._length[self._block[earlier.origin]]) - self._at[earlier.origin]
         if second == outside:
             constant += self._at[later.origin]
         least = self._necessary(kind, name, earlier, later) - constant
@@ -167,27 +204,28 @@ class Slack:
         if key not in found or found[key][0] < least:
             found[key] = (least, max(age, found.get(key, (0, 0))[1]))
 
-    def _all(self) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
-        for number in {self._block[origin] for origin in self._rows}:
-            for kind, name, earlier, later in self._pairs[number].inside:
+    def _all(self, those: Sequence[Pairs]) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
+        for number in self._window:
+            for kind, name, earlier, later in those[number].inside:
                 yield kind, name, earlier, later, True, 0
         # Through a short block also what is under way on both sides of it comes closer when it becomes shorter.
-        short = min(self._length[self._block[origin]] for origin in self._rows) < HORIZON
-        for node, entering in self._entering(short).items():
-            for kind, name, later in self._pairs[node[0]].entered:
+        short = min(self._length[number] for number in self._window) < HORIZON
+        for node, entering in self._entering(those, short).items():
+            for kind, name, later in those[node[0]].entered:
                 within = later.origin in self._rows
                 for origin, (earlier, age) in entering.get((_PLACES[kind], name), {}).items():
                     if within or origin in self._rows or short:
                         yield kind, name, earlier, later, False, age
 
-    def _entering(self, everything: bool) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
+    def _entering(
+        self, blocks: Sequence[Pairs], everything: bool
+    ) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
         """What is under way where each block begins, with the least cycles since the end of the block it is from.
 
         By that age, not by its own, nothing is forgotten that a move to the block's end would bring back. Left out,
         unless `everything` is asked for, is what no instruction of the window has a part in.
         """
-        window = {self._block[origin] for origin in self._rows}
-        asked = {(_PLACES[kind], name) for number in window for kind, name, _ in self._pairs[number].entered}
+        asked = {(_PLACES[kind], name) for number in self._window for kind, name, _ in blocks[number].entered}
         leaves = [
             {
                 place: entries
@@ -198,13 +236,13 @@ class Slack:
                     }
                 )
             }
-            for pairs in self._pairs
+            for pairs in blocks
         ]
         at: dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]] = {node: {} for node in self._nodes}
         todo = list(self._nodes)
         while todo:
             node = todo.pop()
-            part, length = self._pairs[node[0]], self._length[node[0]]
+            part, length = blocks[node[0]], self._length[node[0]]
             after = {place: entries.copy() for place, entries in leaves[node[0]].items()}
             for place, entries in at[node].items():
                 if place not in part.ends:

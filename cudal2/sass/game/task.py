@@ -5,10 +5,12 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from cudal2.config import SassSearchConfig
 from cudal2.records import Edit, Measured, Status
 from cudal2.sass.game.chains import Chains
-from cudal2.sass.game.moves import Kind
+from cudal2.sass.game.moves import Kind, Move
 from cudal2.sass.game.play import Play
 from cudal2.sass.listing import Listing
 
@@ -54,12 +56,12 @@ class Task:
 
     def step(self, play: Play) -> None:
         """A random legal move: first its kind is drawn, then where. Raises Spent where there is none at all."""
-        legal = play.legal()
-        if not legal:
+        mask = play.mask()
+        kinds = [kind for kind in Kind if mask[:, kind].any()]
+        if not kinds:
             raise Spent
-        kinds = sorted({move.kind for move in legal})
         kind = self.rng.choices(kinds, [WEIGHTS.get(kind, 3) for kind in kinds])[0]
-        play.apply(self.rng.choice([move for move in legal if move.kind is kind]))
+        play.apply(Move(self.rng.choice(np.flatnonzero(mask[:, kind]).tolist()), kind))
 
     def neighbour(self, state: Play) -> Play:
         """A state a few random moves away, seldom many; of `surrogate` such the one that the simulator likes best."""

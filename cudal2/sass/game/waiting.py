@@ -5,11 +5,12 @@ takes a time of its own change nothing in it. Others are issued in both orders: 
 nothing behind them can tell; where not, what is behind them is walked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
-from cudal2.sass import flow
+from cudal2.sass import flow, opcodes
 from cudal2.sass.blocks import Block, Node
 from cudal2.sass.dependence import FOLLOWED
+from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.flow import State
 from cudal2.sass.latencies import ARMING
 from cudal2.sass.listing import Instruction, Listing
@@ -24,11 +25,35 @@ class Waiting:
     """What is awaited at every place of the window's blocks, `those` being the instructions in their present order."""
 
     def __init__(self, listing: Listing, window: Iterable[Block], unknown: frozenset[str]) -> None:
-        self.unknown = unknown
-        self.blocks, begins = flow.begins(listing, unknown)
+        self.unknown, self._window = unknown, tuple(window)
+        self._behind: dict[Hashable, State] = {}
+        self._find(listing)
+
+    def anew(self, listing: Listing) -> "Waiting":
+        """Another, of another order in the window."""
+        other = object.__new__(Waiting)
+        other.unknown, other._window, other._behind = self.unknown, self._window, self._behind
+        other._find(listing)
+        return other
+
+    def _find(self, listing: Listing) -> None:
         _, self._edges = flow.graph(listing)
-        self._begins = {node: _bare(state) for node, state in begins.items()}
-        starts = {block.start for block in window}
+        starts = {block.start for block in self._window}
+
+        def through(state: State, block: Block) -> State:
+            """Outside the window nothing ever changes, so what was found once holds."""
+            key = None if block.start in starts else (block.start, _key(state))
+            if key is None or key not in self._behind:
+                state = state.copy()
+                for one in listing.instructions[block.start : block.stop]:
+                    self._breaks(state, one)
+                state = flow.left(state)
+                if key is None:
+                    return state
+                self._behind[key] = state
+            return self._behind[key]
+
+        self.blocks, self._begins = flow.begins(listing, self.unknown, through)
         self._along: dict[int, dict[Node, list[State]]] = {}
         for node in self._begins:
             block = self.blocks[node[0]]
@@ -90,10 +115,21 @@ class Waiting:
 
     def _concerned(self, one: Instruction) -> bool:
         controls = one.controls
-        return bool(controls.wait or controls.sets or one.operation in self.unknown)
+        barriers = (controls.write_barrier, controls.read_barrier) != (NO_BARRIER, NO_BARRIER)
+        return bool(controls.wait or barriers or one.operation in self.unknown)
+
+    def _changes(self, state: State, one: Instruction) -> bool:
+        """Whether the instruction has to do with anything that is awaited."""
+        if self._concerned(one) or opcodes.settles(one) or opcodes.drained(one):
+            return True
+        apart = one.defines.isdisjoint(state.writing) and one.uses.isdisjoint(state.writing)
+        return not (apart and one.defines.isdisjoint(state.reading))
 
     def _breaks(self, state: State, one: Instruction) -> bool:
         """Issues the instruction; whether it meets something that no barrier has told of, or a barrier too early."""
+        if not self._changes(state, one):
+            state.clock += max(1, one.controls.stall)
+            return False
         met = flow.step(state, one, self.unknown)
         state.timed.clear()
         state.finishing.clear()
@@ -155,6 +191,15 @@ def _same(one: State, other: State) -> bool:
             if entries is not its[register] and _names(entries) != _names(its[register]):
                 return False
     return {b: t.one.origin for b, t in one.armed.items()} == {b: t.one.origin for b, t in other.armed.items()}
+
+
+def _key(state: State) -> Hashable:
+    """The same for states that await the same, armed as long ago."""
+    awaited = (
+        frozenset((register, tuple((e.one.origin, e.mask) for e in entries)) for register, entries in those.items())
+        for those in (state.writing, state.reading)
+    )
+    return *awaited, frozenset((b, t.one.origin, t.time - state.clock) for b, t in state.armed.items())
 
 
 def _names(entries: Iterable[flow.Awaited]) -> set[tuple[int, int]]:

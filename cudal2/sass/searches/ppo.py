@@ -43,7 +43,15 @@ class Window(BaseFeaturesExtractor):
 
 def search(task: Task) -> None:
     """Learns while it plays; first for `pretrain` steps on the simulator, where that is asked for."""
-    game = Game(task)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small a network is several times slower with more of them
+    try:
+        _play(Game(task), task)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _play(game: Game, task: Task) -> None:
     model = MaskablePPO(
         "MlpPolicy",
         game,

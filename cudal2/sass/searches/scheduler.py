@@ -10,7 +10,7 @@ import numpy as np
 from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Task, score, toward
 
-STRETCH = (6, 32)
+STRETCH = (4, 20)
 """How many instructions are put in order at once, from and to."""
 SHAKEN = 0.3
 """By what share of itself a priority is changed at random, at most."""

@@ -10,7 +10,7 @@ import torch
 
 from cudal2.records import Status
 from cudal2.worker import inputs, verify
-from cudal2.worker.cuda import plan
+from cudal2.worker.cuda import plan, session
 from cudal2.worker.cuda.checking import check_calls
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import TimingContext
@@ -30,16 +30,24 @@ class Beside:
         self.exact = False
         """Whether the parent gives the same bits each time, so that an edit has to as well."""
         self._inputs = -1
-        self._packed = plan.pack(parent.recording, parent.cubin, self.arena.buffers.workspace)
-        runner.load(self._packed, memory.fd, self.arena.buffers.bytes)
+        self.arrangement = 0
+        """Even where the parent was loaded before the edit, odd where behind it."""
+        packed = plan.pack(parent.recording, parent.cubin, self.arena.buffers.workspace)
+        runner.load(packed, memory.fd, self.arena.buffers.bytes)
 
     def verify(self) -> tuple[Outcome, float]:
         """The parent held to the ordinary checks, and seconds of its fastest call."""
         return check_calls(self.runner.run, self.arena, self.workspace, self.context.rounding)
 
     def load(self, code: bytes) -> None:
-        """Have an edited cubin beside the parent, in place of the one before it."""
-        self.runner.load_second(plan.with_cubin(self._packed, code))
+        """Have an edited cubin beside the parent, in place of the one before it; the parent was loaded before it."""
+        self.runner.load_second(code, session.BEFORE if self.arrangement % 2 else session.KEPT)
+        self.arrangement = 0
+
+    def arrange(self, number: int) -> None:
+        """Have both loaded anew: the parent first where the number is even, the edit first where it is odd."""
+        self.runner.load_second(None, session.BEHIND if number % 2 else session.BEFORE)
+        self.arrangement = number
 
     @property
     def fresh(self) -> bool:

@@ -5,7 +5,6 @@ next is believed, and after any fault a fresh runner takes over. Edits are for w
 proves it is handed in, for this half of the program knows nothing of what instructions mean.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from statistics import median
@@ -14,11 +13,11 @@ import msgspec
 import numpy as np
 import torch
 
-from cudal2.config import WorkerConfig
+from cudal2.config import EffortConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
-from cudal2.worker import looks, measurement, timing
-from cudal2.worker.cuda import plan
+from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
+from cudal2.worker import measurement, timing
+from cudal2.worker.cuda import plan, racing
 from cudal2.worker.cuda.backend import CudaBackend
 from cudal2.worker.cuda.bench import SUSPECT, ProblemContext
 from cudal2.worker.cuda.beside import Beside
@@ -31,25 +30,27 @@ from cudal2.worker.worker import Worker
 Legal = Callable[[Sequence[Edit]], Iterable[str]]
 """For each edit why it is not harmless, empty where it is; asked ahead, while others are measured."""
 
-SLOWER = 0.99
-"""A speedup that is surely below this is not measured any better."""
-EDITS_AN_INPUT = 16
+EDITS_AN_INPUT = 32
 """After so many edits the inputs are fresh."""
-MOST_CALLS = 256
-"""Calls of a turn at most: what is short is repeated in more pairs instead, each of which is compared."""
+MOST_CALLS = 64
+"""Calls of a turn at most: what is short is repeated in more pairs instead, for each call takes the host time too."""
+QUICK = EffortConfig()
+THOROUGH = EffortConfig(batch_ms=1.0, min_pairs=7, max_pairs=15, precision=0.002, confidence=STRICT)
+"""How an edit of a search is timed, and how each load of a winner."""
 LOADS = 7
 """So often a winner is loaded anew, its parent too: on an H200 two loads of the same code differed by up to 4% for as
 long as they stayed, whatever the number of pairs."""
 SECONDS = 5.0
 """Wall time that one pair may take before it is thought to hang; an honest one takes milliseconds."""
+UNBIASED = Measured(Status.OK, 1.0, 1.0, 1.0)
+"""What a place is worth where it is not looked at, or where several arrangements make up for it."""
 
 
 class EditBench:
     """Judges edits of `parent`, which a worker has built, on `problem`. A context manager.
 
-    `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. `effort` is how they are timed,
-    else as `quick` says. Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault
-    where the harness fails.
+    `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. `effort` is how they are timed.
+    Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault where the harness fails.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class EditBench:
         parent: plan.CudaLaunchable,
         problem: Problem,
         legal: Legal,
-        effort: WorkerConfig | None = None,
+        effort: EffortConfig = QUICK,
     ):
         if not isinstance(worker.backend, CudaBackend):
             raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")
@@ -66,9 +67,11 @@ class EditBench:
         self.outcome: Outcome | None = None
         """What the ordinary checks said of the parent, once it has been looked at."""
         self._backend, self._legal = worker.backend, legal
-        self._quick, self._thorough = effort or quick(worker.config), thorough(worker.config)
+        self._config, self._effort = worker.config, effort
         self._context: ProblemContext | None = None
         self._beside: Beside | None = None
+        self._aside: Measured | None = None
+        """The parent beside itself in the first arrangement of this runner: what an edit's place there is worth."""
         self._seconds, self._exact, self._first, self._judged = 0.0, False, 0, 0
         self._rng = np.random.default_rng()
 
@@ -82,7 +85,7 @@ class EditBench:
         """End the runner; the bench may be used again."""
         if self._beside is not None:
             self._beside.close()
-            self._beside = None
+            self._beside = self._aside = None
 
     @property
     def exact(self) -> bool:
@@ -93,16 +96,19 @@ class EditBench:
             self._ready()
             return self._exact
 
-    def measure(self, edits: Sequence[Edit]) -> list[Measured]:
-        """Each edit beside the parent: rejected where it does not fit or is not harmless, else what the GPU says."""
+    def measure(self, edits: Sequence[Edit], best: float = 1.0) -> list[Measured]:
+        """Each edit beside the parent: rejected where it does not fit or is not harmless, else what the GPU says.
+
+        What is surely slower than `best`, a speedup, is not measured any better.
+        """
         with self._device():
-            return [self._judge(edit, why, self._quick) for edit, why in zip(edits, self._legal(edits))]
+            return [self._judge(edit, why, best) for edit, why in zip(edits, self._legal(edits))]
 
     def confirm(self, edit: Edit) -> Measured:
         """An edit once more, in LOADS runners that have seen no other; the interval is over these loads."""
         with self._device():
             (why,) = self._legal([edit])
-            return self._loads(lambda: self._judge(edit, why, self._thorough))
+            return self._loads(lambda: self._judge(edit, why, None))
 
     def floor(self, thoroughly: bool = False) -> Measured:
         """A/A: the unedited kernel beside itself, as an edit without moves would be; an honest bench finds 1.00.
@@ -111,8 +117,8 @@ class EditBench:
         """
         with self._device():
             if not thoroughly:
-                return self._measure(self.parent.cubin, self._quick)
-            return self._loads(lambda: self._measure(self.parent.cubin, self._thorough))
+                return self._measure(self.parent.cubin, 1.0)
+            return self._loads(lambda: self._measure(self.parent.cubin, None))
 
     def _loads(self, judged: Callable[[], Measured]) -> Measured:
         """What LOADS fresh runners say, or the first that goes wrong."""
@@ -125,20 +131,22 @@ class EditBench:
     def _device(self) -> AbstractContextManager[None]:
         return device(exclusive=True, name=self._backend.lock)
 
-    def _judge(self, edit: Edit, why: str, config: WorkerConfig) -> Measured:
+    def _judge(self, edit: Edit, why: str, best: float | None) -> Measured:
         try:
             code = cubin.apply(self.parent.cubin, edit)
         except cubin.EditRefused as refused:
             return Measured(Status.REJECTED, reason=str(refused))
-        return Measured(Status.REJECTED, reason=why) if why else self._measure(code, config)
+        return Measured(Status.REJECTED, reason=why) if why else self._measure(code, best)
 
-    def _measure(self, code: bytes, config: WorkerConfig) -> Measured:
+    def _measure(self, code: bytes, best: float | None) -> Measured:
+        """As a search has it, against the `best` speedup known; thoroughly where that is None."""
         bench = self._backend.bench
         try:
-            beside = self._ready(fresh=self._judged % EDITS_AN_INPUT == 0)
+            beside = self._ready(fresh=self._judged % EDITS_AN_INPUT == 0, placed=best is not None)
             self._judged += 1
-            beside.load(code)
-            return self._pairs(beside, config)
+            if best is None:
+                return self._raced(beside, code, THOROUGH)
+            return self._raced(beside, code, self._effort, best, self._aside or UNBIASED)
         except CandidateFailed as failed:
             self.close()
             if failed.status in SUSPECT:
@@ -151,29 +159,46 @@ class EditBench:
             self.close()
             raise
 
-    def _pairs(self, beside: Beside, config: WorkerConfig) -> Measured:
-        """Pair after pair until that is `enough`. Raises CandidateFailed."""
+    def _raced(
+        self,
+        beside: Beside,
+        code: bytes,
+        effort: EffortConfig,
+        best: float | None = None,
+        aside: Measured = UNBIASED,
+    ) -> Measured:
+        """Pair after pair until that is enough. Raises CandidateFailed."""
         sets = beside.arena.buffers.sets
-        count = timing.calls_for(self._seconds, config.batch_ms / 1e3, min(sets // 2, MOST_CALLS))
-        edited: list[float] = []
-        parent: list[float] = []
-        started, warm_up = time.perf_counter(), True
-        while warm_up or not enough(edited, parent, config, started):
+        count = timing.calls_for(self._seconds, effort.batch_ms / 1e3, min(sets // 2, MOST_CALLS))
+
+        def pair(count: int) -> racing.Pair:
             self._first = measurement.next_start(self._first, 2 * count, range(sets))
             seconds = beside.pair(self._first, count)
             self._first += 2 * count
-            if not warm_up:
-                edited.append(seconds[0])
-                parent.append(seconds[1])
-            warm_up = False
+            return seconds
+
+        def take(arrangement: int) -> racing.Pair:
+            if arrangement != beside.arrangement:
+                beside.arrange(arrangement)
+                pair(1)  # the first launch of a kernel is another matter
+            return pair(count)
+
+        beside.load(code)
+        pair(1)
+        raced = racing.race(take, effort, self._config, best, aside.low)
         beside.check()
-        found = timing.summary(edited, parent, "unedited", "device", count, config)
+        found = timing.summary(raced.edited, raced.parent, "unedited", "device", count, raced.config)
         floor = self._backend.device.floor(self.problem.flop, self.problem.bytes)
         measurement.plausible(found, floor)
-        return Measured(Status.OK, found.speedup, found.low, found.high, found.pairs)
+        given = aside if raced.alone else UNBIASED
+        figures = found.speedup / given.speedup, found.low / given.high, found.high / given.low
+        return Measured(Status.OK, *figures, found.pairs)
 
-    def _ready(self, fresh: bool = False) -> Beside:
-        """The parent in a runner that nothing has spoilt, beside inputs that are `fresh` where that is asked for."""
+    def _ready(self, fresh: bool = False, placed: bool = False) -> Beside:
+        """The parent in a runner that nothing has spoilt, beside inputs that are `fresh` where that is asked for.
+
+        With `placed` it is known what a place beside it is worth, where that has to be.
+        """
         context = self._backend.bench.context(self.problem)
         if context is not self._context:  # other problems took its place meanwhile
             self.close()
@@ -185,6 +210,9 @@ class EditBench:
                     self._beside = self._opened(context)
                 if fresh or not self._beside.fresh:
                     self._beside.renew()
+                if placed and self._aside is None and self._effort.arrangements > 1:
+                    alone = msgspec.structs.replace(self._effort, arrangements=1, confidence=STRICT)
+                    self._aside = self._raced(self._beside, self.parent.cubin, alone)
                 return self._beside
             except CandidateFailed as failed:
                 self.close()
@@ -238,24 +266,3 @@ def over_loads(found: Sequence[Measured]) -> Measured:
         return found[-1]
     speeds = sorted(one.speedup for one in found)
     return Measured(Status.OK, median(speeds), speeds[0], speeds[-1], sum(one.pairs for one in found))
-
-
-def quick(config: WorkerConfig) -> WorkerConfig:
-    """How a search's edits are timed: turns of a few milliseconds, as many as ±1% takes."""
-    return msgspec.structs.replace(config, batch_ms=3.0, min_pairs=7, max_pairs=25, precision=0.01)
-
-
-def thorough(config: WorkerConfig) -> WorkerConfig:
-    """How each load of a winner is timed: to ±0.2%."""
-    return msgspec.structs.replace(config, batch_ms=3.0, min_pairs=9, max_pairs=50, precision=0.002)
-
-
-def enough(edited: list[float], parent: list[float], config: WorkerConfig, started: float) -> bool:
-    """Whether these pairs, timed since `started`, are: also where a look finds the edited kernel surely slower.
-
-    The interval of every look counts as paid for, whatever one stops at (`looks`).
-    """
-    if timing.enough(edited, parent, config, started):
-        return True
-    k = dict(looks.bands(config.min_pairs, config.max_pairs, config.confidence)).get(len(edited), 0)
-    return k > 0 and timing.speedup(edited, parent, k).high < SLOWER

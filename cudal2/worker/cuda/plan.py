@@ -164,12 +164,6 @@ def pack_plans(plans: Sequence[Plan]) -> bytes:
     return bytes(head + body)
 
 
-def with_cubin(packed: bytes, code: bytes) -> bytes:
-    """The file that `pack` made, with another cubin in it whose kernels are launched as those of the first."""
-    workspace, length = _HEAD.unpack_from(packed)
-    return _HEAD.pack(workspace, len(code)) + code + packed[_HEAD.size + length :]
-
-
 def _pack_node(node: Kernel | Memset, names: dict[str, int]) -> bytes:
     if isinstance(node, Memset):
         return struct.pack("<IQQII", 0, node.offset, node.count, node.value, node.element)

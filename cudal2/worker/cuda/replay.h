@@ -1,5 +1,6 @@
 // Launch plans as the runner holds them: read from the packed form that plan.py writes, added to a graph, or launched.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -9,7 +10,9 @@
 struct Node {
     bool is_kernel;
     CUfunction function;
+    uint32_t number;  // of the kernel's name
     unsigned grid[3], block[3], cluster[3], shared, cooperative, scheduling;
+    int carveout;
     std::vector<std::vector<char>> parameters;
     std::vector<void*> pointers;
     std::vector<CUlaunchAttribute> attributes;
@@ -20,6 +23,7 @@ struct Node {
 using Plan = std::vector<Node>;
 struct Plans {
     CUmodule module;
+    std::vector<std::string> names;  // of the kernels
     std::vector<Plan> plans;  // one for each set of buffers
 };
 
@@ -45,19 +49,6 @@ struct Reader {
     }
 };
 
-inline void set_up(CUfunction function, unsigned shared, int carveout, const unsigned* cluster) {
-    int fixed, most;
-    CHECK(cuFuncGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function));
-    CHECK(cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
-    // What needs no asking is 48 KB with the static part. Never lowered: another launch of the kernel may need more.
-    if ((size_t)shared + fixed > 48 << 10)
-        CHECK(cuFuncSetAttribute(
-            function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared > most ? (int)shared : most));
-    if (carveout >= 0) CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, carveout));
-    if (cluster[0] * cluster[1] * cluster[2] > 8)
-        CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
-}
-
 inline std::vector<CUlaunchAttribute> launch_attributes(const Node& node) {
     std::vector<CUlaunchAttribute> found;
     CUlaunchAttribute attribute = {};
@@ -79,7 +70,7 @@ inline std::vector<CUlaunchAttribute> launch_attributes(const Node& node) {
     return found;
 }
 
-inline Node read_node(Reader& in, const std::vector<CUfunction>& functions, CUdeviceptr workspace) {
+inline Node read_node(Reader& in, CUdeviceptr workspace) {
     Node node = {};
     node.is_kernel = in.take<uint32_t>();
     if (!node.is_kernel) {
@@ -89,60 +80,103 @@ inline Node read_node(Reader& in, const std::vector<CUfunction>& functions, CUde
         node.element = in.take<uint32_t>();
         return node;
     }
-    node.function = functions.at(in.take<uint32_t>());
+    node.number = in.take<uint32_t>();
     for (unsigned* three : {node.grid, node.block, node.cluster})
         for (int i = 0; i < 3; ++i) three[i] = in.take<uint32_t>();
     node.shared = in.take<uint32_t>();
     node.cooperative = in.take<uint32_t>();
     node.scheduling = in.take<uint32_t>();
-    set_up(node.function, node.shared, in.take<int32_t>(), node.cluster);
+    node.carveout = in.take<int32_t>();
     const uint32_t count = in.count();
-    size_t offset = 0, size = 0;
     for (uint32_t i = 0; i < count; ++i) {
         const uint32_t given = in.take<uint32_t>();
-        // The driver will read as many bytes as the kernel declares, whatever the plan says.
-        if (cuFuncGetParamInfo(node.function, i, &offset, &size) != CUDA_SUCCESS || size != given)
-            throw DriverError(CUDA_ERROR_NOT_FOUND, "a plan's parameters are not those of its kernel");
         const char* data = in.bytes(given);
         node.parameters.emplace_back(data, data + given);
     }
-    if (cuFuncGetParamInfo(node.function, count, &offset, &size) == CUDA_SUCCESS)
-        throw DriverError(CUDA_ERROR_NOT_FOUND, "a plan's parameters are not those of its kernel");
     node.attributes = launch_attributes(node);
     return node;
 }
 
-// The names of a cubin's kernels, and the nodes of plans that launch them.
-inline Plans read_plans(Reader& in, const char* cubin, CUdeviceptr workspace) {
+// The driver will read as many bytes of parameters as the kernel declares, whatever the plan says.
+inline void check_parameters(const Node& node) {
+    const size_t count = node.parameters.size();
+    size_t offset = 0, size = 0;
+    for (size_t i = 0; i < count; ++i)
+        if (cuFuncGetParamInfo(node.function, i, &offset, &size) != CUDA_SUCCESS || size != node.parameters[i].size())
+            throw DriverError(CUDA_ERROR_NOT_FOUND, "a plan's parameters are not those of its kernel");
+    if (cuFuncGetParamInfo(node.function, count, &offset, &size) == CUDA_SUCCESS)
+        throw DriverError(CUDA_ERROR_NOT_FOUND, "a plan's parameters are not those of its kernel");
+}
+
+inline void set_up(const Node& node) {
+    int fixed, most;
+    const CUfunction function = node.function;
+    CHECK(cuFuncGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function));
+    CHECK(cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
+    // What needs no asking is 48 KB with the static part. Never lowered: another launch of the kernel may need more.
+    if ((size_t)node.shared + fixed > 48 << 10)
+        CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                 (int)node.shared > most ? (int)node.shared : most));
+    if (node.carveout >= 0)
+        CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, node.carveout));
+    if (node.cluster[0] * node.cluster[1] * node.cluster[2] > 8)
+        CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
+}
+
+// Whether what `set_up` and `check_parameters` look at is the same of two launches of one kernel.
+inline bool alike(const Node& one, const Node& other) {
+    if (one.shared != other.shared || one.carveout != other.carveout || memcmp(one.cluster, other.cluster, sizeof one.cluster))
+        return false;
+    return std::equal(one.parameters.begin(), one.parameters.end(), other.parameters.begin(), other.parameters.end(),
+                      [](const auto& a, const auto& b) { return a.size() == b.size(); });
+}
+
+// Loads a cubin, and has the plans launch its kernels. The module that they launched from before is the caller's to unload.
+inline void load_kernels(Plans& those, const char* cubin) {
     CUmodule module;
     CHECK(cuModuleLoadData(&module, cubin));
     try {
-        std::vector<CUfunction> functions(in.count());
-        for (auto& function : functions) {
-            const uint32_t length = in.take<uint32_t>();
-            const std::string name(in.bytes(length), length);
-            if (cuModuleGetFunction(&function, module, name.c_str()) != CUDA_SUCCESS)
+        std::vector<CUfunction> functions;
+        for (const auto& name : those.names) {
+            functions.push_back(nullptr);
+            if (cuModuleGetFunction(&functions.back(), module, name.c_str()) != CUDA_SUCCESS)
                 throw DriverError(CUDA_ERROR_NOT_FOUND, "the plan launches a kernel that is not in the source: " + name);
         }
-        std::vector<Plan> plans(in.count());
-        for (auto& plan : plans) {
-            plan.resize(in.count());
-            for (auto& node : plan) node = read_node(in, functions, workspace);
-            for (auto& node : plan)
-                for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
-        }
-        return {module, std::move(plans)};
+        std::vector<const Node*> last(functions.size());  // of each kernel, the launch that was looked at last
+        for (auto& plan : those.plans)
+            for (auto& node : plan) {
+                if (!node.is_kernel) continue;
+                node.function = functions.at(node.number);
+                if (!last[node.number] || !alike(node, *last[node.number])) {
+                    check_parameters(node);
+                    set_up(node);
+                    last[node.number] = &node;
+                }
+            }
+        those.module = module;
     } catch (...) {
         cuModuleUnload(module);
         throw;
     }
 }
 
-// The plans in a runner's file: the workspace's offset and the cubin come first.
-inline Plans read_plans(Reader& in) {
-    const CUdeviceptr workspace = BASE + in.take<uint64_t>();
-    const char* cubin = in.bytes(in.take<uint64_t>());
-    return read_plans(in, cubin, workspace);
+// The names of a cubin's kernels, and the nodes of plans that launch them.
+inline Plans read_plans(Reader& in, const char* cubin, CUdeviceptr workspace) {
+    Plans those = {};
+    those.names.resize(in.count());
+    for (auto& name : those.names) {
+        const uint32_t length = in.take<uint32_t>();
+        name = std::string(in.bytes(length), length);
+    }
+    those.plans.resize(in.count());
+    for (auto& plan : those.plans) {
+        plan.resize(in.count());
+        for (auto& node : plan) node = read_node(in, workspace);
+        for (auto& node : plan)
+            for (auto& parameter : node.parameters) node.pointers.push_back(parameter.data());
+    }
+    load_kernels(those, cubin);
+    return those;
 }
 
 inline CUgraphNode add(CUgraph graph, const Node& node, const CUgraphNode* before) {

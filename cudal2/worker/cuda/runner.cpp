@@ -5,10 +5,10 @@
 //
 // Each command is a `Command`, the numbers of the sets it is about and, where perturbed, a `Perturbation` for each of
 // them; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls or of turns. LOAD
-// brings file descriptors with it: a file with the cubin and the packed plans (plan.py), and the first time the buffers'
-// memory. Plans go into one of two slots; the second is for edits of the kernel in the first, one after the other.
+// brings file descriptors with it: a file with the cubin and the packed plans (plan.py), and the buffers' memory. They go
+// into the first of two slots; BESIDE puts edits of the kernel there into the second, one after the other: a file with an
+// edited cubin, launched as the first is, or none where the last one is loaded anew.
 // Single calls are timed through the library of exported kernels, where the file holds a recipe: as a user's would be.
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -22,10 +22,11 @@
 #include "cudal2.h"
 #include "replay.h"
 
-enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4 };
+enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4, BESIDE = 5 };
+enum { KEPT = 0, BEFORE = 1, BEHIND = 2 };  // BESIDE: the first kernel stays loaded; or both anew, it before or behind
 constexpr uint32_t SECOND = 1u << 31;  // TURNS: marks the number of a set whose plan is the second slot's
 struct Command {
-    uint32_t what, count, perturbed, slot;  // LOAD: which slot
+    uint32_t what, count, perturbed, order;  // BESIDE: which of the two is loaded first
     uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
 };
@@ -74,7 +75,11 @@ static CUstream stream;
 static CUevent began, ended;
 static CUfunction spin, perturb;
 static std::vector<CUevent> marks;  // between turns
-static Plans slots[2];
+struct Slot {
+    std::string cubin;
+    Plans plans;  // the second's take their parameters from the first's
+};
+static Slot slots[2];
 static cudal2_kernel* exported;  // of the first slot, where there is a recipe
 struct Place {
     uint64_t a, b, c, workspace;
@@ -116,19 +121,42 @@ static void load_recipe(Reader in, const char* cubin) {
     check_exported(cudal2_prepare(exported));
 }
 
-static void load(const Command& command, int file, int memory) {
-    if (memory >= 0) map_buffers(memory, command.bytes);
+static std::string contents(int file) {
     struct stat status;
     fstat(file, &status);
-    char* data = (char*)mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    std::string found(status.st_size, 0);
+    const ssize_t got = pread(file, &found[0], found.size(), 0);
     close(file);
-    if (data == MAP_FAILED) throw std::runtime_error("cannot map the plans");
-    Plans& slot = slots[command.slot ? 1 : 0];
-    if (slot.module) CHECK(cuModuleUnload(slot.module));
-    Reader in = {data, data + status.st_size};
-    slot = read_plans(in);
-    if (&slot == slots) load_recipe(in, data + 2 * sizeof(uint64_t));
-    munmap(data, status.st_size);
+    if (got != status.st_size) throw std::runtime_error("cannot read what is to be loaded");
+    return found;
+}
+
+static void load(const Command& command, int file, int memory) {
+    if (memory >= 0) map_buffers(memory, command.bytes);
+    const std::string data = contents(file);
+    Reader in = {data.data(), data.data() + data.size()};
+    const CUdeviceptr workspace = BASE + in.take<uint64_t>();
+    const uint64_t size = in.take<uint64_t>();
+    const char* cubin = in.bytes(size);
+    slots[0] = {std::string(cubin, size), read_plans(in, cubin, workspace)};
+    load_recipe(in, cubin);
+}
+
+static void unload(Slot& slot) {
+    if (slot.plans.module) CHECK(cuModuleUnload(slot.plans.module));
+    slot.plans.module = nullptr;
+}
+
+// Two loads of one kernel may differ in speed for as long as they stay: so each may be loaded first.
+static void load_beside(uint32_t order, int file) {
+    Slot &first = slots[0], &second = slots[1];
+    if (file >= 0) second.cubin = contents(file);
+    if (second.plans.plans.empty()) second.plans = {nullptr, first.plans.names, first.plans.plans};
+    unload(second);
+    if (order != KEPT) unload(first);
+    if (order == BEFORE) load_kernels(first.plans, first.cubin.data());
+    load_kernels(second.plans, second.cubin.data());
+    if (order == BEHIND) load_kernels(first.plans, first.cubin.data());
 }
 
 static void write_now(const Perturbation& value) {
@@ -166,7 +194,6 @@ static CUgraphExec build(
     }
     CHECK(cuGraphInstantiate(&executable, graph, 0));
     CHECK(cuGraphUpload(executable, stream));
-    CHECK(cuStreamSynchronize(stream));
     cuGraphDestroy(graph);
     return executable;
 }
@@ -177,7 +204,8 @@ static void spin_now() {
 }
 
 static void run(const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations, Reply& reply) {
-    const CUgraphExec graph = build(slots[0], sets, perturbations);
+    const CUgraphExec graph = build(slots[0].plans, sets, perturbations);
+    CHECK(cuStreamSynchronize(stream));
     const double start = now();
     spin_now();
     CHECK(cuEventRecord(began, stream));
@@ -198,12 +226,13 @@ static std::vector<double> turns(const std::vector<uint32_t>& calls) {
         std::vector<uint32_t> sets;
         for (; stop < calls.size() && (calls[stop] & SECOND) == (calls[start] & SECOND); ++stop)
             sets.push_back(calls[stop] & ~SECOND);
-        graphs.push_back(build(slots[calls[start] & SECOND ? 1 : 0], sets, {}));
+        graphs.push_back(build(slots[calls[start] & SECOND ? 1 : 0].plans, sets, {}));
     }
     while (marks.size() <= graphs.size()) {
         marks.push_back(nullptr);
         CHECK(cuEventCreate(&marks.back(), CU_EVENT_DEFAULT));
     }
+    CHECK(cuStreamSynchronize(stream));
     spin_now();
     CHECK(cuEventRecord(marks[0], stream));
     for (size_t i = 0; i < graphs.size(); ++i) {
@@ -238,7 +267,7 @@ static std::vector<double> host(
                 if (left > 0) usleep((useconds_t)(left * 1e6));
             }
         if (!perturbations.empty()) write_now(perturbations[i]);
-        const Plan& plan = slots[0].plans.at(sets[i]);
+        const Plan& plan = slots[0].plans.plans.at(sets[i]);
         const Place at = exported ? places.at(sets[i]) : Place{};
         const double start = now();
         if (exported) check_exported(cudal2_launch(exported, (void*)at.a, (void*)at.b, (void*)at.c, (void*)at.workspace, stream));
@@ -308,6 +337,7 @@ int main(int count, char** argument) {
                 if (command.what == LOAD) load(command, files[0], files[1]);
                 else if (command.what == RUN) run(sets, perturbations, reply);
                 else if (command.what == TURNS) seconds = turns(sets);
+                else if (command.what == BESIDE) load_beside(command.order, files[0]);
                 else seconds = host(command, sets, perturbations);
             }
         } catch (const DriverError& error) {

@@ -32,7 +32,9 @@ from cudal2.worker.cuda.plan import MAX_BYTES, PLACE, Place, PlanError
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
-LOAD, RUN, HOST, TURNS = 1, 2, 3, 4
+LOAD, RUN, HOST, TURNS, BESIDE = 1, 2, 3, 4, 5
+KEPT, BEFORE, BEHIND = 0, 1, 2
+"""How a second kernel is loaded: beside the first as it is, or both anew, the first before it or behind it."""
 SECOND = 1 << 31
 """Marks the number of a set whose plan is that of the second slot."""
 COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
@@ -168,21 +170,26 @@ class Runner:
     def load(self, packed: bytes, memory: int, nbytes: int) -> None:
         """Map the buffers behind the file descriptor `memory` and load the packed plans. Raises CandidateFailed."""
         self.wait_ready()
-        self._load(packed, 0, nbytes, memory)
+        self._hand(COMMAND.pack(LOAD, 0, 0, 0, nbytes, 0, 0.0), packed, memory)
 
-    def load_second(self, packed: bytes) -> None:
-        """Load packed plans beside the first, on the same buffers, in place of what was beside them before.
+    def load_second(self, cubin: bytes | None, order: int = KEPT) -> None:
+        """Load a cubin beside the first, in place of what was there before; its kernels are launched as the first's.
 
-        Raises CandidateFailed.
+        None is the one that was there before, loaded anew. Raises CandidateFailed.
         """
-        self._load(packed, 1, 0)
+        command = COMMAND.pack(BESIDE, 0, 0, order, 0, 0, 0.0)
+        if cubin is None:
+            self._send(command, (), ())
+            self._receive()
+        else:
+            self._hand(command, cubin)
 
-    def _load(self, packed: bytes, slot: int, nbytes: int, *memory: int) -> None:
-        file = os.memfd_create("plans")
+    def _hand(self, command: bytes, data: bytes, *memory: int) -> None:
+        """A command with a file that holds this data; waits for its answer."""
+        file = os.memfd_create("loaded")
         try:
             with os.fdopen(os.dup(file), "wb") as out:
-                out.write(packed)
-            command = COMMAND.pack(LOAD, 0, 0, slot, nbytes, 0, 0.0)
+                out.write(data)
             rights = array.array("i", [file, *memory])
             self._socket.sendmsg([command], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except BrokenPipeError as error:

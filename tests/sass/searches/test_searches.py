@@ -20,7 +20,7 @@ PLANTED = JUDGE.of(listing(good=True))
 """How much faster the good order is."""
 
 
-def play(method: str, folder, budget: int, judge=lambda edit: JUDGE([edit])[0], seed: int = 0, **keys) -> Budget:
+def play(method: str, folder, budget: int, judge=lambda edit, best: JUDGE([edit])[0], seed: int = 0, **keys) -> Budget:
     """The whole search; its journal lies in the folder."""
     config = SassSearchConfig(method=method, measurements=budget, **keys)
     asked = Budget(Journal(folder / f"{method}.jsonl", {"seed": seed}), judge, budget)
@@ -62,7 +62,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path) -> None:
     whole = play("evolution", tmp_path / "whole", 40)
     asked: list[Edit] = []
 
-    def dies(edit: Edit) -> Measured:
+    def dies(edit: Edit, best: float) -> Measured:
         if len(asked) == 15:
             raise KeyboardInterrupt
         asked.append(edit)
@@ -74,7 +74,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path) -> None:
         file.write(b'{"edit": torn')
     again: list[Edit] = []
 
-    def counts(edit: Edit) -> Measured:
+    def counts(edit: Edit, best: float) -> Measured:
         again.append(edit)
         return JUDGE([edit])[0]
 
@@ -89,7 +89,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path) -> None:
 def test_schedules_that_fail_are_never_the_best(method: str, tmp_path) -> None:
     """Half of all schedules are wrong here; no search ends, or takes one for its best."""
 
-    def judge(edit: Edit) -> Measured:
+    def judge(edit: Edit, best: float) -> Measured:
         return JUDGE([edit])[0] if len(edit.moves) % 2 else Measured(Status.WRONG, reason="some bits differ")
 
     found = play(method, tmp_path, 20, judge)

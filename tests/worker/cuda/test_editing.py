@@ -5,16 +5,15 @@ import json
 import pytest
 import torch
 from fake_gpu import PROBLEM, Candidate
-from msgspec.structs import replace
 
-from cudal2.config import WorkerConfig
+from cudal2.config import EffortConfig, WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate as judged
 from cudal2.records import Edit, HarnessFault, Shift, Status
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import editing, foreign, plan
+from cudal2.worker.cuda import editing, foreign, plan, session
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.outcome import CandidateFailed
 from tests.worker.cuda.test_bench import RECORDING, Runner, judge  # noqa: F401
@@ -104,14 +103,16 @@ def bench(judge, monkeypatch):  # noqa: F811
     monkeypatch.setattr(editing.cubin, "apply", lambda code, edit: edit.kernel.encode())
     monkeypatch.setattr(editing, "CudaBackend", SimpleBackend)
 
-    def load_second(self, packed: bytes) -> None:
-        name = cubin_in(packed).decode()
+    def load_second(self, code: bytes | None, order: int = session.KEPT) -> None:
+        name = code.decode() if code else loaded[-1][0]
         self.second = KINDS["Candidate" if name == "the parent's cubin" else name](self.run.arena)
-        loaded.append(name)
+        self.place = place[order == session.BEHIND]
+        loaded.append((name, order))
 
     def turns(self, those):
         assert len({slot for slot, _ in those}) == len(those)
-        return [(self.second if slot else self.run)(sets)[0] * jitter.random_() for slot, sets in those]
+        factors = [jitter.random_() * (self.place if slot else 1) for slot, _ in those]
+        return [(self.second if slot else self.run)(sets)[0] * by for (slot, sets), by in zip(those, factors)]
 
     class Jitter:
         def __init__(self):
@@ -120,7 +121,7 @@ def bench(judge, monkeypatch):  # noqa: F811
         def random_(self) -> float:
             return 1 + 0.004 * float(torch.rand((), generator=self.rng))
 
-    jitter, loaded = Jitter(), []
+    jitter, loaded, place = Jitter(), [], [1.0, 1.0]
     monkeypatch.setattr(Runner, "load_second", load_second, raising=False)
     monkeypatch.setattr(Runner, "turns", turns, raising=False)
     worker = FakeWorker()
@@ -132,7 +133,7 @@ def bench(judge, monkeypatch):  # noqa: F811
         return ("it may not move" if edit.moves else "" for edit in edits)
 
     with editing.EditBench(worker, PARENT, PROBLEM, legal) as made:
-        made.loaded, made.asked, made.judge = loaded, asked, judge
+        made.loaded, made.asked, made.judge, made.place = loaded, asked, judge, place
         yield made
 
 
@@ -141,11 +142,6 @@ class SimpleBackend:
 
     def __init__(self, bench) -> None:
         self.bench, self.device = bench, bench.device
-
-
-def cubin_in(packed: bytes) -> bytes:
-    _, length = plan._HEAD.unpack_from(packed)
-    return packed[plan._HEAD.size : plan._HEAD.size + length]
 
 
 def of(kind: type[Candidate], *moves) -> Edit:
@@ -204,14 +200,31 @@ def test_what_is_not_harmless_or_does_not_fit_never_runs(bench, monkeypatch) -> 
     assert not bench.loaded and not bench.judge.taken
 
 
-def test_what_is_surely_slower_costs_few_pairs() -> None:
-    config = replace(editing.quick(WorkerConfig()), precision=0.0001)
-    least = config.min_pairs
-    some, others = ([1.0 + 0.03 * ((place + more) % 2) for place in range(least)] for more in (0, 1))
-    assert editing.enough([1.1 * one for one in some], others, config, 1e9)
-    assert not editing.enough(some, others, config, 1e9)
-    assert not editing.enough([1.1] * (least - 1), [1.0] * (least - 1), config, 1e9)
-    assert not editing.enough([1.1] * (least + 1), [1.0] * (least + 1), config, 1e9), "one looks at a few counts only"
+def test_what_is_surely_no_new_best_costs_few_pairs(bench) -> None:
+    effort = EffortConfig()
+    slower, equal = bench.measure([of(Slower), of(Candidate)])
+    assert slower.pairs == effort.min_pairs < equal.pairs
+    (beaten,) = bench.measure([of(Faster)], best=1.3)
+    assert beaten.pairs == effort.min_pairs and beaten.speedup == pytest.approx(1.25, rel=0.02)
+    (winner,) = bench.measure([of(Faster)], best=1.2)
+    assert winner.pairs > effort.min_pairs
+
+
+def test_what_a_place_is_worth_is_taken_out(bench) -> None:
+    """Whatever is loaded second runs 4% slower, poor edits and promising ones, and the unedited kernel too."""
+    bench.place[:] = 1.04, 1 / 1.04
+    for kind, speedup in ((Candidate, 1.0), (Faster, 1.25), (Slower, 0.8)):
+        (found,) = bench.measure([of(kind)])
+        assert found.low <= found.speedup <= found.high and found.speedup == pytest.approx(speedup, rel=0.01)
+    assert bench.floor().speedup == pytest.approx(1, rel=0.01)
+    assert bench.confirm(of(Faster)).speedup == pytest.approx(1.25, rel=0.005)
+    assert {order for _, order in bench.loaded} == {session.KEPT, session.BEFORE, session.BEHIND}
+
+
+def test_in_one_arrangement_the_parent_stays_where_it_is(bench) -> None:
+    bench._effort = EffortConfig(arrangements=1)
+    bench.measure([of(Candidate), of(Faster), of(Slower)])
+    assert bench.loaded == [(name, session.KEPT) for name in ("Candidate", "Faster", "Slower")]
 
 
 def test_a_parent_of_no_fixed_order_is_held_to_the_bounds(bench, monkeypatch) -> None:
@@ -253,13 +266,6 @@ def test_a_parent_that_fails_beside_its_edits_is_a_fault(bench, monkeypatch) -> 
     monkeypatch.setattr(Runner, "kind", LeavesOut)
     with pytest.raises(HarnessFault, match="unedited kernel"):
         bench.measure([of(Candidate)])
-
-
-def test_the_packed_plans_take_another_cubin() -> None:
-    recording = plan.Recording(0, ((plan.Memset(0, 0, 4, 4),),) * 2)
-    packed = plan.pack(recording, b"short", 4096)
-    assert plan.with_cubin(packed, b"a longer one") == plan.pack(recording, b"a longer one", 4096)
-    assert plan.with_cubin(packed, b"short") == packed
 
 
 SOURCE = """

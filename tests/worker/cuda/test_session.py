@@ -80,7 +80,7 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     at[3] = plan.Place(256, 512, 1024, 2049)
     load(runner, sealed, at)
     assert len(runner.host([0, 4, 4], 0.0)) == 3 and runner.run([0, 3])[0] == pytest.approx(0.002)
-    runner.load_second(packed(0.01))
+    runner.load_second(edited(0.01))
     assert len(runner.host([1], 0.0)) == 1
     with pytest.raises(HarnessFault, match="CUDAL2_ALIGNMENT"):
         runner.host([3], 0.0)
@@ -90,8 +90,12 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     other.close()
 
 
+def edited(cost: float) -> bytes:
+    return f"k {cost} \0".encode()
+
+
 def packed(cost: float) -> bytes:
-    return plan.pack(RECORDING, f"k {cost} \0".encode(), 0)
+    return plan.pack(RECORDING, edited(cost), 0)
 
 
 def test_one_slot_is_replayed_alone(loaded) -> None:
@@ -102,7 +106,7 @@ def test_one_slot_is_replayed_alone(loaded) -> None:
 
 
 def test_two_slots_take_turns_and_each_turn_is_timed(loaded) -> None:
-    loaded.load_second(packed(0.01))
+    loaded.load_second(edited(0.01))
     assert loaded.turns([(0, [0, 1]), (1, [2, 3, 4])]) == pytest.approx([0.002, 0.03])
     assert loaded.turns([(1, [4]), (0, [0]), (1, [1, 2])]) == pytest.approx([0.01, 0.001, 0.02])
     assert loaded.turns([(0, range(SETS))]) == pytest.approx([0.005])
@@ -110,17 +114,27 @@ def test_two_slots_take_turns_and_each_turn_is_timed(loaded) -> None:
 
 
 def test_the_second_slot_is_loaded_many_times_and_no_file_stays_open(loaded) -> None:
-    loaded.load_second(packed(0.01))
+    loaded.load_second(edited(0.01))
     files = len(list(Path(f"/proc/{loaded._process.process.pid}/fd").iterdir()))
     for number in range(1, 30):
-        loaded.load_second(packed(number / 100))
+        loaded.load_second(edited(number / 100))
         assert loaded.turns([(1, [0]), (0, [1])]) == pytest.approx([number / 100, 0.001])
     assert len(list(Path(f"/proc/{loaded._process.process.pid}/fd").iterdir())) == files
 
 
+def test_both_are_loaded_anew_in_either_order(loaded) -> None:
+    loaded.load_second(edited(0.01), session.BEFORE)
+    for order in (session.BEHIND, session.KEPT, session.BEHIND, session.BEFORE):
+        loaded.load_second(None, order)
+        assert loaded.turns([(1, [2, 3]), (0, [0, 1])]) == pytest.approx([0.02, 0.002])
+    loaded.load_second(edited(0.03), session.BEHIND)
+    assert loaded.turns([(1, [2]), (0, [0])]) == pytest.approx([0.03, 0.001])
+    assert len(loaded.host([0, 1], 0.0)) == 2 and loaded.run([0])[0] == pytest.approx(0.001)
+
+
 def test_what_does_not_load_or_is_not_there_is_the_candidates_failure(loaded) -> None:
     with pytest.raises(CandidateFailed) as failed:
-        loaded.load_second(plan.pack(RECORDING, b"no cubin\0", 0))
+        loaded.load_second(b"no cubin\0")
     assert failed.value.status is Status.LAUNCH_ERROR
     with pytest.raises(CandidateFailed):
         loaded.turns([(0, [0])])
@@ -133,5 +147,5 @@ def test_a_set_that_has_no_plan_is_the_harness_fault(loaded) -> None:
 
 def test_another_kernels_name_is_a_plan_that_lies(loaded) -> None:
     with pytest.raises(CandidateFailed) as failed:
-        loaded.load_second(plan.pack(RECORDING, b"other 0.1 \0", 0))
+        loaded.load_second(b"other 0.1 \0")
     assert failed.value.status is Status.PLAN_ERROR

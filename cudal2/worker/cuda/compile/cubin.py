@@ -5,6 +5,7 @@ looked at, checked and timed like any other. What can be moved without harm is f
 """
 
 import hashlib
+from functools import lru_cache
 
 from cudal2.records import Control, Edit, Shift, to_json
 from cudal2.worker.cuda.compile import elf
@@ -64,6 +65,7 @@ def carried(library: bytes, before: bytes, after: bytes) -> bytes:
     return library.replace(before, after)
 
 
+@lru_cache(maxsize=16)  # thousands of edits of one cubin ask the same
 def code_of(cubin: bytes, kernel: str) -> tuple[int, int]:
     """Offset and size in bytes of a kernel's code in the cubin. Raises EditRefused where it holds no such code."""
     try:
