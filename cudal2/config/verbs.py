@@ -58,9 +58,6 @@ class SftConfig(Schema, frozen=True):
     samples: int = 60_000
     epochs: float = 2.0
     batch_size: int = 16
-    accumulation: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """Parts that a batch is cut into by the length of its samples, each padded to its own longest (gradient
-    accumulation). What is learnt is the same; a GPU that is kept busy learns it sooner."""
     learning_rate: float = 3e-3
     vocabulary: int = 4096
     hidden: int = 256
@@ -76,8 +73,6 @@ class SftConfig(Schema, frozen=True):
     def __post_init__(self) -> None:
         if (self.examples == "archive") != bool(self.archive):
             raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
-        if self.batch_size % self.accumulation:
-            raise ValueError(f"batch_size={self.batch_size} cannot be cut into accumulation={self.accumulation} parts")
         if self.prompt.exemplars or self.prompt.failures:
             raise ValueError(
                 "training from nothing has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"

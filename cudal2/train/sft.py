@@ -9,7 +9,7 @@ import math
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +17,6 @@ from typing import Any, get_args
 import msgspec
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Sampler
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -154,8 +153,7 @@ def fit(
         output_dir=str(folder / "checkpoints"),
         seed=config.seed,
         num_train_epochs=config.epochs,
-        per_device_train_batch_size=config.batch_size // config.accumulation,
-        gradient_accumulation_steps=config.accumulation,
+        per_device_train_batch_size=config.batch_size,
         learning_rate=config.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=0.03,
@@ -171,7 +169,7 @@ def fit(
         report_to=[],
         disable_tqdm=True,
     )
-    trainer = _Trainer(
+    trainer = Trainer(
         model,
         one_gpu(arguments),
         train_dataset=[{"input_ids": row.ids, "given": row.given} for row in rows],
@@ -185,33 +183,6 @@ def fit(
         model.config.use_cache = True  # the trainer turned off what makes sampling fast
     finally:
         metrics.close()
-
-
-class _Trainer(Trainer):
-    """Draws every batch at random, whatever the length of its samples: a batch of samples of like length would hold one
-    kernel family. Within a batch they come in order of length, so that its parts need little padding.
-    """
-
-    train_dataset: list[dict[str, Any]]
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        lengths = [len(row["input_ids"]) for row in self.train_dataset]
-        return ByLength(lengths, self.args.train_batch_size * self.args.gradient_accumulation_steps)
-
-
-class ByLength(Sampler[int]):
-    """Samples in random order, another one each time, but within each `batch` of them the shorter ones first."""
-
-    def __init__(self, lengths: Sequence[int], batch: int) -> None:
-        self._lengths, self._batch = lengths, batch
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        order = torch.randperm(len(self)).tolist()
-        for first in range(0, len(order), self._batch):
-            yield from sorted(order[first : first + self._batch], key=self._lengths.__getitem__)
 
 
 def _batch(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
