@@ -26,7 +26,7 @@ PROBLEM = Problem(64, 128, 256)
 INSTRUCT = PromptConfig(template="instruct")
 PROGRAMS = {
     "cpu": (Path(cpu.__path__[0]) / "runner.cpp", CPU_CONTRACT),
-    "cuda": (Path(cuda.__path__[0]) / "planner.cpp", CUDA_CONTRACT),
+    "cuda": (Path(cuda.__path__[0]) / "programs" / "planner.cpp", CUDA_CONTRACT),
 }
 """The programs that call a candidate's functions, with the contract that each is built with."""
 

@@ -53,7 +53,7 @@ def _simulator(subject: Subject, config: SassConfig, legality: Legality) -> Judg
 
 @contextmanager
 def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[Judge]:
-    from cudal2.worker.cuda.editing import EditBench, parent_of
+    from cudal2.worker.cuda.edits.bench import EditBench, parent_of
     from cudal2.worker.worker import Worker
 
     proven = set[Edit]()

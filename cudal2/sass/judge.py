@@ -7,13 +7,13 @@ from cudal2.problem import Problem
 from cudal2.sass.legality import Legality
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.backend import CudaBackend
-from cudal2.worker.cuda.editing import EditBench
+from cudal2.worker.cuda.edits.bench import EditBench
 from cudal2.worker.worker import Worker
 
 
 @contextmanager
 def opened(worker: Worker, parent: plan.CudaLaunchable, problem: Problem, jobs: int = 1) -> Iterator[EditBench]:
-    """A bench for edits of `parent` (`editing.parent_of` builds one) that lets only harmless ones onto the GPU.
+    """A bench for edits of `parent` (`edits.bench.parent_of` builds one) that lets only harmless ones onto the GPU.
 
     `jobs` processes look at the edits of one `measure`. Raises what `EditBench` and `Legality` do.
     """

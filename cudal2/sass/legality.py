@@ -32,7 +32,7 @@ def replayed(listing: Listing, edit: Edit) -> Listing:
 
 
 class Legality:
-    """Says of edits of one cubin why they are not harmless; a `Legal` for `worker.cuda.editing.EditBench`.
+    """Says of edits of one cubin why they are not harmless; a `Legal` for `worker.cuda.edits.bench.EditBench`.
 
     Each takes 0.05 to 0.2 s of a processor: with `jobs`, several are looked at side by side, in processes that import
     the main module as `multiprocessing` does. A context manager.

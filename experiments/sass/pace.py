@@ -72,7 +72,7 @@ class Clock:
 
 
 def watch(clock: Clock) -> None:
-    from cudal2.worker.cuda.beside import Beside
+    from cudal2.worker.cuda.edits.beside import Beside
     from cudal2.worker.cuda.session import Runner
 
     for method, name in (("load", "load"), ("arrange", "load"), ("_compare", "compare"), ("check", "check")):

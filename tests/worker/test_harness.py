@@ -27,7 +27,8 @@ def before(package: Path) -> str:
     [
         *("source.py", "target.py", "arch.py", "contract.py", "records.py", "problem.py"),
         *("config/worker.py", "processor.py", "__init__.py"),
-        *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/driver.h", "worker/cuda/compile/shim/ATen/ATen.h"),
+        *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/programs/driver.h"),
+        "worker/cuda/compile/shim/ATen/ATen.h",
     ],
 )
 def test_what_decides_a_verdict_changes_the_digest(package: Path, before: str, name: str) -> None:

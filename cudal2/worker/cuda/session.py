@@ -48,7 +48,7 @@ HOST_MEMORY = 8 << 30
 @cache
 def programs() -> Path:
     """The folder with `planner` and `runner`, compiled on first use against this machine's driver."""
-    here = Path(__file__).parent
+    here = Path(__file__).parent / "programs"
     sources = {path.name: path.read_text() for path in sorted(here.glob("*.cpp")) + sorted(here.glob("*.h"))}
     sources |= launcher.sources()
     include = toolchain.find().root / "include"

@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def test_buffers_begin_where_the_runner_maps_them() -> None:
-    header = (Path(session.__file__).parent / "driver.h").read_text()
+    header = (Path(session.__file__).parent / "programs" / "driver.h").read_text()
     assert int(re.search(r"BASE = (0x[0-9a-f]+)", header).group(1), 16) == plan.BASE
 
 

@@ -67,7 +67,10 @@ def folder(tmp_path_factory) -> Path:
     needs_toolkit()
     folder = tmp_path_factory.mktemp("planner")
     (folder / "kernel.cpp").write_text(LAUNCHER)
-    include, source = f"-I{toolchain.find().root / 'include'}", Path(session.__file__).with_name("planner.cpp")
+    include, source = (
+        f"-I{toolchain.find().root / 'include'}",
+        Path(session.__file__).parent / "programs" / "planner.cpp",
+    )
     flags = ["-std=c++17", "-O0", include, "-Wno-narrowing"]
     planner = [*flags, *CUDA_CONTRACT.defines(), "-rdynamic", source, DRIVER, "-ldl", "-o", folder / "planner"]
     kernel = [*flags, "-shared", "-fPIC", folder / "kernel.cpp", "-o", folder / "kernel.so"]

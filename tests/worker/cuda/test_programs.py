@@ -35,7 +35,7 @@ def test_the_spin_kernel_assembles(tmp_path: Path) -> None:
         root = toolchain.find().root
     except HarnessFault as fault:
         pytest.skip(str(fault))
-    text = (SOURCES / "runner.cpp").read_text()
+    text = (SOURCES / "programs" / "runner.cpp").read_text()
     source = tmp_path / "spin.ptx"
     source.write_text(text.split('R"(', 1)[1].split(')"', 1)[0])
     done = subprocess.run(

@@ -37,7 +37,7 @@ def program(tmp_path_factory) -> Path:
         include = toolchain.find().root / "include"
     except HarnessFault as fault:
         pytest.skip(str(fault))
-    folder, sources = tmp_path_factory.mktemp("runner"), Path(session.__file__).parent
+    folder, sources = tmp_path_factory.mktemp("runner"), Path(session.__file__).parent / "programs"
     build.lay_out(folder)
     files = [sources / "runner.cpp", folder / "src" / "hgemm.cpp", Path(__file__).parent / "driver.cpp"]
     headers = [f"-I{path}" for path in (folder / "include", folder / "src", include)]

@@ -28,7 +28,8 @@ def sources() -> dict[str, str]:
     header = (_HERE / "cudal2.h.in").read_text()
     for name in ("alignment", "semaphores"):
         header = header.replace(f"@{name}@", str(getattr(CUDA_CONTRACT, name)))
-    private = (_HERE / "hgemm.cpp", _HERE / "recipe.h", _HERE.parent / "replay.h", _HERE.parent / "driver.h")
+    shared = _HERE.parent / "programs"
+    private = (_HERE / "hgemm.cpp", _HERE / "recipe.h", shared / "replay.h", shared / "driver.h")
     return {
         "include/cudal2.h": header,
         "lib/cmake/cudal2/cudal2Config.cmake": (_HERE / "cudal2Config.cmake").read_text(),

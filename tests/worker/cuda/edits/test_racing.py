@@ -5,7 +5,7 @@ import pytest
 
 from cudal2.config import EffortConfig, WorkerConfig
 from cudal2.worker import timing
-from cudal2.worker.cuda.racing import Pair, Raced, race
+from cudal2.worker.cuda.edits.racing import Pair, Raced, race
 
 WORKER = WorkerConfig()
 

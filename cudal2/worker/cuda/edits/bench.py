@@ -17,11 +17,12 @@ from cudal2.config import EffortConfig
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.worker import measurement, timing
-from cudal2.worker.cuda import plan, racing
+from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.backend import CudaBackend
 from cudal2.worker.cuda.bench import SUSPECT, ProblemContext
-from cudal2.worker.cuda.beside import Beside
 from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.cuda.edits import racing
+from cudal2.worker.cuda.edits.beside import Beside
 from cudal2.worker.cuda.pairing import TimingContext
 from cudal2.worker.exclusive import device
 from cudal2.worker.outcome import CandidateFailed, Outcome

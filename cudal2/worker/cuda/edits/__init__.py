@@ -1,0 +1,1 @@
+"""Edited kernels beside the unedited one: many a second."""
