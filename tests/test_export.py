@@ -12,10 +12,11 @@ from launcher import fake, multiplier
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, candidate, edited, evaluation, timing, verdict
 
-from cudal2 import export, processor
+from cudal2 import export
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation import run as evaluate
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest

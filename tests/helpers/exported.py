@@ -9,13 +9,17 @@ import msgspec
 import torch
 from specimens import HERE, timing
 
-from cudal2 import processor
+from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.runtime import manifest as manifests
+from cudal2.runtime.op import build as op
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.cuda.recipe import seal
 
+ALIGNMENT = 64
+"""Of a driver whose memory is the host's: torch gives it no better."""
 NAIVE = """
 #include <cstddef>
 extern "C" size_t hgemm_workspace(int M, int N, int K) { return 4 * size_t(N); }
@@ -46,15 +50,26 @@ def write(folder: Path, kernels: dict[Problem, tuple[str, float]], **changes) ->
         entries.append(entry(problem, speedup, described(folder, f"libraries/{path.name}")))
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
     fields = {"target": "cpu", "environment": here, "instructions": tuple(processor.instructions()), **changes}
-    manifests.write(folder, manifests.Manifest(kernels=tuple(entries), **fields))
+    contract = manifests.Layout(CPU_CONTRACT.alignment, CPU_CONTRACT.semaphores)
+    manifests.write(folder, manifests.Manifest(kernels=tuple(entries), contract=contract, op=lay_op(folder), **fields))
     return folder
+
+
+def lay_op(folder: Path) -> manifests.File:
+    """The library behind torch.ops.cudal2 and the Python package, as an export lays them out."""
+    for path, text in op.sources().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    (folder / "lib").mkdir(exist_ok=True)
+    (folder / op.LIBRARY).write_bytes(op.library())
+    return described(folder, op.LIBRARY)
 
 
 def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], environment: Environment) -> Path:
     """An export of problem → (cubin, packed recipe) for sm_90a, all faster, with a launcher that needs no GPU."""
     for name in ("cubins", "recipes", "lib"):
         (folder / name).mkdir(parents=True)
-    (folder / build.LIBRARY).write_bytes(launcher.fake())
+    (folder / build.LIBRARY).write_bytes(launcher.fake(ALIGNMENT))
     entries = []
     for problem, (cubin, packed) in kernels.items():
         code, recipe = f"cubins/{problem.name}.cubin", f"recipes/{problem.name}.recipe"
@@ -65,7 +80,9 @@ def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], en
         target="sm_90a",
         environment=environment,
         instructions=(),
+        contract=manifests.Layout(ALIGNMENT, CUDA_CONTRACT.semaphores),
         launcher=described(folder, build.LIBRARY),
+        op=lay_op(folder),
         kernels=tuple(entries),
     )
     manifests.write(folder, manifest)

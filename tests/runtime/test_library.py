@@ -7,7 +7,7 @@ import torch
 from exported import NN, REFUSES, TN, write
 from specimens import HERE
 
-from cudal2 import processor
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
@@ -58,8 +58,8 @@ def test_leading_dimensions_are_rows(lib):
         (half(32, 24).t(), half(32, 40), "not contiguous"),
         (half(24, 64)[:, ::2], half(32, 40), "not contiguous"),
         (half(24, 32), half(32, 80)[:, ::2], "not contiguous"),
-        (half(24 * 32 + 1)[1:].view(24, 32), half(32, 40), "not aligned to 64 bytes"),
-        (half(24, 32), half(40 * 32 + 16)[16:].view(40, 32).t(), "not aligned to 64 bytes"),
+        (half(24 * 32 + 1)[1:].view(24, 32), half(32, 40), "not aligned"),
+        (half(24, 32), half(40 * 32 + 16)[16:].view(40, 32).t(), "not aligned"),
         (half(23, 32), half(32, 40), "no faster kernel for this shape"),
         (half(7, 3), half(3, 5), "no faster kernel for this shape"),
         (half(0, 32), half(32, 40), "no faster kernel for this shape"),
@@ -125,7 +125,7 @@ def test_another_number_of_threads_was_not_measured(lib):
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        check(lib, half(24, 32), half(32, 40), f"not measured with {before + 1} threads")
+        check(lib, half(24, 32), half(32, 40), "not measured with as many threads")
     finally:
         torch.set_num_threads(before)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from cudal2.runtime.library import Library
+from .library import Library
 
 
 class Routed(torch.nn.Linear):
