@@ -23,9 +23,22 @@ def add(verbs: Any) -> None:
     verb.add_argument("--count", type=int, default=16, help="kernels to judge (default 16)")
     verb.add_argument("--seed", type=int, default=0, help="which kernels (default 0)")
     _measured(verb, problem_option=True)
+    text = "what a call of an exported kernel costs beside torch's own: of the host, back to back, and in a CUDA graph"
+    verb = add_verb(what, "call", _bench_call, text)
+    verb.add_argument("folder", help="what `cudal2 export` wrote, RUN/export")
+    verb.add_argument("--count", type=int, default=50, help="kernels, spread over the folder's by size (default 50)")
+    verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
+    verb.add_argument("--json", action="store_true", help="print one JSON value")
     verb = add_verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
     verb.add_argument("--repeats", type=int, default=20, help="measurements (default 20)")
     _measured(verb, problem_option=True)
+
+
+def _bench_call(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench, calling
+
+    rows = calling.run(Path(arguments.folder), arguments.accumulate, arguments.count)
+    print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{calling.summary(rows)}")
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

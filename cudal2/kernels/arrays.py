@@ -1,6 +1,7 @@
 """Products of NumPy's arrays, on a processor, and of CuPy's, on CuPy's current stream, by the same kernels.
 
-They are shown to torch where they lie: nothing is copied. What no kernel serves, the arrays' own library multiplies.
+They are shown to torch where they lie, as far as a kernel can read them there. What no kernel serves, the arrays' own
+library multiplies.
 """
 
 from typing import Any
@@ -21,11 +22,22 @@ def matmul(library: Any, a: Any, b: Any) -> Any:
 def _numpy(library: Any, a: Any, b: Any) -> Any:
     import numpy as np
 
-    if a.dtype == b.dtype == np.float16 and a.flags.writeable and b.flags.writeable:
-        found = library._product(torch.from_numpy(a), torch.from_numpy(b), None, False)
+    if a.dtype == b.dtype == np.float16:
+        found = library._product(*(_shown(one, library.alignment) for one in (a, b)), None, False)
         if found is not None:
             return found.numpy()
     return np.matmul(a, b)
+
+
+def _shown(array: Any, alignment: int) -> torch.Tensor:
+    """The array where it lies, or a copy where no kernel could read it there: NumPy aligns to 16 bytes only."""
+    if array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous:
+        return _shown(array.T, alignment).t()
+    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % alignment == 0:
+        return torch.from_numpy(array)
+    copy = torch.empty(array.shape, dtype=torch.float16, device="cpu")
+    copy.numpy()[...] = array
+    return copy
 
 
 def _cupy(library: Any, a: Any, b: Any) -> Any:

@@ -40,6 +40,7 @@ def place(held: Held) -> Place:
         needs=address(library.cudal2_needs),
         launch=address(library.cudal2_launch),
         capturing=address(library.cudal2_capturing),
+        workspace=address(library.cudal2_workspace),
         message=address(library.cudal2_message),
     )
 

@@ -27,7 +27,7 @@ class File(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel that was surely faster: its problem, its code and, for a GPU, how it is launched."""
+    """A kernel: its problem, its code and, for a GPU, how it is launched."""
 
     m: int
     n: int
@@ -56,8 +56,11 @@ class Held(NamedTuple):
     kernels: tuple[Kernel, ...]
 
 
-def read(folder: Path) -> Held:
-    """What is in `folder`. Raises Unusable, and ValueError where there is no export."""
+def read(folder: Path, every: bool = False) -> Held:
+    """What is in `folder`: the kernels that were surely faster, or every one.
+
+    Raises Unusable, and ValueError where there is no export.
+    """
     found = decoded(folder)
     try:
         where, contract = found["environment"], found["contract"]
@@ -73,7 +76,7 @@ def read(folder: Path) -> Held:
             sizer=contract["sizer"],
             launcher=_file(found.get("launcher")),
             op=_file(found.get("op")),
-            kernels=tuple(_kernel(one) for one in found["kernels"] if one["dispatch"]),
+            kernels=tuple(_kernel(one) for one in found["kernels"] if every or one["dispatch"]),
         )
     except (KeyError, TypeError) as error:
         raise Unusable(f"{folder / FILE} is damaged: {error!r}", "Export again") from error

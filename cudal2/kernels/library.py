@@ -27,16 +27,17 @@ class Library:
 
     `device` is where they were measured; `reason` says why none of them is used here, empty where they
     are. `calls` counts what happened to each call: "kernel", or the reason torch served it. `id` names it to
-    torch.ops.cudal2, which is what torch.compile sees and runs.
+    torch.ops.cudal2, which is what torch.compile sees and runs. With `every`, kernels that were not surely faster
+    serve, too: to measure what that costs.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """
 
-    def __init__(self, folder: Path, accumulate: str = "f32") -> None:
-        found = held.read(folder)
+    def __init__(self, folder: Path, accumulate: str = "f32", every: bool = False) -> None:
+        found = held.read(folder, every)
         if found.op is None:
             raise held.Unusable(f"{folder} holds no operator for torch", "Export again")
-        self.folder, self.device = folder, found.device
+        self.folder, self.device, self.alignment = folder, found.device, found.alignment
         target = cuda if found.on_gpu else cpu
         self.reason = target.unsupported(found)
         self._ours: Counter[str] = Counter()
@@ -49,25 +50,26 @@ class Library:
             self._table.add(kernel.m, kernel.n, kernel.k, kernel.layout, code, workspace)
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
-        self._weights = {(kernel.n, kernel.k) for kernel in kernels}
-        self._count = len(kernels)
-        self._attempt = torch.ops.cudal2.attempt.default
+        self.kernels = kernels
+        attempt = torch.ops.cudal2.attempt.default
+        self._attempt = getattr(attempt, "_op", attempt)  # without a function of Python's between
         if self.reason:
             log.warning("%s: %s; torch serves every call", folder, self.reason)
 
     def __len__(self) -> int:
         """How many problems have a kernel that may run here."""
-        return self._count
+        return len(self.kernels)
 
     @property
     def calls(self) -> Counter[str]:
         """How many calls were served by a kernel, or by torch for which reason, since the folder was loaded."""
         return self._ours + self._table.outcomes()
 
-    def may_serve(self, layer: torch.nn.Linear) -> bool:
-        """Whether there is a kernel for this layer, for some number of rows."""
+    def rows(self, layer: torch.nn.Linear) -> frozenset[int]:
+        """How many rows of inputs there are kernels for, with the weight of this layer."""
         n, k = layer.weight.shape
-        return (n, k) in self._weights and (self.adds_bias or layer.bias is None)
+        biased = layer.bias is not None and not self.adds_bias
+        return frozenset() if biased else frozenset(one.m for one in self.kernels if (one.n, one.k) == (n, k))
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """torch.matmul(a, b), for a [..., M, K] and b [K, N]; also of NumPy's arrays, and CuPy's.
@@ -93,7 +95,9 @@ class Library:
         try:
             why = self.reason or unusual(a, b, bias)
             if not why:
-                return self._attempt(a, b, bias, transposed, self.id)
+                if bias is None:
+                    return self._attempt(a, b, transposed, self.id)
+                return self._attempt(a, b, transposed, self.id, bias)
         except (AttributeError, RuntimeError, TypeError):  # torch has its own words for what is wrong
             why = "not tensors"
         self._ours[why] += 1

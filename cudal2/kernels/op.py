@@ -45,7 +45,7 @@ class Place(ctypes.Structure):
     _fields_ = [
         *(("id", c_int64), ("launched", c_int32), ("device_type", c_int32), ("devices", c_uint64)),
         *(("threads", c_int32), ("alignment", c_int32), ("semaphores", c_int64)),
-        *((name, c_void_p) for name in ("stream", "needs", "launch", "capturing", "message")),
+        *((name, c_void_p) for name in ("stream", "needs", "launch", "capturing", "workspace", "message")),
     ]
 
 

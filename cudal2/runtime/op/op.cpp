@@ -42,14 +42,14 @@ Tensor torchs(const Tensor& a, const Tensor& b, const Bias& bias, bool transpose
     return dispatched<2>("aten::matmul", {from(a), from(b)});
 }
 
-Bias attempt(const Tensor& a, const Tensor& b, const Bias& bias, bool transposed, int64_t library) {
+Bias attempt(const Tensor& a, const Tensor& b, bool transposed, int64_t library, const Bias& bias) {
     Table* table = find_table(library);
     Bias found;
     if (table) ++table->outcomes[product(*table, a, b, bias, transposed, found)];
     return found;
 }
 
-Bias no_attempt(const Tensor&, const Tensor&, const Bias&, bool, int64_t library) {
+Bias no_attempt(const Tensor&, const Tensor&, bool, int64_t library, const Bias&) {
     if (Table* table = find_table(library)) ++table->outcomes[TORCHS_BUSINESS];
     return std::nullopt;
 }
@@ -57,7 +57,7 @@ Bias no_attempt(const Tensor&, const Tensor&, const Bias&, bool, int64_t library
 // A bias is torch's: there is no addition in the stable ABI.
 Tensor plain_product(const Tensor& a, const Tensor& b, const Bias& bias, bool transposed, int64_t library) {
     Bias found;
-    if (!bias) found = attempt(a, b, bias, transposed, library);
+    if (!bias) found = attempt(a, b, transposed, library, bias);
     return found ? *found : torchs(a, b, bias, transposed);
 }
 Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias, int64_t library) {
@@ -73,9 +73,11 @@ Tensor torchs_linear(const Tensor& x, const Tensor& weight, const Bias& bias, in
 }
 Tensor torchs_matmul(const Tensor& a, const Tensor& b, int64_t) { return torchs(a, b, {}, false); }
 
-// Whether derivatives flow through it, backward or forward. The stable ABI has no question for that; a view of a tensor
-// that wants gradients is no leaf.
+// Whether derivatives flow through it, backward or forward, or may for all that can be told. The stable ABI has no question
+// for that; a view of a tensor that wants gradients is no leaf.
 bool differentiable(const Tensor& tensor) {
+    int32_t layout = -1;
+    if (aoti_torch_get_layout(tensor.get(), &layout) || layout != aoti_torch_layout_strided()) return true;  // has no views
     std::array<StableIValue, 2> parts = {from(tensor), from((int64_t)0)};
     call("aten::_unpack_dual", parts);
     const Tensor primal = to<Tensor>(parts[0]), tangent = to<Tensor>(parts[1]);
@@ -114,7 +116,7 @@ STABLE_TORCH_LIBRARY(cudal2, m) {
     m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, int library=0) -> Tensor");
     m.def("matmul(Tensor input, Tensor other, int library=0) -> Tensor");
     m.def("product(Tensor a, Tensor b, Tensor? bias, bool transposed, int library=0) -> Tensor");
-    m.def("attempt(Tensor a, Tensor b, Tensor? bias, bool transposed, int library=0) -> Tensor?");
+    m.def("attempt(Tensor a, Tensor b, bool transposed, int library, Tensor? bias=None) -> Tensor?");
 }
 STABLE_TORCH_LIBRARY_IMPL(cudal2, CPU, m) { here(m); }
 STABLE_TORCH_LIBRARY_IMPL(cudal2, CUDA, m) { here(m); }

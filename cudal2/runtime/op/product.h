@@ -38,8 +38,8 @@ inline Tensor empty(const int64_t* sizes, int64_t dim, int32_t dtype, int32_t ty
     return Tensor(made);
 }
 
-// At least so many bytes for a call on the current stream, zero at the head. Whoever asks holds the table's turn.
-inline Tensor make_workspace(const Table& table, int64_t bytes, const Operand& a) {
+// At least so many bytes for a captured call, from the graph's memory, zero at the head.
+inline Tensor own_workspace(const Table& table, int64_t bytes, const Operand& a) {
     static const int32_t uint8 = aoti_torch_dtype_uint8();
     const int64_t size = std::max(bytes, table.place.semaphores);
     Tensor made = empty(&size, 1, uint8, a.type, a.index);
@@ -65,21 +65,18 @@ inline Outcome launch(Table& table, const Kernel& kernel, const Operand& a, cons
 
     const int capturing = place.capturing(stream);
     if (capturing < 0) return not_launched(table);
-    const std::lock_guard<std::mutex> turn(table.turns);
     if (capturing) {
-        // It may be replayed on any stream at any time, so it gets a workspace of its own, from the graph's memory.
-        const Tensor own = make_workspace(table, bytes, a);
+        // It may be replayed on any stream at any time.
+        const Tensor own = own_workspace(table, bytes, a);
         return place.launch(kernel.code, a.data, b.data, c, own.mutable_data_ptr(), stream) ? not_launched(table) : SERVED;
     }
-    const auto key = std::make_pair(a.index, stream);
-    auto found = table.workspaces.find(key);
-    if (found == table.workspaces.end() || found->second.numel() < bytes) {
-        if (found != table.workspaces.end()) table.workspaces.erase(found);
-        found = table.workspaces.emplace(key, make_workspace(table, bytes, a)).first;
-    }
-    if (!place.launch(kernel.code, a.data, b.data, c, found->second.mutable_data_ptr(), stream)) return SERVED;
-    table.workspaces.erase(found);  // what it did enqueue may leave semaphores behind
-    return not_launched(table);
+    const std::lock_guard<std::mutex> turn(table.turns);
+    Workspace& shared = table.workspaces[{a.index, stream}];
+    // A smaller one stays, for what is still to run on it; doubled, all of them together take little more than the last.
+    if (shared.bytes < bytes) shared = {nullptr, std::max(bytes, 2 * shared.bytes), false};
+    if (!shared.clean && place.workspace(a.data, shared.bytes, stream, &shared.memory)) return not_launched(table);
+    shared.clean = !place.launch(kernel.code, a.data, b.data, c, shared.memory, stream);
+    return shared.clean ? SERVED : not_launched(table);  // what it did enqueue may leave semaphores behind
 }
 
 inline Outcome run_here(const Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {

@@ -26,6 +26,7 @@ struct Place {
     int (*needs)(void* kernel, const void* a, size_t* workspace);
     int (*launch)(void* kernel, const void* a, const void* b, void* c, void* workspace, void* stream);
     int (*capturing)(void* stream);
+    int (*workspace)(const void* a, size_t bytes, void* stream, void** workspace);
     const char* (*message)();  // what went wrong in this thread's last call
 };
 
@@ -57,12 +58,19 @@ struct Kernel {
     Kernel(void* code, int64_t workspace) : code(code), workspace(workspace) {}
 };
 
+// Not of torch's allocator: what torch.compile runs before it captures a graph may leave none of its memory in use.
+struct Workspace {
+    void* memory = nullptr;
+    int64_t bytes = 0;
+    bool clean = false;  // its semaphores are zero
+};
+
 struct Table {
     const Place place;
     std::unordered_map<Problem, Kernel, Hash> kernels;
     std::array<std::atomic<int64_t>, OUTCOMES> outcomes = {};
     std::mutex turns;  // the launches of two threads on one stream must not mix: they share its workspace
-    std::map<std::pair<int32_t, void*>, torch::stable::Tensor> workspaces;  // by device and stream
+    std::map<std::pair<int32_t, void*>, Workspace> workspaces;  // by device and stream
     Table* next = nullptr;
     std::atomic<bool> told{false};
     explicit Table(const Place& place) : place(place) {}

@@ -249,3 +249,16 @@ EXPORTED int cudal2_capturing(void* stream) {
     if (reported([&] { CHECK(cuStreamIsCapturing((CUstream)stream, &status)); })) return CUDAL2_FAILED;
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
+
+EXPORTED int cudal2_workspace(const void* A, size_t bytes, void* stream, void** workspace) {
+    return reported([&] {
+        current_context(A);
+        if (!*workspace) {
+            const Relaxed while_another_thread_may_capture;
+            CUdeviceptr made = 0;
+            CHECK(cuMemAlloc(&made, bytes > CUDAL2_SEMAPHORES ? bytes : CUDAL2_SEMAPHORES));
+            *workspace = (void*)made;
+        }
+        CHECK(cuMemsetD8Async((CUdeviceptr)*workspace, 0, CUDAL2_SEMAPHORES, (CUstream)stream));
+    });
+}

@@ -1,0 +1,141 @@
+"""What a call of an exported kernel costs beside torch's own, as a user meets it: `cudal2 bench call`.
+
+Three figures, in microseconds a call, for torch and for the kernel: of the host, which enqueues and goes on; of calls
+back to back, until the GPU has done them all; and inside a CUDA graph. On a processor, where a call is over when it
+returns, only the second is there. Every kernel of the folder is called, also one that the dispatcher would leave to
+torch: whether that is right is what these figures tell.
+
+Sides take turns in an order drawn anew for each round, and each has its median over the rounds.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cudal2.kernels.held import Kernel, Unusable
+from cudal2.kernels.library import Library
+from cudal2.records import HarnessFault
+
+Call = Callable[[], Any]
+Row = dict[str, Any]
+ROUNDS, CALLS = 21, 100
+"""The GPU's queue holds about a thousand launches: a round of fewer never waits for room in it."""
+LIMIT = 1.01
+"""Slower than torch by more than this is worse than having no kernel."""
+
+
+def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
+    """A row for each of at most `count` kernels of an exported folder, small problems first.
+
+    Raises ValueError where the folder holds no export, HarnessFault where its kernels cannot run on this machine.
+    """
+    try:
+        library = Library(folder, accumulate, every=True)
+    except Unusable as error:
+        raise HarnessFault(error.what, error.remedy) from error
+    if library.reason:
+        raise HarnessFault(f"{folder}: {library.reason}", "Measure calls on the machine whose kernels they are")
+    kernels = sorted(library.kernels, key=lambda one: one.m * one.n * one.k)
+    step = max(1, len(kernels) // max(count, 1))
+    return [_row(library, kernel) for kernel in kernels[::step][:count]]
+
+
+def summary(rows: list[Row]) -> str:
+    """What the rows say about the dispatcher, in a line for each figure."""
+    lines = []
+    for figure in ("host", "call", "graph"):
+        ratios = [row[f"{figure}_us"] / row[f"{figure}_torch_us"] for row in rows if f"{figure}_us" in row]
+        if ratios:
+            slower = sum(ratio > LIMIT for ratio in ratios)
+            mean = statistics.geometric_mean(ratios)
+            lines.append(
+                f"{figure}: {mean:.3f} × torch's time in the geometric mean, {max(ratios):.3f} at worst; "
+                f"more than {LIMIT - 1:.0%} slower on {slower} of {len(ratios)}"
+            )
+    return "\n".join(lines)
+
+
+def _row(library: Library, kernel: Kernel) -> Row:
+    device = "cpu" if library.adds_bias else "cuda"
+    a = torch.randn(kernel.m, kernel.k, device=device).half()
+    b = torch.randn(kernel.n, kernel.k, device=device).half()
+    linear = torch.nn.functional.linear
+    sides: dict[str, Call] = {
+        "torch": lambda: linear(a, b),
+        "": lambda: library.linear(a, b),
+        "op": lambda: torch.ops.cudal2.linear(a, b, None, library.id),
+    }
+    if kernel.layout == "nn":
+        b = b.t().contiguous()
+        sides = {
+            "torch": lambda: torch.matmul(a, b),
+            "": lambda: library.matmul(a, b),
+            "op": lambda: torch.ops.cudal2.matmul(a, b, library.id),
+        }
+    row: Row = {"problem": f"{kernel.m}_{kernel.n}_{kernel.k}_{kernel.layout}"}
+    with torch.inference_mode(False), torch.no_grad():
+        before = library.calls["kernel"]
+        sides[""]()
+        row["served"] = library.calls["kernel"] > before
+        if device == "cpu":
+            return row | _figures("call", _timed(sides, _until_done))
+        row |= _figures("host", _timed(sides, _until_enqueued)) | _figures("call", _timed(sides, _until_done))
+        graphs = {name: _captured(side) for name, side in sides.items()}
+        return row | _figures("graph", _timed(graphs, _replayed))
+
+
+def _figures(figure: str, seconds: dict[str, float]) -> Row:
+    return {"_".join(filter(None, (figure, side, "us"))): 1e6 * value for side, value in seconds.items()}
+
+
+def _timed(sides: dict[str, Any], seconds: Callable[[Any], float]) -> dict[str, float]:
+    """The median seconds a call of each side."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(ROUNDS + 1):
+        for name in random.sample(list(sides), len(sides)):
+            found[name].append(seconds(sides[name]))
+    return {name: statistics.median(values[1:]) for name, values in found.items()}  # the first round warms up
+
+
+def _until_enqueued(call: Call) -> float:
+    _wait()
+    started = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - started) / CALLS
+
+
+def _until_done(call: Call) -> float:
+    _wait()
+    started = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    _wait()
+    return (time.perf_counter() - started) / CALLS
+
+
+def _captured(call: Call) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
+    return graph
+
+
+def _replayed(graph: torch.cuda.CUDAGraph) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    graph.replay()
+    end.record()
+    _wait()
+    return begin.elapsed_time(end) / 1e3 / CALLS
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
