@@ -51,8 +51,8 @@ class Library:
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
         self.kernels = kernels
-        attempt = torch.ops.cudal2.attempt.default
-        self._attempt = getattr(attempt, "_op", attempt)  # without a function of Python's between
+        ops = torch.ops.cudal2.attempt_matmul.default, torch.ops.cudal2.attempt_linear.default
+        self._attempts = tuple(getattr(one, "_op", one) for one in ops)  # without a function of Python's between
         if self.reason:
             log.warning("%s: %s; torch serves every call", folder, self.reason)
 
@@ -96,8 +96,8 @@ class Library:
             why = self.reason or unusual(a, b, bias)
             if not why:
                 if bias is None:
-                    return self._attempt(a, b, transposed, self.id)
-                return self._attempt(a, b, transposed, self.id, bias)
+                    return self._attempts[transposed](a, b, self.id)
+                return self._attempts[transposed](a, b, self.id, bias)
         except (AttributeError, RuntimeError, TypeError):  # torch has its own words for what is wrong
             why = "not tensors"
         self._ours[why] += 1

@@ -3,7 +3,8 @@
 //
 //   linear, matmul   what torch.nn.functional.linear and torch.matmul give, autograd included
 //   product          either of them without autograd: what stays in a compiled graph
-//   attempt          a product, or nothing where torch is to serve the call; for callers that have torch at hand
+//   attempt_...      either without autograd and bias, or nothing where torch is to serve the call: for callers that know
+//                    of no derivatives and have torch at hand
 //
 // `library` is the id of a table, 0 the one made the standard.
 #define TORCH_TARGET_VERSION ((2ULL << 56) | (11ULL << 48))
@@ -19,6 +20,7 @@ extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_ba
 
 namespace {
 
+using torch::stable::Tensor;
 using Bias = std::optional<Tensor>;
 using torch::stable::detail::from;
 using torch::stable::detail::to;
@@ -42,23 +44,33 @@ Tensor torchs(const Tensor& a, const Tensor& b, const Bias& bias, bool transpose
     return dispatched<2>("aten::matmul", {from(a), from(b)});
 }
 
-Bias attempt(const Tensor& a, const Tensor& b, bool transposed, int64_t library, const Bias& bias) {
-    Table* table = find_table(library);
-    Bias found;
-    if (table) ++table->outcomes[product(*table, a, b, bias, transposed, found)];
+// The product, or nothing; `bias` only says whether one may be added.
+Owned attempted(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle bias, bool transposed, int64_t library) {
+    Owned found;
+    if (Table* table = find_table(library)) ++table->outcomes[product(*table, a, b, bias, transposed, found)];
     return found;
 }
 
-Bias no_attempt(const Tensor&, const Tensor&, bool, int64_t library, const Bias&) {
-    if (Table* table = find_table(library)) ++table->outcomes[TORCHS_BUSINESS];
-    return std::nullopt;
+// The callers' hot path: as torch hands over arguments and takes results, which are released from here to there. A tensor
+// that is not defined is Python's None.
+template <bool TRANSPOSED, bool HERE>
+void attempt(StableIValue* stack, uint64_t, uint64_t) {
+    const Owned a(to<AtenTensorHandle>(stack[0])), b(to<AtenTensorHandle>(stack[1]));
+    const auto library = to<int64_t>(stack[2]);
+    const Bias bias = TRANSPOSED ? to<Bias>(stack[3]) : Bias();
+    Owned found;
+    if (HERE) found = attempted(a.get(), b.get(), bias ? bias->get() : nullptr, TRANSPOSED, library);
+    else if (Table* table = find_table(library)) ++table->outcomes[TORCHS_BUSINESS];
+    AtenTensorHandle out = found.release();
+    if (!out) TORCH_ERROR_CODE_CHECK(aoti_torch_new_uninitialized_tensor(&out));
+    stack[0] = torch::stable::detail::from(out);
 }
 
 // A bias is torch's: there is no addition in the stable ABI.
 Tensor plain_product(const Tensor& a, const Tensor& b, const Bias& bias, bool transposed, int64_t library) {
-    Bias found;
-    if (!bias) found = attempt(a, b, transposed, library, bias);
-    return found ? *found : torchs(a, b, bias, transposed);
+    Owned found;
+    if (!bias) found = attempted(a.get(), b.get(), nullptr, transposed, library);
+    return found ? Tensor(found.release()) : torchs(a, b, bias, transposed);
 }
 Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias, int64_t library) {
     return plain_product(x, weight, bias, true, library);
@@ -101,13 +113,18 @@ void here(torch::stable::detail::StableLibrary& m) {
     m.impl("linear", TORCH_BOX(&linear));
     m.impl("matmul", TORCH_BOX(&matmul));
     m.impl("product", TORCH_BOX(&plain_product));
-    m.impl("attempt", TORCH_BOX(&attempt));
+    m.impl("attempt_linear", attempt<true, true>);
+    m.impl("attempt_matmul", attempt<false, true>);
+}
+void no_attempt(torch::stable::detail::StableLibrary& m) {
+    m.impl("attempt_linear", attempt<true, false>);
+    m.impl("attempt_matmul", attempt<false, false>);
 }
 void elsewhere(torch::stable::detail::StableLibrary& m) {
     m.impl("linear", TORCH_BOX(&torchs_linear));
     m.impl("matmul", TORCH_BOX(&torchs_matmul));
     m.impl("product", TORCH_BOX(&torchs_product));
-    m.impl("attempt", TORCH_BOX(&no_attempt));
+    no_attempt(m);
 }
 
 }  // namespace
@@ -116,7 +133,8 @@ STABLE_TORCH_LIBRARY(cudal2, m) {
     m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, int library=0) -> Tensor");
     m.def("matmul(Tensor input, Tensor other, int library=0) -> Tensor");
     m.def("product(Tensor a, Tensor b, Tensor? bias, bool transposed, int library=0) -> Tensor");
-    m.def("attempt(Tensor a, Tensor b, bool transposed, int library, Tensor? bias=None) -> Tensor?");
+    m.def("attempt_linear(Tensor input, Tensor weight, int library, Tensor? bias=None) -> Tensor");
+    m.def("attempt_matmul(Tensor input, Tensor other, int library) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(cudal2, CPU, m) { here(m); }
 STABLE_TORCH_LIBRARY_IMPL(cudal2, CUDA, m) { here(m); }
@@ -135,8 +153,8 @@ STABLE_TORCH_LIBRARY_IMPL(cudal2, Negative, m) { elsewhere(m); }
 STABLE_TORCH_LIBRARY_IMPL(cudal2, Conjugate, m) { elsewhere(m); }
 STABLE_TORCH_LIBRARY_IMPL(cudal2, ZeroTensor, m) { elsewhere(m); }
 // A mode that sees operators, or makes a graph of them, is to see torch's.
-STABLE_TORCH_LIBRARY_IMPL(cudal2, Python, m) { m.impl("attempt", TORCH_BOX(&no_attempt)); }
-STABLE_TORCH_LIBRARY_IMPL(cudal2, PreDispatch, m) { m.impl("attempt", TORCH_BOX(&no_attempt)); }
+STABLE_TORCH_LIBRARY_IMPL(cudal2, Python, m) { no_attempt(m); }
+STABLE_TORCH_LIBRARY_IMPL(cudal2, PreDispatch, m) { no_attempt(m); }
 
 // A new table; `cudal2_op_add` fills it, `cudal2_op_publish` shows it to calls.
 EXPORTED void* cudal2_op_open(const Place* place) { return new Table(*place); }

@@ -9,8 +9,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <torch/csrc/stable/tensor.h>
-#include <tuple>
 #include <unordered_map>
 
 // Where a folder's kernels run. Mirrored field by field in op.py.
