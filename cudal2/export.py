@@ -42,12 +42,12 @@ from cudal2.target import Target, find
 from cudal2.worker.backend import NotPortable, Portable
 
 DISPATCH_US = 3.0
-"""What a call spends beside a processor's kernel, in microseconds: 2.0 of a kernel that does nothing, on a core of an Intel
-Xeon where torch.nn.functional.linear takes 2.3 for 8×8×8."""
+"""What a call spends beside a processor's kernel, in microseconds: 1.7 of a kernel that does nothing, on a core of an
+Intel Xeon where torch.nn.functional.linear takes 2.3 for 8×8×8."""
 
 ENQUEUE_US = 30.0
-"""What it takes at most to put a GPU's kernel into its queue, in microseconds. An estimate from before the dispatcher was
-in C++, and not measured since: 0 dispatches every kernel that is surely faster, which `cudal2 bench call` is to decide."""
+"""What it takes at most to put a GPU's kernel into its queue, in microseconds. An estimate from before the dispatcher
+was in C++, and not measured since: 0 dispatches every kernel that is surely faster; `cudal2 bench call` decides it."""
 
 Builder = Callable[[Candidate], Portable]
 """What is exported of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault; is called by

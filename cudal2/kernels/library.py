@@ -76,15 +76,16 @@ class Library:
 
         A `b` that is contiguous is the layout "nn"; one that is the transpose of a contiguous matrix, "tn".
         """
-        if _compiling() and not torch.compiler.is_exporting():
-            return torch.ops.cudal2.matmul(a, b, self.id)
+        if _compiling():
+            return torch.matmul(a, b) if torch.compiler.is_exporting() else torch.ops.cudal2.matmul(a, b, self.id)
         found = self._product(a, b, None, False)
         return arrays.matmul(self, a, b) if found is None else found
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """torch.nn.functional.linear: x [..., K] times weight [N, K] transposed, plus bias [N]."""
-        if _compiling() and not torch.compiler.is_exporting():
-            return torch.ops.cudal2.linear(x, weight, bias, self.id)
+        if _compiling():  # and fuses what an operator would hide from it
+            whole = bias is not None or torch.compiler.is_exporting()
+            return _linear(x, weight, bias) if whole else torch.ops.cudal2.linear(x, weight, None, self.id)
         found = self._product(x, weight, bias, True)
         if found is None:
             return _linear(x, weight, bias)

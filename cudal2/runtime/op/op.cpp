@@ -70,6 +70,7 @@ void attempt(StableIValue* stack, uint64_t, uint64_t) {
 Tensor plain_product(const Tensor& a, const Tensor& b, const Bias& bias, bool transposed, int64_t library) {
     Owned found;
     if (!bias) found = attempted(a.get(), b.get(), nullptr, transposed, library);
+    else if (Table* table = find_table(library)) ++table->outcomes[A_BIAS];
     return found ? Tensor(found.release()) : torchs(a, b, bias, transposed);
 }
 Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias, int64_t library) {
