@@ -23,8 +23,8 @@ from cudal2.records import HarnessFault
 
 Call = Callable[[], Any]
 Row = dict[str, Any]
-ROUNDS, CALLS = 21, 100
-"""The GPU's queue holds about a thousand launches: a round of fewer never waits for room in it."""
+ROUNDS, CALLS, FEWEST, SECONDS = 21, 100, 3, 0.02
+"""Calls a round are as many as take SECONDS. A GPU's queue holds about a thousand launches: CALLS never wait for it."""
 LIMIT = 1.01
 """Slower than torch by more than this is worse than having no kernel."""
 
@@ -82,58 +82,60 @@ def _row(library: Library, kernel: Kernel) -> Row:
         before = library.calls["kernel"]
         sides[""]()
         row["served"] = library.calls["kernel"] > before
+        calls = max(FEWEST, min(CALLS, int(SECONDS / _until_done(sides["torch"], FEWEST))))
+        row |= _figures("call", _timed(sides, _until_done, calls))
         if device == "cpu":
-            return row | _figures("call", _timed(sides, _until_done))
-        row |= _figures("host", _timed(sides, _until_enqueued)) | _figures("call", _timed(sides, _until_done))
-        graphs = {name: _captured(side) for name, side in sides.items()}
-        return row | _figures("graph", _timed(graphs, _replayed))
+            return row
+        row |= _figures("host", _timed(sides, _until_enqueued, calls))
+        graphs = {name: _captured(side, calls) for name, side in sides.items()}
+        return row | _figures("graph", _timed(graphs, _replayed, calls))
 
 
 def _figures(figure: str, seconds: dict[str, float]) -> Row:
     return {"_".join(filter(None, (figure, side, "us"))): 1e6 * value for side, value in seconds.items()}
 
 
-def _timed(sides: dict[str, Any], seconds: Callable[[Any], float]) -> dict[str, float]:
+def _timed(sides: dict[str, Any], seconds: Callable[[Any, int], float], calls: int) -> dict[str, float]:
     """The median seconds a call of each side."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(ROUNDS + 1):
         for name in random.sample(list(sides), len(sides)):
-            found[name].append(seconds(sides[name]))
+            found[name].append(seconds(sides[name], calls))
     return {name: statistics.median(values[1:]) for name, values in found.items()}  # the first round warms up
 
 
-def _until_enqueued(call: Call) -> float:
+def _until_enqueued(call: Call, calls: int) -> float:
     _wait()
     started = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(calls):
         call()
-    return (time.perf_counter() - started) / CALLS
+    return (time.perf_counter() - started) / calls
 
 
-def _until_done(call: Call) -> float:
+def _until_done(call: Call, calls: int) -> float:
     _wait()
     started = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(calls):
         call()
     _wait()
-    return (time.perf_counter() - started) / CALLS
+    return (time.perf_counter() - started) / calls
 
 
-def _captured(call: Call) -> torch.cuda.CUDAGraph:
+def _captured(call: Call, calls: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
     return graph
 
 
-def _replayed(graph: torch.cuda.CUDAGraph) -> float:
+def _replayed(graph: torch.cuda.CUDAGraph, calls: int) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     graph.replay()
     end.record()
     _wait()
-    return begin.elapsed_time(end) / 1e3 / CALLS
+    return begin.elapsed_time(end) / 1e3 / calls
 
 
 def _wait() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from . import op
 from . import patch as _patch
 from .held import Unusable
 from .library import Library
@@ -26,6 +27,7 @@ def _load() -> Library | None:
         found = Library(_FOLDER)
     except (Unusable, ValueError) as error:
         warnings.warn(f"cudal2_kernels: {error}; torch serves every call", stacklevel=4)
+        op.stand_in()
         return None
     if found.reason:
         warnings.warn(f"cudal2_kernels: {found.reason}; torch serves every call", stacklevel=4)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from ctypes import c_int, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
@@ -101,25 +102,52 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
 
 
 def _first(folder: Path, file: File) -> ctypes.CDLL:
+    while _STAND_INS:
+        _STAND_INS.pop()._destroy()
+    if _defined():  # a second definition would end the process
+        raise Unusable("torch.ops.cudal2 is defined by something else in this process", "Load one of them only")
     try:
         found = opened(folder, file)
     except OSError as error:
         remedy = "It needs torch 2.11 or later, and a libc and a libstdc++ no older than where it was exported"
         raise Unusable(f"{folder / file.path} cannot be loaded: {error}", remedy) from error
     # What torch knows of a result without computing it: all that torch's own function would tell.
-    torch.library.register_fake("cudal2::linear")(_fake_linear)
-    torch.library.register_fake("cudal2::matmul")(_fake_matmul)
-    torch.library.register_fake("cudal2::product")(_fake_product)
+    for name, (_, function) in _TORCHS.items():
+        torch.library.register_fake(f"cudal2::{name}")(function)
     return found
 
 
-def _fake_linear(input, weight, bias=None, library=0):
+def stand_in() -> None:
+    """Operators of the same names that are torch's own, for a process in which the library cannot be."""
+    with _LOCK:
+        if _defined():
+            return
+        _STAND_INS.append(torch.library.Library("cudal2", "FRAGMENT"))
+        for name, (schema, function) in _TORCHS.items():
+            _STAND_INS[-1].define(name + schema)
+            _STAND_INS[-1].impl(name, function, "CompositeImplicitAutograd")
+
+
+def _defined() -> bool:
+    return hasattr(torch.ops.cudal2, "linear")
+
+
+def _linear(input, weight, bias=None, library=0):
     return torch.nn.functional.linear(input, weight, bias)
 
 
-def _fake_matmul(input, other, library=0):
+def _matmul(input, other, library=0):
     return torch.matmul(input, other)
 
 
-def _fake_product(a, b, bias, transposed, library=0):
+def _product(a, b, bias, transposed, library=0):
     return torch.nn.functional.linear(a, b, bias) if transposed else torch.matmul(a, b)
+
+
+_STAND_INS: list[torch.library.Library] = []
+_TORCHS: dict[str, tuple[str, Callable]] = {
+    "linear": ("(Tensor input, Tensor weight, Tensor? bias=None, int library=0) -> Tensor", _linear),
+    "matmul": ("(Tensor input, Tensor other, int library=0) -> Tensor", _matmul),
+    "product": ("(Tensor a, Tensor b, Tensor? bias, bool transposed, int library=0) -> Tensor", _product),
+}
+"""The operators that anyone may call, as `op.cpp` defines them, and what each means to torch."""

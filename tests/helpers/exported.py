@@ -1,6 +1,7 @@
 """A folder of exported kernels, built with the plain compiler, for tests of the dispatcher."""
 
 import hashlib
+import importlib.util
 import subprocess
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def lay_op(folder: Path) -> manifests.File:
     (folder / "lib").mkdir(exist_ok=True)
     (folder / op.LIBRARY).write_bytes(op.library())
     return described(folder, op.LIBRARY)
+
+
+def wheel(folder: Path, out: Path) -> Path:
+    """The wheel that the folder makes of itself, in another."""
+    spec = importlib.util.spec_from_file_location("wheel", folder / "wheel.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return out / module.build_wheel(str(out))
 
 
 def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], environment: Environment) -> Path:

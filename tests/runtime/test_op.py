@@ -6,7 +6,7 @@ from callings import K, M, N, half
 from exported import TN, write
 
 from cudal2.problem import Problem
-from cudal2.runtime import load
+from cudal2.runtime import load, patch
 
 linear, matmul = torch.nn.functional.linear, torch.matmul
 
@@ -122,3 +122,21 @@ def test_each_library_is_called_by_its_own_name(lib, tmp_path):
         after = [one.calls.total() for one in (lib, other)]
         assert [b - a for a, b in zip(before, after)] == [one is counts for one in (lib, other)]
     lib._table.make_standard()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_compiled_model_runs_through_kernels_and_learns_through_torch(lib, dynamic):
+    """By Inductor, the default."""
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(K, N, bias=False), torch.nn.ReLU()).half()
+    assert patch(model, lib) == ["0"]
+    compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
+    with torch.no_grad():
+        for rows in (M, M, M - 1, M):
+            x, before = half(rows, K), lib.calls["kernel"]
+            assert close(compiled(x), linear(x, model[0].weight).relu())
+            assert lib.calls["kernel"] == before + (rows == M)
+    compiled(half(M, K)).float().sum().backward()
+    assert model[0].weight.grad is not None
