@@ -5,21 +5,28 @@ back to back, until the GPU has done them all; and inside a CUDA graph. On a pro
 returns, only the second is there. Every kernel of the folder is called, also one that the dispatcher would leave to
 torch: whether that is right is what these figures tell.
 
+`settle` then keeps, for each kernel, what the figures say: it is dispatched where none of them is worse than torch's.
+
 Sides take turns in an order drawn anew for each round, and each has its median over the rounds.
 """
 
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
+from cudal2.evaluation.results import surely_faster
 from cudal2.kernels.held import Kernel, Unusable
 from cudal2.kernels.library import Library
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault
+from cudal2.runtime import manifest
 
 Call = Callable[[], Any]
 Row = dict[str, Any]
@@ -45,12 +52,34 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
     return [_row(library, kernel) for kernel in kernels[::step][:count]]
 
 
+def settle(folder: Path, rows: list[Row]) -> int:
+    """Dispatch those of the folder's kernels in `rows` that are surely faster than the vendor's and by which no call takes
+    more than LIMIT times as long as by torch; leave the others of them to torch. How many the folder dispatches then.
+
+    What did not serve its call, as on a processor with another number of threads, stays as it is. Raises HarnessFault where the folder cannot be written.
+    """
+    found = manifest.read(folder)
+    slower = {row["problem"]: max(_ratios(row).values()) > LIMIT for row in rows if row["served"]}
+    kernels = tuple(
+        msgspec.structs.replace(one, dispatch=surely_faster(one.timing) and not slower[one.problem.name])
+        if one.problem.name in slower
+        else one
+        for one in found.kernels
+    )
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".settle.") as scratch:
+            manifest.write(Path(scratch), msgspec.structs.replace(found, kernels=kernels))
+            (Path(scratch) / manifest.FILE).replace(folder / manifest.FILE)
+    except OSError as error:
+        raise HarnessFault(f"{folder} cannot be written: {error}", "Copy it to where it can") from error
+    return sum(one.dispatch for one in kernels)
+
+
 def summary(rows: list[Row]) -> str:
     """What the rows say about the dispatcher, in a line for each figure."""
     lines = []
     for figure in ("host", "call", "graph"):
-        ratios = [row[f"{figure}_us"] / row[f"{figure}_torch_us"] for row in rows if f"{figure}_us" in row]
-        if ratios:
+        if ratios := [_ratios(row, (figure,))[figure] for row in rows if f"{figure}_us" in row]:
             slower = sum(ratio > LIMIT for ratio in ratios)
             mean = statistics.geometric_mean(ratios)
             lines.append(
@@ -58,6 +87,11 @@ def summary(rows: list[Row]) -> str:
                 f"more than {LIMIT - 1:.0%} slower on {slower} of {len(ratios)}"
             )
     return "\n".join(lines)
+
+
+def _ratios(row: Row, figures: tuple[str, ...] = ("call", "graph")) -> dict[str, float]:
+    """Our time over torch's. The host's alone costs nothing while a GPU has enough to do; where not, `call` has it."""
+    return {name: row[f"{name}_us"] / row[f"{name}_torch_us"] for name in figures if f"{name}_us" in row}
 
 
 def _row(library: Library, kernel: Kernel) -> Row:
@@ -77,7 +111,8 @@ def _row(library: Library, kernel: Kernel) -> Row:
             "": lambda: library.matmul(a, b),
             "op": lambda: torch.ops.cudal2.matmul(a, b, library.id),
         }
-    row: Row = {"problem": f"{kernel.m}_{kernel.n}_{kernel.k}_{kernel.layout}"}
+    problem = Problem(kernel.m, kernel.n, kernel.k, kernel.layout, kernel.accumulate)  # type: ignore[arg-type]
+    row: Row = {"problem": problem.name}
     with torch.inference_mode(False), torch.no_grad():
         before = library.calls["kernel"]
         sides[""]()

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ def add(verbs: Any) -> None:
     verb = add_verb(what, "call", _bench_call, text)
     verb.add_argument("folder", help="what `cudal2 export` wrote, RUN/export")
     verb.add_argument("--count", type=int, default=50, help="kernels, spread over the folder's by size (default 50)")
+    text = "measure all, and dispatch just those that are surely faster and by which no call takes longer than by torch"
+    verb.add_argument("--settle", action="store_true", help=text)
     verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
     verb.add_argument("--json", action="store_true", help="print one JSON value")
     verb = add_verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
@@ -37,8 +40,12 @@ def add(verbs: Any) -> None:
 def _bench_call(arguments: argparse.Namespace) -> None:
     from cudal2 import bench, calling
 
-    rows = calling.run(Path(arguments.folder), arguments.accumulate, arguments.count)
+    folder = Path(arguments.folder)
+    rows = calling.run(folder, arguments.accumulate, 10**9 if arguments.settle else arguments.count)
     print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{calling.summary(rows)}")
+    if arguments.settle:
+        count = calling.settle(folder, rows)
+        print(f"{folder}: {count} kernels are dispatched now", file=sys.stderr)
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

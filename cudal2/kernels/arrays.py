@@ -48,6 +48,6 @@ def _cupy(library: Any, a: Any, b: Any) -> Any:
         with torch.cuda.stream(stream):
             tensors = (torch.as_tensor(one, device=f"cuda:{one.device.id}") for one in (a, b))
             found = library._product(*tensors, None, False)
-        if found is not None:
-            return cupy.from_dlpack(found)
+            if found is not None:
+                return cupy.from_dlpack(found)  # here, where torch's stream is CuPy's: neither waits for another
     return cupy.matmul(a, b)

@@ -19,8 +19,6 @@ from cudal2.runtime.op import build as op
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.cuda.recipe import seal
 
-ALIGNMENT = 64
-"""Of a driver whose memory is the host's: torch gives it no better."""
 NAIVE = """
 #include <cstddef>
 extern "C" size_t hgemm_workspace(int M, int N, int K) { return 4 * size_t(N); }
@@ -78,7 +76,7 @@ def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], en
     """An export of problem → (cubin, packed recipe) for sm_90a, all faster, with a launcher that needs no GPU."""
     for name in ("cubins", "recipes", "lib"):
         (folder / name).mkdir(parents=True)
-    (folder / build.LIBRARY).write_bytes(launcher.fake(ALIGNMENT))
+    (folder / build.LIBRARY).write_bytes(launcher.fake())
     entries = []
     for problem, (cubin, packed) in kernels.items():
         code, recipe = f"cubins/{problem.name}.cubin", f"recipes/{problem.name}.recipe"
@@ -89,7 +87,7 @@ def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], en
         target="sm_90a",
         environment=environment,
         instructions=(),
-        contract=manifests.Layout(ALIGNMENT, CUDA_CONTRACT.semaphores),
+        contract=manifests.Layout(launcher.ALIGNMENT, CUDA_CONTRACT.semaphores),
         launcher=described(folder, build.LIBRARY),
         op=lay_op(folder),
         kernels=tuple(entries),

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from launcher import at_place, cubin_of, fake, launched, multiplier
+from launcher import ALIGNMENT, at_place, cubin_of, fake, launched, multiplier
 from msgspec.structs import replace
 from toolkit import needs_toolkit
 
@@ -121,7 +121,7 @@ def test_a_driver_that_fails_is_told_and_survived(library) -> None:
 def test_addresses_are_held_to_the_contract(library) -> None:
     made, place = loaded(library, fitted(honest(3))), places(1)[0]
     for i in range(4):
-        for wrong in (place[i] + 128, 0):
+        for wrong in (place[i] + ALIGNMENT // 2, 0):
             assert launch(library, made, Place(*(*place[:i], wrong, *place[i + 1 :]))) == INVALID
     assert launched(library) == ()
 
