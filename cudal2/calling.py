@@ -53,10 +53,11 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
 
 def settle(folder: Path, rows: list[Row]) -> int:
-    """Dispatch those of the folder's kernels in `rows` that are surely faster than the vendor's and by which no call takes
-    more than LIMIT times as long as by torch; leave the others of them to torch. How many the folder dispatches then.
+    """Let the folder dispatch what is surely faster than the vendor's, and by which no call took more than LIMIT times
+    as long as by torch: of the kernels in `rows`. Returns how many it dispatches then.
 
-    What did not serve its call, as on a processor with another number of threads, stays as it is. Raises HarnessFault where the folder cannot be written.
+    What did not serve its call, as on a processor with another number of threads, stays as it is.
+    Raises HarnessFault where the folder cannot be written.
     """
     found = manifest.read(folder)
     slower = {row["problem"]: max(_ratios(row).values()) > LIMIT for row in rows if row["served"]}
@@ -115,7 +116,8 @@ def _row(library: Library, kernel: Kernel) -> Row:
     row: Row = {"problem": problem.name}
     with torch.inference_mode(False), torch.no_grad():
         before = library.calls["kernel"]
-        sides[""]()
+        for side in sides.values():
+            side()
         row["served"] = library.calls["kernel"] > before
         calls = max(FEWEST, min(CALLS, int(SECONDS / _until_done(sides["torch"], FEWEST))))
         row |= _figures("call", _timed(sides, _until_done, calls))
