@@ -7,7 +7,6 @@ as many threads as the measurement did, and it was surely faster then. Everythin
 and alignments; gradients, autocast, torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
 """
 
-import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import torch
 from . import arrays, cpu, cuda, held, op
 from .ordinary import unusual
 
-log = logging.getLogger(__name__)
 _compiling = torch.compiler.is_dynamo_compiling
 _linear = torch.nn.functional.linear
 
@@ -53,8 +51,6 @@ class Library:
         self.kernels = kernels
         ops = torch.ops.cudal2.attempt_matmul.default, torch.ops.cudal2.attempt_linear.default
         self._attempts = tuple(getattr(one, "_op", one) for one in ops)  # without a function of Python's between
-        if self.reason:
-            log.warning("%s: %s; torch serves every call", folder, self.reason)
 
     def __len__(self) -> int:
         """How many problems have a kernel that may run here."""

@@ -9,6 +9,7 @@ The same code, without this repository, is in the exported folder: `pip install 
 `import cudal2_kernels`.
 """
 
+import logging
 from pathlib import Path
 
 from cudal2.kernels.held import Unusable
@@ -17,6 +18,7 @@ from cudal2.kernels.patch import patch, unpatch
 from cudal2.problem import Accumulate
 from cudal2.records import HarnessFault
 
+log = logging.getLogger(__name__)
 __all__ = ["Library", "load", "patch", "unpatch"]
 
 
@@ -28,6 +30,9 @@ def load(folder: str | Path, accumulate: Accumulate = "f32") -> Library:
     and leaves every call to torch.
     """
     try:
-        return Library(Path(folder), accumulate)
+        found = Library(Path(folder), accumulate)
     except Unusable as error:
         raise HarnessFault(error.what, error.remedy) from error
+    if found.reason:
+        log.warning("%s: %s; torch serves every call", folder, found.reason)
+    return found
