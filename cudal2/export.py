@@ -14,6 +14,11 @@ or for a GPU, where no host code of a kernel's author is needed
     RUN/export/recipes/PROBLEM.recipe   what is launched, for any addresses (worker/cuda/recipe.py)
     RUN/export/lib/libcudal2.so         launches it; its header is in include, its CMake package in lib/cmake
 
+and for torch
+
+    RUN/export/lib/libcudal2_torch.so   torch.ops.cudal2, of whose sources src has a copy
+    RUN/export/cudal2_kernels           a Python package, cudal2/kernels: `pip install RUN/export`
+
 Only what an evaluation measured is exported: the archive's own figures selected the kernels and therefore
 flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
 """
@@ -27,20 +32,22 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from cudal2 import processor
 from cudal2.archive import Archive
 from cudal2.evaluation.results import load, surely_faster
+from cudal2.kernels import processor
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
-from cudal2.runtime.manifest import File, Kernel, Manifest, Refused, write
+from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, write
+from cudal2.runtime.op import build as op
 from cudal2.target import Target, find
 from cudal2.worker.backend import NotPortable, Portable
 
-DISPATCH_US = 9.0
-"""What `cudal2.runtime` spends on a call beside a processor's kernel, in microseconds."""
+DISPATCH_US = 3.0
+"""What a call spends beside a processor's kernel, in microseconds: 1.7 of a kernel that does nothing, on a core of an
+Intel Xeon where torch.nn.functional.linear takes 2.3 for 8×8×8."""
 
 ENQUEUE_US = 30.0
-"""What it takes at most to put a GPU's kernel into its queue, in microseconds. An estimate with a margin, not measured:
-the dispatcher's time on a processor, about 5 µs for a launch and as much for asking torch about devices and streams."""
+"""What it takes at most to put a GPU's kernel into its queue, in microseconds. An estimate from before the dispatcher
+was in C++, and not measured since: 0 dispatches every kernel that is surely faster; `cudal2 bench call` decides it."""
 
 Builder = Callable[[Candidate], Portable]
 """What is exported of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault; is called by
@@ -85,7 +92,9 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
                 target=target,
                 environment=environment,
                 instructions=tuple(sorted(processor.instructions())) if wanted.kind == "cpu" else (),
+                contract=Layout(wanted.contract.alignment, wanted.contract.semaphores),
                 launcher=_launcher(new) if wanted.kind == "cuda" else None,
+                op=_op(new),
                 kernels=tuple(kernels),
                 refused=tuple(refused),
             )
@@ -138,6 +147,13 @@ def _launcher(folder: Path) -> File:
     for path, text in build.sources().items():
         _file(folder, path, text.encode())
     return _file(folder, build.LIBRARY, build.library())
+
+
+def _op(folder: Path) -> File:
+    """The library behind torch.ops.cudal2, with its sources, and the package that pip installs. Raises HarnessFault."""
+    for path, text in op.sources().items():
+        _file(folder, path, text.encode())
+    return _file(folder, op.LIBRARY, op.library())
 
 
 def _file(folder: Path, path: str, content: bytes) -> File:

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from cudal2 import contract, source
 from cudal2.config import PromptConfig
 from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT, ENTRY, SIZER, Contract, sizer_declaration
+from cudal2.kernels import held
 from cudal2.policy import prompts
 from cudal2.problem import Problem
-from cudal2.runtime.loaded import Loaded
-from cudal2.runtime.manifest import read
+from cudal2.runtime.op import build as op
 from cudal2.target import Target, find
 from cudal2.worker import cpu, cuda
 from cudal2.worker.cuda import buffers
@@ -100,12 +100,22 @@ def test_gate_and_wrapper_know_the_names_of_the_contract() -> None:
     assert set(CUDA_CONTRACT.numbers()) <= set(abi.FLAGS)
 
 
-def test_the_runtime_calls_as_the_contract_says(tmp_path: Path) -> None:
-    folder = write(tmp_path / "export", {PROBLEM: (TN, 1.5)})
-    kernel = read(folder).kernels[0]
-    types = Loaded(folder, kernel, CPU_CONTRACT).function.argtypes
-    sizes = [role == "size" for role, _ in CPU_CONTRACT.parameters]
-    assert [kind is ctypes.c_int for kind in types] == sizes
+def test_the_runtime_calls_as_the_contract_says(tmp_path: Path, monkeypatch) -> None:
+    """The operators' library is compiled against it; a folder says what the functions of its kernels are called."""
+    said = held.read(write(tmp_path / "export", {PROBLEM: (TN, 1.5)}))
+    names = (CPU_CONTRACT.alignment, CPU_CONTRACT.semaphores, ENTRY, SIZER)
+    assert (said.alignment, said.semaphores, said.entry, said.sizer) == names
+    command: list[str] = []
+
+    def made(name, make):
+        (tmp_path / "made.so").touch()
+        make(tmp_path)
+        return tmp_path
+
+    monkeypatch.setattr(op, "artefact", made)
+    monkeypatch.setattr(op, "trusted", command.extend)
+    op.library()
+    assert set(CPU_CONTRACT.defines()) <= set(command)
 
 
 def test_the_header_of_an_export_states_the_contracts_numbers(monkeypatch) -> None:

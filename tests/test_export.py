@@ -12,10 +12,11 @@ from launcher import fake, multiplier
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, candidate, edited, evaluation, timing, verdict
 
-from cudal2 import export, processor
+from cudal2 import export
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation import run as evaluate
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest
@@ -93,7 +94,7 @@ def test_an_edited_kernel_is_exported_with_its_edit(tmp_path, archive):
 
 def test_a_gain_that_the_dispatcher_would_eat_is_left_to_torch():
     """Ten microseconds against eleven are a sure win of the kernel, but none for the user."""
-    assert [export._worthwhile(timing(speedup), CPU) for speedup in (1.1, 1.5, 2.0)] == [False, False, True]
+    assert [export._worthwhile(timing(speedup), CPU) for speedup in (1.1, 1.25, 1.5)] == [False, False, True]
     assert not export._worthwhile(timing(4.0, spread=0.3), CPU)
 
 

@@ -123,7 +123,8 @@ def _export(arguments: argparse.Namespace) -> None:
     ):
         manifest = export.run(folder, archive, worker.portable, worker.environment, target=config.target)
     faster = sum(kernel.dispatch for kernel in manifest.kernels)
-    print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them surely faster")
+    print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them dispatched")
+    print(f"use them in any environment with torch: pip install {folder / 'export'}, then import cudal2_kernels")
     for one in manifest.refused:
         print(f"left out: {one.problem.name}: {one.reason}")
 

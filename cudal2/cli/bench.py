@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,28 @@ def add(verbs: Any) -> None:
     verb.add_argument("--count", type=int, default=16, help="kernels to judge (default 16)")
     verb.add_argument("--seed", type=int, default=0, help="which kernels (default 0)")
     _measured(verb, problem_option=True)
+    text = "what a call of an exported kernel costs beside torch's own: of the host, back to back, and in a CUDA graph"
+    verb = add_verb(what, "call", _bench_call, text)
+    verb.add_argument("folder", help="what `cudal2 export` wrote, RUN/export")
+    verb.add_argument("--count", type=int, default=50, help="kernels, spread over the folder's by size (default 50)")
+    text = "measure all, and dispatch just those that are surely faster and by which no call takes longer than by torch"
+    verb.add_argument("--settle", action="store_true", help=text)
+    verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
+    verb.add_argument("--json", action="store_true", help="print one JSON value")
     verb = add_verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
     verb.add_argument("--repeats", type=int, default=20, help="measurements (default 20)")
     _measured(verb, problem_option=True)
+
+
+def _bench_call(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench, calling
+
+    folder = Path(arguments.folder)
+    rows = calling.run(folder, arguments.accumulate, 10**9 if arguments.settle else arguments.count)
+    print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{calling.summary(rows)}")
+    if arguments.settle:
+        count = calling.settle(folder, rows)
+        print(f"{folder}: {count} kernels are dispatched now", file=sys.stderr)
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

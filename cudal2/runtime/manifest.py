@@ -1,18 +1,18 @@
 """`export/manifest.json`: which kernels a folder holds, for which problems, and how they were measured.
 
 Paths are relative to the folder and stay in it, so that it may be copied anywhere. `manifest.schema.json` beside it is
-the JSON schema of these records.
+the JSON schema of these records. What of them is needed to run the kernels is `cudal2.kernels.held`.
 """
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
+from cudal2.contract import ENTRY, SIZER
+from cudal2.kernels.held import FILE, VERSION, Unusable, decoded
 from cudal2.problem import Problem
 from cudal2.records import Environment, HarnessFault, Timing
 
-VERSION = 2
-FILE = "manifest.json"
 SCHEMA = "manifest.schema.json"
 
 
@@ -45,24 +45,32 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Layout(msgspec.Struct, frozen=True):
+    """What kernels take for granted of memory, and what their functions are called (contract.py).
+
+    A, B, C and the workspace begin at multiples of `alignment` bytes, and the first `semaphores` bytes of the workspace
+    are zero between calls."""
+
+    alignment: int
+    semaphores: int
+    entry: str = ENTRY
+    sizer: str = SIZER
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in an exported folder. `environment` is where all of it was measured; `instructions` are the
     instruction set extensions of its processor, any of which the CPU target's libraries may use; `launcher` is the
-    library that launches a GPU's kernels."""
+    library that launches a GPU's kernels, `op` the one behind torch.ops.cudal2."""
 
     version: int = VERSION
     target: str
     environment: Environment
     instructions: tuple[str, ...]
+    contract: Layout
     launcher: File | None = None
+    op: File | None = None
     kernels: tuple[Kernel, ...]
     refused: tuple[Refused, ...] = ()
-
-
-class _Versioned(msgspec.Struct):
-    """What every format of a manifest has."""
-
-    version: int
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -76,33 +84,9 @@ def read(folder: Path) -> Manifest:
 
     Raises ValueError where there is none, HarnessFault where it is damaged, of another format or names files elsewhere.
     """
-    path = folder / FILE
-    if not path.exists():
-        raise ValueError(f"{folder} holds no exported kernels; write them with `cudal2 export`")
     try:
-        text = path.read_bytes()
-        version = msgspec.json.decode(text, type=_Versioned).version
-        if version != VERSION:
-            raise HarnessFault(f"{path} has format {version}, not {VERSION}", "Export again")
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise HarnessFault(f"{path} cannot be read: {error}", "Export again") from error
-    for name in _names(manifest):
-        if not _within(name):
-            raise HarnessFault(
-                f"{path} names {name!r}, which is not inside its folder",
-                "`cudal2 export` writes no such path: find out who did, and export again",
-            )
-    return manifest
-
-
-def _names(manifest: Manifest) -> list[str]:
-    """Every path in it."""
-    files = [manifest.launcher, *(file for kernel in manifest.kernels for file in (kernel.code, kernel.recipe))]
-    texts = [name for kernel in manifest.kernels for name in (kernel.source, kernel.edit)]
-    return [*texts, *(file.path for file in files if file)]
-
-
-def _within(name: str) -> bool:
-    """Whether a path relative to the folder stays in it. A link there may lead elsewhere: its owner made it."""
-    return "\0" not in name and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+        return msgspec.convert(decoded(folder), type=Manifest)
+    except Unusable as error:
+        raise HarnessFault(error.what, error.remedy) from error
+    except msgspec.MsgspecError as error:
+        raise HarnessFault(f"{folder / FILE} cannot be read: {error}", "Export again") from error

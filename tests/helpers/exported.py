@@ -1,6 +1,7 @@
 """A folder of exported kernels, built with the plain compiler, for tests of the dispatcher."""
 
 import hashlib
+import importlib.util
 import subprocess
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import msgspec
 import torch
 from specimens import HERE, timing
 
-from cudal2 import processor
+from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.runtime import manifest as manifests
+from cudal2.runtime.op import build as op
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.cuda.recipe import seal
 
@@ -46,8 +49,27 @@ def write(folder: Path, kernels: dict[Problem, tuple[str, float]], **changes) ->
         entries.append(entry(problem, speedup, described(folder, f"libraries/{path.name}")))
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
     fields = {"target": "cpu", "environment": here, "instructions": tuple(processor.instructions()), **changes}
-    manifests.write(folder, manifests.Manifest(kernels=tuple(entries), **fields))
+    contract = manifests.Layout(CPU_CONTRACT.alignment, CPU_CONTRACT.semaphores)
+    manifests.write(folder, manifests.Manifest(kernels=tuple(entries), contract=contract, op=lay_op(folder), **fields))
     return folder
+
+
+def lay_op(folder: Path) -> manifests.File:
+    """The library behind torch.ops.cudal2 and the Python package, as an export lays them out."""
+    for path, text in op.sources().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    (folder / "lib").mkdir(exist_ok=True)
+    (folder / op.LIBRARY).write_bytes(op.library())
+    return described(folder, op.LIBRARY)
+
+
+def wheel(folder: Path, out: Path) -> Path:
+    """The wheel that the folder makes of itself, in another."""
+    spec = importlib.util.spec_from_file_location("wheel", folder / "wheel.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return out / module.build_wheel(str(out))
 
 
 def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], environment: Environment) -> Path:
@@ -65,7 +87,9 @@ def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], en
         target="sm_90a",
         environment=environment,
         instructions=(),
+        contract=manifests.Layout(launcher.ALIGNMENT, CUDA_CONTRACT.semaphores),
         launcher=described(folder, build.LIBRARY),
+        op=lay_op(folder),
         kernels=tuple(entries),
     )
     manifests.write(folder, manifest)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from toolkit import needs_toolkit
 
+from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
@@ -19,17 +20,22 @@ from cudal2.worker.cuda.recipe import Recipe, Relocation
 
 DRIVER = Path(__file__).with_name("libcuda.cpp")
 ROOM = 1 << 22
+ALIGNMENT = 64
+"""Of memory that is the host's: torch gives it no better."""
 
 
 @cache
 def fake() -> bytes:
     """The library's bytes; skips where there is no CUDA toolkit."""
     needs_toolkit()
-    texts = build.sources() | {"src/libcuda.cpp": DRIVER.read_text()}
+    usual, wanted = (f"CUDAL2_ALIGNMENT {one} " for one in (CUDA_CONTRACT.alignment, ALIGNMENT))
+    header = build.sources()["include/cudal2.h"].replace(usual, wanted)
+    texts = build.sources() | {"include/cudal2.h": header} | {"src/libcuda.cpp": DRIVER.read_text()}
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic"]
 
     def make(folder: Path) -> None:
         build.lay_out(folder)
+        (folder / "include/cudal2.h").write_text(header)
         headers = [f"-I{folder / 'include'}", f"-I{toolchain.find().root / 'include'}"]
         files = [str(folder / "src/hgemm.cpp"), str(DRIVER)]
         trusted([compiler(), *flags, *headers, *files, "-o", str(folder / "fake.so")])
@@ -53,12 +59,15 @@ def cubin_of(plan: Plan) -> bytes:
     return "".join(sorted(lines)).encode() + b"\0"
 
 
-def multiplier(problem: Problem, workspace: int = 20000, fails: int = 0, pause: int = 0) -> tuple[bytes, bytes]:
-    """(cubin, packed recipe) of a kernel that multiplies on the host. `pause` in microseconds."""
+def multiplier(problem: Problem, workspace: int | None = 20000, fails: int = 0, pause: int = 0) -> tuple[bytes, bytes]:
+    """(cubin, packed recipe) of a kernel that multiplies on the host. `pause` in microseconds. A `workspace` of None is
+    one that it is not told of."""
+    places = range(4 if workspace is not None else 3)
+    workspace = workspace or 0
     data = struct.pack("<4Q6i", 0, 0, 0, 0, problem.m, problem.n, problem.k, workspace, pause, fails)
     kernel = Kernel("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
     nodes: Plan = (kernel,)
-    made = Recipe(workspace, nodes, tuple(Relocation(0, 0, 8 * of, of) for of in range(4)))
+    made = Recipe(workspace, nodes, tuple(Relocation(0, 0, 8 * of, of) for of in places))
     return cubin_of(nodes), recipe.pack(made)
 
 

@@ -156,8 +156,7 @@ PRODUCTS = {
     "make_fx before dispatch": lambda op, x, w: made(op, x, w, pre_dispatch=True),
     "make_fx on fake tensors": lambda op, x, w: made(op, x, w, tracing_mode="symbolic"),
     "fake tensors": faked,
-    "compiled": compiled,
-    "compiled ahead of autograd": lambda op, x, w: compiled(op, x, w, backend="aot_eager"),
+    "compiled with gradients": lambda op, x, w: gradients(lambda x, w: compiled(op, x, w, backend="aot_eager"), x, w),
     "counting operations": under(lambda: FlopCounterMode(display=False), lambda mode: mode.get_total_flops()),
     "a mode that sees operators": under(Operators, lambda mode: mode.seen),
     "a mode that sees functions": under(Functions, lambda mode: mode.seen),
@@ -245,4 +244,6 @@ ORDINARY = {
     "leading dimensions": lambda op, x, w: op(x.view(2, 3, 4, K), w),
     "one of a broadcast": lambda op, x, w: op(x[None].as_strided((1, M, K), (0, K, 1)), w),
     "w is x": lambda op, x, w: op(w[:M], w),
+    "compiled": compiled,
+    "compiled ahead of autograd": lambda op, x, w: compiled(op, x, w, backend="aot_eager"),
 }

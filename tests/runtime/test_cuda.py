@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from contextlib import nullcontext
+from ctypes import CFUNCTYPE, POINTER, c_int, c_int32, c_void_p
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,24 +13,27 @@ from exported import change, described, write_launched
 from launcher import launched, multiplier
 from specimens import HERE
 
+from cudal2.kernels import cuda
+from cudal2.kernels.held import Unusable
+from cudal2.kernels.loaded import address, opened
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.runtime import cuda, load
-from cudal2.runtime.cuda import Cuda
-from cudal2.runtime.loaded import opened
+from cudal2.runtime import load
 from cudal2.runtime.manifest import read, write
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.cuda.plan import Kernel
 
 GOOD, LARGE, BAD, SLOW = Problem(24, 40, 32), Problem(24, 40, 64), Problem(16, 16, 16), Problem(8, 16, 8)
+FREE = Problem(8, 8, 64)
 KERNELS = {
     GOOD: multiplier(GOOD),
     LARGE: multiplier(LARGE, workspace=90000),
     BAD: multiplier(BAD, fails=1),
     SLOW: multiplier(SLOW, pause=300),
+    FREE: multiplier(FREE, workspace=None),
 }
-EMPTY = torch.empty
 H200 = msgspec.structs.replace(HERE, device="NVIDIA H200, 132 multiprocessors", threads=0)
+STREAM = CFUNCTYPE(c_int, c_int32, POINTER(c_void_p))
 
 
 @pytest.fixture(scope="module")
@@ -39,31 +42,40 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """What torch tells of a machine with one H200, whose memory is the host's; `stream` and `capturing` may be set."""
-    here = SimpleNamespace(name="NVIDIA H200", multi_processor_count=132, stream=7, capturing=False)
+def gpu(monkeypatch, folder):
+    """A machine with one H200 whose memory is the host's; `stream` and `capturing` may be set."""
+
+    class Here(SimpleNamespace):
+        capturing = property(None, lambda self, on: driver(folder).capture(int(on)))
+
+    here = Here(name="NVIDIA H200", multi_processor_count=132, stream=7)
+
+    def tell(device, out):
+        out[0] = here.stream
+        return 0
+
+    here.told = STREAM(tell)
+    KEPT.append(here.told)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: here)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=here.stream))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: here.capturing)
-    monkeypatch.setattr(Cuda, "unsupported_tensor", lambda self, tensor: "")
-    monkeypatch.setattr(torch, "empty", aligned)
-    return here
+    monkeypatch.setattr(cuda, "current_stream", lambda: address(here.told))
+    monkeypatch.setattr(cuda, "CUDA", 0)
+    yield here
+    here.capturing = False
 
 
-def aligned(*shape, dtype=torch.float16, device=None, offset: int = 0) -> torch.Tensor:
-    """torch.empty at an address that is a multiple of 256 bytes, as a GPU's are, plus `offset`."""
-    shape = shape[0] if isinstance(shape[0], tuple) else shape
-    nbytes = dtype.itemsize * torch.Size(shape).numel()
-    memory = EMPTY(nbytes + 512, dtype=torch.uint8)
-    start = -memory.data_ptr() % 256 + offset
-    return memory[start : start + nbytes].view(dtype).view(shape)
+KEPT = []
+"""What tables hold the addresses of."""
+
+
+def driver(folder):
+    return opened(folder, read(folder).launcher)
 
 
 def half(*shape: int, offset: int = 0) -> torch.Tensor:
     """Random, aligned but for `offset` bytes."""
-    return aligned(*shape, offset=offset).copy_(torch.randn(shape))
+    memory = torch.randn(torch.Size(shape).numel() + offset // 2).half()
+    return memory[offset // 2 :].view(shape)
 
 
 def call(lib, problem=GOOD, served="kernel"):
@@ -77,19 +89,19 @@ def call(lib, problem=GOOD, served="kernel"):
 
 def last(folder) -> int:
     """The workspace that the last kernel was given."""
-    kernel = launched(opened(folder, read(folder).launcher))[-1]
+    kernel = launched(driver(folder))[-1]
     assert isinstance(kernel, Kernel)
     return int.from_bytes(bytes.fromhex(kernel.parameters[0])[24:32], "little")
 
 
 def test_a_kernel_runs_on_the_current_stream_with_its_workspace(folder, gpu):
     lib = load(folder)
-    assert len(lib) == 4
+    assert len(lib) == len(KERNELS)
     places = []
     for gpu.stream in (7, 9, 7):
         for _ in range(2):
             call(lib)
-            assert opened(folder, read(folder).launcher).stream() == gpu.stream
+            assert driver(folder).stream() == gpu.stream
             places.append(last(folder))
     assert len({*places[:2], *places[4:]}) == 1 and len(set(places)) == 2
     call(lib, LARGE)
@@ -98,14 +110,14 @@ def test_a_kernel_runs_on_the_current_stream_with_its_workspace(folder, gpu):
     assert last(folder) == shared, "kernels share what is large enough for both"
 
 
-def test_a_call_that_fails_leaves_no_semaphores_behind_and_is_told_once(folder, gpu, caplog):
+def test_a_call_that_fails_leaves_no_semaphores_behind_and_is_told_once(folder, gpu, capfd):
     lib = load(folder)
     call(lib)
     for _ in range(2):
         call(lib, BAD, "the kernel cannot be launched")
         call(lib)
-    (told,) = caplog.messages
-    assert "cuLaunchKernelEx" in told and str(folder) in told
+    (told,) = capfd.readouterr().err.splitlines()
+    assert "cuLaunchKernelEx" in told
 
 
 def test_threads_on_one_stream_take_turns(folder, gpu):
@@ -121,9 +133,6 @@ def test_threads_on_one_stream_take_turns(folder, gpu):
 
 def test_a_captured_call_has_a_workspace_of_its_own(folder, gpu):
     lib = load(folder)
-    gpu.capturing = True
-    call(lib, GOOD, "not called before this capture")
-    gpu.capturing = False
     call(lib)
     eager = last(folder)
     gpu.capturing = True
@@ -134,12 +143,28 @@ def test_a_captured_call_has_a_workspace_of_its_own(folder, gpu):
     assert last(folder) == eager
 
 
+def test_a_kernel_that_touches_no_workspace_gets_none(folder, gpu):
+    lib = load(folder)
+    for gpu.capturing in (True, False):
+        a, b = half(FREE.m, FREE.k), half(FREE.n, FREE.k)
+        lib.matmul(a, b.t())
+        (only,) = launched(driver(folder))
+        assert bytes.fromhex(only.parameters[0])[24:32] == bytes(8), "no memset, no address"
+    assert lib.calls == {"kernel": 2}
+
+
+def test_a_failing_question_about_the_capture_leaves_the_call_to_torch(folder, gpu):
+    lib = load(folder)
+    driver(folder).capture(-1)
+    call(lib, served="the kernel cannot be launched")
+
+
 def test_what_no_kernel_was_judged_on_goes_to_torch(folder, gpu):
     lib = load(folder)
     x, weight, bias = half(24, 32), half(40, 32), half(40)
     assert torch.equal(lib.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
-    lib.matmul(half(24, 32, offset=64), weight.t())
-    assert lib.calls == {"a bias is wanted": 1, "not aligned to 256 bytes": 1}
+    lib.matmul(half(24, 32, offset=32), weight.t())
+    assert lib.calls == {"a bias is wanted": 1, "not aligned": 1}
 
 
 def test_another_gpu_or_none_leaves_everything_to_torch(folder, gpu, monkeypatch):
@@ -152,12 +177,17 @@ def test_another_gpu_or_none_leaves_everything_to_torch(folder, gpu, monkeypatch
 
 
 def test_tensors_elsewhere_go_to_torch(folder, gpu, monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(cuda, "describe", lambda index: H200.device)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "CUDA", 1)
     lib = load(folder)
-    assert len(lib) == 4
-    call(lib, served="not on a GPU of the kind measured")
+    assert len(lib) == len(KERNELS)
+    call(lib, served="not on the device measured")
+
+
+def test_a_torch_without_cuda_is_named(folder, gpu, monkeypatch):
+    monkeypatch.undo()
+    if torch.version.cuda is None:
+        with pytest.raises(Unusable, match="Install torch for CUDA"):
+            cuda.current_stream()
 
 
 @pytest.mark.parametrize("name", ["lib/libcudal2.so", f"cubins/{GOOD.name}.cubin", f"recipes/{GOOD.name}.recipe"])

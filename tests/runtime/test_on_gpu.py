@@ -5,76 +5,21 @@ import random
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
-from specimens import timing
+from gpu_export import SEMAPHORES, SOURCES, inputs, right
 
-from cudal2.archive import Archive
-from cudal2.cli import main
-from cudal2.config import WorkerConfig
-from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
-from cudal2.records import Candidate
 from cudal2.runtime import load, manifest
-from cudal2.target import for_capability
-from cudal2.worker.worker import Worker
 
 pytestmark = pytest.mark.gpu
-KERNELS = Path(__file__).parent.parent / "worker" / "cuda" / "kernels"
-SEMAPHORES = Problem(256, 320, 512)
-SOURCES = {
-    SEMAPHORES: "split_k_semaphores.cu",
-    Problem(264, 200, 328): "split_k_memset.cu",  # two kernels behind a memset
-    Problem(128, 320, 512): "big_shared.cu",
-    Problem(512, 384, 256): "tma_wgmma.cu",  # tensor maps
-    Problem(256, 256, 512): "big_params.cu",
-}
 REPLAYS = 128
 POOL = 1 << 28
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    if not torch.cuda.is_available():
-        pytest.skip("no NVIDIA GPU")
-    target, place = for_capability(*torch.cuda.get_device_capability()).name, tmp_path_factory.mktemp("gpu")
-    run, config = place / "run", WorkerConfig(cache=str(place / "cache"), disturbed=1e3)
-    # They are slow; what is under test is not whether they are dispatched but what happens then.
-    fast = msgspec.structs.replace(timing(2.0), candidate_us=50.0, baseline_us=100.0)
-    rows = []
-    with Worker(config, target) as worker, Archive(run / "archive.sqlite") as archive:
-        for problem, name in SOURCES.items():
-            source = (KERNELS / name).read_text()
-            if "// target: sm_90a" in source and target != "sm_90a":
-                continue
-            entry = Candidate(source, problem, target)
-            judged = worker.evaluate(entry)
-            assert judged.ok, f"{name}: {judged.reason}"
-            archive.add(judged, entry, None)
-            where = {"problem": problem, "fingerprint": worker.environment.fingerprint}
-            rows.append(Row(**where, status="ok", kernel=entry.kernel_hash, timings=(fast,)))
-    save(run, Results({}, tuple(rows)))
-    assert main(["export", str(run), f"target={target}", f"worker.cache={place / 'cache'}"]) == 0
-    copy = (run / "export").rename(place / "elsewhere")
-    found = manifest.read(copy)
-    assert not found.refused and len(found.kernels) == len(rows)
-    return copy
-
-
-def inputs(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A [M, K], B [N, K], and their product in double precision."""
-    a, b = (torch.randn(size, problem.k, device="cuda").half() for size in (problem.m, problem.n))
-    return a, b, a.double() @ b.double().t()
-
-
-def right(found: torch.Tensor, exact: torch.Tensor) -> bool:
-    return torch.allclose(found.double(), exact, rtol=2e-3, atol=2e-2)
-
-
-def test_a_kernel_serves_streams_and_graphs(folder):
-    lib = load(folder)
-    assert len(lib) == len(manifest.read(folder).kernels), lib.reason
+def test_a_kernel_serves_streams_and_graphs(gpu_folder):
+    lib = load(gpu_folder)
+    assert len(lib) == len(manifest.read(gpu_folder).kernels), lib.reason
     a, b, exact = inputs(SEMAPHORES)
     streams = [torch.cuda.Stream() for _ in range(3)]
     torch.cuda.synchronize()
@@ -99,8 +44,8 @@ def test_a_kernel_serves_streams_and_graphs(folder):
     assert right(captured, exact) and right(lib.matmul(a, b.t()), exact)
 
 
-def test_a_thread_that_never_used_the_gpu_may_call(folder):
-    lib, found = load(folder), []
+def test_a_thread_that_never_used_the_gpu_may_call(gpu_folder):
+    lib, found = load(gpu_folder), []
     a, b, exact = inputs(SEMAPHORES)
     torch.cuda.synchronize()
     thread = threading.Thread(target=lambda: found.append(lib.matmul(a, b.t())))
@@ -111,12 +56,12 @@ def test_a_thread_that_never_used_the_gpu_may_call(folder):
 
 
 @pytest.mark.parametrize("problem", SOURCES, ids=SOURCES.get)
-def test_the_c_entry_is_right_at_random_addresses(folder, problem: Problem):
+def test_the_c_entry_is_right_at_random_addresses(gpu_folder, problem: Problem):
     """Where no launcher was ever recorded: torch's memory lies elsewhere than the planner's."""
-    held = manifest.read(folder)
+    held = manifest.read(gpu_folder)
     if problem not in {kernel.problem for kernel in held.kernels}:
         pytest.skip("not for this GPU")
-    library = ctypes.CDLL(str(folder / held.launcher.path))
+    library = ctypes.CDLL(str(gpu_folder / held.launcher.path))
     library.cudal2_hgemm_workspace.restype = ctypes.c_size_t
     library.cudal2_message.restype = ctypes.c_char_p
     numbers = (problem.m, problem.n, problem.k, 1, 0)
@@ -146,17 +91,17 @@ def test_the_c_entry_is_right_at_random_addresses(folder, problem: Problem):
         assert not workspace[:16384].any()
 
 
-def test_a_first_call_may_be_captured(folder):
+def test_a_first_call_may_be_captured(gpu_folder):
     """The library loads code without disturbing a capture."""
-    held = manifest.read(folder)
-    library = ctypes.CDLL(str(folder / held.launcher.path))
+    held = manifest.read(gpu_folder)
+    library = ctypes.CDLL(str(gpu_folder / held.launcher.path))
     library.cudal2_message.restype = ctypes.c_char_p
     one = Problem(256, 256, 512)
     a, b, exact = inputs(one)
     recipe, cubin, made = Path(), Path(), ctypes.c_void_p()
     for kernel in held.kernels:
         if kernel.problem == one:
-            recipe, cubin = folder / kernel.recipe.path, folder / kernel.code.path
+            recipe, cubin = gpu_folder / kernel.recipe.path, gpu_folder / kernel.code.path
     size = ctypes.c_size_t()
     data = recipe.read_bytes(), cubin.read_bytes()
     lengths = [ctypes.c_size_t(len(part)) for part in data]

@@ -2,8 +2,8 @@
 
 import os
 
-from cudal2 import processor
 from cudal2.config import WorkerConfig
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.target import Target

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from cudal2 import processor
 from cudal2.config import WorkerConfig
+from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target

@@ -29,6 +29,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice) DONE
 CUresult cuCtxSetCurrent(CUcontext) DONE
 CUresult cuCtxGetCurrent(CUcontext* context) { *context = (CUcontext)1; return CUDA_SUCCESS; }
 CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) DONE
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus*) DONE
+CUresult cuMemAlloc(CUdeviceptr*, size_t) DONE
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) DONE
 CUresult cuMemAddressReserve(CUdeviceptr* base, size_t, size_t, CUdeviceptr hint, unsigned long long) { *base = hint; return CUDA_SUCCESS; }
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) DONE

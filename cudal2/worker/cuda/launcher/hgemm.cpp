@@ -110,12 +110,17 @@ struct cudal2_kernel {
 
     size_t workspace() const { return header.workspace > CUDAL2_SEMAPHORES ? header.workspace : CUDAL2_SEMAPHORES; }
 
+    // Bytes of workspace in this context: none where no launch is told where it lies.
+    size_t needs(CUcontext context) { return in_context(context).touches_workspace() ? workspace() : 0; }
+
     void launch(const void* a, const void* b, void* c, void* workspace, void* stream) {
-        if (!aligned(a) || !aligned(b) || !aligned(c) || !aligned(workspace))
+        if (!aligned(a) || !aligned(b) || !aligned(c) || (workspace && !aligned(workspace)))
             throw Failed(CUDAL2_INVALID, "A, B, C and the workspace begin at multiples of CUDAL2_ALIGNMENT bytes");
         const CUdeviceptr at[Recipe::PLACES] = {
             (CUdeviceptr)a, (CUdeviceptr)b, (CUdeviceptr)c, (CUdeviceptr)workspace};
-        in_context(current_context(a)).launch(at, (CUstream)stream);
+        Recipe& recipe = in_context(current_context(a));
+        if (!workspace && recipe.touches_workspace()) throw Failed(CUDAL2_INVALID, "the kernel needs a workspace");
+        recipe.launch(at, (CUstream)stream);
     }
 
     Recipe& in_context(CUcontext context) {
@@ -232,5 +237,28 @@ EXPORTED int cudal2_prepare(cudal2_kernel* kernel) {
         CHECK(cuCtxGetCurrent(&context));
         if (!context) throw Failed(CUDAL2_INVALID, "no context is current to this thread");
         kernel->in_context(context);
+    });
+}
+
+EXPORTED int cudal2_needs(cudal2_kernel* kernel, const void* A, size_t* workspace_bytes) {
+    return reported([&] { *workspace_bytes = kernel->needs(current_context(A)); });
+}
+
+EXPORTED int cudal2_capturing(void* stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (reported([&] { CHECK(cuStreamIsCapturing((CUstream)stream, &status)); })) return CUDAL2_FAILED;
+    return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+EXPORTED int cudal2_workspace(const void* A, size_t bytes, void* stream, void** workspace) {
+    return reported([&] {
+        current_context(A);
+        if (!*workspace) {
+            const Relaxed while_another_thread_may_capture;
+            CUdeviceptr made = 0;
+            CHECK(cuMemAlloc(&made, bytes > CUDAL2_SEMAPHORES ? bytes : CUDAL2_SEMAPHORES));
+            *workspace = (void*)made;
+        }
+        CHECK(cuMemsetD8Async((CUdeviceptr)*workspace, 0, CUDAL2_SEMAPHORES, (CUstream)stream));
     });
 }

@@ -27,9 +27,14 @@ public:
             word.where = parameter.data() + one.byte;
             memcpy(&word.constant, word.where, sizeof word.constant);
             words.push_back(word);
+            workspace = workspace || one.of == WORKSPACE;
         }
+        for (const auto& node : plans.plans[0]) workspace = workspace || !node.is_kernel;
     }
     Recipe(const Recipe&) = delete;  // words point into plans
+
+    // Whether anything of a call is told where the workspace lies.
+    bool touches_workspace() const { return workspace; }
 
     // Enqueues the call. Several threads may; the driver has copied the parameters when this returns.
     void launch(const CUdeviceptr (&at)[PLACES], CUstream stream) {
@@ -57,5 +62,6 @@ private:
     };
     Plans plans = {};
     std::vector<Word> words;
+    bool workspace = false;
     std::mutex mutex;
 };

@@ -10,7 +10,7 @@ import torch
 from nvmath.bindings import cublas, cublasLt
 from torch import Tensor
 
-from cudal2 import processor
+from cudal2.kernels import processor
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.cache import Cache

@@ -4,29 +4,33 @@ from typing import Any
 
 import torch
 
-from cudal2.runtime.library import Library
+from .library import Library
 
 
 class Routed(torch.nn.Linear):
     """What `patch` makes of a layer, by its class: a forward of the layer's own would stay bound to it in a copy."""
 
     library: Library
-    __jit_ignored_attributes__ = ("library",)  # a script holds only torch's own functions
+    rows: frozenset[int]
+    __jit_ignored_attributes__ = ("library", "rows")  # a script holds only torch's own functions
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if torch.jit.is_scripting():
             return torch.nn.functional.linear(input, self.weight, self.bias)
-        else:
+        # What no kernel is for is not to cost more than it did.
+        elif torch.compiler.is_dynamo_compiling() or input.numel() // self.in_features in self.rows:
             return self.library.linear(input, self.weight, self.bias)
+        else:
+            return torch.nn.functional.linear(input, self.weight, self.bias)
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
         """A copy or a pickle is a plain layer: what loads it may have no such library, and runs no code of one."""
-        state = {name: value for name, value in self.__dict__.items() if name != "library"}
+        state = {name: value for name, value in self.__dict__.items() if name not in self.__jit_ignored_attributes__}
         return torch.nn.Linear.__new__, (torch.nn.Linear,), state
 
 
 def patch(model: torch.nn.Module, library: Library) -> list[str]:
-    """Route every half-precision nn.Linear in `model` through `library`, in place.
+    """Route every half-precision nn.Linear in `model` that it has kernels for through `library`, in place.
 
     Returns the names of the layers routed. Weights, state dict and results stay as they are, up to the rounding
     of a sum taken in another order; `unpatch` undoes it, and copies and pickles of the layers are without it.
@@ -35,8 +39,12 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
     routed = []
     for name, module in model.named_modules():
         plain = type(module) in (torch.nn.Linear, Routed) and "forward" not in module.__dict__
-        if plain and module.weight.dtype is torch.float16:
-            module.__class__, module.__dict__["library"] = Routed, library
+        if not plain:
+            continue
+        _restore(module)
+        if module.weight.dtype is torch.float16 and (rows := library.rows(module)):
+            module.__class__ = Routed
+            module.__dict__.update(library=library, rows=rows)
             routed.append(name)
     return routed
 
@@ -44,7 +52,12 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
 def unpatch(model: torch.nn.Module) -> None:
     """Make every layer that `patch` routed a plain nn.Linear again."""
     for module in model.modules():
-        routed = type(module) is Routed and "forward" not in module.__dict__
-        if routed:
-            module.__class__ = torch.nn.Linear
-            del module.__dict__["library"]
+        if "forward" not in module.__dict__:
+            _restore(module)
+
+
+def _restore(module: torch.nn.Module) -> None:
+    if type(module) is Routed:
+        object.__setattr__(module, "__class__", torch.nn.Linear)
+        for name in Routed.__jit_ignored_attributes__:
+            del module.__dict__[name]

@@ -1,0 +1,180 @@
+"""What a call of an exported kernel costs beside torch's own, as a user meets it: `cudal2 bench call`.
+
+Three figures, in microseconds a call, for torch and for the kernel: of the host, which enqueues and goes on; of calls
+back to back, until the GPU has done them all; and inside a CUDA graph. On a processor, where a call is over when it
+returns, only the second is there. Every kernel of the folder is called, also one that the dispatcher would leave to
+torch: whether that is right is what these figures tell.
+
+`settle` then keeps, for each kernel, what the figures say: it is dispatched where none of them is worse than torch's.
+
+Sides take turns in an order drawn anew for each round, and each has its median over the rounds.
+"""
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from cudal2.evaluation.results import surely_faster
+from cudal2.kernels.held import Kernel, Unusable
+from cudal2.kernels.library import Library
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault
+from cudal2.runtime import manifest
+
+Call = Callable[[], Any]
+Row = dict[str, Any]
+ROUNDS, CALLS, FEWEST, SECONDS = 21, 100, 3, 0.02
+"""Calls a round are as many as take SECONDS. A GPU's queue holds about a thousand launches: CALLS never wait for it."""
+LIMIT = 1.01
+"""Slower than torch by more than this is worse than having no kernel."""
+
+
+def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
+    """A row for each of at most `count` kernels of an exported folder, small problems first.
+
+    Raises ValueError where the folder holds no export, HarnessFault where its kernels cannot run on this machine.
+    """
+    try:
+        library = Library(folder, accumulate, every=True)
+    except Unusable as error:
+        raise HarnessFault(error.what, error.remedy) from error
+    if library.reason:
+        raise HarnessFault(f"{folder}: {library.reason}", "Measure calls on the machine whose kernels they are")
+    kernels = sorted(library.kernels, key=lambda one: one.m * one.n * one.k)
+    step = max(1, len(kernels) // max(count, 1))
+    return [_row(library, kernel) for kernel in kernels[::step][:count]]
+
+
+def settle(folder: Path, rows: list[Row]) -> int:
+    """Let the folder dispatch what is surely faster than the vendor's, and by which no call took more than LIMIT times
+    as long as by torch: of the kernels in `rows`. Returns how many it dispatches then.
+
+    What did not serve its call, as on a processor with another number of threads, stays as it is.
+    Raises HarnessFault where the folder cannot be written.
+    """
+    found = manifest.read(folder)
+    slower = {row["problem"]: max(_ratios(row).values()) > LIMIT for row in rows if row["served"]}
+    kernels = tuple(
+        msgspec.structs.replace(one, dispatch=surely_faster(one.timing) and not slower[one.problem.name])
+        if one.problem.name in slower
+        else one
+        for one in found.kernels
+    )
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".settle.") as scratch:
+            manifest.write(Path(scratch), msgspec.structs.replace(found, kernels=kernels))
+            (Path(scratch) / manifest.FILE).replace(folder / manifest.FILE)
+    except OSError as error:
+        raise HarnessFault(f"{folder} cannot be written: {error}", "Copy it to where it can") from error
+    return sum(one.dispatch for one in kernels)
+
+
+def summary(rows: list[Row]) -> str:
+    """What the rows say about the dispatcher, in a line for each figure."""
+    lines = []
+    for figure in ("host", "call", "graph"):
+        if ratios := [_ratios(row, (figure,))[figure] for row in rows if f"{figure}_us" in row]:
+            slower = sum(ratio > LIMIT for ratio in ratios)
+            mean = statistics.geometric_mean(ratios)
+            lines.append(
+                f"{figure}: {mean:.3f} × torch's time in the geometric mean, {max(ratios):.3f} at worst; "
+                f"more than {LIMIT - 1:.0%} slower on {slower} of {len(ratios)}"
+            )
+    return "\n".join(lines)
+
+
+def _ratios(row: Row, figures: tuple[str, ...] = ("call", "graph")) -> dict[str, float]:
+    """Our time over torch's. The host's alone costs nothing while a GPU has enough to do; where not, `call` has it."""
+    return {name: row[f"{name}_us"] / row[f"{name}_torch_us"] for name in figures if f"{name}_us" in row}
+
+
+def _row(library: Library, kernel: Kernel) -> Row:
+    device = "cpu" if library.adds_bias else "cuda"
+    a = torch.randn(kernel.m, kernel.k, device=device).half()
+    b = torch.randn(kernel.n, kernel.k, device=device).half()
+    linear = torch.nn.functional.linear
+    sides: dict[str, Call] = {
+        "torch": lambda: linear(a, b),
+        "": lambda: library.linear(a, b),
+        "op": lambda: torch.ops.cudal2.linear(a, b, None, library.id),
+    }
+    if kernel.layout == "nn":
+        b = b.t().contiguous()
+        sides = {
+            "torch": lambda: torch.matmul(a, b),
+            "": lambda: library.matmul(a, b),
+            "op": lambda: torch.ops.cudal2.matmul(a, b, library.id),
+        }
+    problem = Problem(kernel.m, kernel.n, kernel.k, kernel.layout, kernel.accumulate)  # type: ignore[arg-type]
+    row: Row = {"problem": problem.name}
+    with torch.inference_mode(False), torch.no_grad():
+        before = library.calls["kernel"]
+        for side in sides.values():
+            side()
+        row["served"] = library.calls["kernel"] > before
+        calls = max(FEWEST, min(CALLS, int(SECONDS / _until_done(sides["torch"], FEWEST))))
+        row |= _figures("call", _timed(sides, _until_done, calls))
+        if device == "cpu":
+            return row
+        row |= _figures("host", _timed(sides, _until_enqueued, calls))
+        graphs = {name: _captured(side, calls) for name, side in sides.items()}
+        return row | _figures("graph", _timed(graphs, _replayed, calls))
+
+
+def _figures(figure: str, seconds: dict[str, float]) -> Row:
+    return {"_".join(filter(None, (figure, side, "us"))): 1e6 * value for side, value in seconds.items()}
+
+
+def _timed(sides: dict[str, Any], seconds: Callable[[Any, int], float], calls: int) -> dict[str, float]:
+    """The median seconds a call of each side."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(ROUNDS + 1):
+        for name in random.sample(list(sides), len(sides)):
+            found[name].append(seconds(sides[name], calls))
+    return {name: statistics.median(values[1:]) for name, values in found.items()}  # the first round warms up
+
+
+def _until_enqueued(call: Call, calls: int) -> float:
+    _wait()
+    started = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - started) / calls
+
+
+def _until_done(call: Call, calls: int) -> float:
+    _wait()
+    started = time.perf_counter()
+    for _ in range(calls):
+        call()
+    _wait()
+    return (time.perf_counter() - started) / calls
+
+
+def _captured(call: Call, calls: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    return graph
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, calls: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    graph.replay()
+    end.record()
+    _wait()
+    return begin.elapsed_time(end) / 1e3 / calls
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,44 @@
+"""Where kernels of the CPU target run: the processor they were measured on, with as many threads."""
+
+import ctypes
+from typing import NoReturn
+
+from . import processor
+from .held import Held, Kernel, Unusable
+from .loaded import address, opened
+from .op import Place
+
+
+def unsupported(held: Held) -> str:
+    """Why none of these kernels may run on this machine, or nothing."""
+    here = processor.name()
+    if held.device != here:
+        return f"measured on {held.device}, not on {here}"
+    if missing := set(held.instructions) - processor.instructions():
+        return f"built for a processor with {' '.join(sorted(missing))}"
+    return ""
+
+
+def place(held: Held) -> Place:
+    """The processor, with as many threads as were measured."""
+    return Place(devices=1, threads=held.threads, alignment=held.alignment)
+
+
+def code(held: Held, kernel: Kernel) -> tuple[int, int]:
+    """(address of the kernel's function, bytes of workspace). Raises Unusable."""
+    try:
+        library = opened(held.folder, kernel.code)
+        function = getattr(library, held.entry)
+    except (OSError, AttributeError) as error:
+        _cannot(held, kernel, error)
+    workspace = 0
+    if hasattr(library, held.sizer):
+        sizer = getattr(library, held.sizer)
+        sizer.restype = ctypes.c_size_t
+        workspace = sizer(kernel.m, kernel.n, kernel.k)
+    return address(function), workspace
+
+
+def _cannot(held: Held, kernel: Kernel, error: Exception) -> NoReturn:
+    path = held.folder / kernel.code.path
+    raise Unusable(f"{path} cannot be loaded: {error}", "Export again on this machine") from error

@@ -1,0 +1,129 @@
+"""What an exported folder holds, as its `manifest.json` says: as much of it as is needed to run the kernels.
+
+The whole of the manifest is `cudal2.runtime.manifest`; its JSON schema lies beside it in the folder.
+"""
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+VERSION = 3
+FILE = "manifest.json"
+
+
+class Unusable(Exception):
+    """A folder's kernels cannot be used; `remedy` says what to do. One line."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}. {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+class File(NamedTuple):
+    """A file of the folder; `sha256` is its digest in hex."""
+
+    path: str
+    sha256: str
+
+
+class Kernel(NamedTuple):
+    """A kernel: its problem, its code and, for a GPU, how it is launched."""
+
+    m: int
+    n: int
+    k: int
+    layout: str
+    accumulate: str
+    code: File
+    recipe: File | None
+
+
+class Held(NamedTuple):
+    """`device` and `threads` are where the kernels were measured; `alignment` and `semaphores` are bytes. A processor's
+    kernel defines the function `entry` and, where it wants scratch memory, `sizer`."""
+
+    folder: Path
+    on_gpu: bool
+    device: str
+    threads: int
+    instructions: tuple[str, ...]
+    alignment: int
+    semaphores: int
+    entry: str
+    sizer: str
+    launcher: File | None
+    op: File | None
+    kernels: tuple[Kernel, ...]
+
+
+def read(folder: Path, every: bool = False) -> Held:
+    """What is in `folder`: the kernels that were surely faster, or every one.
+
+    Raises Unusable, and ValueError where there is no export.
+    """
+    found = decoded(folder)
+    try:
+        where, contract = found["environment"], found["contract"]
+        return Held(
+            folder=folder,
+            on_gpu=found["target"] != "cpu",
+            device=where["device"],
+            threads=where["threads"],
+            instructions=tuple(found["instructions"]),
+            alignment=contract["alignment"],
+            semaphores=contract["semaphores"],
+            entry=contract["entry"],
+            sizer=contract["sizer"],
+            launcher=_file(found.get("launcher")),
+            op=_file(found.get("op")),
+            kernels=tuple(_kernel(one) for one in found["kernels"] if every or one["dispatch"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise Unusable(f"{folder / FILE} is damaged: {error!r}", "Export again") from error
+
+
+def decoded(folder: Path) -> dict[str, Any]:
+    """The manifest as plain JSON, of this version and with no path that leads out of the folder.
+
+    Raises Unusable where it is otherwise, and ValueError where there is none.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise ValueError(f"{folder} holds no exported kernels; write them with `cudal2 export`")
+    try:
+        found = json.loads(path.read_bytes())
+        version = found["version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unusable(f"{path} cannot be read: {error}", "Export again") from error
+    if version != VERSION:
+        raise Unusable(f"{path} has format {version}, not {VERSION}", "Export again")
+    for name in _names(found):
+        if not _within(name):
+            remedy = "`cudal2 export` writes no such path: find out who did, and export again"
+            raise Unusable(f"{path} names {name!r}, which is not inside its folder", remedy)
+    return found
+
+
+def _file(found: Any) -> File | None:
+    return None if found is None else File(found["path"], found["sha256"])
+
+
+def _kernel(found: Any) -> Kernel:
+    p, code = found["problem"], _file(found["code"])
+    assert code is not None
+    return Kernel(p["m"], p["n"], p["k"], p["layout"], p["accumulate"], code, _file(found.get("recipe")))
+
+
+def _names(found: Any) -> list[str]:
+    """Every path in it: whatever stands under these names, wherever."""
+    if isinstance(found, list):
+        return [name for one in found for name in _names(one)]
+    if not isinstance(found, dict):
+        return []
+    here = [found[key] for key in ("path", "source", "edit") if isinstance(found.get(key), str)]
+    return here + [name for one in found.values() for name in _names(one)]
+
+
+def _within(name: str) -> bool:
+    """Whether a path relative to the folder stays in it. A link there may lead elsewhere: its owner made it."""
+    return "\0" not in name and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts

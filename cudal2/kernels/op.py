@@ -1,0 +1,153 @@
+"""The library behind torch.ops.cudal2 in this process, and the tables that its calls look kernels up in.
+
+The library is loaded once in a process, whatever folders are: torch knows an operator once. What a call does is in the
+folder's `src/op.cpp`, `product.h` and `table.h`.
+"""
+
+import ctypes
+import hashlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from ctypes import c_int, c_int32, c_int64, c_uint64, c_void_p
+from pathlib import Path
+
+import torch
+
+from .held import File, Unusable
+from .loaded import opened
+
+VERSION = 1
+SONAME = f"libcudal2_torch.so.{VERSION}"
+OUTCOMES = (
+    "kernel",
+    "not float16",
+    "not on the device measured",
+    "not on one device",
+    "not a matrix times a matrix",
+    "not contiguous",
+    "no faster kernel for this shape",
+    "a bias is wanted",
+    "not a bias for each column",
+    "no memory",
+    "not aligned",
+    "not measured with as many threads",
+    "the kernel refused",
+    "the kernel cannot be launched",
+    "torch has more to do than multiply",
+)
+_LOCK = threading.Lock()
+
+
+class Place(ctypes.Structure):
+    """Where a folder's kernels run, as `table.h` has it."""
+
+    _fields_ = [
+        *(("id", c_int64), ("launched", c_int32), ("device_type", c_int32), ("devices", c_uint64)),
+        *(("threads", c_int32), ("alignment", c_int32), ("semaphores", c_int64)),
+        *((name, c_void_p) for name in ("stream", "needs", "launch", "capturing", "workspace", "message")),
+    ]
+
+
+class Table:
+    """The kernels of one folder as torch.ops.cudal2 knows them; `id` is what its calls name it by."""
+
+    def __init__(self, library: ctypes.CDLL, place: Place, name: bytes) -> None:
+        """`name` decides the id, so that it is the same in every process that loads the same first."""
+        self._library, self.id = library, int.from_bytes(hashlib.sha256(name).digest()[:7], "little") or 1
+        with _LOCK:
+            while library.cudal2_op_known(self.id):
+                self.id += 1
+            place.id = self.id
+            self._table = c_void_p(library.cudal2_op_open(ctypes.byref(place)))
+            library.cudal2_op_publish(self._table)
+
+    def add(self, m: int, n: int, k: int, layout: str, code: int, workspace: int) -> None:
+        """A kernel: the address of its handle or function, and its bytes of workspace, -1 where the launcher knows.
+
+        All are added before the first call.
+        """
+        self._library.cudal2_op_add(self._table, m, n, k, layout == "tn", code, workspace)
+
+    def make_standard(self) -> None:
+        """Serve the calls of torch.ops.cudal2 that name no library."""
+        self._library.cudal2_op_standard(self._table)
+
+    def outcomes(self) -> Counter[str]:
+        """How many calls were served by a kernel, or for which reason they were not."""
+        counts = (c_int64 * len(OUTCOMES))()
+        self._library.cudal2_op_outcomes(self._table, counts)
+        return Counter({name: count for name, count in zip(OUTCOMES, counts, strict=True) if count})
+
+
+def library(folder: Path, file: File) -> ctypes.CDLL:
+    """The library, this folder's where no other's is in the process yet. Raises Unusable."""
+    with _LOCK:
+        try:
+            found = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD)
+        except OSError:
+            found = _first(folder, file)
+        for name, restype, *arguments in (
+            ("cudal2_op_open", c_void_p, c_void_p),
+            ("cudal2_op_add", None, c_void_p, c_int, c_int, c_int, c_int, c_void_p, c_int64),
+            ("cudal2_op_publish", None, c_void_p),
+            ("cudal2_op_standard", None, c_void_p),
+            ("cudal2_op_known", c_int, c_int64),
+            ("cudal2_op_outcomes", None, c_void_p, c_void_p),
+        ):
+            function = getattr(found, name)
+            function.restype, function.argtypes = restype, arguments
+    return found
+
+
+def _first(folder: Path, file: File) -> ctypes.CDLL:
+    while _STAND_INS:
+        _STAND_INS.pop()._destroy()
+    if _defined():  # a second definition would end the process
+        raise Unusable("torch.ops.cudal2 is defined by something else in this process", "Load one of them only")
+    try:
+        found = opened(folder, file)
+    except OSError as error:
+        remedy = "It needs torch 2.11 or later, and a libc and a libstdc++ no older than where it was exported"
+        raise Unusable(f"{folder / file.path} cannot be loaded: {error}", remedy) from error
+    # What torch knows of a result without computing it: all that torch's own function would tell.
+    for name, (_, function) in _TORCHS.items():
+        torch.library.register_fake(f"cudal2::{name}")(function)
+    return found
+
+
+def stand_in() -> None:
+    """Operators of the same names that are torch's own, for a process in which the library cannot be."""
+    with _LOCK:
+        if _defined():
+            return
+        _STAND_INS.append(torch.library.Library("cudal2", "FRAGMENT"))
+        for name, (schema, function) in _TORCHS.items():
+            _STAND_INS[-1].define(name + schema)
+            _STAND_INS[-1].impl(name, function, "CompositeImplicitAutograd")
+
+
+def _defined() -> bool:
+    return hasattr(torch.ops.cudal2, "linear")
+
+
+def _linear(input, weight, bias=None, library=0):
+    return torch.nn.functional.linear(input, weight, bias)
+
+
+def _matmul(input, other, library=0):
+    return torch.matmul(input, other)
+
+
+def _product(a, b, bias, transposed, library=0):
+    return torch.nn.functional.linear(a, b, bias) if transposed else torch.matmul(a, b)
+
+
+_STAND_INS: list[torch.library.Library] = []
+_TORCHS: dict[str, tuple[str, Callable]] = {
+    "linear": ("(Tensor input, Tensor weight, Tensor? bias=None, int library=0) -> Tensor", _linear),
+    "matmul": ("(Tensor input, Tensor other, int library=0) -> Tensor", _matmul),
+    "product": ("(Tensor a, Tensor b, Tensor? bias, bool transposed, int library=0) -> Tensor", _product),
+}
+"""The operators that anyone may call, as `op.cpp` defines them, and what each means to torch."""

@@ -1,0 +1,154 @@
+// A product by a kernel of a table, or the reason why none can give it. All of a call's hot path is here.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "table.h"
+
+// A tensor that is given up at the end. As torch hands tensors over: a class with a count of its own costs more than all
+// that is asked of it here.
+struct GiveUp {
+    void operator()(AtenTensorHandle tensor) const { aoti_torch_delete_tensor_object(tensor); }
+};
+using Owned = std::unique_ptr<AtenTensorOpaque, GiveUp>;
+
+struct Operand {
+    AtenTensorHandle handle;
+    int64_t dim, numel, *sizes, *strides;
+    const char* data;
+    int32_t dtype, type, index;
+
+    explicit Operand(AtenTensorHandle handle) : handle(handle) {
+        const void* address = nullptr;
+        const bool known = !aoti_torch_get_dim(handle, &dim) && !aoti_torch_get_numel(handle, &numel) &&
+            !aoti_torch_get_sizes(handle, &sizes) && !aoti_torch_get_strides(handle, &strides) &&
+            !aoti_torch_get_dtype(handle, &dtype) && !aoti_torch_get_device_type(handle, &type) &&
+            !aoti_torch_get_device_index(handle, &index) && !torch_get_const_data_ptr(handle, &address);
+        STD_TORCH_CHECK(known, "cudal2: torch does not tell of a tensor");
+        data = (const char*)address;
+    }
+
+    // Whether its storage holds all of it: it may have been taken away, as from a sharded parameter between two uses.
+    bool in_memory(int64_t span) const {
+        int64_t bytes = 0, offset = 0;
+        return data && !aoti_torch_get_storage_size(handle, &bytes) &&
+            !aoti_torch_get_storage_offset(handle, &offset) && (offset + span) * 2 <= bytes;
+    }
+};
+
+inline void* address(const Owned& tensor) {
+    void* found = nullptr;
+    STD_TORCH_CHECK(!torch_get_mutable_data_ptr(tensor.get(), &found), "cudal2: torch does not tell where a tensor lies");
+    return found;
+}
+
+inline Owned empty(const int64_t* sizes, int64_t dim, int32_t dtype, int32_t type, int32_t index) {
+    std::array<int64_t, 16> strides;
+    for (int64_t i = dim, step = 1; i-- > 0; step *= sizes[i]) strides[i] = step;
+    AtenTensorHandle made = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides.data(), dtype, type, index, &made));
+    return Owned(made);
+}
+
+// At least so many bytes for a captured call, from the graph's memory, zero at the head.
+inline Owned own_workspace(const Table& table, int64_t bytes, const Operand& a) {
+    static const int32_t uint8 = aoti_torch_dtype_uint8();
+    const int64_t size = std::max(bytes, table.place.semaphores);
+    Owned made = empty(&size, 1, uint8, a.type, a.index);
+    AtenTensorHandle head = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_aten_narrow(made.get(), 0, 0, table.place.semaphores, &head));
+    const Owned owned(head);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(head));
+    return made;
+}
+
+inline Outcome launch(Table& table, const Kernel& kernel, const Operand& a, const Operand& b, void* c) {
+    const Place& place = table.place;
+    std::optional<torch::stable::accelerator::DeviceGuard> there;
+    int32_t current = a.index;
+    if (a.index >= 0 && !aoti_torch_get_current_device_index(&current) && current != a.index) there.emplace(a.index);
+    void* stream = nullptr;
+    if (place.stream(a.index, &stream)) return NOT_LAUNCHED;  // torch will say why
+    int64_t bytes = kernel.workspace.load(std::memory_order_relaxed);
+    if (bytes < 0) {
+        size_t found = 0;
+        if (place.needs(kernel.code, a.data, &found)) return not_launched(table);
+        kernel.workspace = bytes = found;
+    }
+    if (!bytes) return place.launch(kernel.code, a.data, b.data, c, nullptr, stream) ? not_launched(table) : SERVED;
+
+    const int capturing = place.capturing(stream);
+    if (capturing < 0) return not_launched(table);
+    if (capturing) {
+        // It may be replayed on any stream at any time.
+        const Owned own = own_workspace(table, bytes, a);
+        return place.launch(kernel.code, a.data, b.data, c, address(own), stream) ? not_launched(table) : SERVED;
+    }
+    const std::lock_guard<std::mutex> turn(table.turns);
+    Workspace& shared = table.workspaces[{a.index, stream}];
+    // A smaller one stays, for what is still to run on it; doubled, all of them together take little more than the last.
+    if (shared.bytes < bytes) shared = {nullptr, std::max(bytes, 2 * shared.bytes), false};
+    if (!shared.clean && place.workspace(a.data, shared.bytes, stream, &shared.memory)) return not_launched(table);
+    shared.clean = !place.launch(kernel.code, a.data, b.data, c, shared.memory, stream);
+    return shared.clean ? SERVED : not_launched(table);  // what it did enqueue may leave semaphores behind
+}
+
+inline Outcome run_here(const Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
+    uint32_t threads = 0;
+    if (torch_get_num_threads(&threads) || (table.place.threads && (int)threads != table.place.threads)) return OTHER_THREADS;
+    static thread_local Owned scratch;  // two threads may call a kernel at once
+    static thread_local int64_t bytes = 0;
+    static const int32_t uint8 = aoti_torch_dtype_uint8();
+    const int64_t wanted = std::max<int64_t>(kernel.workspace, 1);
+    if (bytes < wanted) scratch = empty(&wanted, 1, uint8, a.type, a.index), bytes = wanted;
+    using Hgemm = int(CONTRACT_PARAMETERS);
+    const int code = ((Hgemm*)kernel.code)(a.data, b.data, c, p.m, p.n, p.k, address(scratch));
+    return code ? REFUSED : SERVED;
+}
+
+// Why no kernel may add a bias of this kind behind its product, or SERVED.
+inline Outcome check_bias(const Table& table, AtenTensorHandle tensor, const Operand& a, int64_t n) {
+    if (table.place.launched) return A_BIAS;  // torch adds it within its own kernel: ours would be one more pass over C
+    const Operand bias(tensor);
+    if (bias.dtype != a.dtype) return NOT_HALF;
+    if (bias.type != a.type || bias.index != a.index) return SEVERAL_DEVICES;
+    if (bias.dim != 1 || bias.sizes[0] != n) return BAD_BIAS;
+    return bias.in_memory((n - 1) * bias.strides[0] + 1) ? SERVED : NO_MEMORY;
+}
+
+// A times B, or A times B transposed, into `out`: without the bias, which a caller adds. What it does not serve, it does
+// not touch.
+inline Outcome product(
+    Table& table, AtenTensorHandle left, AtenTensorHandle right, AtenTensorHandle bias, bool transposed, Owned& out) {
+    static const int32_t half = aoti_torch_dtype_float16();
+    const Place& place = table.place;
+    const Operand a(left), b(right);
+    if (a.dtype != half || b.dtype != half) return NOT_HALF;
+    if (a.type != place.device_type || !(place.devices >> (a.index < 0 ? 0 : a.index) & 1)) return OTHER_DEVICE;
+    if (b.type != a.type || b.index != a.index) return SEVERAL_DEVICES;
+    if (b.dim != 2 || a.dim < 2 || a.dim > 16 || a.sizes[a.dim - 1] != b.sizes[transposed]) return NO_MATRICES;
+    const int64_t k = a.sizes[a.dim - 1], n = b.sizes[!transposed];
+    const int64_t down = b.strides[transposed], across = b.strides[!transposed];
+    const bool tn = down == 1 && across == k;
+    bool dense = false;
+    if ((!tn && !(down == n && across == 1)) || aoti_torch_is_contiguous(left, &dense) || !dense)
+        return NOT_CONTIGUOUS;
+    const Problem problem = {k ? a.numel / k : 0, n, k, tn};
+    const auto found = table.kernels.find(problem);
+    if (found == table.kernels.end()) return NO_KERNEL;
+    if (bias) {
+        const Outcome wrong = check_bias(table, bias, a, n);
+        if (wrong) return wrong;
+    }
+    if (!a.in_memory(a.numel) || !b.in_memory(b.numel)) return NO_MEMORY;
+    if ((uintptr_t)a.data % place.alignment || (uintptr_t)b.data % place.alignment) return NOT_ALIGNED;
+
+    std::array<int64_t, 16> sizes;
+    std::copy(a.sizes, a.sizes + a.dim, sizes.begin());
+    sizes[a.dim - 1] = n;
+    Owned c = empty(sizes.data(), a.dim, half, a.type, a.index);
+    const Outcome outcome = place.launched ? launch(table, found->second, a, b, address(c))
+                                           : run_here(table, found->second, problem, a, b, address(c));
+    if (outcome == SERVED) out = std::move(c);
+    return outcome;
+}

@@ -1,0 +1,94 @@
+// What the ops look kernels up in: the kernels of one exported folder by their problem, and how they are called.
+//
+// Python fills a table when a folder is loaded (cudal2/kernels/op.py) and never changes it then. It stays for ever: a call
+// may be under way in any thread.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+// Where a folder's kernels run. Mirrored field by field in op.py.
+struct Place {
+    int64_t id;
+    int32_t launched;     // kernels are handles of libcudal2.so; else functions of the processor
+    int32_t device_type;  // as torch numbers them
+    uint64_t devices;     // a bit for each index; a processor is 0
+    int32_t threads;      // the processor's: what was measured, 0 for any
+    int32_t alignment;    // bytes
+    int64_t semaphores;   // bytes of workspace that are zero between calls
+    int (*stream)(int32_t device, void** stream);
+    int (*needs)(void* kernel, const void* a, size_t* workspace);
+    int (*launch)(void* kernel, const void* a, const void* b, void* c, void* workspace, void* stream);
+    int (*capturing)(void* stream);
+    int (*workspace)(const void* a, size_t bytes, void* stream, void** workspace);
+    const char* (*message)();  // what went wrong in this thread's last call
+};
+
+// What became of a call. The texts stand in op.py, in this order.
+enum Outcome {
+    SERVED, NOT_HALF, OTHER_DEVICE, SEVERAL_DEVICES, NO_MATRICES, NOT_CONTIGUOUS, NO_KERNEL, A_BIAS, BAD_BIAS, NO_MEMORY,
+    NOT_ALIGNED, OTHER_THREADS, REFUSED, NOT_LAUNCHED, TORCHS_BUSINESS, OUTCOMES
+};
+
+struct Problem {
+    int64_t m, n, k;
+    bool tn;
+    bool operator==(const Problem& other) const {
+        return m == other.m && n == other.n && k == other.k && tn == other.tn;
+    }
+};
+struct Hash {
+    size_t operator()(const Problem& p) const {
+        uint64_t mixed = 0;
+        for (const uint64_t one : {(uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k, (uint64_t)p.tn})
+            mixed = (mixed ^ one) * 0x9e3779b97f4a7c15u, mixed ^= mixed >> 32;
+        return mixed;
+    }
+};
+
+struct Kernel {
+    void* code;  // a handle, or a function
+    mutable std::atomic<int64_t> workspace;  // bytes; -1: not asked for yet
+    Kernel(void* code, int64_t workspace) : code(code), workspace(workspace) {}
+};
+
+// Not of torch's allocator: what torch.compile runs before it captures a graph may leave none of its memory in use.
+struct Workspace {
+    void* memory = nullptr;
+    int64_t bytes = 0;
+    bool clean = false;  // its semaphores are zero
+};
+
+struct Table {
+    const Place place;
+    std::unordered_map<Problem, Kernel, Hash> kernels;
+    std::array<std::atomic<int64_t>, OUTCOMES> outcomes = {};
+    std::mutex turns;  // the launches of two threads on one stream must not mix: they share its workspace
+    std::map<std::pair<int32_t, void*>, Workspace> workspaces;  // by device and stream
+    Table* next = nullptr;
+    std::atomic<bool> told{false};
+    explicit Table(const Place& place) : place(place) {}
+};
+
+// That a launch failed; in words the first time only, for it will be so at every call.
+inline Outcome not_launched(Table& table) {
+    if (!table.told.exchange(true)) {
+        const std::string text = std::string("cudal2: a kernel cannot be launched, torch serves its calls: ") + table.place.message();
+        aoti_torch_warn(__func__, __FILE__, __LINE__, text.c_str());
+    }
+    return NOT_LAUNCHED;
+}
+
+inline std::atomic<Table*> newest{nullptr};    // a list of all
+inline std::atomic<Table*> standard{nullptr};  // what id 0 means
+
+inline Table* find_table(int64_t id) {
+    if (!id) return standard.load(std::memory_order_acquire);
+    Table* table = newest.load(std::memory_order_acquire);
+    while (table && table->place.id != id) table = table->next;
+    return table;
+}

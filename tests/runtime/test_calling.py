@@ -1,0 +1,56 @@
+import json
+
+import pytest
+from exported import NN, TN, write
+from specimens import HERE
+
+from cudal2 import calling
+from cudal2.cli import main
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault
+from cudal2.runtime import load
+from cudal2.runtime.manifest import read
+
+SLOW, TALL = Problem(16, 16, 16), Problem(32, 16, 16, "nn")
+
+
+def test_every_kernel_of_a_folder_is_called_beside_torch(tmp_path, capsys, monkeypatch):
+    """Also one that is not dispatched."""
+    monkeypatch.setattr(calling, "ROUNDS", 2)
+    monkeypatch.setattr(calling, "CALLS", 2)
+    folder = write(tmp_path / "export", {TALL: (NN, 1.5), SLOW: (TN, 0.5)})
+    assert main(["bench", "call", str(folder), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["problem"] for row in rows] == [SLOW.name, TALL.name]
+    for row in rows:
+        assert row["served"] and all(row[name] > 0 for name in ("call_us", "call_torch_us", "call_op_us"))
+    assert main(["bench", "call", str(folder), "--count", "1"]) == 0
+    assert "× torch's time" in capsys.readouterr().out
+
+
+def test_another_machine_is_a_fault(tmp_path):
+    with pytest.raises(HarnessFault, match="not on"):
+        calling.run(write(tmp_path / "export", {SLOW: (TN, 1.5)}, environment=HERE))
+
+
+def test_what_is_measured_decides_what_is_dispatched(tmp_path):
+    """Of what is surely faster; a kernel that was not measured stays as it is."""
+    problems = [Problem(8, 8, 8 * k) for k in range(1, 7)]
+    folder = write(tmp_path / "export", dict.fromkeys(problems, (TN, 1.5)) | {problems[4]: (TN, 0.9)})
+    ratios = [(1.0, 1.0), (0.5, 1.02), (1.02, 0.5), (0.5, None), (0.5, 0.5), (2.0, 2.0)]
+    rows = [
+        {
+            "problem": problem.name,
+            "served": problem != problems[5],
+            "call_us": 10 * call,
+            "call_torch_us": 10.0,
+            "host_us": 9.0,
+            "host_torch_us": 1.0,
+        }
+        | ({} if graph is None else {"graph_us": 10 * graph, "graph_torch_us": 10.0})
+        for problem, (call, graph) in zip(problems, ratios)
+    ]
+    assert calling.settle(folder, rows) == 3 == len(load(folder))
+    assert [one.dispatch for one in read(folder).kernels] == [True, False, False, True, False, True]
+    assert not list(folder.glob(".settle*"))
+    assert "more than 1% slower on 2 of 5" in calling.summary(rows)

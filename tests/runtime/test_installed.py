@@ -1,0 +1,197 @@
+"""The package in an exported folder: without this repository, and with whatever may have become of the folder."""
+
+import ast
+import base64
+import csv
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+import zipfile
+
+import pytest
+import torch
+from callings import K, M, N, half
+from exported import TN, wheel, write
+
+from cudal2.problem import Problem
+from cudal2.runtime.op.build import LIBRARY, PACKAGE
+
+NUMBERS = itertools.count()
+CALL = """
+import sys, warnings
+class Alone:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cudal2", "msgspec", "numpy", "cupy"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Alone())
+sys.path.insert(0, sys.argv[1])
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import torch
+    before = len(told)
+    import cudal2_kernels
+x, w = torch.randn(24, 32).half(), torch.randn(40, 32).half()
+found = cudal2_kernels.linear(x, w)
+assert torch.allclose(found, torch.nn.functional.linear(x, w), rtol=2e-3, atol=2e-2)
+model = torch.nn.Sequential(torch.nn.Linear(32, 40)).half().requires_grad_(False)
+cudal2_kernels.patch(model)
+model(x)
+calls = dict(cudal2_kernels.library.calls) if cudal2_kernels.library else {}
+assert torch.allclose(torch.ops.cudal2.linear(x, w), found, rtol=2e-3, atol=2e-2)
+if sys.argv[2:]:
+    after = cudal2_kernels.Library(cudal2_kernels.Path(sys.argv[2]))
+    assert torch.allclose(torch.ops.cudal2.linear(x, w), after.linear(x, w)) and after.calls == {"kernel": 2}
+print({"calls": calls, "told": [str(one.message) for one in told[before:]]})
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("run") / "export", {Problem(M, N, K): (TN, 1.5)})
+
+
+def imported(folder):
+    """The folder's package, imported anew, and what it warned of."""
+    name = f"{PACKAGE}_{next(NUMBERS)}"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / PACKAGE / "__init__.py", submodule_search_locations=[str(folder / PACKAGE)]
+    )
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    with pytest.warns() as told:
+        spec.loader.exec_module(module)
+        warnings.warn("the last", stacklevel=1)
+    return module, [str(one.message) for one in told][:-1]
+
+
+def changed(folder, place, **fields):
+    copy = shutil.copytree(folder, place)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | fields))
+    return copy
+
+
+def test_the_package_serves_as_the_library_does(folder):
+    module, told = imported(folder)
+    x, w = half(M, K), half(N, K)
+    assert told == [] and torch.allclose(module.linear(x, w), x @ w.t(), rtol=2e-3, atol=2e-2)
+    module.matmul(x, w.t())
+    model = torch.nn.Sequential(torch.nn.Linear(K, N)).half().requires_grad_(False)
+    assert module.patch(model) == ["0"]
+    model(x)
+    assert module.library.calls == {"kernel": 3}
+    module.unpatch(model)
+    assert type(model[0]) is torch.nn.Linear
+
+
+def cut(folder, name):
+    (folder / name).write_bytes((folder / name).read_bytes()[:-7])
+
+
+def no_manifest(folder):
+    (folder / "manifest.json").unlink()
+
+
+def older(folder):
+    (folder / "manifest.json").write_text('{"version": 2}')
+
+
+def no_field(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"environment": None}))
+
+
+def no_operator(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"op": None}))
+
+
+DAMAGES = {
+    "manifest cut": lambda folder: cut(folder, "manifest.json"),
+    "kernel cut": lambda folder: cut(folder, next(folder.glob("libraries/*")).relative_to(folder)),
+    "kernel gone": lambda folder: next(folder.glob("libraries/*")).unlink(),
+    "no manifest": no_manifest,
+    "older manifest": older,
+    "manifest without a field": no_field,
+    "no operator": no_operator,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_one_clear_line_and_torch_serves(folder, tmp_path, damage):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    damage(copy)
+    module, (told,) = imported(copy)
+    assert "\n" not in told and str(copy) in told and told.endswith("torch serves every call")
+    x, w = half(M, K), half(N, K)
+    assert torch.equal(module.linear(x, w), torch.nn.functional.linear(x, w))
+    assert torch.equal(module.matmul(x, w.t()), torch.matmul(x, w.t()))
+    assert module.library is None and module.patch(torch.nn.Sequential(torch.nn.Linear(K, N).half())) == []
+
+
+def test_another_device_is_one_clear_line_and_torch_serves(folder, tmp_path):
+    where = json.loads((folder / "manifest.json").read_text())["environment"]
+    module, (told,) = imported(changed(folder, tmp_path / "x", environment=where | {"device": "another"}))
+    assert "measured on another" in told and "\n" not in told
+    x, w = half(M, K), half(N, K)
+    assert torch.equal(module.linear(x, w), torch.nn.functional.linear(x, w))
+
+
+def test_the_wheel_holds_the_folder_and_records_it(folder, tmp_path):
+    with zipfile.ZipFile(wheel(folder, tmp_path)) as archive:
+        names = archive.namelist()
+        (record,) = (name for name in names if name.endswith("RECORD"))
+        rows = list(csv.reader(archive.read(record).decode().splitlines()))
+        assert [row[0] for row in rows] == names
+        for name, digest, size in rows[:-1]:
+            data = archive.read(name)
+            found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            assert (digest, int(size)) == (f"sha256={found}", len(data))
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                inside = str(path.relative_to(folder))
+                where = inside if inside.startswith(PACKAGE) else f"{PACKAGE}/export/{inside}"
+                assert archive.read(where) == path.read_bytes()
+
+
+def test_the_package_imports_nothing_but_itself_torch_and_pythons_own(folder):
+    allowed = sys.stdlib_module_names | {"torch"}
+    for path in (folder / PACKAGE).glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names.append(node.module or "")
+            assert {name.split(".")[0] for name in names} <= allowed, path.name
+
+
+def alone(*arguments):
+    """What a process says that has torch, but neither this repository nor a compiler."""
+    environment = {"PATH": "", "OMP_NUM_THREADS": str(torch.get_num_threads()), "HOME": os.environ["HOME"]}
+    command = [sys.executable, "-P", "-c", CALL, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return eval(done.stdout)
+
+
+@pytest.mark.slow
+def test_pip_installs_the_folder_and_needs_torch_alone(folder, tmp_path):
+    """From a folder that is only read, without the network; then with what may become of it."""
+    copy, out = shutil.copytree(folder, tmp_path / "only-read"), tmp_path / "installed"
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "-q", "--target", str(out), str(copy)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert alone(out) == {"calls": {"kernel": 2}, "told": []}
+    assert alone(copy) == {"calls": {"kernel": 2}, "told": []}, "the folder as it is"
+    held = out / PACKAGE / "export"
+    for name in (LIBRARY, "manifest.json"):
+        whole = (held / name).read_bytes()
+        (held / name).write_bytes(whole[:-9])
+        found = alone(out, copy)  # which can be loaded after it
+        assert found["calls"] == {} and len(found["told"]) == 1 and name in found["told"][0]
+        (held / name).write_bytes(whole)
