@@ -1,10 +1,12 @@
 """Games over many kernels: which search finds how much, with as many measurements each.
 
-    python experiments/sass/games.py make games     # no GPU: sources of all mma.sync families
+    python experiments/sass/games.py make games     # no GPU: sources of families, and what a policy writes
+    python experiments/sass/triton_matmul.py 1024_1024_1024 --tile 64_128_32 --warps 2 -o games/triton-1024_1024_1024
     python experiments/sass/games.py play games judge=gpu search.measurements=500 --seconds 540 -o games.json
 
-`make` writes one source for each family and problem, with the knobs known to be fast nearest to it where there are any.
-`play` compares the searches on each, until the seconds are over; the same command goes on.
+`make` writes one source for each family and problem, with the knobs known to be fast nearest to it where there are any,
+and two of the first samples of the policy that ships whose products are mma.sync's. `play` compares the searches on
+each, and on somebody else's cubin in a folder NAME-M_N_K, until the seconds are over; the same command goes on.
 """
 
 import argparse
@@ -15,16 +17,23 @@ from pathlib import Path
 import msgspec
 
 from cudal2 import corpus
-from cudal2.config import SassConfig, load
+from cudal2.config import PolicyConfig, PromptConfig, SassConfig, load
+from cudal2.policy import model as policy
+from cudal2.policy import prompts, writer
 from cudal2.polish import finish, run, subject
 from cudal2.problem import parse
 from cudal2.sass import searches
 from cudal2.search import known, settings
 from cudal2.target import find
+from cudal2.worker.cuda import foreign
 
 TARGET = "sm_90a"
-FAMILIES = ("multistage", "skinny", "small", "splitk", "streamk", "wmma")
+FAMILIES = ("multistage", "skinny", "small", "splitk", "streamk", "wmma", "cute", "warp_specialised")
+"""All whose products are mma.sync's, and one of wgmma."""
 SIZES = ("512_512_512", "1024_1024_1024", "4096_4096_4096")
+WRITTEN, SAMPLES = ("512_128_512", "1024_128_256"), 16
+"""Problems that the policy writes for, of those that results are reported on, so that no training has seen them; and
+how many samples it is given to use mma.sync."""
 
 
 def source(family: str, size: str) -> tuple[str, str]:
@@ -50,13 +59,27 @@ def make(folder: Path, sizes: list[str]) -> None:
                 continue
             (folder / f"{family}-{size}.cu").write_text(text)
             print(f"{family} {size}: {knobs}")
+    for size in WRITTEN:
+        (folder / f"policy-{size}.cu").write_text(written(size))
+        print(f"policy {size}")
+
+
+def written(size: str) -> str:
+    """The first of SAMPLES of the policy that ships whose products are mma.sync's; ValueError where none is."""
+    config, target = PolicyConfig(path=policy.locate("", TARGET), max_new_tokens=576, temperature=0.5), find(TARGET)
+    asked = [prompts.render(PromptConfig(), False, parse(size, "tn", "f32"), target)] * SAMPLES
+    for text in writer.write(*policy.load(config), asked, config, target, seed=0):
+        if "mma.sync" in text:
+            return text
+    raise ValueError(f"the policy uses no mma.sync for {size}")
 
 
 def play(
     folder: Path, overrides: list[str], methods: tuple[str, ...], seconds: float, share: tuple[int, int], out: Path
 ) -> None:
     started, rows = time.monotonic(), []
-    paths = sorted(folder.glob("*.cu"), key=lambda path: path.stem.rpartition("-")[::-1])
+    those = [*folder.glob("*.cu"), *(path.parent for path in folder.glob(f"*/{foreign.LAUNCH}"))]
+    paths = sorted(those, key=lambda path: path.stem.rpartition("-")[::-1])
     for path in paths[share[0] :: share[1]]:
         if time.monotonic() - started > seconds:
             print(f"{seconds:.0f} s are over; the same command goes on")
