@@ -117,16 +117,16 @@ def first(shapes: Sequence[Sequence[Sequence[float]]]) -> Estimate:
 
 def estimate(values: Sequence[float]) -> Estimate:
     """The mean of values, one a shape, with its interval."""
-    means = (_weights(len(values)) @ np.array(values)).tolist()
+    means = (_draws(len(values)) @ np.array(values) / len(values)).tolist()
     return Estimate(mean(values), quantile(means, 0.025), quantile(means, 0.975))
 
 
 @cache
-def _weights(count: int) -> np.ndarray:
-    """The share that each of so many values has in each draw: as many draws as rows, always the same."""
+def _draws(count: int) -> np.ndarray:
+    """How often each of so many values is drawn, a row for each of DRAWS; always the same."""
     rng = random.Random(0)
     drawn = (rng.choices(range(count), k=count) for _ in range(DRAWS))
-    return np.array([np.bincount(places, minlength=count) for places in drawn]) / count
+    return np.array([np.bincount(places, minlength=count) for places in drawn], dtype=float)
 
 
 def table(searches: Searches, curves: Mapping[str, Sequence[Estimate]]) -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 60
+"""Seconds after which a page that says nothing is given up."""
 _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
 
 
@@ -35,10 +37,11 @@ class Page:
     def open(self, path: Path) -> None:
         """Open the file and wait until the page has drawn its figures, or said that it cannot."""
         self._ask("Page.navigate", url=path.resolve().as_uri())
-        drawn = (
-            "document.documentElement?.dataset.drawn === '' || !!document.querySelector('#unreadable:not([hidden])')"
-        )
-        while not self.evaluate(drawn):
+        drawn = "document.documentElement?.dataset.drawn === ''"
+        failed = "!!document.querySelector('#unreadable:not([hidden])')"
+        deadline = time.monotonic() + PATIENCE
+        while not self.evaluate(f"{drawn} || {failed}"):
+            assert time.monotonic() < deadline, f"the page does not draw itself: {self.errors}"
             time.sleep(0.05)
 
     def evaluate(self, script: str) -> Any:

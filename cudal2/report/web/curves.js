@@ -9,7 +9,7 @@ function curves(title, caption, x, series, { xlabel, ylabel, log = false, one = 
   const points = (column, among = x) => among.map((at, i) => [at, column[i]]).filter(([, value]) => value !== null && value !== undefined).map(([at, value]) => [plot.x(at), plot.y(value)]);
   if (one) plot.root.append(make("line", { class: "one", x1: plot.box.left, x2: plot.box.right, y1: plot.y(1), y2: plot.y(1) }));
   for (const { colour, y, low, high } of series) {
-    if (low) plot.root.append(make("path", { class: "band", d: `${path([...points(high), ...points(low).reverse()])}Z`, style: { fill: colour } }));
+    if (low && points(low).length) plot.root.append(make("path", { class: "band", d: `${path([...points(high), ...points(low).reverse()])}Z`, style: { fill: colour } }));
     plot.root.append(make("path", { class: "line", d: path(points(y)), style: { stroke: colour } }));
     if (x.length < 3) for (const [cx, cy] of points(y)) plot.root.append(make("circle", { cx, cy, r: 3.5, style: { fill: colour } }));
   }

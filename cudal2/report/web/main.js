@@ -32,7 +32,7 @@ function draw(data) {
     for (const node of document.querySelectorAll(".chosen")) node.textContent = `${baseline === "fastest baseline" ? baseline : `baseline ${baseline}`}, protocol ${protocol}`;
     document.querySelectorAll("#decades tbody").forEach((body, i) => (body.hidden = i !== line));
     const shapes = measured(data, line);
-    into("shapes", maps(shapes, open));
+    into("shapes", maps(shapes, data.intervals, open));
     into("roofline", roofline(shapes, data.roof, open));
   };
   for (const input of document.querySelectorAll("#lines input")) input.addEventListener("change", () => show(+input.value));

@@ -57,7 +57,7 @@ function padded(values, log, share = 0.06) {
 const short = (value) => (Math.abs(value) >= 1e4 || (value && Math.abs(value) < 1e-3) ? value.toExponential(0) : String(+value.toPrecision(4)));
 
 // 0.29 tera of something as "290 GFLOP/s".
-const unit = (tera, name) => (tera < 1 ? `${Math.round(tera * 1e3).toLocaleString("en")} G${name}` : `${+tera.toPrecision(3)} T${name}`);
+const unit = (tera, name) => (tera < 1 ? `${+(tera * 1e3).toPrecision(3)} G${name}` : `${+tera.toPrecision(3)} T${name}`);
 
 // A plot with both axes: x and y are {label, range: [low, high], log, format}.
 function axes(label, x, y, width = innerWidth < 600 ? 380 : 520, height = 300) {

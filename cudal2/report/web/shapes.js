@@ -35,9 +35,9 @@ function legendOf(limit) {
   return marks.map((value, i) => [`${i === 0 ? "≤ " : i === 4 ? "≥ " : ""}${value.toFixed(2)} ×`, shade(value, limit).fill]);
 }
 
-function maps(shapes, open) {
+function maps(shapes, called, open) {
   const limit = limitOf(shapes);
-  const found = [shapes.length <= LISTED ? intervals(shapes, open) : key(legendOf(limit))];
+  const found = [shapes.length <= LISTED ? intervals(shapes, called, open) : key(legendOf(limit))];
   found[0].classList.add("wide");
   for (const kind of new Set(shapes.map((shape) => shape.kind))) {
     const alike = shapes.filter((shape) => shape.kind === kind);
@@ -81,11 +81,11 @@ function map(title, shapes, rows, columns, limit, open) {
 
 const worstToBest = (shapes) => `from ${Math.min(...shapes.map((s) => s.speedup)).toFixed(2)} × to ${Math.max(...shapes.map((s) => s.speedup)).toFixed(2)} ×`;
 
-function intervals(shapes, open) {
+function intervals(shapes, called, open) {
   const ordered = [...shapes].sort((a, b) => a.m * a.n * a.k - b.m * b.n * b.k);
   const [width, left, tall] = [640, 190, 20];
   const bottom = ordered.length * tall + 6;
-  const caption = `${ordered.length} shapes, least work on top; bars are 95 % intervals of each. Dashed: the baseline.`;
+  const caption = `${ordered.length} shapes, least work on top; bars are ${called}. Dashed: the baseline.`;
   const root = make("svg", { viewBox: `0 0 ${width} ${bottom + 40}`, role: "group", "aria-label": `Speedup shape by shape. ${caption}` });
   const x = scale(...padded([1, ...ordered.flatMap(({ low, high }) => [low, high])], true), left, width - 10, true);
   for (const tick of x.ticks) {
