@@ -84,7 +84,7 @@ def test_the_tables_numbers_are_the_evaluations(page, folder):
     name, shapes, served, geomean, _, wins, certain = cells[0].split("\t")
     assert (name.strip(), shapes) == ("fastest baseline", f"{overall.shapes}") and len(cells) == 2 * 4
     assert served.startswith(f"{overall.dispatched:.3f}") and geomean == f"{overall.geomean:.3f}"
-    assert (wins, certain) == (f"{100 * overall.wins:.0f} %", f"{100 * overall.sure_wins:.0f} %")
+    assert (wins, certain) == (f"{100 * overall.wins:.0f}%", f"{100 * overall.sure_wins:.0f}%")
 
 
 def test_the_chosen_line_is_what_the_figures_show(page):

@@ -19,7 +19,7 @@ function curves(title, caption, x, series, { xlabel, ylabel, log = false, one = 
 
 // A bar for each step, of the shares of each name: {name: [share of each step]}.
 function shares(title, caption, x, columns, { xlabel, ylabel }) {
-  const percent = (value) => `${Math.round(100 * value)} %`;
+  const percent = (value) => `${Math.round(100 * value)}%`;
   const plot = axes(`${title}. ${caption}`, { label: xlabel, range: [x[0] - 0.5, x.at(-1) + 0.5] }, { label: ylabel, range: [0, 1], format: percent });
   const names = Object.keys(columns);
   const colour = (i) => (names[i] === "ok" ? "color-mix(in oklab, var(--c2) 65%, var(--page))" : i < 4 ? COLOURS[[1, 3, 0, 4][i]] : `color-mix(in oklab, var(--c4) ${100 - 22 * (i - 3)}%, var(--page))`);
@@ -58,7 +58,7 @@ function follow(plot, x, text) {
 
 function learning({ step, rewards, working, all, best, statuses }) {
   const found = [
-    curves("Speedup", "Over the fastest baseline; failures count as 0 among all samples. The band holds 10 % to 90 % of the correct kernels.", step, [
+    curves("Speedup", "Over the fastest baseline; failures count as 0 among all samples. The band holds 10% to 90% of the correct kernels.", step, [
       { name: "best so far", colour: COLOURS[1], y: best },
       { name: "correct kernels, mean", colour: COLOURS[2], y: working.mean, low: working.low, high: working.high },
       { name: "all samples, mean", colour: COLOURS[0], y: all },
@@ -66,7 +66,7 @@ function learning({ step, rewards, working, all, best, statuses }) {
   ];
   if (rewards.mean.some((value) => value !== null)) {
     const series = [{ name: "mean", colour: COLOURS[0], y: rewards.mean, low: rewards.low, high: rewards.high }];
-    found.push(curves("Reward", "Mean over a step's samples; the band holds 10 % to 90 % of them.", step, series, { xlabel: "step", ylabel: "reward" }));
+    found.push(curves("Reward", "Mean over a step's samples; the band holds 10% to 90% of them.", step, series, { xlabel: "step", ylabel: "reward" }));
   }
   found.push(shares("What became of the samples", "Verdicts by step.", step, statuses, { xlabel: "step", ylabel: "share of samples" }));
   return found;

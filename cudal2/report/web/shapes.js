@@ -1,7 +1,8 @@
 // Speedups over shapes: maps over M and N, intervals of a few, dots over arithmetic intensity.
 
 const LISTED = 30; // Up to so many shapes are drawn one by one.
-const MAPPED = 4; // From so many on, those of one K have a map of their own.
+const MAPPED = 4; // Sizes of fewer shapes have no row, column or map of their own.
+const WIDEST = 24; // Rows and columns of a map.
 
 // One line of the table as marks: what has no such timing is left out.
 function measured(data, line) {
@@ -35,25 +36,35 @@ function legendOf(limit) {
   return marks.map((value, i) => [`${i === 0 ? "≤ " : i === 4 ? "≥ " : ""}${value.toFixed(2)} ×`, shade(value, limit).fill]);
 }
 
+// Maps of the sizes that recur; what is on none of them, or few, is drawn one by one.
 function maps(shapes, called, open) {
   const limit = limitOf(shapes);
-  const found = [shapes.length <= LISTED ? intervals(shapes, called, open) : key(legendOf(limit))];
-  found[0].classList.add("wide");
-  for (const kind of new Set(shapes.map((shape) => shape.kind))) {
-    const alike = shapes.filter((shape) => shape.kind === kind);
-    const ofK = Map.groupBy ? Map.groupBy(alike, ({ k }) => k) : grouped(alike, ({ k }) => k);
-    const worth = [...ofK].filter(([, some]) => some.length >= MAPPED).sort(([a], [b]) => a - b);
-    const rows = [...new Set(worth.flatMap(([, some]) => some.map(({ m }) => m)))].sort((a, b) => a - b);
-    const columns = [...new Set(worth.flatMap(([, some]) => some.map(({ n }) => n)))].sort((a, b) => a - b);
-    if (rows.length > 24 || columns.length > 24) continue;
-    for (const [k, some] of worth) found.push(map(`K = ${k}, ${kind}`, some, rows, columns, limit, open));
+  const found = [];
+  const mapped = new Set();
+  for (const [kind, alike] of grouped(shapes, (shape) => shape.kind)) {
+    const [rows, columns] = ["m", "n"].map((name) => often(alike, (shape) => shape[name]));
+    const regular = alike.filter(({ m, n }) => rows.includes(m) && columns.includes(n));
+    if (rows.length > WIDEST || columns.length > WIDEST) continue;
+    for (const k of often(regular, (shape) => shape.k)) {
+      const some = regular.filter((shape) => shape.k === k);
+      some.forEach((shape) => mapped.add(shape));
+      found.push(map(`K = ${k}, ${kind}`, some, rows, columns, limit, open));
+    }
   }
+  const listed = shapes.length <= LISTED ? shapes : shapes.filter((shape) => !mapped.has(shape));
+  if (listed.length) found.splice(listed === shapes ? 0 : found.length, 0, intervals(listed, called, open));
+  if (mapped.size) found.unshift(key(legendOf(limit)));
   return found;
+}
+
+// The sizes of at least MAPPED shapes, in order.
+function often(shapes, size) {
+  return [...grouped(shapes, size)].filter(([, some]) => some.length >= MAPPED).map(([value]) => value).sort((a, b) => a - b);
 }
 
 function grouped(values, key) {
   const found = new Map();
-  for (const value of values) found.set(key(value), [...(found.get(key(value)) ?? []), value]);
+  for (const value of values) found.has(key(value)) ? found.get(key(value)).push(value) : found.set(key(value), [value]);
   return found;
 }
 
@@ -103,7 +114,9 @@ function intervals(shapes, called, open) {
     root.append(node);
     return { node, x: x(shape.speedup), y, text: shape.text, open: () => open(shape) };
   }));
-  return figure("Shape by shape", caption, root);
+  const found = figure("Shape by shape", caption, make("div", { class: "tall" }, root));
+  found.classList.add("wide");
+  return found;
 }
 
 // Speedups, and rates under the roof, over FLOP for each byte.
@@ -118,7 +131,7 @@ function roofline(shapes, roof, open) {
     const [cx, cy] = [plot.x(shape.intensity), plot.y(height(shape))];
     const node = make("circle", { class: "dot", cx: cx.toFixed(1), cy: cy.toFixed(1), r: 3.6, style: { fill: shade(shape.speedup, limit).fill, stroke: "var(--faint)", strokeWidth: 0.5 } });
     plot.root.append(node);
-    const text = () => `${shape.text()}\n${shape.intensity.toPrecision(3)} FLOP/byte, ${Math.round((100 * shape.rate) / reach(shape.intensity))} % of the roof`;
+    const text = () => `${shape.text()}\n${shape.intensity.toPrecision(3)} FLOP/byte, ${Math.round((100 * shape.rate) / reach(shape.intensity))}% of the roof`;
     return { node, x: cx, y: cy, text, open: () => open(shape) };
   }));
 
