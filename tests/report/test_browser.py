@@ -1,6 +1,7 @@
 """The page in a real browser: a thousand shapes, drawn, filtered, chosen by mouse and by key, light and dark."""
 
 import json
+import random
 
 import browser
 import pytest
@@ -124,6 +125,32 @@ def test_a_source_is_shown_and_in_what_it_differs_from_its_parent(page):
     removed, added = page.evaluate(kinds)
     assert len(removed) == len(added) > 0
     assert all("return 0;" in line for line in removed) and all(f"return {flop} * 0;" in line for line in added)
+
+
+def test_a_difference_is_the_shortest_and_numbers_both_texts(page):
+    """On texts of few letters, against the table of longest common subsequences."""
+    rng = random.Random(0)
+    pairs = [[[rng.choice("abc") for _ in range(rng.randint(1, 12))] for _ in range(2)] for _ in range(300)]
+    script = (report.page.WEB / "diff.js").read_text()
+    found = page.evaluate(
+        f"(() => {{ {script}; return {json.dumps(pairs)}.map(pair => diff(...pair.map(t => t.join('\\n')))); }})()"
+    )
+    for (before, after), moves in zip(pairs, found):
+        assert [line for move, line, _ in moves if move != "added"] == before
+        assert [line for move, line, _ in moves if move != "removed"] == after
+        assert all(line == (before if move == "removed" else after)[number - 1] for move, line, number in moves)
+        assert sum(move == "same" for move, _, _ in moves) == common(before, after)
+
+
+def common(before, after):
+    """The length of the longest common subsequence."""
+    row = [0] * (len(after) + 1)
+    for one in before:
+        last = row
+        row = [0]
+        for place, other in enumerate(after):
+            row.append(last[place] + 1 if one == other else max(row[-1], last[place + 1]))
+    return row[-1]
 
 
 def test_a_square_leads_to_its_kernel_also_by_key(page):
