@@ -1,5 +1,6 @@
 """One HTML page about a run, or a picture that compares several runs or searches."""
 
-from cudal2.report.page import PICTURES, compare, curves, run
+from cudal2.report.page import PICTURES, compare, run
+from cudal2.report.steps import curves
 
 __all__ = ["PICTURES", "compare", "curves", "run"]

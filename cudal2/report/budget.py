@@ -8,15 +8,20 @@ proposer does differs far more between shapes than between seeds.
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from cudal2.archive.records import Sample
 from cudal2.archive.store import Archive
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.report import figures
-from cudal2.report.figures import mean, quantile
+from cudal2.report.steps import mean, quantile
 from cudal2.search.history import which
 
 DRAWS = 1000
@@ -65,11 +70,8 @@ def load(folders: Sequence[Path]) -> Searches:
         if len({which(sample.origin.run) for sample in samples}) != 1:
             raise ValueError(f"{folder} holds no search, or several; give each a folder of its own: run=FOLDER")
         environments |= {sample.fingerprint for sample in samples}
-        speeds: dict[Problem, list[float]] = {}
-        for sample in sorted(samples, key=lambda sample: (sample.origin.step, sample.origin.index)):
-            speeds.setdefault(sample.problem, []).append(sample.speedup or 0.0)
         seeds = found.setdefault(re.sub(r"[-_]?\d+$", "", folder.resolve().name) or folder.resolve().name, {})
-        for problem, values in speeds.items():
+        for problem, values in _speeds(samples).items():
             seeds.setdefault(problem, []).append(values)
     if len(environments) > 1:
         raise ValueError("these searches were measured in different environments and do not compare")
@@ -78,6 +80,28 @@ def load(folders: Sequence[Path]) -> Searches:
         raise ValueError("these searches have no shape in common")
     order = sorted(common, key=lambda problem: (problem.flop, problem))
     return {name: {problem: shapes[problem] for problem in order} for name, shapes in found.items()}
+
+
+def within(archive: Archive, fingerprint: str) -> Searches:
+    """Each search of an archive in that environment, by its method (and, where several share one, its digest)."""
+    runs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in archive.samples("search"):
+        if sample.fingerprint == fingerprint:
+            runs[sample.origin.policy or "search", which(sample.origin.run)].append(sample)
+    methods = [method for method, _ in runs]
+    return {
+        method if methods.count(method) == 1 else f"{method} {digest}": {
+            problem: [values] for problem, values in _speeds(samples).items()
+        }
+        for (method, digest), samples in runs.items()
+    }
+
+
+def _speeds(samples: Iterable[Sample]) -> dict[Problem, list[float]]:
+    found: dict[Problem, list[float]] = {}
+    for sample in sorted(samples, key=lambda sample: (sample.origin.step, sample.origin.index)):
+        found.setdefault(sample.problem, []).append(sample.speedup or 0.0)
+    return found
 
 
 def curve(shapes: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:
@@ -93,9 +117,16 @@ def first(shapes: Sequence[Sequence[Sequence[float]]]) -> Estimate:
 
 def estimate(values: Sequence[float]) -> Estimate:
     """The mean of values, one a shape, with its interval."""
-    rng = random.Random(0)
-    means = [mean(rng.choices(values, k=len(values))) for _ in range(DRAWS)]
+    means = (_draws(len(values)) @ np.array(values) / len(values)).tolist()
     return Estimate(mean(values), quantile(means, 0.025), quantile(means, 0.975))
+
+
+@cache
+def _draws(count: int) -> np.ndarray:
+    """How often each of so many values is drawn, a row for each of DRAWS; always the same."""
+    rng = random.Random(0)
+    drawn = (rng.choices(range(count), k=count) for _ in range(DRAWS))
+    return np.array([np.bincount(places, minlength=count) for places in drawn], dtype=float)
 
 
 def table(searches: Searches, curves: Mapping[str, Sequence[Estimate]]) -> str:

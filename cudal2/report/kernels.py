@@ -1,0 +1,163 @@
+"""The kernels that a page's browser shows: the best of each problem, their parents, then runners-up and failures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+import msgspec
+
+from cudal2 import corpus
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.records import Entry, Sample
+from cudal2.archive.store import Archive
+from cudal2.config import WorkerConfig
+from cudal2.evaluation.results import Row
+from cudal2.problem import Problem
+from cudal2.records import Edit, Status, Timing, digest, kernel_hash
+from cudal2.report.edited import moved
+from cudal2.search.lineage import Mutated, made
+from cudal2.target import find
+
+AT_MOST = 3000
+"""So many kernels are looked for, the same number of each problem."""
+REASON = 500
+"""Characters shown of why a kernel failed."""
+LISTINGS = 40
+"""At most so many edited kernels are shown with the instructions that moved: each must be compiled."""
+FAILURES = tuple(status for status in Status if status is not Status.OK)
+
+
+Origins = Mapping[tuple[str, Problem], Sample]
+"""How each kernel came to be judged on each problem."""
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel and what became of it on one problem.
+
+    `timing` is against the fastest baseline, None unless ok. `best` says that it is the one its problem's figures are
+    of. `parent` begins the hash of the kernel that it was made of, "" where nobody wrote it down; `how` says by whom or
+    by what mutations. `edit` names the edit of its built code, and `listing` shows what that moved.
+    """
+
+    hash: str
+    problem: Problem
+    status: str
+    source: str
+    timing: Timing | None = None
+    best: bool = False
+    family: str = ""
+    how: str = ""
+    parent: str = ""
+    reason: str = ""
+    edit: str = ""
+    listing: str = ""
+
+
+def rows(archive: Archive, fingerprint: str) -> list[Row]:
+    """The archive's best kernel of each problem, in the form of an evaluation's rows."""
+    kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
+    best = [(problem, kernels.best(problem)) for problem in kernels.problems()]
+    return [
+        Row(
+            problem=problem,
+            fingerprint=fingerprint,
+            status=entry.verdict.status,
+            kernel=kernel_hash(entry.source, entry.edit),
+            timings=entry.verdict.timings,
+        )
+        for problem, entry in best
+        if entry and entry.verdict.timing
+    ]
+
+
+def of(archive: Archive, fingerprint: str, rows: Sequence[Row]) -> list[Kernel]:
+    """The kernels worth showing beside the figures of `rows`, the ones that these are of first, none twice."""
+    kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
+    samples = [sample for sample in archive.samples() if sample.fingerprint == fingerprint]
+    origins = {(sample.source_hash, sample.problem): sample for sample in samples}
+    best = list(_best(kernels, rows, origins))
+    found: dict[tuple[str, Problem], Kernel] = {}
+    for kernel in chain(best, _parents(kernels, best, origins), _others(kernels, origins)):
+        found.setdefault((kernel.hash, kernel.problem), kernel)
+    return list(found.values())
+
+
+def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterator[Kernel]:
+    """Those that the rows are of, the fastest first."""
+    archive, listings = kernels.archive, LISTINGS
+    for row in sorted(rows, key=lambda row: -row.timing.low if row.timing else 0.0):
+        if not row.kernel:
+            continue
+        source, edit = archive.source(row.kernel), archive.edit(row.kernel)
+        listing = ""
+        if edit and listings:
+            listing, listings = moved(source, kernels.target, edit, WorkerConfig()), listings - 1
+        kernel = Kernel(
+            hash=row.kernel,
+            problem=row.problem,
+            status=row.status,
+            source=source,
+            timing=row.timing,
+            best=True,
+            listing=listing,
+        )
+        yield _told(kernel, edit, kernels.target, origins)
+
+
+def _parents(kernels: Comparable, children: Sequence[Kernel], origins: Origins) -> Iterator[Kernel]:
+    """What these kernels were made of, as it was judged when a search met it."""
+    archive = kernels.archive
+    samples = {sample.source_hash[:12]: sample for sample in origins.values()}
+    for sample in (samples[child.parent] for child in children if child.parent in samples):
+        verdict = archive.verdict(sample.origin)
+        if verdict:
+            entry = Entry(archive.source(sample.source_hash), verdict, archive.edit(sample.source_hash))
+            yield _entered(entry, kernels.target, origins)
+
+
+def _others(kernels: Comparable, origins: Origins) -> Iterator[Kernel]:
+    """Of each problem as many of the fastest kernels as fit, and a third as many of the latest failures."""
+    problems = kernels.problems(list(Status))
+    share = max(AT_MOST // max(len(problems), 1), 1)
+    for problem in problems:
+        for entry in kernels.ranked(problem, share):
+            yield _entered(entry, kernels.target, origins)
+    for problem in problems:
+        for entry in kernels.latest(problem, FAILURES, max(share // 3, 1)):
+            yield _entered(entry, kernels.target, origins)
+
+
+def _entered(entry: Entry, target: str, origins: Origins) -> Kernel:
+    verdict = entry.verdict
+    kernel = Kernel(
+        hash=kernel_hash(entry.source, entry.edit),
+        problem=verdict.problem,
+        status=verdict.status,
+        source=entry.source,
+        timing=verdict.timing,
+        reason=(verdict.reason or verdict.log)[:REASON],
+    )
+    return _told(kernel, entry.edit, target, origins)
+
+
+def _told(kernel: Kernel, edit: Edit | None, target: str, origins: Origins) -> Kernel:
+    """With its lineage, as far as it is known."""
+    lineage = _lineage(kernel.source, target, origins.get((kernel.hash, kernel.problem)))
+    if edit:
+        lineage |= {"edit": edit.name, "parent": digest(kernel.source)[:12]}
+    return msgspec.structs.replace(kernel, **lineage)
+
+
+def _lineage(source: str, target: str, sample: Sample | None) -> dict[str, str]:
+    """Family, parent and maker, as far as the source or who proposed it says."""
+    said = corpus.stated(source, find(target))
+    found = {"family": said[0] if said else ""}
+    if sample is None:
+        return found
+    found["how"] = sample.origin.kind if sample.origin.kind != "search" else sample.origin.policy
+    try:
+        begin = made(sample.origin.prompt)
+    except msgspec.DecodeError:  # by a policy, or from a folder
+        return found
+    if isinstance(begin, Mutated):
+        return found | {"family": begin.origin.family, "parent": begin.parent, "how": ", ".join(begin.kinds)}
+    return found | {"family": begin.family}

@@ -1,0 +1,123 @@
+"""What each training step's samples earned, and what a page and a picture say of it.
+
+All speedups are over the fastest baseline; a sample without a correct kernel counts as 0 in a mean.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cudal2.archive.records import Kind, Sample
+from cudal2.archive.store import Archive
+from cudal2.records import Status
+
+TRAINING: tuple[Kind, ...] = ("sft", "train")
+"""Samples of these kinds make the learning curve."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one training step's samples earned: rewards, speedups (0 for a failure) and statuses."""
+
+    step: int
+    rewards: tuple[float, ...]
+    speedups: tuple[float, ...]
+    statuses: Counter[Status]
+
+    @property
+    def working(self) -> tuple[float, ...]:
+        return tuple(value for value in self.speedups if value > 0)
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN of nothing, which a plot leaves out."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which that share of `values` lies (nearest rank); NaN of nothing."""
+    return sorted(values)[round(share * (len(values) - 1))] if values else math.nan
+
+
+def thirds(steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step]]:
+    """The first and the last third of the steps, at least one step each."""
+    size = max(len(steps) // 3, 1)
+    return steps[:size], steps[-size:]
+
+
+def rise(steps: Sequence[Step]) -> tuple[float, float]:
+    """Mean speedup over all samples in the first and in the last third of the steps."""
+    first, last = ([value for step in part for value in step.speedups] for part in thirds(steps))
+    return mean(first), mean(last)
+
+
+def training(archive: Archive, folder: Path) -> list[Sample]:
+    """The samples of the run's own steps: of the run named like the folder, or else of the last one."""
+    runs = defaultdict(list)
+    for kind in TRAINING:
+        for sample in archive.samples(kind):
+            runs[sample.origin.run].append(sample)
+    return runs.get(folder.resolve().name) or (list(runs.values())[-1] if runs else [])
+
+
+def of(samples: Iterable[Sample]) -> list[Step]:
+    """These samples step by step."""
+    steps = defaultdict(list)
+    for sample in samples:
+        steps[sample.origin.step].append(sample)
+    return [
+        Step(
+            step,
+            tuple(s.origin.reward for s in steps[step] if s.origin.reward is not None),
+            tuple(s.speedup or 0.0 for s in steps[step]),
+            Counter(s.status for s in steps[step]),
+        )
+        for step in sorted(steps)
+    ]
+
+
+def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
+    """The training steps of each run by its name. Raises ValueError for a run that has none, and where the
+    runs were measured in environments that do not compare."""
+    found: dict[str, list[Step]] = {}
+    fingerprints: set[str] = set()
+    for folder in folders:
+        with Archive.of(folder, create=False) as archive:
+            samples = training(archive, folder)
+        fingerprints |= {sample.fingerprint for sample in samples}
+        found[folder.resolve().name] = of(samples)
+        if not samples:
+            raise ValueError(f"{folder} holds no training samples yet; train first")
+    if len(fingerprints) > 1:
+        raise ValueError("these runs were measured in different environments and do not compare")
+    return found
+
+
+def drawn(steps: Sequence[Step]) -> dict[str, Any]:
+    """The columns of a page's learning curves, a value for each step; None where a step has none.
+
+    `rewards` and `working` are mean, 10th and 90th percentile, `all` means over all samples, `best` the best so far,
+    `statuses` the share of each status that occurs, correct kernels first.
+    """
+    best = 0.0
+    bests = [best := max(best, *step.speedups, 0.0) for step in steps]
+    occurring = [status for status in Status if any(step.statuses[status] for step in steps)]
+    return {
+        "step": [step.step for step in steps],
+        "rewards": _spread([step.rewards for step in steps]),
+        "working": _spread([step.working for step in steps]),
+        "all": [mean(step.speedups) for step in steps],
+        "best": bests,
+        "statuses": {
+            status.value: [step.statuses[status] / step.statuses.total() for step in steps] for status in occurring
+        },
+    }
+
+
+def _spread(values: Sequence[Sequence[float]]) -> dict[str, list[float | None]]:
+    """JSON knows no NaN: None stands for it."""
+    columns = {"mean": mean, "low": lambda v: quantile(v, 0.1), "high": lambda v: quantile(v, 0.9)}
+    return {name: [column(v) if v else None for v in values] for name, column in columns.items()}
