@@ -31,6 +31,9 @@ _JUMP = re.compile(r"`\(([^)+]+)\)")
 _NONE = Controls(0, 0, encoding.NO_BARRIER, encoding.NO_BARRIER, 0, 0)
 _LETTERS = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 """How a register is called whose column stands under such a heading."""
+_FILES = {"PR": "P", "UPR": "UP"}
+"""Operands that are all predicates at once, as P2R reads and R2P writes them: nvdisasm marks none of those."""
+_PREDICATES = 7
 
 
 class Unlisted(ValueError):
@@ -172,6 +175,7 @@ def _instructions(
         if int(offset, 16) != place * cubin.WORD:
             raise Unlisted(f"nvdisasm skips an instruction before {offset}; the cubin is damaged: compile it anew")
         marked = {name: marks[column] for column, name in columns if column < len(marks) and marks[column] in "^vx"}
+        marked |= _masked(operands)
         yield Instruction(
             origin=place,
             word=b"",
@@ -185,6 +189,22 @@ def _instructions(
             target=target,
             named=place in named,
         )
+
+
+def _masked(operands: str) -> dict[str, str]:
+    """The predicates that an operand `PR` stands for, marked: those of the mask that comes last, all where none does.
+
+    Found by fuzzing on an H200: a P2R two cycles behind the ISETP whose result it saves got what was there before.
+    """
+    those = [operand.strip() for operand in operands.split(",")]
+    mask = int(those[-1], 16) if those[-1].startswith("0x") else -1
+    return {
+        f"{_FILES[operand]}{number}": "v" if place else "^"
+        for place, operand in enumerate(those)
+        if operand in _FILES
+        for number in range(_PREDICATES)
+        if mask >> number & 1
+    }
 
 
 def _spurious(opcode: str, register: str) -> bool:
