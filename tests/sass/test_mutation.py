@@ -82,11 +82,11 @@ def test_opposite_guards_never_meet() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_of_a_thousand_faults_hardly_one_is_missed(target: str, tmp_path) -> None:
+def test_of_hundreds_of_faults_hardly_one_is_missed(target: str, tmp_path) -> None:
     flagged = [
         bool(flags(given, mutant))
-        for seed in range(200, 206)
+        for seed in range(200, 203)
         for given in listed(compiled(target, seed, Cache(tmp_path)))
-        for mutant in drawn(given, 50)
+        for mutant in drawn(given, 30)
     ]
-    assert len(flagged) > 1000 and sum(flagged) >= 0.99 * len(flagged)
+    assert len(flagged) > 200 and sum(flagged) >= 0.99 * len(flagged)
