@@ -223,6 +223,7 @@ def _fault(listing: Listing, kind: str, moves: tuple[Move, ...]) -> Fault:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=int, default=24)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first; a number is always one kernel")
     parser.add_argument("--schedules", type=int, default=84, help="of each kernel, at least")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cache", default="~/.cache/cudal2")
@@ -237,7 +238,10 @@ def main() -> None:
             known = msgspec.json.decode(arguments.faults.read_bytes(), type=list[Kernel])
             pending = [pool.submit(planted_anew, kernel, arguments.each, cache) for kernel in known]
         else:
-            pending = [pool.submit(make, number, arguments.schedules, cache) for number in range(arguments.kernels)]
+            pending = [
+                pool.submit(make, arguments.first + number, arguments.schedules, cache)
+                for number in range(arguments.kernels)
+            ]
         done: list[Kernel] = []
         for future in pending:
             if (kernel := future.result()) is not None:
