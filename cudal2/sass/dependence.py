@@ -13,6 +13,7 @@ from cudal2.sass.blocks import Block, graph
 from cudal2.sass.encoding import Controls
 from cudal2.sass.listing import Instruction, Listing
 
+TOUCHED = "barriers and waits stay as the compiler set them"
 FOLLOWED = 64
 """How many blocks are followed behind one whose end a change has altered."""
 
@@ -194,7 +195,7 @@ def _touched(one: Instruction) -> str:
     """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell."""
     now, then = one.controls, one.compiled
     if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
-        return "barriers and waits stay as the compiler set them"
+        return TOUCHED
     return "an operand is kept that was not" if now.reuse & ~then.reuse else ""
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from cudal2.sass import encoding
 from cudal2.sass.encoding import Controls
-from cudal2.worker.cuda.compile import cubin, sass
+from cudal2.worker.cuda.compile import cubin, elf, sass
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
@@ -31,6 +31,9 @@ _JUMP = re.compile(r"`\(([^)+]+)\)")
 _NONE = Controls(0, 0, encoding.NO_BARRIER, encoding.NO_BARRIER, 0, 0)
 _LETTERS = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 """How a register is called whose column stands under such a heading."""
+_FILES = {"PR": "P", "UPR": "UP"}
+"""Operands that are all predicates at once, as P2R reads and R2P writes them: nvdisasm marks none of those."""
+_PREDICATES = 7
 
 
 class Unlisted(ValueError):
@@ -100,17 +103,15 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
     """
     try:
         start, size = cubin.code_of(code, kernel)
+    except ValueError as error:
+        raise Unlisted(f"{error}; compile the kernel anew, or name one that the cubin holds") from error
+    try:
         with sass.listing(code, kind, seconds, OPTIONS) as lines:
             found = parse((line.decode(errors="replace") for line in lines), kernel)
     except (Unlisted, sass.Unfinished):
         raise
     except ValueError as error:
-        if code[7:8] == _OLD:
-            raise Unlisted(
-                "the cubin is written as CUDA 12 did, and nvdisasm does not tell the registers of such; assemble it by "
-                "the ptxas of CUDA 13 (Triton: set TRITON_PTXAS_PATH)"
-            ) from error
-        raise Unlisted(f"{error}; compile the kernel anew, or name one that the cubin holds") from error
+        raise Unlisted(_unreadable(code, error)) from error
     words = [code[place : place + cubin.WORD] for place in range(start, start + size, cubin.WORD)]
     listed = found.instructions
     # With columns nvdisasm leaves out the NOPs that fill up the last line of the instruction cache.
@@ -129,6 +130,23 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
             msgspec.structs.replace(one, word=word, controls=fields, compiled=fields)
             for one, word, fields in zip(listed, words, map(encoding.decode, words))
         ),
+    )
+
+
+def _unreadable(code: bytes, error: ValueError) -> str:
+    """Why nvdisasm has ended without a listing, as far as the cubin tells, and what to do."""
+    if code[7:8] == _OLD:
+        return (
+            "the cubin is written as CUDA 12 did, and nvdisasm does not tell the registers of such; assemble it by the "
+            "ptxas of CUDA 13 (Triton: set TRITON_PTXAS_PATH)"
+        )
+    try:
+        elf.symbols(code, ".symtab")
+    except ValueError:
+        return "the cubin is stripped of its symbols, and nvdisasm reads none such; compile the kernel anew"
+    return (
+        f"{error}: the cubin is damaged, or holds an instruction unknown to nvdisasm; compile the kernel anew, or "
+        "pip install --upgrade nvidia-cuda-nvdisasm"
     )
 
 
@@ -172,6 +190,7 @@ def _instructions(
         if int(offset, 16) != place * cubin.WORD:
             raise Unlisted(f"nvdisasm skips an instruction before {offset}; the cubin is damaged: compile it anew")
         marked = {name: marks[column] for column, name in columns if column < len(marks) and marks[column] in "^vx"}
+        marked |= _masked(operands)
         yield Instruction(
             origin=place,
             word=b"",
@@ -185,6 +204,22 @@ def _instructions(
             target=target,
             named=place in named,
         )
+
+
+def _masked(operands: str) -> dict[str, str]:
+    """The predicates that an operand `PR` stands for, marked: those of the mask that comes last, all where none does.
+
+    Found by fuzzing on an H200: a P2R two cycles behind the ISETP whose result it saves got what was there before.
+    """
+    those = [operand.strip() for operand in operands.split(",")]
+    mask = int(those[-1], 16) if those[-1].startswith("0x") else -1
+    return {
+        f"{_FILES[operand]}{number}": "v" if place else "^"
+        for place, operand in enumerate(those)
+        if operand in _FILES
+        for number in range(_PREDICATES)
+        if mask >> number & 1
+    }
 
 
 def _spurious(opcode: str, register: str) -> bool:

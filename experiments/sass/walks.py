@@ -18,11 +18,12 @@ import msgspec
 from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import Control, Edit, Shift, Status, digest
-from cudal2.sass import flow, order
+from cudal2.sass import flow, mutation, order
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing, read
 from cudal2.sass.mining import kernels
+from cudal2.sass.mutation import Mutants
 from cudal2.target import find
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, cubin
@@ -72,9 +73,9 @@ class Kernel(msgspec.Struct, frozen=True):
         return [Edit(self.kernel, self.sha256, walk[:cut]) for walk, cut in ends]
 
 
-def draw(number: int) -> tuple[corpus.Sample, str]:
-    """The kernel of that number, a family in turn, and the size it is run at."""
-    rng, target = random.Random(f"walks {number}"), find(TARGET)
+def draw(number: int, name: str = TARGET) -> tuple[corpus.Sample, str]:
+    """The kernel of that number for a target, a family in turn, and the size it is run at."""
+    rng, target = random.Random(f"walks {number}"), find(name)
     family = next(one for one in corpus.families(target) if one.name == FAMILIES[number % len(FAMILIES)])
     layout = rng.choice(family.layouts)
     knobs = corpus._allowed(family, layout, "f32", rng)
@@ -170,19 +171,13 @@ def faults(listing: Listing, rng: random.Random, each: int = 1) -> list[Fault]:
     inside = loops(listing) or set(range(len(those)))
     starts = {block.start for block in checker.blocks}
     pairs = [p for p in sorted(inside) if p + 1 < len(those) and p + 1 not in starts]
-    near = [p for p in pairs if those[p].defines & those[p + 1].uses]
-    known = [p for p in near if those[p].operation not in checker.table.unknown and those[p].controls.stall > 1]
-    waits = [p for p in sorted(inside) if those[p].controls.wait]
-    writes = [p for p in sorted(inside) if those[p].controls.write_barrier != 7 and those[p].defines]
+    mutants = Mutants(listing)
+    planted = [one for one in mutants if one.position in inside and not mutants.needless(one)]
     found = []
-    for kind, places, moves in (
-        ("wait removed", waits, lambda p: (Control(p, "wait", 0),)),
-        ("stall lowered", known, lambda p: (Control(p, "stall", 1),)),
-        ("use above definition", near, lambda p: (Shift(p, p + 1),)),
-        ("write barrier cleared", writes, lambda p: (Control(p, "write_barrier", 7),)),
-    ):
-        for place in rng.sample(places, min(each, len(places))):
-            found.append(_fault(listing, kind, moves(place)))
+    for kind in mutation.KINDS:
+        some = [mutant for mutant in planted if mutant.kind == kind]
+        for mutant in rng.sample(some, min(each, len(some))):
+            found.append(_fault(listing, kind, mutant.moves))
     heads = [p for p in range(len(those) - 1) if {p, p + 1} & inside and p + 1 in starts and not _pinned(checker, p)]
     for place in rng.sample(heads, min(each, len(heads))):
         found.append(_fault(listing, "rule: block", (Shift(place, place + 1),)))
@@ -228,6 +223,7 @@ def _fault(listing: Listing, kind: str, moves: tuple[Move, ...]) -> Fault:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=int, default=24)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first; a number is always one kernel")
     parser.add_argument("--schedules", type=int, default=84, help="of each kernel, at least")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cache", default="~/.cache/cudal2")
@@ -242,7 +238,10 @@ def main() -> None:
             known = msgspec.json.decode(arguments.faults.read_bytes(), type=list[Kernel])
             pending = [pool.submit(planted_anew, kernel, arguments.each, cache) for kernel in known]
         else:
-            pending = [pool.submit(make, number, arguments.schedules, cache) for number in range(arguments.kernels)]
+            pending = [
+                pool.submit(make, arguments.first + number, arguments.schedules, cache)
+                for number in range(arguments.kernels)
+            ]
         done: list[Kernel] = []
         for future in pending:
             if (kernel := future.result()) is not None:

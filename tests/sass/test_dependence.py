@@ -17,49 +17,9 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.sandbox import jail
 
-TOUCHED = "barriers and waits stay as the compiler set them"
-
-
-def changed(listing: Listing, position: int, **fields: int) -> Listing:
-    controls = msgspec.structs.replace(listing.instructions[position].controls, **fields)
-    return listing.controlled(position, controls)
-
-
-def mutants(listing: Listing, rng: random.Random, count: int):
-    """Kind of fault, and the listing with it planted: at most `count` of each kind."""
-    those, checker = listing.instructions, Checker(listing)
-    near = [p for p in range(len(those) - 1) if those[p].defines & those[p + 1].uses]
-    timed = [p for p in near if those[p].operation not in checker.table.unknown and those[p].controls.stall > 1]
-    inside = [p for p in near if checker.may_swap(p) != "no two instructions of one block stand there"]
-    waits = [p for p, one in enumerate(those) if one.controls.wait]
-    writes = [p for p, one in enumerate(those) if one.controls.write_barrier != 7 and one.defines]
-    for position in rng.sample(timed, min(count, len(timed))):
-        yield "stall", changed(listing, position, stall=1)
-    for position in rng.sample(inside, min(count, len(inside))):
-        yield "use above definition", listing.swapped(position)
-    for position in rng.sample(waits, min(count, len(waits))):
-        yield "wait", changed(listing, position, wait=0)
-    for position in rng.sample(writes, min(count, len(writes))):
-        yield "write barrier", changed(listing, position, write_barrier=7)
-
 
 def test_the_compilers_own_schedule_breaks_no_rule(finished) -> None:
     assert violations(finished) == ()
-
-
-def test_planted_faults_are_found(finished) -> None:
-    for kind, bad in mutants(finished, random.Random(0), 2):
-        assert violations(bad), kind
-
-
-def test_most_missing_waits_and_barriers_are_found_without_knowing_what_the_compiler_set(finished) -> None:
-    """An instruction later in the same pipe, or one that waits anyway, makes some of them needless."""
-    found = {"wait": [], "write barrier": []}
-    for kind, bad in mutants(finished, random.Random(1), 6):
-        if kind in found:
-            found[kind].append(any(TOUCHED not in one.why for one in violations(bad)))
-    for kind, flags in found.items():
-        assert sum(flags) >= 0.5 * len(flags), kind
 
 
 def test_legal_moves_keep_definitions_and_the_edit_makes_the_same_code(code, finished) -> None:

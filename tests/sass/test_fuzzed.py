@@ -77,9 +77,29 @@ def test_memory_is_not_looked_at_right_behind_a_barrier() -> None:
         assert {found.rule for found in violations(right.swapped(2))} == (set() if legal else {"sync"})
 
 
+def saved() -> Listing:
+    """A predicate, a sum, an address, a P2R that saves the predicate four cycles after it, in a loop."""
+    test = one("ISETP.GE.AND", "P1, PT, R0, UR11, PT", {"P1"}, {"R0", "UR11"})
+    add = one("VIADD", "R1, R3, 0x18", {"R1"}, {"R3"})
+    address = one("LEA", "R4, P3, R2, UR6, 0x1", {"R4", "P3"}, {"R2", "UR6"}, stall=2, yield_=0)
+    save = one("P2R", "R8, PR, RZ, 0x2", {"R8"}, {"P1"}, stall=2)
+    idle = [one("NOP", "", set(), set(), stall=15, yield_=0) for _ in range(4)]
+    jump = one("BRA", "`(.L_1)", set(), set(), stall=5, target=1)
+    nop, end = one("NOP", "", set(), set()), one("EXIT", "", set(), set(), stall=5)
+    return listed(nop, test, add, address, save, *idle, jump, end)
+
+
+def test_a_predicate_is_not_saved_before_it_is_there() -> None:
+    right = saved()
+    assert violations(right) == ()
+    for place, cycles in ((3, 2), (1, 3)):
+        assert f"P1 of ISETP (1) after {cycles} of 4" in Checker(right).may_swap(place)
+        assert {found.rule for found in violations(right.swapped(place))} == {"raw"}
+
+
 def test_a_game_knows_it_too() -> None:
-    for stall in (5, 6):
-        play = Play(met(stall))
+    for given in (met(5), met(6), saved()):
+        play = Play(given)
         for seed in range(4):
             wander(play, random.Random(seed), 3)
             agrees(play, list(range(len(play))))

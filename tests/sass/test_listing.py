@@ -9,6 +9,7 @@ from cudal2.polish.subject import find
 from cudal2.sass import blocks, latencies, listing, opcodes
 from cudal2.sass.listing import Listing, Unlisted
 from cudal2.sass.mining import kernels
+from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.sandbox import jail
 
 ROWS = """
@@ -41,6 +42,27 @@ def test_columns_are_registers() -> None:
         (3, 4, ()),
     ]
     assert odd.operation not in opcodes.KNOWN
+
+
+def test_what_nvdisasm_leaves_unmarked_is_defined_or_used(code, finished) -> None:
+    """A P2R reads the predicates of its mask, an R2P writes them; the words are such of CUDA 13.0."""
+    save, restore = (0x004FE4000000000000000010FF0A7000 | kind for kind in (0x803, 0x804))
+    start, _ = cubin.code_of(code, finished.kernel)
+    words = save.to_bytes(16, "little") + restore.to_bytes(16, "little")
+    patched = code[:start] + words + code[start + len(words) :]
+    first, second = listing.read(patched, finished.kernel, jail.choose("auto")).instructions[:2]
+    assert (first.opcode, first.defines, first.uses) == ("P2R", {"R10"}, {"P4"})
+    assert (second.opcode, second.defines, second.uses) == ("R2P", {"P4"}, frozenset())
+    whole = ROWS.replace("FROB R0 ", "R2P PR, R0, R6")
+    assert listing.parse(whole.splitlines(), "k").instructions[3].defines >= {f"P{number}" for number in range(7)}
+
+
+def test_every_operand_is_a_register_or_known_to_be_none(finished) -> None:
+    """What names a register in another way than by its number would be neither defined nor used."""
+    known = re.compile(r"U?[RP](?:\d+|Z|T)|U?PR|S?B\d|SR_\w+|SRZ|gsb0|g?desc|INF|QNAN")
+    for one in finished.instructions:
+        plain = re.sub(r"`\(.*?\)|\(\*.*?\*\)|c\[0x|(?<=\w)\.\w+", "", one.operands)
+        assert all(known.fullmatch(word) for word in re.findall(r"\b[A-Za-z_]\w*", plain)), one.text
 
 
 def test_every_register_of_the_text_is_defined_or_used(finished) -> None:

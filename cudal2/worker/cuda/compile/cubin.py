@@ -37,7 +37,10 @@ def apply(cubin: bytes, edit: Edit) -> bytes:
     start, size = code_of(cubin, edit.kernel)
     code = cubin[start : start + size]
     if (found := hashlib.sha256(code).hexdigest()) != edit.sha256:
-        raise EditRefused(f"the edit is for another cubin: here the code of {edit.kernel[:60]} has sha256 {found}")
+        raise EditRefused(
+            f"the edit is for another cubin: here the code of {edit.kernel[:60]} has sha256 {found}; make an edit for "
+            "this one, or compile the kernel as it was for that one"
+        )
     words = [code[place : place + WORD] for place in range(0, size, WORD)]
     for move in edit.moves:
         if isinstance(move, Control):
@@ -93,11 +96,11 @@ def with_field(word: bytes, name: str, value: int) -> bytes:
     """The word with a scheduling field set. Raises EditRefused where the field has not so many bits."""
     first, bits = FIELDS[name]
     if not 0 <= value < 1 << bits:
-        raise EditRefused(f"{name} has {bits} bits, which cannot hold {value}")
+        raise EditRefused(f"{name} has {bits} bits, which cannot hold {value}; give 0 to {(1 << bits) - 1}")
     number = int.from_bytes(word, "little") & ~(((1 << bits) - 1) << first)
     return (number | value << first).to_bytes(WORD, "little")
 
 
 def _check_positions(move: Shift | Control, count: int, *positions: int) -> None:
     if not all(0 <= position < count for position in positions):
-        raise EditRefused(f"the move {to_json(move)} reaches outside the kernel's {count} instructions")
+        raise EditRefused(f"the move {to_json(move)} reaches outside the kernel's {count} instructions; make it anew")

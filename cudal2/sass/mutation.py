@@ -1,0 +1,149 @@
+"""Faults planted into a schedule, to see whether the checker flags them, and which of them are none.
+
+Four kinds: a barrier is no longer waited for, a stall is lowered to one cycle where the very next instruction uses the
+result, that instruction is put in front, a barrier no longer tells when a result is there. Some change nothing that
+matters. Which do was laid down before any score was looked at, and is decided here along the paths through the code,
+not by the checker's own bookkeeping (`flow`):
+
+- a wait is needless where no path leads to it from what sets its barrier without another wait for that in between,
+  and where nothing touches what the barrier tells of before each path waits for it again;
+- a barrier at a result is needless where nothing touches the result before a barrier is waited for that a later
+  instruction of the same pipe has set, for those end in order;
+- a use under the opposite guard of its definition never meets it.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+
+from cudal2.records import Control, Shift
+from cudal2.sass import latencies, opcodes
+from cudal2.sass.blocks import Node, graph
+from cudal2.sass.encoding import NO_BARRIER
+from cudal2.sass.listing import Instruction, Listing
+
+WAIT, STALL, USE, BARRIER = "wait removed", "stall lowered", "use above definition", "write barrier cleared"
+KINDS = (WAIT, STALL, USE, BARRIER)
+
+Place = tuple[int, int | None]
+"""A position, and the block to return to where it is part of a function that is called, else None."""
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """A fault at `position`, of a kind in KINDS, as the moves of an edit; of a wait, for which `barrier`."""
+
+    kind: str
+    position: int
+    moves: tuple[Shift | Control, ...]
+    barrier: int = NO_BARRIER
+
+
+class Mutants:
+    """Those of one listing. Raises Unlisted for an architecture without latencies."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._those, self._unknown = listing.instructions, latencies.table(listing).unknown
+        self._parts, self._edges = graph(listing)
+
+    def __iter__(self) -> Iterator[Mutant]:
+        starts = {block.start for block in self._parts}
+        for p, one in enumerate(self._those):
+            controls = one.controls
+            for barrier in controls.waits:
+                yield Mutant(WAIT, p, (Control(p, "wait", controls.wait & ~(1 << barrier)),), barrier)
+            if controls.write_barrier != NO_BARRIER and one.defines:
+                yield Mutant(BARRIER, p, (Control(p, "write_barrier", NO_BARRIER),))
+            if p + 1 in starts or p + 1 == len(self._those) or not one.defines & self._those[p + 1].uses:
+                continue
+            yield Mutant(USE, p, (Shift(p, p + 1),))
+            if one.operation not in self._unknown and controls.stall > 1:
+                yield Mutant(STALL, p, (Control(p, "stall", 1),))
+
+    def needless(self, mutant: Mutant) -> bool:
+        """Whether it changes nothing that matters, by the rule above."""
+        if mutant.kind == WAIT:
+            return self._needless_wait(mutant.position, mutant.barrier)
+        if mutant.kind == BARRIER:
+            return self._needless_barrier(mutant.position)
+        first, second = (one.guard for one in self._those[mutant.position : mutant.position + 2])
+        return bool(first and second) and {first, second} == {"@" + second.lstrip("@!"), "@!" + second.lstrip("@!")}
+
+    @cached_property
+    def _after(self) -> dict[Place, list[Place]]:
+        """Where control may go from each place that it reaches."""
+        found, seen = dict[Place, list[Place]](), set[Node]()
+        todo: list[Node] = [(0, None)]
+        while todo:
+            number, back = node = todo.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            block, following = self._parts[number], self._edges(node)
+            for position in range(block.start, block.stop - 1):
+                found[position, back] = [(position + 1, back)]
+            found[block.stop - 1, back] = [(self._parts[next_].start, there) for next_, there in following]
+            todo += following
+        return found
+
+    @cached_property
+    def _before(self) -> dict[Place, list[Place]]:
+        found: dict[Place, list[Place]] = {place: [] for place in self._after}
+        for place, following in self._after.items():
+            for other in following:
+                found[other].append(place)
+        return found
+
+    def _needless_wait(self, position: int, barrier: int) -> bool:
+        setters, silent = list[Instruction](), list[Instruction]()
+        for one in self._back(position, barrier):
+            if barrier in one.controls.sets:
+                setters.append(one)
+            elif one.operation in self._unknown and one.controls.write_barrier == NO_BARRIER:
+                silent.append(one)  # what sets the barrier may tell of it, too
+        queues = {opcodes.queue(one) for one in setters if one.controls.write_barrier == barrier}
+        told = [one for one in setters if one.controls.write_barrier == barrier]
+        told += [one for one in silent if opcodes.queue(one) in queues]
+        written = frozenset[str]().union(*(one.defines for one in told))
+        read = {name for one in (*setters, *told) for name in one.uses if opcodes.read_late(one, name)}
+        todo, seen = [place for place in self._after if place[0] == position], set[Place]()
+        while setters and todo:
+            place = todo.pop()
+            one = self._those[place[0]]
+            if place in seen or (place[0] != position and barrier in one.controls.waits):
+                continue
+            seen.add(place)
+            if one.operation in opcodes.SYNCHRONIZING or written & (one.uses | one.defines) or read & one.defines:
+                return False
+            todo += self._after[place]
+        return True
+
+    def _back(self, position: int, barrier: int) -> Iterator[Instruction]:
+        """What comes before, along each path up to another wait for the barrier."""
+        todo, seen = [before for place in self._before if place[0] == position for before in self._before[place]], set()
+        while todo:
+            place = todo.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            yield self._those[place[0]]
+            if barrier not in self._those[place[0]].controls.waits:
+                todo += self._before[place]
+
+    def _needless_barrier(self, position: int) -> bool:
+        setter = self._those[position]
+        queue = opcodes.queue(setter)
+        todo = [(after, 0) for place in self._after if place[0] == position for after in self._after[place]]
+        seen = set[tuple[Place, int]]()
+        while todo:
+            place, mask = todo.pop()
+            one = self._those[place[0]]
+            if (place, mask) in seen or one.controls.wait & mask:
+                continue
+            seen.add((place, mask))
+            if setter.defines & (one.uses | one.defines):
+                return False
+            if opcodes.queue(one) == queue and one.controls.write_barrier != NO_BARRIER:
+                mask |= 1 << one.controls.write_barrier
+            todo += [(after, mask) for after in self._after[place]]
+        return True
