@@ -84,16 +84,23 @@ def _stay_offline(policy: str) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
+    import msgspec
+
     from cudal2 import judging
     from cudal2.evaluation import run as evaluate
     from cudal2.evaluation import terminal
+    from cudal2.worker.pool import on_all
 
-    limit = [] if arguments.limit is None else [f"limit={arguments.limit}"]
-    config = _eval_config(arguments, *_shapes(arguments), *limit)
+    given = {name: getattr(arguments, name) for name in ("source", "abi", "limit")}
+    overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
+    config = _eval_config(arguments, *_shapes(arguments), *overrides)
     config.shapes.problems()  # a mistyped name is told before anything is opened
     _stay_offline(config.policy.path)
+    if not any(word.startswith("worker.devices=") for word in arguments.overrides):
+        config = msgspec.structs.replace(config, worker=on_all(config.worker, config.target))
     workers = evaluate.selection_worker(config.worker), evaluate.reporting_worker(config.worker)
-    with judging.opened(config.run, config.target, *workers, create=False) as (archive, [select, report]):
+    create = bool(config.source)
+    with judging.opened(config.run, config.target, *workers, create=create) as (archive, [select, report]):
         sampler = evaluate.sampler(config) if config.samples else None
         terminal.show(evaluate.run(config, archive, select, report, sampler=sampler))
 
@@ -205,7 +212,13 @@ def _parser() -> argparse.ArgumentParser:
     verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
     _of_a_run(verb)
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
-    verb.add_argument("--limit", type=int, help="only the first so many shapes")
+    verb.add_argument("--limit", type=int, help="only so many shapes, a fair part of them")
+    verb.add_argument(
+        "--source",
+        help="where the kernels come from: policy, or a folder that was exported, of another run, or of sources named "
+        "M_N_K… (default: the run's archive)",
+    )
+    verb.add_argument("--abi", choices=("contract", "cuda-l2"), help="whose entry point the sources of a folder define")
     verb = add_verb(verbs, "search", _search, "the fastest of so many candidates of any proposer; resumable")
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")

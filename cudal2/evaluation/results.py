@@ -16,7 +16,7 @@ import msgspec
 
 from cudal2.evaluation import columns
 from cudal2.problem import Problem
-from cudal2.records import STRICT, Environment, HarnessFault, Timing
+from cudal2.records import STRICT, Abi, Environment, HarnessFault, Timing
 
 NOTHING_ARCHIVED = "no kernel"
 WIDEST = 0.2
@@ -40,6 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     origin: Problem | None = None
     considered: tuple[str, ...] = ()
     timings: tuple[Timing, ...] = ()
+    abi: Abi = "contract"
 
     @property
     def timing(self) -> Timing | None:

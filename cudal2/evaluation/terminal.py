@@ -1,10 +1,12 @@
 """What a terminal shows of an evaluation: how far it is, a line or a table's row for each shape, and the summary."""
 
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from cudal2.evaluation.results import Row, by_decade, summarise
@@ -15,17 +17,56 @@ _PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 class Shown:
-    """Where an evaluation is: a bar on a terminal, elsewhere a line for each shape."""
+    """Where an evaluation is, and how long it will take: a bar on a terminal, elsewhere a line for each shape."""
 
     def __init__(self, console: Console, shapes: int) -> None:
-        self.bar = Progress(console=console, disable=not console.is_terminal)
-        self._task, self._shapes, self._done = self.bar.add_task("eval", total=shapes), shapes, 0
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self.bar.add_task("eval", total=shapes, left="")
+        self._shapes, self._done, self._new, self._started = shapes, 0, 0, time.monotonic()
+        self._seconds: Counter[str] = Counter()
+        self._verdicts = 0
 
-    def add(self, problem: Problem, row: Row | None) -> None:
+    def add(self, problem: Problem, row: Row | None, new: bool = True) -> None:
+        """One shape more is done: `new` where it was not known from an earlier evaluation."""
         self._done += 1
-        self.bar.advance(self._task)
+        self._new += new
+        left = remaining(time.monotonic() - self._started, self._new, self._shapes - self._done)
+        self.bar.update(self._task, advance=1, left=left)
         if not self.bar.console.is_terminal:
-            self.bar.console.print(f"eval {self._done}/{self._shapes}  {describe(problem, row)}", **_PLAIN)
+            far = f"{self._done}/{self._shapes}" + (f", {left}" if left else "")
+            self.bar.console.print(f"eval {far}  {describe(problem, row)}", **_PLAIN)
+
+    def took(self, seconds: Mapping[str, float]) -> None:
+        """Where the time of a verdict went, by stage."""
+        self._seconds.update(seconds)
+        self._verdicts += bool(seconds)
+
+    def end(self) -> None:
+        """Say where the time went."""
+        if self._verdicts:
+            means = {stage: total / self._verdicts for stage, total in self._seconds.most_common()}
+            parts = ", ".join(f"{stage} {mean:.2f}" for stage, mean in means.items())
+            wall = time.monotonic() - self._started
+            text = f"{self._new} shapes in {wall:.0f} s; seconds of a verdict, what is done ahead included: {parts}"
+            self.bar.console.print(text, **_PLAIN)
+
+
+def remaining(seconds: float, done: int, left: int) -> str:
+    """`about 12 min left`, where so many shapes took so long: their order is stratified, so the rest takes as long a
+    shape. Nothing where none is done or none is left."""
+    if not done or not left:
+        return ""
+    rest = seconds / done * left
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if rest >= 1.5 * length:
+            return f"about {rest / length:.{int(unit == 'h')}f} {unit} left"
+    return f"about {rest:.0f} s left"
 
 
 def describe(problem: Problem, row: Row | None) -> str:
