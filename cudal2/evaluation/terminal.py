@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from cudal2.evaluation import tables
 from cudal2.evaluation.results import Row, by_decade, summarise
 from cudal2.problem import Problem
 from cudal2.records import Timing
@@ -106,7 +107,6 @@ def show(rows: Sequence[Row], console: Console | None = None) -> None:
         console.print(
             f"{name:<14} {summary.shapes:>4} shapes  geometric mean {summary.geomean:.3f}  wins {summary.wins:4.0%}"
             f"  certain {summary.sure_wins:4.0%}  with fall-back {summary.dispatched:.3f}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            **_PLAIN,
         )
+    console.print(f"\n{tables.text(rows)}", **_PLAIN)
