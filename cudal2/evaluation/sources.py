@@ -13,6 +13,7 @@ from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.config import EvalConfig
+from cudal2.kernels import held
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 
@@ -87,10 +88,11 @@ def of_folder(folder: Path, config: EvalConfig) -> Source | None:
     Raises ValueError where there are no kernels for the target in it.
     """
     from cudal2.evaluation import folders
+    from cudal2.runtime import manifest
 
     if (folder / "archive.sqlite").exists():
         return None
-    exported = (folder / "manifest.json").exists()
+    exported = any((folder / name).exists() for name in (held.FILE, manifest.SCHEMA))
     return folders.exported(folder, config.target) if exported else folders.sources(folder, config.target, config.abi)
 
 
