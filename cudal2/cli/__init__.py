@@ -197,12 +197,17 @@ def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
 
 
 def _shapes(arguments: argparse.Namespace) -> list[str]:
-    """`--shapes` as overrides: the name of a list in conf/shapes, or problems with commas between."""
+    """`--shapes` as overrides: lists in conf/shapes and problems, with commas between."""
     if arguments.shapes is None:
         return []
-    if arguments.shapes in {path.stem for path in asset("conf", "shapes").glob("*.yaml")}:
+    lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}
+    if arguments.shapes in lists:
         return [f"shapes={arguments.shapes}"]
-    return [f"shapes.names=[{arguments.shapes}]"]
+    from omegaconf import OmegaConf
+
+    words = arguments.shapes.split(",")
+    names = [name for word in words for name in (OmegaConf.load(lists[word]).names if word in lists else [word])]
+    return [f"shapes.names=[{','.join(names)}]"]
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -231,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
     _of_a_run(verb)
-    verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
+    verb.add_argument("--shapes", help="lists in conf/shapes and M_N_K, as in grid,llm or 64_64_64 (default grid)")
     verb.add_argument("--limit", type=int, help="only so many shapes, a fair part of them")
     verb.add_argument(
         "--source",

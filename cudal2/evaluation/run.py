@@ -76,8 +76,8 @@ def run(
     ValueError where there are no others, or no kernels in a folder; HarnessFault where the results, or files of a
     folder, cannot be read or written.
     """
-    folder, environment = Path(config.run), report.environment()
-    results = load(folder)
+    folder = Path(config.run)
+    results, environment = load(folder), report.environment()
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
     environments = results.environments | {environment.fingerprint: environment}
     found: dict[Problem, Row] = {}

@@ -96,7 +96,7 @@ def text(rows: Sequence[Row]) -> str:
     correct = sum(bool(row.timings) for row in rows)
     parts = [
         f"Speedups on {len(rows)} shapes, {correct} of them with a correct kernel: their mean, as CUDA-L2 states it; "
-        "their geometric mean; that of all shapes with 1.00 where torch serves; the share that is won.",
+        "their geometric mean; that of all shapes, what is lost counted as 1.00; the share that is won.",
         _whole(whole),
     ]
     decades = by_decade(rows)
@@ -115,7 +115,7 @@ def text(rows: Sequence[Row]) -> str:
 def _whole(whole: Table) -> str:
     protocols = _protocols(whole)
     lines = [
-        ["speedup over", *(f"{name}: {what}" for name in protocols for what in ("mean", "geomean", "fall-back", "won"))]
+        ["speedup over", *(f"{name}: {what}" for name in protocols for what in ("mean", "geomean", "lost as 1", "won"))]
     ]
     for name, found in whole.items():
         cells = [found.get(protocol) for protocol in protocols]
