@@ -118,7 +118,9 @@ def run(
                     else:
                         found[problem] = row
                         shown.add(problem, row, new=False)
-                _measure(new, environment, select, report, keep, judged)
+                verdicts = sum(len(rivals) + (len(rivals) > 1) for rivals in new.values())
+                shown.pace.found(len(batch), len(new), verdicts)
+                _measure(new, environment, select, report, keep, judged, shown.pace.judged)
                 save_all()
         shown.end()
     return [found[problem] for problem in wanted if problem in found]
@@ -178,15 +180,17 @@ def _measure(
     report: Pool,
     keep: Callable[[Problem, Row | None], None],
     told: Callable[[Candidate, Verdict], None],
+    step: Callable[[], None],
 ) -> None:
     """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come, and
-    before that `told` the winner's verdict."""
+    before that `told` the winner's verdict. There is a `step` for each verdict."""
 
     def row(problem: Problem, **fields: Any) -> Row:
         considered = _hashes(new[problem])
         return Row(problem=problem, fingerprint=environment.fingerprint, considered=considered, **fields)
 
     def judged(candidate: Candidate, verdict: Verdict | None) -> None:
+        step()
         problem = candidate.problem
         if verdict is None:
             return keep(problem, None)
@@ -201,6 +205,6 @@ def _measure(
     asked = [candidate for rivals in new.values() if len(rivals) > 1 for candidate in rivals]
     lows = {
         one: verdict.timing.low if verdict and verdict.timing else -math.inf
-        for one, verdict in zip(asked, select.evaluate(asked))
+        for one, verdict in zip(asked, select.evaluate(asked, lambda *_: step()))
     }
     report.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in new.values() if rivals], judged)

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from cudal2.evaluation import tables
+from cudal2.evaluation.pace import Pace, said
 from cudal2.evaluation.results import Row, by_decade, summarise
 from cudal2.problem import Problem
 from cudal2.records import Timing
@@ -29,6 +30,7 @@ class Shown:
         )
         self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self.bar.add_task("eval", total=shapes, left="")
+        self.pace = Pace(shapes)
         self._shapes, self._done, self._new, self._started = shapes, 0, 0, time.monotonic()
         self._seconds: Counter[str] = Counter()
         self._verdicts = 0
@@ -37,7 +39,7 @@ class Shown:
         """One shape more is done: `new` where it was not known from an earlier evaluation."""
         self._done += 1
         self._new += new
-        left = remaining(time.monotonic() - self._started, self._new, self._shapes - self._done)
+        left = said(self.pace.left())
         self.bar.update(self._task, advance=1, left=left)
         if not self.bar.console.is_terminal:
             far = f"{self._done}/{self._shapes}" + (f", {left}" if left else "")
@@ -56,18 +58,6 @@ class Shown:
             wall = time.monotonic() - self._started
             text = f"{self._new} shapes in {wall:.0f} s; seconds of a verdict, what is done ahead included: {parts}"
             self.bar.console.print(text, **_PLAIN)
-
-
-def remaining(seconds: float, done: int, left: int) -> str:
-    """`about 12 min left`, where so many shapes took so long: their order is stratified, so the rest takes as long a
-    shape. Nothing where none is done or none is left."""
-    if not done or not left:
-        return ""
-    rest = seconds / done * left
-    for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if rest >= 1.5 * length:
-            return f"about {rest / length:.{int(unit == 'h')}f} {unit} left"
-    return f"about {rest:.0f} s left"
 
 
 def describe(problem: Problem, row: Row | None) -> str:

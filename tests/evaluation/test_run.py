@@ -253,23 +253,6 @@ def test_a_limit_takes_a_fair_part_of_the_distinct_problems(run):
     assert {problem.decade for problem in rows} >= {7, 8, 9, 10, 11}
 
 
-@pytest.mark.parametrize(
-    ("done", "left", "said"),
-    [
-        (0, 9, ""),
-        (4, 0, ""),
-        (10, 1, "4 s"),
-        (10, 21, "84 s"),
-        (10, 30, "2 min"),
-        (100, 900, "36 s"),
-        (1, 2699, "3.0 h"),
-    ],
-)
-def test_the_time_left_is_that_of_the_shapes_before(done, left, said):
-    found = terminal.remaining(4.0 * done if done < 100 else 4.0, done, left)
-    assert found == (f"about {said} left" if said else "")
-
-
 def test_the_summary_is_the_geometric_mean_and_falls_back_where_uncertain():
     def row(problem, speedup, **options):
         return Row(problem=problem, fingerprint="f", status="ok", timings=(timing(speedup, **options),))
