@@ -70,11 +70,14 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
             new = Path(scratch) / "export"
             new.mkdir()
             rows.sort(key=lambda row: row.problem)
+            reason = "it is published for another entry point, behind which it is not exported"
+            refused = [Refused(problem=row.problem, reason=reason) for row in rows if row.abi != "contract"]
+            rows = [row for row in rows if row.abi == "contract"]
             candidates = [
                 Candidate(archive.source(row.kernel), row.problem, target, edit=archive.edit(row.kernel))
                 for row in rows
             ]
-            kernels, refused = [], []
+            kernels = []
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
                 made = threads.map(partial(_attempt, build), candidates)
                 for row, candidate, found in zip(rows, candidates, made, strict=True):

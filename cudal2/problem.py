@@ -1,6 +1,7 @@
 """Which multiplication is asked for: shape, layout and accumulator; the shape lists users name."""
 
 import random
+from collections.abc import Iterable
 from itertools import product
 from typing import Literal, get_args
 
@@ -71,6 +72,11 @@ class Problem(msgspec.Struct, frozen=True, order=True):
         return 2 * self.m * self.n * self.k
 
     @property
+    def decade(self) -> int:
+        """Of its work: 8 is 1e8 to 1e9 FLOP."""
+        return len(str(self.flop)) - 1
+
+    @property
     def bytes(self) -> int:
         """Bytes of A, B and C, each touched once."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
@@ -113,9 +119,26 @@ def sample(count: int, seed: int, layout: Layout = "tn", accumulate: Accumulate 
     rng = random.Random(seed)
     decades: dict[int, list[Problem]] = {}
     for problem in grid(layout, accumulate):
-        decades.setdefault(len(str(problem.flop)), []).append(problem)
+        decades.setdefault(problem.decade, []).append(problem)
     chosen = []
     for shapes in decades.values():
         share = max(2, round(count * len(shapes) / len(GRID_SIZES) ** 3))
         chosen += rng.sample(shapes, min(share, len(shapes)))
     return sorted(chosen, key=lambda p: (p.flop, p))
+
+
+def stratified(problems: Iterable[Problem], seed: int = 0) -> list[Problem]:
+    """These problems, each once, in an order whose every beginning is a fair sample of them all.
+
+    Of each decade of work a beginning holds its share, to within two, drawn at random. So what is stopped early, or has
+    come half way, says something about the rest. The same for a seed, in whatever order they are given.
+    """
+    rng = random.Random(seed)
+    decades: dict[int, list[Problem]] = {}
+    for problem in sorted(set(problems)):
+        decades.setdefault(problem.decade, []).append(problem)
+    placed = []
+    for shapes in decades.values():
+        rng.shuffle(shapes)
+        placed += [((place + 0.5) / len(shapes), problem) for place, problem in enumerate(shapes)]
+    return [problem for _, problem in sorted(placed)]

@@ -106,24 +106,44 @@ class Measured(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class Binary(msgspec.Struct, frozen=True):
+    """Files that were built of a source, edited where it has an edit: of a processor's kernel `code`, a shared object;
+    of a GPU's its cubin, and the `recipe` of its launches. Each is a path and the SHA-256, in hex, of what it holds.
+    """
+
+    code: tuple[str, str]
+    recipe: tuple[str, str] | None = None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of both files, wherever they lie."""
+        return tuple(sha256 for _, sha256 in filter(None, (self.code, self.recipe)))
+
+
+Abi = Literal["contract", "cuda-l2"]
+"""Which entry point a source defines: the contract's `hgemm`, or that of CUDA-L2's published kernels."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """One complete source to be judged on one problem; where there is an `edit`, with its built code so changed.
 
-    `abi` says which entry point it defines: the contract's `hgemm`, or that of CUDA-L2's published kernels.
+    Where there is a `binary`, that is judged as it is, and nothing is compiled.
     """
 
     source: str
     problem: Problem
     target: str = "cpu"
-    abi: Literal["contract", "cuda-l2"] = "contract"
+    abi: Abi = "contract"
     edit: Edit | None = None
+    binary: Binary | None = None
 
     @property
     def key(self) -> str:
-        """Hex digest of everything the author chose: source, problem, target and edit."""
+        """Hex digest of everything the author chose: source, problem, target and edit; and its binary."""
         foreign = () if self.abi == "contract" else (self.abi,)
         edited = () if self.edit is None else ("edit", to_json(self.edit))
-        return digest(self.source, self.problem.name, self.target, *foreign, *edited)
+        binary = () if self.binary is None else ("binary", *self.binary.digests)
+        return digest(self.source, self.problem.name, self.target, *foreign, *edited, *binary)
 
     @property
     def kernel_hash(self) -> str:

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import fakes
 import pytest
+import specimens
 from msgspec import to_builtins
 
 from cudal2 import bench, cli
-from cudal2.config import TrainConfig, load
+from cudal2.config import EvalConfig, TrainConfig, load
+from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
 from cudal2.tracking import read_metrics
@@ -197,3 +200,25 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
 def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
     record(tmp_path / "config.json", TrainConfig(run="elsewhere", seed=3))
     assert cli.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
+
+
+def test_lists_of_shapes_and_problems_go_together() -> None:
+    arguments = SimpleNamespace(shapes="demo,8_16_24,llm")
+    (names,) = cli._shapes(arguments)
+    config = load("eval", ["run=x", names], EvalConfig)
+    demo, llm = (load("eval", ["run=x", f"shapes={name}"], EvalConfig).shapes.problems() for name in ("demo", "llm"))
+    assert config.shapes.problems() == [*demo, Problem(8, 16, 24), *llm]
+    assert cli._shapes(SimpleNamespace(shapes="grid")) == ["shapes=grid"]
+
+
+def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
+    """Side by side with another run's, of which it takes the CSV."""
+    for run, speedup in (("a", 1.5), ("b", 0.5)):
+        row = Row(problem=Problem(64, 64, 64), fingerprint="f", status="ok", timings=(specimens.timing(speedup),))
+        save(tmp_path / run, Results({}, (row,)))
+    assert cli.main(["report", str(tmp_path / "a"), "--tables"]) == 0
+    assert "| torch.matmul" in capsys.readouterr().out
+    assert cli.main(["report", str(tmp_path / "a"), "--against", str(tmp_path / "b/eval/results.csv")]) == 0
+    assert "1.500 / 0.500" in capsys.readouterr().out
+    assert cli.main(["report", str(tmp_path / "none"), "--tables"]) == 2
+    assert "cudal2 eval" in capsys.readouterr().err

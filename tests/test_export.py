@@ -15,7 +15,10 @@ from specimens import ELSEWHERE, HERE, candidate, edited, evaluation, timing, ve
 from cudal2 import export
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
+from cudal2.evaluation import folders
 from cudal2.evaluation import run as evaluate
+from cudal2.evaluation.results import Results, save
+from cudal2.evaluation.results import load as load_results
 from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
@@ -176,6 +179,17 @@ def test_a_kernel_that_needs_its_host_code_is_left_out_by_name(tmp_path, archive
     assert manifest.read(tmp_path / "run" / "export") == written, "the former export stays"
 
 
+def test_a_published_kernel_is_left_out_by_name(tmp_path, archive):
+    """The archive does not hold it: behind the contract it would not compile."""
+    assess(tmp_path, archive, {FAST: (candidate("a").source, 2.5)})
+    (row,) = load_results(tmp_path / "run").rows
+    published = msgspec.structs.replace(row, problem=SLOW, kernel="ab" * 32, abi="cuda-l2")
+    save(tmp_path / "run", Results({}, (row, published)))
+    written = export.run(tmp_path / "run", archive, built, HERE)
+    assert [kernel.problem for kernel in written.kernels] == [FAST]
+    assert [one.problem for one in written.refused] == [SLOW] and "entry point" in written.refused[0].reason
+
+
 def test_what_was_not_evaluated_here_is_not_exported(tmp_path, archive):
     with pytest.raises(ValueError, match="cudal2 eval"):
         export.run(tmp_path / "run", archive, built, HERE)
@@ -211,8 +225,11 @@ def test_kernels_built_by_the_worker_run_and_share_torchs_threads(tmp_path, arch
     """The whole way: evaluated, built in the jail, copied, loaded, called."""
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
     assess(tmp_path, archive, {FAST: (OPENMP, 2.5)}, here)
-    with Worker(WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3)) as worker:
+    with Worker(WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3, protocols=())) as worker:
         export.run(tmp_path / "run", archive, worker.portable, here)
+        (again,) = folders.exported(tmp_path / "run" / "export", "cpu").find([FAST])[FAST]
+        # What cannot be compiled is judged all the same, as it was built.
+        assert worker.evaluate(msgspec.structs.replace(again, source="int hgemm(;")).ok
     lib = load((tmp_path / "run" / "export").rename(tmp_path / "copy"))
     a, b = torch.randn(24, 32).half(), torch.randn(32, 40).half()
     assert torch.allclose(lib.matmul(a, b).double(), a.double() @ b.double(), 2e-3, 2e-2)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from cudal2.problem import grid, parse, sample
+from cudal2.problem import grid, parse, sample, stratified
 
 
 def decade(problem) -> int:
@@ -25,6 +25,21 @@ def test_a_sample_has_of_every_decade_its_share(count: int) -> None:
 def test_a_sample_is_its_seeds() -> None:
     assert sample(100, 7) == sample(100, 7) != sample(100, 8)
     assert [p.mnk for p in sample(100, 7, "nn", "f16")] == [p.mnk for p in sample(100, 7)]
+
+
+def test_every_beginning_of_a_stratified_order_has_of_every_decade_its_share() -> None:
+    order = stratified(grid())
+    assert sorted(order) == sorted(grid())
+    all_, some = Counter(problem.decade for problem in grid()), Counter[int]()
+    for done, problem in enumerate(order, 1):
+        some[problem.decade] += 1
+        assert all(abs(some[each] - done * total / 1000) <= 2 for each, total in all_.items())
+
+
+def test_a_stratified_order_does_not_depend_on_the_one_given() -> None:
+    some = sample(60, 3)
+    assert stratified(some) == stratified(some[::-1] + some[:5]) != stratified(some, seed=1)
+    assert stratified([]) == []
 
 
 @pytest.mark.parametrize("text", ["", "1_2", "64_64_63", "64_64_64_tn", "64_64_64_tt_f32", "0_64_64", "64x64x64"])

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from cudal2.problem import Problem
-from cudal2.records import Edit, Status, Verdict, digest
+from cudal2.records import Edit, Status, Verdict, digest, kernel_hash
 
 Kind = Literal["train", "sft", "search", "eval"]
 """What asked for a sample: a step of GRPO, the check after supervised training, a search, an evaluation."""
@@ -55,6 +55,11 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def source_hash(self) -> str:
         return digest(self.source)
+
+    @property
+    def kernel_hash(self) -> str:
+        """`Candidate.kernel_hash`: of the source and its edit."""
+        return kernel_hash(self.source, self.edit)
 
     @property
     def low(self) -> float:

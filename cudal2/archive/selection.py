@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 from cudal2.archive.comparable import Comparable
@@ -13,7 +14,7 @@ EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LA
 """Failures whose log tells an author what to change."""
 
 
-def by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
+def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
     """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K, 2 log M·N).
 
     What is fast depends on the number of tiles more than on any side of C: on an H200 the best 12 settings of the
@@ -28,9 +29,14 @@ def by_distance(problem: Problem, others: list[Problem]) -> list[Problem]:
     return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)
 
 
-def nearest(kernels: Comparable, problem: Problem, limit: int) -> list[Entry]:
-    """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first."""
-    others = [p for p in by_distance(problem, kernels.problems()) if p != problem]
+def nearest(
+    kernels: Comparable, problem: Problem, limit: int, problems: Sequence[Problem] | None = None
+) -> list[Entry]:
+    """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first.
+
+    `problems` are all that have a correct kernel; whoever asks for many knows them.
+    """
+    others = [p for p in by_distance(problem, kernels.problems() if problems is None else problems) if p != problem]
     bests = (kernels.best(other) for other in others[:limit])
     return [entry for entry in bests if entry is not None]
 

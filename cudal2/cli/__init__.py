@@ -84,18 +84,29 @@ def _stay_offline(policy: str) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from cudal2 import judging
-    from cudal2.evaluation import run as evaluate
-    from cudal2.evaluation import terminal
+    import msgspec
 
-    limit = [] if arguments.limit is None else [f"limit={arguments.limit}"]
-    config = _eval_config(arguments, *_shapes(arguments), *limit)
-    config.shapes.problems()  # a mistyped name is told before anything is opened
+    from cudal2 import judging
+    from cudal2.evaluation import published, terminal
+    from cudal2.evaluation import run as evaluate
+    from cudal2.worker.pool import on_all
+
+    given = {name: getattr(arguments, name) for name in ("source", "abi", "limit")}
+    overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
+    config = _eval_config(arguments, *_shapes(arguments), *overrides)
+    config.shapes.problems()  # what is mistyped is told before anything is opened
+    against = published.read(Path(arguments.against)) if arguments.against else None
     _stay_offline(config.policy.path)
+    if not any(word.startswith("worker.devices=") for word in arguments.overrides):
+        config = msgspec.structs.replace(config, worker=on_all(config.worker, config.target))
     workers = evaluate.selection_worker(config.worker), evaluate.reporting_worker(config.worker)
-    with judging.opened(config.run, config.target, *workers, create=False) as (archive, [select, report]):
+    create = bool(config.source)
+    with judging.opened(config.run, config.target, *workers, create=create) as (archive, [select, report]):
         sampler = evaluate.sampler(config) if config.samples else None
-        terminal.show(evaluate.run(config, archive, select, report, sampler=sampler))
+        rows = evaluate.run(config, archive, select, report, sampler=sampler)
+    terminal.show(rows)
+    if against:
+        print(f"\n{published.text(rows, against)}")
 
 
 def _search(arguments: argparse.Namespace) -> None:
@@ -130,9 +141,12 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    folders = [Path(run) for run in arguments.run]
+    if arguments.tables or arguments.against:
+        print(_tables(folders, Path(arguments.against) if arguments.against else None))
+        return
     from cudal2 import report
 
-    folders = [Path(run) for run in arguments.run]
     out = Path(arguments.out) if arguments.out else None
     if arguments.searches:
         from cudal2.report import budget
@@ -147,6 +161,19 @@ def _report(arguments: argparse.Namespace) -> None:
         return
     page = len(folders) == 1 and (out is None or out.suffix not in report.PICTURES)
     print(report.run(folders[0], out) if page else report.compare(folders, out or Path("comparison.png")))
+
+
+def _tables(folders: list[Path], against: Path | None) -> str:
+    """What evaluations found, as CUDA-L2's tables; of a shape that several have, the last one's."""
+    from cudal2.evaluation import published, tables
+    from cudal2.evaluation.results import load
+
+    theirs = published.read(against) if against else None
+    rows = list({row.problem: row for folder in folders for row in load(folder).rows}.values())
+    if not rows:
+        raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
+    found = tables.text(rows) or "no correct kernel on any of these shapes"
+    return f"{found}\n\n{published.text(rows, theirs)}" if theirs else found
 
 
 def _pack(arguments: argparse.Namespace) -> None:
@@ -170,12 +197,17 @@ def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
 
 
 def _shapes(arguments: argparse.Namespace) -> list[str]:
-    """`--shapes` as overrides: the name of a list in conf/shapes, or problems with commas between."""
+    """`--shapes` as overrides: lists in conf/shapes and problems, with commas between."""
     if arguments.shapes is None:
         return []
-    if arguments.shapes in {path.stem for path in asset("conf", "shapes").glob("*.yaml")}:
+    lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}
+    if arguments.shapes in lists:
         return [f"shapes={arguments.shapes}"]
-    return [f"shapes.names=[{arguments.shapes}]"]
+    from omegaconf import OmegaConf
+
+    words = arguments.shapes.split(",")
+    names = [name for word in words for name in (OmegaConf.load(lists[word]).names if word in lists else [word])]
+    return [f"shapes.names=[{','.join(names)}]"]
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -204,8 +236,17 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
     _of_a_run(verb)
-    verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default grid)")
-    verb.add_argument("--limit", type=int, help="only the first so many shapes")
+    verb.add_argument("--shapes", help="lists in conf/shapes and M_N_K, as in grid,llm or 64_64_64 (default grid)")
+    verb.add_argument("--limit", type=int, help="only so many shapes, a fair part of them")
+    verb.add_argument(
+        "--source",
+        help="where the kernels come from: policy, or a folder that was exported, of another run, or of sources named "
+        "M_N_K… (default: the run's archive)",
+    )
+    verb.add_argument("--abi", choices=("contract", "cuda-l2"), help="whose entry point the sources of a folder define")
+    verb.add_argument(
+        "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
+    )
     verb = add_verb(verbs, "search", _search, "the fastest of so many candidates of any proposer; resumable")
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")
@@ -226,6 +267,12 @@ def _parser() -> argparse.ArgumentParser:
         "--outsiders",
         action="store_true",
         help="print which kernels no family renders and which of them win; the page then shows them too",
+    )
+    verb.add_argument(
+        "--tables", action="store_true", help="print speedups over each library, as CUDA-L2 tabulates them"
+    )
+    verb.add_argument(
+        "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
     )
     verb.add_argument("--json", action="store_true", help="print --outsiders as JSON")
     verb = add_verb(verbs, "pack", _pack, "a training run as files of at most 16 MB, to go on with it elsewhere")

@@ -15,6 +15,7 @@ from cudal2.config.parts import (
     TrainerConfig,
 )
 from cudal2.config.worker import WorkerConfig
+from cudal2.records import Abi
 
 
 class TrainConfig(Schema, frozen=True):
@@ -80,15 +81,20 @@ class SftConfig(Schema, frozen=True):
 
 
 class EvalConfig(Schema, frozen=True):
-    """Which shapes the archive of `run` is evaluated on.
+    """Which shapes are evaluated, and on whose kernels.
 
-    A shape's `finalists` best kernels and the best of `neighbours` other shapes are timed against one another. Where
-    nothing is archived for a shape or near it, `policy` writes `samples` new kernels. `anywhere` also tries kernels
-    that were judged in another environment; they are measured in this one. `limit` takes only the first so many
-    shapes, 0: all of them.
+    A shape's `finalists` best kernels in the archive of `run` and the best of `neighbours` other shapes are timed
+    against one another. Where nothing is archived for a shape or near it, `policy` writes `samples` new kernels.
+    `anywhere` also tries kernels that were judged in another environment; they are measured in this one.
+
+    `source` says where else kernels come from: policy, `samples` new ones of `policy` for every shape; or a folder,
+    what `cudal2 export` wrote, another run, or sources named after their shapes, which may be CUDA-L2's (`abi`).
+    `limit` takes only so many shapes, a fair part of them, 0: all of them.
     """
 
     run: Annotated[str, NEUTRAL]
+    source: str = ""
+    abi: Abi = "contract"
     target: str = "cpu"
     shapes: ShapesConfig = ShapesConfig()
     limit: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -100,6 +106,12 @@ class EvalConfig(Schema, frozen=True):
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
     worker: WorkerConfig = WorkerConfig()
+
+    def __post_init__(self) -> None:
+        if self.source == "policy" and not self.samples:
+            raise ValueError("source=policy has the policy write kernels: say how many a shape, such as samples=16")
+        if self.abi != "contract" and self.source in ("", "policy"):
+            raise ValueError(f"abi={self.abi} is that of published sources: say which, with source=FOLDER")
 
 
 class SearchConfig(Schema, frozen=True):

@@ -1,24 +1,28 @@
-"""What an evaluation found, shape by shape: the records of `RUN/eval/results.json`, kept and summarised."""
+"""What an evaluation found, shape by shape: the records of `RUN/eval/results.json`, kept and summarised.
 
-import csv
-import io
+Beside it stand the same figures as tables, `results.csv` and, where pyarrow is installed, `results.parquet`. While an
+evaluation goes on, each row is added to `results.jsonl` as it is found, for a thousand of them take a while to write;
+now and then, and in the end, all is written anew and the added rows go.
+"""
+
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from cudal2.evaluation import columns
 from cudal2.problem import Problem
-from cudal2.records import STRICT, Environment, HarnessFault, Timing
+from cudal2.records import STRICT, Abi, Environment, HarnessFault, Timing
 
 NOTHING_ARCHIVED = "no kernel"
 WIDEST = 0.2
 """An interval wider than this share of its median is no ground to prefer a kernel on."""
 
-_SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
-_TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
+_REMEDY = "Make room or the folder writable and evaluate again: finished shapes are kept"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     origin: Problem | None = None
     considered: tuple[str, ...] = ()
     timings: tuple[Timing, ...] = ()
+    abi: Abi = "contract"
 
     @property
     def timing(self) -> Timing | None:
@@ -72,35 +77,50 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> Results:
-    """What `folder/eval/results.json` holds, nothing where there is none.
+    """What `folder/eval` holds, rows added to `results.jsonl` included; nothing where there is none.
 
-    Raises HarnessFault naming the file where it cannot be read.
+    Raises HarnessFault naming the file that cannot be read.
     """
-    path = folder / "eval" / "results.json"
-    if not path.exists():
-        return Results()
+    path, added = folder / "eval" / "results.json", _added(folder)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Results)
+        found = msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results()
+        path = added
+        lines = added.read_bytes().split(b"\n")[:-1] if added.exists() else []  # the last one was torn, or is empty
+        new = [msgspec.json.decode(line, type=Row) for line in lines]
     except (OSError, msgspec.MsgspecError) as error:
         raise HarnessFault(f"{path} cannot be read: {error}", "Move it aside and evaluate again") from error
+    rows = {(row.problem, row.fingerprint): row for row in (*found.rows, *new)}
+    return msgspec.structs.replace(found, rows=tuple(rows.values()))
+
+
+def add(folder: Path, row: Row) -> None:
+    """Keep one more row, from which moment on no end of the process loses it. HarnessFault where it cannot be kept."""
+    with _writing(folder), _added(folder).open("ab", buffering=0) as file:
+        file.write(msgspec.json.encode(row) + b"\n")
 
 
 def save(folder: Path, results: Results) -> None:
-    """Write both files, each whole or not at all. Raises HarnessFault where they cannot be written."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("m", "n", "k", "layout", "accumulate", "fingerprint", "status", "kernel", *_TIMING))
-    for row in results.rows:
-        head = (*msgspec.structs.astuple(row.problem), row.fingerprint, row.status, row.kernel)
-        for timing in row.timings or (None,):
-            table.writerow((*head, *(getattr(timing, name, "") for name in _TIMING)))
+    """Write all files, each whole or not at all, rows added before included. HarnessFault where they cannot be."""
+    with _writing(folder):
+        place = folder / "eval"
+        place.mkdir(parents=True, exist_ok=True)
+        replace(place / "results.csv", columns.as_csv(results.rows).encode())
+        if columns.PARQUET:
+            replace(place / "results.parquet", columns.as_parquet(results.rows))
+        replace(place / "results.json", msgspec.json.format(msgspec.json.encode(results), indent=1))
+        _added(folder).unlink(missing_ok=True)
+
+
+def _added(folder: Path) -> Path:
+    return folder / "eval" / "results.jsonl"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        (folder / "eval").mkdir(parents=True, exist_ok=True)
-        replace(folder / "eval" / "results.csv", text.getvalue().encode())
-        replace(folder / "eval" / "results.json", msgspec.json.format(msgspec.json.encode(results), indent=1))
+        yield
     except OSError as error:
-        remedy = "Make room or the folder writable and evaluate again: finished shapes are kept"
-        raise HarnessFault(f"the results in {folder / 'eval'} cannot be written: {error}", remedy) from error
+        raise HarnessFault(f"the results in {folder / 'eval'} cannot be written: {error}", _REMEDY) from error
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -145,6 +165,6 @@ def by_decade(rows: Sequence[Row]) -> dict[int, Summary]:
     """A summary for each decade of work that has correct rows: key 8 is 1e8 to 1e9 FLOP."""
     decades = defaultdict(list)
     for row in rows:
-        decades[int(math.log10(row.problem.flop))].append(row)
+        decades[row.problem.decade].append(row)
     found = {decade: summarise(decades[decade]) for decade in sorted(decades)}
     return {decade: summary for decade, summary in found.items() if summary}

@@ -1,42 +1,33 @@
-"""The archive's best kernels, measured once more and more strictly, shape by shape.
+"""The best kernels there are, measured once more and more strictly, shape by shape.
 
 A kernel is the archive's best partly by luck. So its best few are timed against one another, and the measurement that
 selected one is never the one reported: `run` selects with one pool and reports what another, stricter one finds.
-Results go to `RUN/eval/results.json` (everything) and `results.csv` (a row for each shape and baseline) after every
-shape, each file replaced atomically; a killed evaluation continues where it stopped. Shapes are judged a batch at a
-time, so that compilers work ahead and all GPUs have something to do.
+Kernels from elsewhere (`sources.py`) go the same way. Shapes are taken in a stratified order, so that what is there
+when somebody stops is a fair part of all. A row is kept as soon as it is found; a killed evaluation continues where it
+stopped. Shapes are judged a batch at a time, so that compilers work ahead and all GPUs have something to do.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from cudal2 import judging
-from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
-from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
-from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, load, save
+from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, save
+from cudal2.evaluation.samples import Sampler, asking, sampler
+from cudal2.evaluation.sources import Candidates, Source, archived, of_folder, written
 from cudal2.evaluation.terminal import Shown
-from cudal2.problem import Problem
+from cudal2.problem import Problem, stratified
 from cudal2.records import STRICT, Candidate, Environment, Verdict
-from cudal2.target import find
 from cudal2.worker.pool import Pool
 
-Sampler = Callable[[Problem, Comparable, Environment], Sequence[str]]
-"""New sources for a problem from a policy ("" where a completion holds none), which may be shown what is archived."""
-
-Candidates = dict[Candidate, Problem]
-"""Kernels worth trying for a problem, its own best first, with the problem each was archived for."""
-
-AT_ONCE = 64
-"""Shapes in a batch."""
+__all__ = ["Sampler", "reporting_worker", "run", "sampler", "selection_worker"]
 
 
 def selection_worker(config: WorkerConfig) -> WorkerConfig:
@@ -74,60 +65,93 @@ def run(
 ) -> list[Row]:
     """Evaluate the problems of `config` and return their rows, in order; says how far it is on `console`.
 
-    The archive's best `finalists` kernels of each problem compete with the best of its `neighbours` nearest other
-    problems, timed by `select` (a pool of `selection_worker`); `report` (of `reporting_worker`) measures the winner.
-    Where nothing is archived near it, `sampler`, if given, writes new kernels, which join the archive. A problem whose
-    row is there already, for this environment and the same kernels, is skipped; one whose measurement the harness
-    could not complete gets no row and is tried again by the next evaluation.
+    The kernels that `config.source` has for a problem compete, timed by `select` (a pool of `selection_worker`);
+    `report` (of `reporting_worker`) measures the winner. From the archive these are its best `finalists` and the best
+    of its `neighbours` nearest other problems; where nothing is archived near it, `sampler`, if given, writes new ones.
+    What the archive does not know yet joins it, but for kernels of another ABI, which it has no word for. A problem
+    whose row is there already, for this environment, these kernels and these protocols, is skipped; one whose
+    measurement the harness could not complete gets no row and is tried again by the next evaluation.
 
-    Kernels judged in another environment than this are tried only where `anywhere` says so. Raises ValueError
-    where the archive holds no others, HarnessFault where the results cannot be read or written.
+    Archived kernels that were judged in another environment than this are tried only where `anywhere` says so. Raises
+    ValueError where there are no others, or no kernels in a folder; HarnessFault where the results, or files of a
+    folder, cannot be read or written.
     """
-    console, folder = console or Console(), Path(config.run)
-    environment = report.environment()
+    folder = Path(config.run)
+    results, environment = load(folder), report.environment()
+    rows = {(row.problem, row.fingerprint): row for row in results.rows}
+    environments = results.environments | {environment.fingerprint: environment}
+    found: dict[Problem, Row] = {}
+
+    with _opened(config, archive, select, environment, sampler) as source:
+        wanted = list(dict.fromkeys(map(source.asked, config.shapes.problems())))
+        chosen = stratified(wanted)[: config.limit or None]
+        places = {problem: place for place, problem in enumerate(wanted)}
+        shown = Shown(console or Console(), len(chosen))
+
+        def save_all() -> None:
+            ordered = sorted(rows.values(), key=lambda row: places.get(row.problem, -1))
+            save(folder, Results(environments, tuple(ordered)))
+
+        def keep(problem: Problem, row: Row | None) -> None:
+            if row is not None:
+                found[problem] = rows[problem, environment.fingerprint] = row
+                add(folder, row)
+            shown.add(problem, row)
+
+        def judged(candidate: Candidate, verdict: Verdict) -> None:
+            shown.took(verdict.seconds)
+            if source.foreign and candidate.abi == "contract":
+                archive.add(verdict, candidate, None)
+
+        save_all()
+        with shown.bar:
+            size = source.at_once * len(config.worker.devices)
+            for start in range(0, len(chosen), size):
+                batch = chosen[start : start + size]
+                candidates, new = source.find(batch), dict[Problem, Candidates]()
+                for problem in batch:
+                    row = rows.get((problem, environment.fingerprint))
+                    if problem not in candidates:
+                        keep(problem, None)
+                    elif row is None or not _answers(row, candidates[problem], config.worker):
+                        new[problem] = candidates[problem]
+                    else:
+                        found[problem] = row
+                        shown.add(problem, row, new=False)
+                verdicts = sum(len(rivals) + (len(rivals) > 1) for rivals in new.values())
+                shown.pace.found(len(batch), len(new), verdicts)
+                _measure(new, environment, select, report, keep, judged, shown.pace.judged)
+                save_all()
+        shown.end()
+    return [found[problem] for problem in wanted if problem in found]
+
+
+@contextmanager
+def _opened(
+    config: EvalConfig, archive: Archive, select: Pool, environment: Environment, sampler: Sampler | None
+) -> Iterator[Source]:
+    """The source that `config` names. ValueError where it holds nothing that may be tried here."""
+    if config.source == "policy":
+        if sampler is None:
+            raise ValueError("source=policy needs a policy that can be sampled: give samples=16, say")
+        kernels = Comparable(archive, config.target, environment.fingerprint)
+        yield written(kernels, config, asking(config, sampler, select, kernels, environment))
+    elif not config.source:
+        kernels = _comparable(archive, config, environment)
+        yield archived(kernels, config, asking(config, sampler, select, kernels, environment) if sampler else None)
+    elif source := of_folder(folder := Path(config.source).expanduser(), config):
+        yield source
+    else:
+        with Archive.of(folder, create=False) as other:
+            source = archived(_comparable(other, config, environment), config)
+            yield msgspec.structs.replace(source, foreign=True)
+
+
+def _comparable(archive: Archive, config: EvalConfig, environment: Environment) -> Comparable:
     known = archive.environments()
     if not config.anywhere and known and environment.fingerprint not in known:
         raise ValueError(_elsewhere(list(known.values())[-1], environment))
-    kernels = Comparable(archive, config.target, ANY if config.anywhere else environment.fingerprint)
-    results = load(folder)
-    rows = {(row.problem, row.fingerprint): row for row in results.rows}
-    environments = results.environments | {environment.fingerprint: environment}
-    chosen = list(dict.fromkeys(config.shapes.problems()))[: config.limit or None]
-    shown = Shown(console, len(chosen))
-    found: dict[Problem, Row] = {}
-    places = {problem: place for place, problem in enumerate(chosen)}
-
-    def save_all() -> None:
-        ordered = sorted(rows.values(), key=lambda row: places.get(row.problem, -1))
-        save(folder, Results(environments, tuple(ordered)))
-
-    def keep(problem: Problem, row: Row | None) -> None:
-        if row is not None:
-            found[problem] = rows[problem, environment.fingerprint] = row
-            save_all()
-        shown.add(problem, row)
-
-    with shown.bar:
-        for start in range(0, len(chosen), AT_ONCE):
-            new: dict[Problem, Candidates] = {}
-            for problem in chosen[start : start + AT_ONCE]:
-                candidates = _candidates(problem, kernels, config)
-                if sampler and not candidates:
-                    try:
-                        _sample(problem, sampler, select, kernels, environment)
-                    except judging.NothingJudged:
-                        keep(problem, None)
-                        continue
-                    candidates = _candidates(problem, kernels, config)
-                row = rows.get((problem, environment.fingerprint))
-                if row is None or row.considered != _hashes(candidates):
-                    new[problem] = candidates
-                else:
-                    found[problem] = row
-                    shown.add(problem, row)
-            _measure(new, environment, select, report, keep)
-    save_all()
-    return [found[problem] for problem in chosen if problem in found]
+    return Comparable(archive, config.target, ANY if config.anywhere else environment.fingerprint)
 
 
 def _elsewhere(there: Environment, here: Environment) -> str:
@@ -139,44 +163,14 @@ def _elsewhere(there: Environment, here: Environment) -> str:
     )
 
 
-def sampler(config: EvalConfig) -> Sampler:
-    """`config.samples` kernels a problem from `config.policy`, prompted as in training; loaded when first asked."""
-    from cudal2.policy import model, prompts, writer
-
-    target = find(config.target)
-    loaded = cache(partial(model.load, config.policy, config.target))
-
-    def sample(problem: Problem, kernels: Comparable, environment: Environment) -> list[str]:
-        what = config.prompt, config.policy.chat, problem, kernels
-        prompt = prompts.from_archive(*what, environment, config.seed, 0)
-        return writer.write(*loaded(), [prompt] * config.samples, config.policy, target, config.seed)
-
-    return sample
-
-
-def _candidates(problem: Problem, kernels: Comparable, config: EvalConfig) -> Candidates:
-    best = kernels.ranked(problem, config.finalists)
-    near = selection.nearest(kernels, problem, config.neighbours) if config.neighbours else []
-    found: Candidates = {}
-    for entry in best + near:
-        candidate = Candidate(entry.source, problem, kernels.target, edit=entry.edit)
-        found.setdefault(candidate, entry.verdict.problem)
-    return found
+def _answers(row: Row, candidates: Candidates, config: WorkerConfig) -> bool:
+    """Whether a row says what would be found: of these very kernels, under every protocol asked for."""
+    protocols = {timing.protocol for timing in row.timings}
+    return row.considered == _hashes(candidates) and (not protocols or protocols >= set(config.protocols))
 
 
 def _hashes(candidates: Candidates) -> tuple[str, ...]:
-    return tuple(sorted(candidate.kernel_hash for candidate in candidates))
-
-
-def _sample(problem: Problem, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> None:
-    if any(kernels.archive.samples("eval", problem.name)):
-        return  # a killed evaluation asked already
-    here = msgspec.structs.replace(kernels, fingerprint=environment.fingerprint)
-    asked = [
-        (Candidate(source, problem, kernels.target), Origin(kind="eval", run=problem.name, step=0, index=index))
-        for index, source in enumerate(sampler(problem, here, environment))
-    ]
-    judging.judge(select, kernels.archive, asked)
+    return tuple(sorted({candidate.kernel_hash for candidate in candidates}))
 
 
 def _measure(
@@ -185,19 +179,24 @@ def _measure(
     select: Pool,
     report: Pool,
     keep: Callable[[Problem, Row | None], None],
+    told: Callable[[Candidate, Verdict], None],
+    step: Callable[[], None],
 ) -> None:
-    """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come."""
+    """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come, and
+    before that `told` the winner's verdict. There is a `step` for each verdict."""
 
     def row(problem: Problem, **fields: Any) -> Row:
         considered = _hashes(new[problem])
         return Row(problem=problem, fingerprint=environment.fingerprint, considered=considered, **fields)
 
     def judged(candidate: Candidate, verdict: Verdict | None) -> None:
+        step()
         problem = candidate.problem
         if verdict is None:
             return keep(problem, None)
+        told(candidate, verdict)
         origin = new[problem][candidate]
-        fields = {"status": verdict.status.value, "timings": verdict.timings}
+        fields = {"status": verdict.status.value, "timings": verdict.timings, "abi": candidate.abi}
         keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields))
 
     for problem in new:
@@ -206,6 +205,6 @@ def _measure(
     asked = [candidate for rivals in new.values() if len(rivals) > 1 for candidate in rivals]
     lows = {
         one: verdict.timing.low if verdict and verdict.timing else -math.inf
-        for one, verdict in zip(asked, select.evaluate(asked))
+        for one, verdict in zip(asked, select.evaluate(asked, lambda *_: step()))
     }
     report.evaluate([max(rivals, key=lambda one: lows.get(one, 0.0)) for rivals in new.values() if rivals], judged)

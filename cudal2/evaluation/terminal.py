@@ -1,12 +1,16 @@
 """What a terminal shows of an evaluation: how far it is, a line or a table's row for each shape, and the summary."""
 
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from cudal2.evaluation import tables
+from cudal2.evaluation.pace import Pace, said
 from cudal2.evaluation.results import Row, by_decade, summarise
 from cudal2.problem import Problem
 from cudal2.records import Timing
@@ -15,17 +19,45 @@ _PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 class Shown:
-    """Where an evaluation is: a bar on a terminal, elsewhere a line for each shape."""
+    """Where an evaluation is, and how long it will take: a bar on a terminal, elsewhere a line for each shape."""
 
     def __init__(self, console: Console, shapes: int) -> None:
-        self.bar = Progress(console=console, disable=not console.is_terminal)
-        self._task, self._shapes, self._done = self.bar.add_task("eval", total=shapes), shapes, 0
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self.bar.add_task("eval", total=shapes, left="")
+        self.pace = Pace(shapes)
+        self._shapes, self._done, self._new, self._started = shapes, 0, 0, time.monotonic()
+        self._seconds: Counter[str] = Counter()
+        self._verdicts = 0
 
-    def add(self, problem: Problem, row: Row | None) -> None:
+    def add(self, problem: Problem, row: Row | None, new: bool = True) -> None:
+        """One shape more is done: `new` where it was not known from an earlier evaluation."""
         self._done += 1
-        self.bar.advance(self._task)
+        self._new += new
+        left = said(self.pace.left())
+        self.bar.update(self._task, advance=1, left=left)
         if not self.bar.console.is_terminal:
-            self.bar.console.print(f"eval {self._done}/{self._shapes}  {describe(problem, row)}", **_PLAIN)
+            far = f"{self._done}/{self._shapes}" + (f", {left}" if left else "")
+            self.bar.console.print(f"eval {far}  {describe(problem, row)}", **_PLAIN)
+
+    def took(self, seconds: Mapping[str, float]) -> None:
+        """Where the time of a verdict went, by stage."""
+        self._seconds.update(seconds)
+        self._verdicts += bool(seconds)
+
+    def end(self) -> None:
+        """Say where the time went."""
+        if self._verdicts:
+            means = {stage: total / self._verdicts for stage, total in self._seconds.most_common()}
+            parts = ", ".join(f"{stage} {mean:.2f}" for stage, mean in means.items())
+            wall = time.monotonic() - self._started
+            text = f"{self._new} shapes in {wall:.0f} s; seconds of a verdict, what is done ahead included: {parts}"
+            self.bar.console.print(text, **_PLAIN)
 
 
 def describe(problem: Problem, row: Row | None) -> str:
@@ -65,7 +97,6 @@ def show(rows: Sequence[Row], console: Console | None = None) -> None:
         console.print(
             f"{name:<14} {summary.shapes:>4} shapes  geometric mean {summary.geomean:.3f}  wins {summary.wins:4.0%}"
             f"  certain {summary.sure_wins:4.0%}  with fall-back {summary.dispatched:.3f}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            **_PLAIN,
         )
+    console.print(f"\n{tables.text(rows)}", **_PLAIN)

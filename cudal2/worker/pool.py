@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from itertools import takewhile
 from multiprocessing import get_context
 
+import msgspec
+
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
@@ -177,7 +179,8 @@ class Pool:
                     found[candidate] = verdict
                     progress(candidate, verdict)
 
-        shards = zip(self.devices, shard(distinct, len(self.devices)))
+        # Where there is nothing to judge, no process is started for it.
+        shards = [one for one in zip(self.devices, shard(distinct, len(self.devices))) if one[1]]
         try:
             with ThreadPoolExecutor(len(self.devices)) as threads:
                 try:
@@ -231,6 +234,15 @@ class Pool:
 
 class _Interrupted(HarnessFault):
     """Nobody waits for the rest any more: no fault that another try could mend."""
+
+
+def on_all(config: WorkerConfig, target: str) -> WorkerConfig:
+    """The worker on every GPU that can be seen; a processor's as it is. Raises HarnessFault where there is no GPU."""
+    if find(target).kind != "cuda":
+        return config
+    from cudal2.worker.cuda import device
+
+    return msgspec.structs.replace(config, devices=tuple(range(device.count())))
 
 
 def shard(candidates: Sequence[Candidate], count: int) -> list[list[Candidate]]:

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from cudal2.evaluation.results import Row, load
-from cudal2.worker.cuda.vendor.names import split
+from cudal2.evaluation.tables import MAX, against
 
 RESAMPLES = 10_000
 
 
 def against_tuned(row: Row, protocol: str) -> float:
     """Speedup over the faster layout of cublaslt-auto; below 1 where the kernel loses, 0 where there is none."""
-    tuned = [t for t in row.timings if t.protocol == protocol and split(t.baseline)[0] == "cublaslt-auto"]
-    return min(tuned, key=lambda timing: timing.baseline_us).speedup if tuned else 0.0
+    timing = against(row, MAX["cublaslt-auto"], protocol)
+    return timing.speedup if timing else 0.0
 
 
 def interval(speedups: list[float]) -> tuple[float, float, float]:
@@ -44,7 +44,7 @@ def line(name: str, speedups: list[float]) -> str:
 def show(rows: list[Row], protocol: str) -> None:
     decades: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        decades[int(math.log10(row.problem.flop))].append(against_tuned(row, protocol))
+        decades[row.problem.decade].append(against_tuned(row, protocol))
     print(f"{protocol}: against auto-tuned cuBLASLt, the faster of two layouts\n")
     print("FLOP       shapes  with fall-back 1.00   without    won")
     for decade, speedups in sorted(decades.items()):

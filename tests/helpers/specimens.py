@@ -25,7 +25,7 @@ def edited(text: str = "a", problem: Problem = PROBLEM, end: int = 4) -> Candida
 
 def timing(speedup: float, baseline: str = "torch", spread: float = 0.01) -> Timing:
     low, high = speedup * (1 - spread), speedup * (1 + spread)
-    return Timing(baseline, "host", 10.0, 10.0 * speedup, speedup, low, high, 7, 10, confidence=STRICT)
+    return Timing(baseline, "device", 10.0, 10.0 * speedup, speedup, low, high, 7, 10, confidence=STRICT)
 
 
 def verdict(

@@ -110,8 +110,20 @@ def test_an_interrupted_pool_waits_for_no_kernel(tmp_path, request) -> None:
         assert busy.environment() == environment
 
 
-def test_nothing_to_judge_is_no_error(gpus) -> None:
-    assert gpus.evaluate([]) == []
+def test_nothing_to_judge_is_no_error_and_starts_no_process(gpus) -> None:
+    assert gpus.evaluate([]) == [] and not gpus._executors
+    gpus.evaluate(candidates(1))
+    assert list(gpus._executors) == [0]
+
+
+def test_whoever_asks_for_all_gpus_gets_those_that_can_be_seen(monkeypatch) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    from cudal2.worker.cuda import device
+
+    monkeypatch.setattr(device, "count", lambda: 4)
+    plain = WorkerConfig(batch_ms=3)
+    assert pool.on_all(plain, "sm_90a") == WorkerConfig(batch_ms=3, devices=(0, 1, 2, 3))
+    assert pool.on_all(plain, "cpu") == plain
 
 
 def test_a_lost_gpu_costs_a_retry_in_a_new_process(gpus) -> None:

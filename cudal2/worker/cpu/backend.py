@@ -7,6 +7,7 @@ from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.target import Target
+from cudal2.worker import binary
 from cudal2.worker.backend import Launchable, Portable, Prepared
 from cudal2.worker.build import compiler_name
 from cudal2.worker.cache import Cache
@@ -44,6 +45,8 @@ class CpuBackend:
         return self._bench
 
     def prepare(self, candidate: Candidate) -> Prepared[Launchable]:
+        if candidate.binary:
+            return Prepared(Status.OK, launchable=Launchable(binary.read(candidate.binary)[0]))
         if candidate.edit:
             return Prepared(Status.REJECTED, "an edit changes a cubin, and what runs on a processor has none")
         built = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)

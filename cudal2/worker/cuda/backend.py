@@ -13,10 +13,11 @@ from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing
 from cudal2.target import Target
+from cudal2.worker import binary
 from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import device, plan, recipe, session
+from cudal2.worker.cuda import device, plan, recipe, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.buffers import buffer_layout, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
@@ -68,18 +69,22 @@ class CudaBackend:
 
     def prepare(self, candidate: Candidate) -> Prepared[plan.CudaLaunchable]:
         clock = time.perf_counter()
-        try:
-            foreign = _adapted(candidate)
-        except ValueError as error:
-            return Prepared(Status.REJECTED, str(error), log=str(error))
-        made = self._build(candidate, foreign)
+        if candidate.binary:
+            code, sealed = binary.read(candidate.binary)
+            made, foreign = CudaBuild(Status.OK, cubin=code), None
+        else:
+            try:
+                foreign = _adapted(candidate)
+            except ValueError as error:
+                return Prepared(Status.REJECTED, str(error), log=str(error))
+            made, sealed = self._build(candidate, foreign), b""
         seconds = {"build": time.perf_counter() - clock}
         if made.status is not Status.OK:
             return Prepared(made.status, next(iter(made.log.strip().splitlines()), ""), log=made.log, seconds=seconds)
         notes = foreign.notes if foreign else ()
         log = "\n".join([*notes, *map(build.describe, made.resources), made.log]).strip()
         try:
-            made = _edited(made, candidate.edit)
+            made = _edited(made, None if candidate.binary else candidate.edit)
         except cubin.EditRefused as error:
             return Prepared(Status.REJECTED, str(error), log=f"{error}\n{log}"[:LOG_BYTES], seconds=seconds)
         clock = time.perf_counter()
@@ -91,22 +96,38 @@ class CudaBackend:
         if fatal:
             return Prepared(fatal.status, f"{fatal.name}: {fatal.detail}", log=log, seconds=seconds)
         try:
-            with self._planners:
-                clock = time.perf_counter()
-                recording = self._record(made.library, candidate.problem, foreign)
-            seconds["plan"] = time.perf_counter() - clock
-        except plan.PlanError as error:
+            launchable = self._launchable(candidate, made, sealed, foreign, seconds)
+        except (plan.PlanError, unsealing.Damaged) as error:
             return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
         except CandidateFailed as failed:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
-        launchable = plan.CudaLaunchable(made.library, made.cubin, recording)
-        if not {"offline", "server"}.isdisjoint(self.config.protocols):
+        if not launchable.recipe and not {"offline", "server"}.isdisjoint(self.config.protocols):
             try:
                 sealed = recipe.seal(self.portable(candidate, launchable).recipe, made.cubin, "")
                 launchable = msgspec.structs.replace(launchable, recipe=sealed)
             except NotPortable as error:
                 log = f"host-timed as recorded, for it cannot be exported: {error}\n{log}"[:LOG_BYTES]
         return Prepared(Status.OK, log=log, launchable=launchable, seconds=seconds)
+
+    def _launchable(
+        self,
+        candidate: Candidate,
+        made: CudaBuild,
+        sealed: bytes,
+        foreign: abi.Adapted | None,
+        seconds: dict[str, float],
+    ) -> plan.CudaLaunchable:
+        """As its recipe says where there is one, else as its launcher does, which takes `plan` seconds.
+
+        Raises Damaged, PlanError, CandidateFailed.
+        """
+        if candidate.binary:
+            return unsealing.launchable(sealed, made.cubin, candidate.problem)
+        with self._planners:
+            clock = time.perf_counter()
+            recording = self._record(made.library, candidate.problem, foreign)
+        seconds["plan"] = time.perf_counter() - clock
+        return plan.CudaLaunchable(made.library, made.cubin, recording)
 
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
         where = (self.target, self.cache, self.kind, self.config.compile_seconds)

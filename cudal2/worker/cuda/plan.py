@@ -102,6 +102,12 @@ def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
         raise PlanError("the launcher's process ended without a plan") from error
     if found.error:
         raise PlanError(found.error)
+    check(found, sets, workspace_limit)
+    return found
+
+
+def check(found: Recording, sets: int, workspace_limit: int) -> None:
+    """Raises PlanError where a replay could not do safely what was recorded, or these are not plans of `sets` sets."""
     if not 0 <= found.workspace <= workspace_limit:
         raise PlanError(f"asks for {found.workspace} bytes of workspace, at most {workspace_limit}")
     if len(found.plans) != sets:
@@ -113,7 +119,6 @@ def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
             raise PlanError("a call launches no kernel")
         for node in plan:
             _check(node, found.workspace)
-    return found
 
 
 def _check(node: Kernel | Memset, workspace: int) -> None:

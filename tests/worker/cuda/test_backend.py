@@ -1,5 +1,6 @@
 """From a source and an edit of it to a verdict, with the GPU's parts replaced by those of test_bench; and on a GPU."""
 
+import hashlib
 import random
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from toolkit import needs_toolkit
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, Edit, HarnessFault, Shift, Status, to_json
+from cudal2.records import Binary, Candidate, Edit, HarnessFault, Shift, Status, to_json
 from cudal2.target import find
 from cudal2.worker.worker import Worker
 
@@ -114,6 +115,44 @@ def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker, monkeypatch)
         worker.portable(msgspec.structs.replace(edited, source="int hgemm(;"))
 
 
+def exported(worker: Worker, candidate: Candidate, folder: Path) -> Candidate:
+    """The candidate with the files that an export of it holds."""
+    portable = worker.portable(candidate)
+    sealed = recipe.seal(portable.recipe, portable.code, "x.cubin")
+    files = []
+    for name, content in (("x.cubin", portable.code), ("x.recipe", sealed)):
+        (folder / name).write_bytes(content)
+        files.append((str(folder / name), hashlib.sha256(content).hexdigest()))
+    return msgspec.structs.replace(candidate, binary=Binary(*files))
+
+
+def test_what_was_exported_is_judged_without_compiler_or_planner(worker, monkeypatch, tmp_path) -> None:
+    """Its edited cubin, launched at every set as its launcher would have; the gate looks at it all the same."""
+    edited = of(worker, PROBLEM, Shift(5, 6))
+    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
+    built, premade = worker.build(edited), exported(worker, edited, tmp_path)
+
+    def refuse(*_):
+        pytest.fail("nothing is to be built or recorded")
+
+    monkeypatch.setattr(backend.build, "build", refuse)
+    monkeypatch.setattr(backend.session, "record", refuse)
+    found = worker.build(premade).launchable
+    assert (found.cubin, found.recording) == (built.launchable.cubin, built.launchable.recording)
+    verdict = worker.evaluate(premade)
+    assert verdict.ok and verdict.key != worker.key(edited) and "plan" not in verdict.seconds
+    assert found.cubin in worker.loaded[-1] and found.recipe == (tmp_path / "x.recipe").read_bytes()
+    fatal = (backend.gate.Finding("clock_read", "it would tell the time"),)
+    monkeypatch.setattr(backend.gate, "inspect", lambda *_: fatal)
+    assert worker.build(premade).status is Status.REJECTED
+    (tmp_path / "x.cubin").write_bytes(b"something else")
+    with pytest.raises(HarnessFault, match=r"x\.cubin is damaged"):
+        worker.build(premade)
+    (tmp_path / "x.cubin").unlink()
+    with pytest.raises(HarnessFault, match=r"x\.cubin cannot be read"):
+        worker.build(premade)
+
+
 def test_an_edit_that_does_not_fit_is_rejected_before_anything_runs(worker) -> None:
     fitting = of(worker, PROBLEM)
     for edit, said in (
@@ -163,6 +202,14 @@ def test_on_a_gpu_an_edit_without_moves_is_as_fast_as_its_source(on_gpu) -> None
     source, same = on_gpu.evaluate(msgspec.structs.replace(edited, edit=None)), on_gpu.evaluate(edited)
     assert source.ok and same.ok, same.reason
     assert same.speedup == pytest.approx(source.speedup, rel=0.03)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_an_exported_kernel_is_as_right_and_as_fast_as_its_source(on_gpu, tmp_path) -> None:
+    plain = msgspec.structs.replace(of(on_gpu, LARGE), edit=None)
+    source, premade = on_gpu.evaluate(plain), on_gpu.evaluate(exported(on_gpu, plain, tmp_path))
+    assert source.ok and premade.ok, premade.reason
+    assert premade.speedup == pytest.approx(source.speedup, rel=0.03)
 
 
 @pytest.mark.gpu

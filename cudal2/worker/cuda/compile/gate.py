@@ -66,7 +66,8 @@ def inspect(
         try:
             code = sass.read(built.cubin, kind, seconds)
             device = (*_instructions(code, problem.accumulate), *_cubin(built.cubin, code))
-            host = tuple(_host(built.library, built.imports))
+            # What was exported has no host code left.
+            host = tuple(_host(built.library, built.imports)) if built.library else ()
         except Unfinished as error:
             device, host = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),), ()
         except ValueError as error:

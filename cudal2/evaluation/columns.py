@@ -1,0 +1,54 @@
+"""The rows of an evaluation as one flat table: a line for each shape and baseline, as CSV or as Parquet."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from cudal2.evaluation.results import Row
+
+PARQUET = find_spec("pyarrow") is not None
+"""Whether Parquet can be written: datasets, which training needs, brings pyarrow."""
+
+_SHAPE = ("m", "n", "k", "layout", "accumulate", "fingerprint", "status", "kernel")
+_SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
+_TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
+NAMES = (*_SHAPE, *_TIMING)
+"""The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right."""
+_TYPES = dict.fromkeys(("m", "n", "k", "pairs"), "int64") | {"paired": "bool"}
+_TYPES |= dict.fromkeys(("candidate_us", "baseline_us", "speedup", "low", "high", "confidence"), "float64")
+
+
+def flat(rows: "Iterable[Row]") -> list[tuple[Any, ...]]:
+    """One tuple, in the order of NAMES, for each row and timing; None for what is not there."""
+    found = []
+    for row in rows:
+        head = (*msgspec.structs.astuple(row.problem), row.fingerprint, row.status, row.kernel)
+        for timing in row.timings or (None,):
+            found.append((*head, *(getattr(timing, name, None) for name in _TIMING)))
+    return found
+
+
+def as_csv(rows: "Iterable[Row]") -> str:
+    """With a line of NAMES on top."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(NAMES)
+    table.writerows(flat(rows))
+    return text.getvalue()
+
+
+def as_parquet(rows: "Sequence[Row]") -> bytes:
+    """The same table with types. Raises ImportError without pyarrow."""
+    import pyarrow
+    from pyarrow import parquet
+
+    types = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in NAMES])
+    values = [list(column) for column in zip(*flat(rows))] or [[] for _ in NAMES]
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table(values, schema=types), file)
+    return file.getvalue()

@@ -1,0 +1,122 @@
+"""Kernels in a folder: what `cudal2 export` wrote, or sources that are named after their shapes.
+
+    4096_4096_512.cu, 4096_4096_512_mine.cu    for that shape, in any layout and with any accumulator
+    64_64_64_nn_f16.cpp                        for that one alone
+    mine.cu                                    for every shape
+
+in any subfolder. `shapes.json` beside them may say otherwise: {"64_64_64": ["mine.cu", "other.cu"]}; then only what it
+names is tried.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from cudal2.evaluation.sources import AT_ONCE, Candidates, Source
+from cudal2.problem import Layout, Problem, parse
+from cudal2.records import Abi, Binary, Candidate, edit_from_json
+from cudal2.runtime import manifest
+from cudal2.target import find
+from cudal2.worker import binary
+
+SHAPES = "shapes.json"
+COMPILED = 1 << 20
+"""Shapes a GPU in a batch where nothing is compiled: all, so that none waits for the last of a batch."""
+_SHAPE = re.compile(r"\d+_\d+_\d+(?:_(?:nn|tn)_(?:f32|f16))?(?![0-9])")
+
+Named = dict[str, list[Path]]
+"""Files by the shape that they are for, as M_N_K or as a problem's whole name; "" for those of every shape."""
+
+
+def exported(folder: Path, target: str) -> Source:
+    """Every kernel of an exported folder, also those that it leaves to torch; judged as built, nothing is compiled.
+
+    Raises ValueError where it is for another target, HarnessFault where its manifest is damaged; `find` raises that of
+    a file.
+    """
+    folder = folder.resolve()
+    found = manifest.read(folder)
+    if found.target != target:
+        raise ValueError(
+            f"{folder} holds kernels for {found.target}, not {target}; evaluate with target={found.target}"
+        )
+    kernels = {kernel.problem: kernel for kernel in found.kernels}
+
+    def candidate(kernel: manifest.Kernel) -> Candidate:
+        edit = edit_from_json(_text(folder / kernel.edit)) if kernel.edit else None
+        files = [(str(folder / one.path), one.sha256) for one in (kernel.code, kernel.recipe) if one]
+        made = Binary(*files)
+        binary.read(made)  # what is damaged is told before anything is measured
+        return Candidate(_text(folder / kernel.source), kernel.problem, target, edit=edit, binary=made)
+
+    def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
+        return {one: {candidate(kernels[one]): one} if one in kernels else {} for one in problems}
+
+    return Source(candidates, at_once=COMPILED, foreign=True)
+
+
+def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
+    """The sources in a folder. Those of CUDA-L2 are each judged with B stored as it reads it.
+
+    Raises ValueError where there are none for the target.
+    """
+    named = _named(folder.expanduser(), find(target).suffix)
+    text = cache(_text)
+
+    def files(problem: Problem) -> list[Path]:
+        return [file for name in (problem.mnk, problem.name, "") for file in named.get(name, [])]
+
+    def asked(problem: Problem) -> Problem:
+        read = {layout for file in files(problem) if (layout := _layout(text(file)))} if abi == "cuda-l2" else set()
+        return msgspec.structs.replace(problem, layout=read.pop()) if len(read) == 1 else problem
+
+    def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
+        return {one: {Candidate(text(file), one, target, abi): one for file in files(one)} for one in problems}
+
+    return Source(candidates, asked, AT_ONCE, foreign=True)
+
+
+def _layout(source: str) -> Layout | None:
+    """How a published source wants B stored; None where it does not say, which its verdict will."""
+    from cudal2.worker.cuda.compile import abi
+
+    try:
+        return abi.layout_of(source)
+    except ValueError:
+        return None
+
+
+def _named(folder: Path, suffix: str) -> Named:
+    if (folder / SHAPES).exists():
+        return _listed(folder)
+    named: Named = {}
+    for path in sorted(folder.rglob(f"*{suffix}")):
+        shape = _SHAPE.match(path.name)
+        named.setdefault(shape.group() if shape else "", []).append(path)
+    if not named:
+        raise ValueError(
+            f"source={folder} holds no kernels: name the archive's run (nothing), policy, or a folder that `cudal2 "
+            f"export` wrote, of another run, or with sources such as 4096_4096_512{suffix}"
+        )
+    return named
+
+
+def _listed(folder: Path) -> Named:
+    path = folder / SHAPES
+    try:
+        listed = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
+        for name in listed:
+            parse(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f'{path} cannot be read: {error}; write {{"64_64_64": ["mine.cu"]}}') from error
+    return {name: [folder / file for file in files] for name, files in listed.items()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read a source from {path}: {error}") from error

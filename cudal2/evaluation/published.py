@@ -1,0 +1,182 @@
+"""Somebody's table of figures by shape beside what was found here: `--against FILE.csv`.
+
+Known are CUDA-L2's tables (`mnk, torch.matmul, cuBLAS-tn, … , cuBLASLt-auto-tuning-max`: speedups, under the protocol
+that the file's name states), our own `results.csv`, and microseconds a call of baselines (`graph_lta_nn`: auto-tuned
+cuBLASLt in a graph; `wall_` on the host's clock). A shape stands in a column `mnk` as M_N_K, or in `m`, `n` and `k`; of
+several lines of one shape the last counts.
+"""
+
+import csv
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from cudal2.evaluation.results import Row
+from cudal2.evaluation.tables import FASTEST, MAX, PROTOCOLS, against, library, markdown
+from cudal2.problem import Problem
+from cudal2.records import Timing
+
+_PUBLISHED = re.compile(r"cublas(lt)?(-heuristic|-auto-?tuning)?-(nn|tn|max)$")
+_MICROSECONDS = re.compile(r"(graph|wall)_(cublas|lth|lta)_(nn|tn)$")
+_LIBRARIES = {"cublas": "cublas", "lth": "cublaslt", "lta": "cublaslt-auto"}
+_OURS = {"baseline", "protocol", "speedup"}
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """What a column holds: `of` a baseline (cublas-tn) or a library (a value of MAX), under a `protocol`.
+
+    `name` is the column's; `microseconds` a call of the baseline, or else the speedup over it.
+    """
+
+    name: str
+    of: str
+    protocol: str
+    microseconds: bool = False
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The figures of a file by column and shape (M, N, K), and its other columns' names."""
+
+    file: str
+    figures: dict[Figure, dict[tuple[int, int, int], float]]
+    unknown: tuple[str, ...] = ()
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One column beside ours on the shapes that both have: (ours, theirs) by problem."""
+
+    figure: Figure
+    pairs: dict[Problem, tuple[float, float]]
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Arithmetic, ours and theirs, as CUDA-L2 aggregates."""
+        ours, theirs = zip(*self.pairs.values())
+        return statistics.fmean(ours), statistics.fmean(theirs)
+
+    @property
+    def geomeans(self) -> tuple[float, float]:
+        ours, theirs = zip(*self.pairs.values())
+        return statistics.geometric_mean(ours), statistics.geometric_mean(theirs)
+
+    @property
+    def wins(self) -> tuple[float, float]:
+        """Shares of the shapes whose speedup lies above 1."""
+        ours, theirs = zip(*self.pairs.values())
+        return sum(one > 1 for one in ours) / len(ours), sum(one > 1 for one in theirs) / len(theirs)
+
+
+def read(path: Path) -> Published:
+    """The table in a CSV file. Raises ValueError where it cannot be read or says nothing of any shape."""
+    try:
+        with path.expanduser().open(newline="") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    names = list(lines[0]) if lines else []
+    long = set(names) >= _OURS
+    protocol = next((one for one in PROTOCOLS if one in path.name.lower()), "device")
+    known = {} if long else {name: figure for name in names if (figure := _figure(name, protocol))}
+    found: dict[Figure, dict[tuple[int, int, int], float]] = {}
+    for number, line in enumerate(lines, 2):
+        try:
+            shape = _shape(line)
+            if long and line["speedup"]:
+                one = Figure(f"{line['baseline']} {line['protocol']}", line["baseline"], line["protocol"])
+                found.setdefault(one, {})[shape] = _positive(line["speedup"])
+            for name, figure in known.items():
+                if line[name]:
+                    found.setdefault(figure, {})[shape] = _positive(line[name])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}, line {number}: {error}; a shape is mnk=M_N_K, or m, n and k") from error
+    if not found:
+        raise ValueError(
+            f"{path} has no column that is known here ({', '.join(names) or 'it is empty'}); name one as CUDA-L2 does, "
+            "torch.matmul or cuBLASLt-auto-tuning-max, or speedup"
+        )
+    shape_names = {"mnk", "m", "n", "k"}
+    other = () if long else tuple(name for name in names if name not in known and name.lower() not in shape_names)
+    return Published(str(path), found, other)
+
+
+def compare(rows: Sequence[Row], published: Published) -> list[Compared]:
+    """Each column that has a counterpart here on some shape. Of a shape in several layouts the first row counts."""
+    ours: dict[tuple[int, int, int], Row] = {}
+    for row in rows:
+        ours.setdefault((row.problem.m, row.problem.n, row.problem.k), row)
+    found = []
+    for figure, theirs in published.figures.items():
+        pairs = {}
+        for shape, row in ours.items():
+            if shape in theirs and (timing := _counterpart(row, figure)):
+                mine = timing.baseline_us if figure.microseconds else timing.speedup
+                pairs[row.problem] = (mine, theirs[shape])
+        if pairs:
+            found.append(Compared(figure, pairs))
+    return found
+
+
+def text(rows: Sequence[Row], published: Published) -> str:
+    """Shape by shape, ours and theirs side by side, then the aggregates over the shapes that both have, in Markdown."""
+    compared = compare(rows, published)
+    if not compared:
+        return f"{published.file}: nothing in it was measured here, under its protocols and on its shapes"
+    problems = list(dict.fromkeys(problem for one in compared for problem in one.pairs))
+    lines = [["ours / theirs", *(one.figure.name for one in compared)]]
+    for problem in problems:
+        pairs = [one.pairs.get(problem) for one in compared]
+        lines.append([problem.mnk, *(f"{pair[0]:.3f} / {pair[1]:.3f}" if pair else "" for pair in pairs)])
+    whole = [["ours / theirs", "protocol", "shapes", "mean", "geometric mean", "won"]]
+    for one in compared:
+        what = "µs" if one.figure.microseconds else "speedup"
+        cells = [f"{a:.3f} / {b:.3f}" for a, b in (one.means, one.geomeans)]
+        won = "" if one.figure.microseconds else "{:.1%} / {:.1%}".format(*one.wins)
+        whole.append([f"{one.figure.name}, {what}", one.figure.protocol, str(len(one.pairs)), *cells, won])
+    parts = [f"Against {published.file}:", markdown(lines), markdown(whole)]
+    if published.unknown:
+        parts.append(f"Columns without a counterpart here: {', '.join(published.unknown)}")
+    return "\n\n".join(parts)
+
+
+def _figure(name: str, protocol: str) -> Figure | None:
+    low = name.strip().lower()
+    if low == "torch.matmul":  # which CUDA-L2 calls with B as K×N
+        return Figure(name, "torch-nn", protocol)
+    if low == "speedup":
+        return Figure(name, FASTEST, protocol)
+    if found := _MICROSECONDS.match(low):
+        clock, short, layout = found.groups()
+        return Figure(name, f"{_LIBRARIES[short]}-{layout}", "device" if clock == "graph" else "offline", True)
+    if found := _PUBLISHED.match(low):
+        lt, kind, layout = found.groups()
+        if bool(lt) == bool(kind):
+            base = {None: "cublas", "-heuristic": "cublaslt"}.get(kind, "cublaslt-auto")
+            return Figure(name, MAX[base] if layout == "max" else f"{base}-{layout}", protocol)
+    return None
+
+
+def _counterpart(row: Row, figure: Figure) -> Timing | None:
+    """Our timing over the same baseline; over torch.matmul at its best where it is not measured layout by layout."""
+    exact = (t for t in row.timings if t.protocol == figure.protocol and t.baseline == figure.of)
+    if found := next(exact, None):
+        return found
+    name = figure.of
+    if name == "torch-nn" and not any(timing.baseline.endswith(("-nn", "-tn")) for timing in row.timings):
+        name = library(name)
+    return against(row, name, figure.protocol)
+
+
+def _shape(line: dict[str, str]) -> tuple[int, int, int]:
+    low = {str(name).strip().lower(): value for name, value in line.items()}
+    m, n, k = low["mnk"].split("_") if low.get("mnk") else (low["m"], low["n"], low["k"])
+    return int(m), int(n), int(k)
+
+
+def _positive(value: str) -> float:
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{value!r} is no figure")
+    return number

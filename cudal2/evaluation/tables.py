@@ -1,0 +1,142 @@
+"""Speedups over each of the vendor's libraries under each protocol: CUDA-L2's tables (arXiv:2512.02551) of our rows.
+
+`-max` is the faster of the two layouts of B, shape by shape. Two aggregates stand side by side: the arithmetic mean
+over the shapes that have a correct kernel, as CUDA-L2 publishes it ("+19.8%" is a mean of 1.198), and geometric means,
+of these and of all shapes where one that is lost, or has no kernel, counts 1.00: there torch serves, as in an export.
+Host-timed, torch.matmul has no figure: its call from Python has no like among calls from C.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from cudal2.evaluation.results import Row
+from cudal2.records import Timing
+from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
+
+PROTOCOLS = ("offline", "server", "device")
+MAX = dict(zip(LIBRARIES, ("torch.matmul", "cuBLAS-max", "cuBLASLt-heuristic-max", "cuBLASLt-AutoTuning-max")))
+"""What the libraries are called here, each at its faster layout."""
+FASTEST = "fastest of them"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """Speedups of `correct` kernels over one library under one protocol, of `shapes` asked for.
+
+    `wins` is the share of the shapes whose median lies above 1; `fallback` the geometric mean with 1.00 for the rest.
+    """
+
+    shapes: int
+    correct: int
+    mean: float
+    geomean: float
+    wins: float
+    fallback: float
+
+
+Table = dict[str, dict[str, Cell]]
+"""Cells by library (a value of MAX, or FASTEST), then by protocol; only those that have a correct kernel."""
+
+
+def library(baseline: str) -> str:
+    """The table's name for a baseline: `cublas-tn` is cuBLAS-max, both of a processor's are torch.matmul."""
+    for layout in LAYOUTS:
+        baseline = baseline.removesuffix(f"-{layout}")
+    return MAX.get(baseline, MAX["torch"] if baseline.startswith("torch") else baseline)
+
+
+def against(row: Row, name: str, protocol: str) -> Timing | None:
+    """The row's timing over the faster layout of a library (FASTEST: of all) under a protocol."""
+    alike = [t for t in row.timings if t.protocol == protocol and name in (FASTEST, library(t.baseline))]
+    return min(alike, key=lambda timing: timing.baseline_us, default=None)
+
+
+def cell(speedups: Sequence[float], shapes: int) -> Cell | None:
+    """Of the correct kernels of so many shapes; None where there is none."""
+    if not speedups:
+        return None
+    return Cell(
+        shapes=shapes,
+        correct=len(speedups),
+        mean=statistics.fmean(speedups),
+        geomean=statistics.geometric_mean(speedups),
+        wins=sum(speedup > 1 for speedup in speedups) / shapes,
+        fallback=math.exp(sum(math.log(max(speedup, 1.0)) for speedup in speedups) / shapes),
+    )
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Every library that these rows were timed against, in the order of MAX, under every protocol, as in PROTOCOLS."""
+    there = {library(timing.baseline) for row in rows for timing in row.timings}
+    names = [*(name for name in MAX.values() if name in there), *sorted(there.difference(MAX.values()))]
+    found: Table = {}
+    for name in [*names, FASTEST] if len(names) > 1 else names:
+        for protocol in PROTOCOLS:
+            timings = [against(row, name, protocol) for row in rows]
+            if made := cell([timing.speedup for timing in timings if timing], len(rows)):
+                found.setdefault(name, {})[protocol] = made
+    return found
+
+
+def by_decade(rows: Iterable[Row]) -> dict[int, Table]:
+    """A table for each decade of work: key 8 is 1e8 to 1e9 FLOP. Decades without a correct kernel are left out."""
+    decades: dict[int, list[Row]] = {}
+    for row in rows:
+        decades.setdefault(row.problem.decade, []).append(row)
+    return {decade: found for decade in sorted(decades) if (found := table(decades[decade]))}
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Both tables in Markdown: all shapes, library by library, then each protocol decade by decade. "" without one."""
+    whole = table(rows)
+    if not whole:
+        return ""
+    correct = sum(bool(row.timings) for row in rows)
+    parts = [
+        f"Speedups on {len(rows)} shapes, {correct} of them with a correct kernel: their mean, as CUDA-L2 states it; "
+        "their geometric mean; that of all shapes, what is lost counted as 1.00; the share that is won.",
+        _whole(whole),
+    ]
+    decades = by_decade(rows)
+    for protocol in _protocols(whole):
+        names = [name for name in whole if protocol in whole[name]]
+        lines = [[f"{protocol}, FLOP", "shapes", *names]]
+        for decade, found in decades.items():
+            cells = [found.get(name, {}).get(protocol) for name in names]
+            shapes = next((one.shapes for one in cells if one), 0)
+            figures = [f"{one.geomean:.3f}, {one.wins:.0%}" if one else "" for one in cells]
+            lines.append([f"1e{decade}–1e{decade + 1}", str(shapes), *figures])
+        parts.append("By decade of work, geometric mean and shapes won:\n\n" + markdown(lines))
+    return "\n\n".join(parts)
+
+
+def _whole(whole: Table) -> str:
+    protocols = _protocols(whole)
+    lines = [
+        ["speedup over", *(f"{name}: {what}" for name in protocols for what in ("mean", "geomean", "lost as 1", "won"))]
+    ]
+    for name, found in whole.items():
+        cells = [found.get(protocol) for protocol in protocols]
+        figures = (
+            (f"{one.mean:.3f}", f"{one.geomean:.3f}", f"{one.fallback:.3f}", f"{one.wins:.1%}") if one else 4 * ("",)
+            for one in cells
+        )
+        lines.append([name, *(figure for four in figures for figure in four)])
+    return markdown(lines)
+
+
+def _protocols(whole: Table) -> list[str]:
+    return [name for name in PROTOCOLS if any(name in found for found in whole.values())]
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Cells as a table in Markdown, the first line its head, that is aligned as plain text too."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = zip(cells, widths)
+        return "| " + " | ".join([first[0].ljust(first[1]), *(one.rjust(width) for one, width in rest)]) + " |"
+
+    return "\n".join(map(line, (lines[0], ["-" * width for width in widths], *lines[1:])))

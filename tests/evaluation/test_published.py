@@ -1,0 +1,85 @@
+"""Somebody's table beside ours: what is joined with what, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from cudal2.evaluation import columns, published
+from cudal2.problem import Problem
+from tests.evaluation.test_tables import LARGE, SMALL, row
+
+HEAD = "mnk,torch.matmul,cuBLAS-tn,cuBLAS-nn,cuBLAS-max,cuBLASLt-auto-tuning-max"
+
+
+def table(tmp_path: Path, *lines: str, name: str = "theirs_offline.csv") -> published.Published:
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    return published.read(tmp_path / name)
+
+
+def test_joins_by_shape_and_compares_like_with_like(tmp_path) -> None:
+    theirs = table(
+        tmp_path, HEAD, "64_64_64,1.1,1.2,1.3,1.2,0.5", "128_128_128,9,9,9,9,9", "2048_2048_2048,2,2,2,2,1.5"
+    )
+    rows = [
+        row(SMALL, cublas_tn=7.0, offline_cublas_nn=1.4, offline_cublaslt_auto_tn=2.0),
+        row(LARGE, offline_cublaslt_auto_nn=0.5),
+        row(Problem(256, 256, 256), offline_cublas_nn=3.0),
+    ]
+    found = {one.figure.name: one for one in published.compare(rows, theirs)}
+    assert found["cuBLAS-nn"].pairs == found["cuBLAS-max"].pairs | {SMALL: (1.4, 1.3)}
+    assert found["cuBLAS-max"].pairs == {SMALL: (1.4, 1.2)}
+    tuned = found["cuBLASLt-auto-tuning-max"]
+    assert tuned.pairs == {SMALL: (2.0, 0.5), LARGE: (0.5, 1.5)}
+    assert (tuned.means, tuned.wins) == ((1.25, 1.0), (0.5, 0.5))
+    assert set(found) == {"cuBLAS-nn", "cuBLAS-max", "cuBLASLt-auto-tuning-max"}  # no torch, no tn, offline
+    text = published.text(rows, theirs)
+    assert "2.000 / 0.500" in text and "256_256_256" not in text and "128_128_128" not in text
+
+
+def test_the_protocol_is_the_file_names(tmp_path) -> None:
+    found = {name: table(tmp_path, HEAD, "64_64_64,1,1,1,1,1", name=name) for name in ("x_server.csv", "mine.csv")}
+    protocols = {name: {figure.protocol for figure in one.figures} for name, one in found.items()}
+    assert protocols == {"x_server.csv": {"server"}, "mine.csv": {"device"}}
+    assert "nothing" in published.text([row(SMALL, cublas_nn=1.0)], found["x_server.csv"])
+
+
+def test_microseconds_and_what_is_not_known(tmp_path) -> None:
+    theirs = table(tmp_path, "mnk,floor_us,lta_nn,graph_lta_nn,wall_cublas_tn", "64_64_64,1,2,5.0,20.0")
+    assert theirs.unknown == ("floor_us", "lta_nn")
+    rows = [row(SMALL, cublaslt_auto_nn=2.0, offline_cublas_tn=3.0)]
+    found = {one.figure.name: one.pairs[SMALL] for one in published.compare(rows, theirs)}
+    assert found == {"graph_lta_nn": (20.0, 5.0), "wall_cublas_tn": (30.0, 20.0)}
+    assert "floor_us" in published.text(rows, theirs)
+
+
+def test_a_former_result_of_ours_agrees_with_itself(tmp_path) -> None:
+    rows = [row(SMALL, cublas_tn=1.5, offline_cublas_nn=1.25), row(LARGE)]
+    (tmp_path / "results.csv").write_text(columns.as_csv(rows))
+    found = published.compare(rows, published.read(tmp_path / "results.csv"))
+    assert {(one.figure.of, one.figure.protocol) for one in found} == {
+        ("cublas-tn", "device"),
+        ("cublas-nn", "offline"),
+    }
+    assert all(ours == theirs for one in found for ours, theirs in one.pairs.values())
+
+
+def test_a_table_with_m_n_k_and_a_speedup_over_the_best(tmp_path) -> None:
+    theirs = table(tmp_path, "M,N,K,speedup,note", "64,64,64,1.5,hello", "64,64,64,1.6,again", name="t.csv")
+    (found,) = published.compare([row(SMALL, cublas_nn=2.0, torch_nn=1.25)], theirs)
+    assert found.pairs == {SMALL: (1.25, 1.6)} and theirs.unknown == ("note",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "mnk,colour\n64_64_64,1\n", "speedup\n1.0\n", "mnk,speedup\n64_64,1\n", "mnk,speedup\n64_64_64,fast\n",
+     "mnk,speedup\n64_64_64,0\n", "mnk,speedup\n64_64_64,nan\n", "m,n,k,speedup\n1,2\n", "\x00\x01"],
+)  # fmt: skip
+def test_what_is_no_table_is_refused(tmp_path, text: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"t\.csv"):
+        published.read(tmp_path / "t.csv")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"none\.csv"):
+        published.read(tmp_path / "none.csv")

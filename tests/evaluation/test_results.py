@@ -1,0 +1,124 @@
+"""Rows outlive whatever happens to the process that finds them, and to its disk."""
+
+import io
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from specimens import HERE, candidate, evaluation, timing, verdict
+
+from cudal2.archive import Archive
+from cudal2.evaluation import columns, results
+from cudal2.evaluation import run as evaluate
+from cudal2.evaluation.results import Results, Row, add, load, save
+from cudal2.problem import Problem, grid
+from cudal2.records import HarnessFault
+from tests.evaluation.test_run import FakePool
+
+PROBLEMS = [problem for problem in grid() if problem.m == problem.n == 64]
+
+
+def row(problem: Problem, speedup: float = 1.5, fingerprint: str = "f") -> Row:
+    timings = (timing(speedup), timing(2 * speedup, "torch-fp16")) if speedup else ()
+    return Row(problem=problem, fingerprint=fingerprint, status="ok" if speedup else "wrong", timings=timings)
+
+
+class Kills(FakePool):
+    """Ends its own process, as kill -9 does, when it is to judge its `last`th kernel."""
+
+    last = 4
+
+    def look(self, one):
+        if len(self.asked) == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().look(one)
+
+
+def test_kill_9_loses_no_row(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(columns, "PARQUET", False)
+    with Archive.of(tmp_path) as archive:
+        for problem in PROBLEMS:
+            entry = candidate(problem.name, problem)
+            archive.add(verdict(entry, 1.5), entry, None)
+
+    def run(judge) -> None:
+        quiet, config = Console(file=io.StringIO()), evaluation(tmp_path, PROBLEMS, neighbours=0)
+        with Archive.of(tmp_path) as archive:
+            evaluate.run(config, archive, FakePool(), judge, console=quiet)
+
+    child = os.fork()
+    if not child:
+        run(Kills(1.25))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    there = load(tmp_path)
+    assert len(there.rows) == Kills.last and there.environments == {HERE.fingerprint: HERE}
+    judge = FakePool(1.75)
+    run(judge)
+    assert len(judge.asked) == len(PROBLEMS) - Kills.last
+    assert sorted(found.timing.speedup for found in load(tmp_path).rows) == [1.25] * 4 + [1.75] * 6
+    assert sorted(path.suffix for path in (tmp_path / "eval").iterdir()) == [".csv", ".json"]
+
+
+def test_a_row_that_was_cut_short_is_not_there_and_the_others_are(tmp_path) -> None:
+    save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
+    for problem in PROBLEMS[1:4]:
+        add(tmp_path, row(problem))
+    path = tmp_path / "eval" / "results.jsonl"
+    whole = path.read_bytes()
+    ends = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
+    for length in range(0, len(whole) + 1, 41):
+        path.write_bytes(whole[:length])
+        assert len(load(tmp_path).rows) == 1 + sum(end <= length for end in ends)
+
+
+def test_what_is_added_replaces_a_former_row_and_is_in_all_files_after_saving(tmp_path) -> None:
+    save(tmp_path, Results({}, (row(PROBLEMS[0], 1.0), row(PROBLEMS[0], 1.0, "elsewhere"))))
+    add(tmp_path, row(PROBLEMS[0], 2.0))
+    found = load(tmp_path)
+    assert [one.timing.speedup for one in found.rows] == [2.0, 1.0]
+    save(tmp_path, found)
+    assert load(tmp_path) == found and not (tmp_path / "eval" / "results.jsonl").exists()
+    assert len((tmp_path / "eval" / "results.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("name", ["results.json", "results.jsonl"])
+@pytest.mark.parametrize("content", [b"{}}\n{}\n", b'{"rows": [{"pro\n', b"\xff\xfe\n", b'{"status": 1}\n'])
+def test_a_damaged_file_is_named_in_one_line(tmp_path, name: str, content: bytes) -> None:
+    save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
+    (tmp_path / "eval" / name).write_bytes(content)
+    if (name, content) == ("results.json", b'{"status": 1}\n'):
+        return  # an evaluation of a later version may hold more than is known here
+    with pytest.raises(HarnessFault, match=rf"{name} cannot be read") as raised:
+        load(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_full_disk_is_told_in_one_line_and_costs_no_row(tmp_path, monkeypatch) -> None:
+    save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
+    monkeypatch.setattr(results, "_added", lambda _: Path("/dev/full"))
+    with pytest.raises(HarnessFault, match="No space left") as raised:
+        add(tmp_path, row(PROBLEMS[1]))
+    assert "\n" not in str(raised.value) and raised.value.remedy
+    monkeypatch.undo()
+    assert [one.problem for one in load(tmp_path).rows] == PROBLEMS[:1]
+
+
+def test_parquet_says_what_the_csv_says(tmp_path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = (row(PROBLEMS[0]), row(PROBLEMS[1], 0.0), msgspec.structs.replace(row(PROBLEMS[2]), kernel="ab"))
+    save(tmp_path, Results({}, rows))
+    table = parquet.read_table(tmp_path / "eval" / "results.parquet").to_pylist()
+    lines = (tmp_path / "eval" / "results.csv").read_text().splitlines()
+    assert [list(line.values()) for line in table] == [list(line) for line in columns.flat(rows)]
+    assert len(table) == len(lines) - 1 == 5 and lines[0] == ",".join(table[0])
+    assert [line["speedup"] for line in table] == [1.5, 3.0, None, 1.5, 3.0]
+
+
+def test_without_pyarrow_there_is_no_parquet(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(columns, "PARQUET", False)
+    save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
+    assert {path.name for path in (tmp_path / "eval").iterdir()} == {"results.csv", "results.json"}
