@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cudal2.evaluation import results
+from cudal2.evaluation import results, tables
 from cudal2.evaluation.results import Row, Summary
 from cudal2.records import Timing
 from cudal2.report import budget
 from cudal2.report.budget import Estimate
 from cudal2.report.steps import mean
-from cudal2.worker.cuda.vendor.names import LIBRARIES, NAMES, split
 
 FASTEST = "fastest baseline"
 PROTOCOLS = {
@@ -49,25 +48,18 @@ def lines(rows: Sequence[Row]) -> list[Line]:
     found: dict[str, set[str]] = {}
     for row in rows:
         for timing in row.timings:
-            found.setdefault(timing.protocol, set()).add(called(timing.baseline))
-    pairs = [(protocol, name) for protocol, names in found.items() for name in (FASTEST, *sorted(names, key=_place))]
+            found.setdefault(timing.protocol, set()).add(tables.library(timing.baseline))
+    order = dict.fromkeys((*tables.MAX.values(), *sorted(set().union(*found.values()))))
+    pairs = [
+        (protocol, name) for protocol in found for name in (FASTEST, *order) if name in {FASTEST, *found[protocol]}
+    ]
     return [_line(*pair, [against(row, *pair) for row in rows]) for pair in pairs]
-
-
-def called(baseline: str) -> str:
-    """A baseline's name without the layout it was timed in."""
-    return split(baseline)[0] if baseline in NAMES else baseline
-
-
-def _place(name: str) -> tuple[int, str]:
-    return LIBRARIES.index(name) if name in LIBRARIES else -1, name
 
 
 def against(row: Row, protocol: str, baseline: str) -> Row:
     """The row with the one timing that is asked for, or with none."""
-    timings = [t for t in row.timings if t.protocol == protocol and baseline in (FASTEST, called(t.baseline))]
-    fastest = min(timings, key=lambda timing: timing.baseline_us, default=None)
-    return msgspec.structs.replace(row, timings=(fastest,) if fastest else ())
+    timing = tables.against(row, tables.FASTEST if baseline == FASTEST else baseline, protocol)
+    return msgspec.structs.replace(row, timings=(timing,) if timing else ())
 
 
 def _line(protocol: str, baseline: str, rows: Sequence[Row]) -> Line:

@@ -93,7 +93,7 @@ def test_the_chosen_line_is_what_the_figures_show(page):
     first = page.evaluate(shown)
     page.evaluate("document.querySelectorAll('#lines input')[1].click()")
     second = page.evaluate(shown)
-    assert first[0] != second[0] and "baseline torch, protocol device" in second[1]
+    assert first[0] != second[0] and "baseline torch.matmul, protocol device" in second[1]
     assert page.evaluate("[...document.querySelectorAll('#decades tbody')].filter(body => !body.hidden).length") == 1
 
 
