@@ -59,7 +59,7 @@ def sample(
     The same seed, model, prompts and machine give the same completions. The caller's random state is
     left as it was. Raises ValueError where vLLM is asked for and not installed.
     """
-    ids = [_tokenize(tokenizer, prompt) for prompt in prompts]
+    ids = [tokenize(tokenizer, prompt) for prompt in prompts]
     if config.sampler == "vllm":
         return _with_vllm(model, tokenizer, ids, config, seed)
     # Prompts of similar length share a batch; completions go back to their places.
@@ -132,7 +132,7 @@ def _with_vllm(
         return [output.outputs[0].text for output in outputs]
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]

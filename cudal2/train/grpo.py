@@ -39,7 +39,7 @@ from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
-from cudal2.train.callbacks import SavesAsAsked, Terminal, taken
+from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
@@ -127,7 +127,7 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
     return found[:count]
 
 
-class KernelTrainer(GRPOTrainer):
+class KernelTrainer(WithoutCard, GRPOTrainer):
     """TRL's trainer, with each step's randomness and prompts made from its number when it is sampled."""
 
     def __init__(self, judge: Judge, seed: int, **arguments: Any) -> None:
@@ -159,9 +159,6 @@ class KernelTrainer(GRPOTrainer):
         saved = step_of(latest_checkpoint(Path(self.judge.config.run)))
         if self.accelerator.num_processes == 1 and self.state.global_step > saved:
             self._save_checkpoint(self.model, None)
-
-    def create_model_card(self, *_: Any, **__: Any) -> None:
-        """A run is described by its own config.json and metrics, not by a card beside every checkpoint."""
 
 
 def _require(package: str, setting: str) -> None:
