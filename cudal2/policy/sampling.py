@@ -14,7 +14,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from cudal2.config import PolicyConfig
 
 CACHE_BYTES = 8 << 30
-"""Of keys and values, which bounds how many prompts transformers completes at once."""
+"""Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
+memory, free or not, lest what is drawn depend on what else lies there."""
 MOST = 512
 """Prompts at once, however small the model: more take longer in proportion."""
 
@@ -81,7 +82,8 @@ def _at_once(model: PreTrainedModel, tokens: int) -> int:
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     each = 2 * shape.num_hidden_layers * heads * size * model.dtype.itemsize * tokens
-    return max(1, min(MOST, CACHE_BYTES // each))
+    room = torch.cuda.get_device_properties().total_memory // 4 if torch.cuda.is_available() else 0
+    return max(1, min(MOST, max(CACHE_BYTES, room) // each))
 
 
 def _generate(

@@ -3,14 +3,25 @@
 import math
 import sys
 import time
+import warnings
 from typing import Any
 
+import transformers
+from datasets import disable_progress_bars
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 from transformers import TrainerCallback
 
 from cudal2.config import TrainerConfig
 from cudal2.tracking import Metrics
+
+
+def quiet() -> None:
+    """Leaves the terminal to a run's own lines."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 
 def taken(rows: list[dict[str, Any]]) -> float:

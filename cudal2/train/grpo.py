@@ -14,7 +14,6 @@ import math
 import os
 import random
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +23,6 @@ from typing import Any
 
 import msgspec
 import torch
-import transformers
 from accelerate import PartialState
 from accelerate.utils import gather_object, is_peft_model
 from datasets import Dataset
@@ -39,7 +37,7 @@ from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
-from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, taken
+from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, quiet, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
@@ -263,8 +261,6 @@ class _Stop(TrainerCallback):
 
 def _quiet() -> None:
     """Leaves the terminal to the run's own lines and the cores to the kernels."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    quiet()
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # a second thread gains little here and disturbs the kernels being timed

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
-from datasets import Dataset, disable_progress_bars
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer
@@ -19,7 +18,7 @@ from cudal2.policy.answers import end_of_turn
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
 from cudal2.train import supervised
-from cudal2.train.callbacks import SavesAsAsked, WithoutCard
+from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.devices import one_gpu
 from cudal2.train.examples import Row
 
@@ -33,6 +32,7 @@ def load(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     Raises ValueError where it cannot read rows of `context` tokens, its tokenizer does not keep a source as it is, or a
     chat is asked for of one without a chat template.
     """
+    quiet()
     path = config.policy.path
     model, tokenizer = load_to_train(config.policy, config.seed)
     check(tokenizer, config.target)
@@ -53,7 +53,6 @@ def load(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[Row], config: SftConfig) -> None:
     """Train on `rows`, each of at most `context` tokens; the prompts in them are read but not learnt."""
     tuning, folder = config.tuning, Path(config.run)
-    _quiet()
     arguments = TrlConfig(
         **supervised.arguments(config),
         max_length=config.context,
@@ -81,10 +80,3 @@ def dataset(rows: list[Row]) -> Dataset:
 
 class _Trainer(WithoutCard, SFTTrainer):
     pass
-
-
-def _quiet() -> None:
-    """Leaves the terminal to the run's own lines."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    disable_progress_bars()
