@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from msgspec.structs import replace
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer
@@ -34,7 +35,8 @@ def load(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     quiet()
     path = config.policy.path
-    model, tokenizer = load_to_train(config.policy, config.seed)
+    # What comes of it is sampled, by vLLM too; that could not read every model that training starts from.
+    model, tokenizer = load_to_train(replace(config.policy, sampler="transformers"), config.seed)
     check(tokenizer, config.target)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if positions and positions < config.context:

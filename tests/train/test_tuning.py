@@ -91,9 +91,10 @@ def test_a_killed_training_goes_on_and_ends_the_same(config, tmp_path, monkeypat
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.slow
 def test_only_adapters_are_saved_where_they_alone_train(config, policy, tmp_path):
     before = load_file(policy / "model.safetensors")
-    sft.run(config("policy.lora.rank=2", "epochs=1", "samples=4"))
+    sft.run(config("policy.lora.rank=2", "samples=4", "policy.sampler=vllm"))
     assert not (tmp_path / "run/policy/model.safetensors").exists()
     model, _ = load_policy(PolicyConfig(path=str(tmp_path / "run")))
     after = model.state_dict()
@@ -101,9 +102,9 @@ def test_only_adapters_are_saved_where_they_alone_train(config, policy, tmp_path
     assert changed and not any("embed" in name for name in changed)
 
 
-@pytest.fixture
-def rows(config, policy):
-    return draw_rows(config(), policy)
+@pytest.fixture(scope="module")
+def rows(policy):
+    return draw_rows(load("sft", ["run=x", *TINY, *CHAT], SftConfig), policy)
 
 
 def test_what_is_learnt_is_the_answer_and_its_end_for_shapes_that_training_may_see(config, policy, rows):
