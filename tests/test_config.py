@@ -155,7 +155,7 @@ INDEPENDENT = {
         *("run", "search.kernels", "search.seconds", "policy.vllm.gpu_memory_utilization"),
         *("worker.cache", "worker.build_jobs", "worker.devices"),
     },
-    SftConfig: {"run", "tracker", "verify", "worker"},
+    SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", "policy.vllm.gpu_memory_utilization"},
 }
 
 

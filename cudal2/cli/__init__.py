@@ -71,7 +71,7 @@ def _sft(arguments: argparse.Namespace) -> None:
     from cudal2.config import SftConfig, load
 
     config = load("sft", arguments.overrides, SftConfig)
-    _stay_offline("")
+    _stay_offline(config.policy.path)
     from cudal2.train import sft
 
     sft.run(config)
@@ -79,7 +79,7 @@ def _sft(arguments: argparse.Namespace) -> None:
 
 def _stay_offline(policy: str) -> None:
     """Nothing is asked of a hub unless the policy is named there."""
-    if not policy or Path(policy).expanduser().exists():
+    if not policy or policy.startswith("package:") or Path(policy).expanduser().exists():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -230,8 +230,8 @@ def _parser() -> argparse.ArgumentParser:
     verb = add_verb(verbs, "train", _train, "GRPO: sample kernels, judge them, update the policy; continues a run")
     add_overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
     verb.set_defaults(again="the same command, or `cudal2 train run=FOLDER`, takes the step under way again")
-    verb = add_verb(verbs, "sft", _sft, "train the kernel LM from scratch on the corpus")
-    verb.set_defaults(again="the same command trains from the start, but for a policy that is complete")
+    verb = add_verb(verbs, "sft", _sft, "teach a model kernels: the kernel LM from nothing, or the one in policy.path")
+    verb.set_defaults(again="the same command goes on: from a checkpoint with policy.path, else from the start")
     add_overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
 
     verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")

@@ -11,6 +11,7 @@ from cudal2.config.parts import (
     ShapesConfig,
     TrackerConfig,
     TrainerConfig,
+    TuningConfig,
     VllmConfig,
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
@@ -38,6 +39,7 @@ __all__ = [
     "TrackerConfig",
     "TrainConfig",
     "TrainerConfig",
+    "TuningConfig",
     "VllmConfig",
     "WorkerConfig",
     "identity",

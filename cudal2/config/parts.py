@@ -35,7 +35,9 @@ class VllmConfig(Schema, frozen=True):
 
 
 class PolicyConfig(Schema, frozen=True):
-    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships.
+    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships. Otherwise it is a
+    folder, a run's too, a GGUF file, the folder of an installed Python package (`package:NAME`) or a name on the hub of
+    Hugging Face.
 
     `dtype` is what it computes in. Weights that train are float32 all the same, so bfloat16 saves their memory only
     with adapters.
@@ -99,6 +101,22 @@ class TrainerConfig(Schema, frozen=True):
     gradient_checkpointing: bool = False
     deepspeed: str = ""
     resume: Annotated[Literal["auto", "never"], NEUTRAL] = "auto"
+
+
+class TuningConfig(Schema, frozen=True):
+    """How supervised training goes on with a policy that exists: by TRL's SFTTrainer, in its own words and tokens.
+
+    With `packing` a row of the batch holds as many whole samples as fit into `context` tokens (best fit first, as TRL
+    does it), which do not see each other; without, it holds one. `micro_batch` rows at a time go through the model.
+    Samples longer than `context` are left out, never cut; where they are a greater share than `left_out`, that is an
+    error. A checkpoint, from which the same command goes on, is written every `save_steps` updates.
+    """
+
+    packing: bool = True
+    micro_batch: Annotated[int, msgspec.Meta(ge=1)] = 1
+    gradient_checkpointing: bool = False
+    left_out: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    save_steps: Annotated[int, msgspec.Meta(ge=1), NEUTRAL] = 100
 
 
 class ShapesConfig(Schema, frozen=True):

@@ -13,6 +13,7 @@ from cudal2.config.parts import (
     ShapesConfig,
     TrackerConfig,
     TrainerConfig,
+    TuningConfig,
 )
 from cudal2.config.worker import WorkerConfig
 from cudal2.records import Abi
@@ -41,20 +42,28 @@ class TrainConfig(Schema, frozen=True):
 
 
 class SftConfig(Schema, frozen=True):
-    """Supervised training of the kernel LM on sources of the families: from nothing, or of the one in `start`.
+    """Supervised training on kernels: of the kernel LM, from nothing or from the one in `start`; or of any causal
+    language model that `policy.path` names, as `tuning` says.
 
     Of `examples`, families means `samples` settings drawn at random, whatever the shape; known means what searches
     found fast for the shapes that training may see, or for shapes near them; archive the fastest kernels for these
     shapes that the folder `archive` holds, and what is known where it holds none (rejection sampling fine-tuning,
-    arXiv:2308.01825). `plan` has each source begin with its family and knobs as comments.
+    arXiv:2308.01825). `plan` has each source begin with its family and knobs as comments. A policy that exists may also
+    read on (continued pretraining, arXiv:2004.10964): `examples` text means no prompts but the sources that `text`
+    names, families for `samples` of theirs, cutlass for the headers and examples of the package nvidia-cutlass, or a
+    folder with `.cu` and `.cuh` files.
+
+    `vocabulary`, `hidden`, `layers` and `heads` are those of a kernel LM made from nothing.
     """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
     start: str = ""
-    examples: Literal["families", "known", "archive"] = "families"
+    policy: PolicyConfig = PolicyConfig()
+    examples: Literal["families", "known", "archive", "text"] = "families"
     archive: str = ""
+    text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
     samples: int = 60_000
     epochs: float = 2.0
@@ -65,6 +74,7 @@ class SftConfig(Schema, frozen=True):
     layers: int = 4
     heads: int = 8
     context: int = 512
+    tuning: TuningConfig = TuningConfig()
     prompt: PromptConfig = PromptConfig()
     verify: Annotated[int, NEUTRAL] = 256
     """Samples on held-out shapes that the worker judges after training, which the policy does not depend on."""
@@ -76,7 +86,17 @@ class SftConfig(Schema, frozen=True):
             raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
         if self.prompt.exemplars or self.prompt.failures:
             raise ValueError(
-                "training from nothing has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"
+                "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"
+            )
+        if self.policy.path and self.start:
+            raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")
+        if not self.policy.path and (self.examples == "text" or self.policy.lora.rank):
+            raise ValueError(
+                "examples=text and policy.lora are for a model that exists: name it, policy.path=…, or policy=smollm2"
+            )
+        if self.policy.path and self.batch_size % self.tuning.micro_batch:
+            raise ValueError(
+                f"batch_size={self.batch_size} is no multiple of tuning.micro_batch={self.tuning.micro_batch}"
             )
 
 

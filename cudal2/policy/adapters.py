@@ -18,7 +18,7 @@ def recorded(place: str) -> PeftLora | None:
     Raises ValueError where they are of another kind than LoRA, or name no base model.
     """
     local = Path(place).is_dir()
-    if find_adapter_config_file(place, local_files_only=local) is None:
+    if Path(place).is_file() or find_adapter_config_file(place, local_files_only=local) is None:
         return None
     try:
         found = PeftConfig.from_pretrained(place, local_files_only=local)

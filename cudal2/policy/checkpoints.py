@@ -7,7 +7,8 @@ from pathlib import Path
 def trained(folder: Path) -> Path | None:
     """The model that a run in this folder has made so far; None where it holds none."""
     policy = folder / "policy"
-    return policy if (policy / "config.json").is_file() else latest_checkpoint(folder)
+    whole = any((policy / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return policy if whole else latest_checkpoint(folder)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

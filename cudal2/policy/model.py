@@ -17,7 +17,7 @@ from transformers import (
 
 from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import adapters, checkpoints, sampling
+from cudal2.policy import adapters, checkpoints, gguf, sampling
 from cudal2.target import targets
 
 
@@ -36,9 +36,9 @@ def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, Pr
     """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 
     Without a `config.path` it is the one that ships for `target`. The path may hold a model or adapters of one (a
-    checkpoint of a run with `lora.rank`), which are merged into its weights. Only an `owner/name` that is no folder
-    here is asked of the Hugging Face hub; with `HF_HUB_OFFLINE=1` its cache alone. Raises ValueError with the remedy
-    where the path leads to no model.
+    checkpoint of a run with `lora.rank`), which are merged into its weights, and may be a GGUF file, or `package:NAME`,
+    the folder of an installed Python package. Only an `owner/name` that is no folder here is asked of the Hugging Face
+    hub; with `HF_HUB_OFFLINE=1` its cache alone. Raises ValueError with the remedy where the path leads to no model.
     """
     place = locate(config.path, target)
     model, tokenizer, found = _read(place, config.dtype)
@@ -56,10 +56,18 @@ def load_to_train(
     go on, or new ones are drawn from `seed`. Without, every weight trains, adapters merged, and all are in float32:
     bfloat16 has 8 bits, in which most steps of a usual learning rate are lost (`dtype` is what the trainer computes
     in). `reference` says that training loads the model a second time, to stay near it.
-    Raises ValueError also where adapters would have to be merged into that second one.
+    Raises ValueError also where adapters would have to be merged into that second one, or a GGUF file to be read again
+    by a library that cannot.
     """
     place = locate(config.path, target)
+    if gguf.file_of(place) and (config.sampler == "vllm" or (reference and not config.lora.rank)):
+        raise ValueError(
+            f"policy.path={config.path!r} is a GGUF file, which vLLM and a reference (trainer.beta) cannot be loaded "
+            "from: train with policy.sampler=transformers trainer.beta=0, or train what `cudal2 sft` made of it"
+        )
     model, tokenizer, found = _read(place, config.dtype if config.lora.rank else "float32")
+    if config.path.startswith(gguf.PACKAGE):
+        model.name_or_path = config.path  # adapters then find their model on any machine
     wrapped: Any = model
     if config.lora.rank and found:
         wrapped = adapters.resume(model, place, found, config.lora)
@@ -84,14 +92,21 @@ def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     found = adapters.recorded(place)
     if found:
         base = _base(place, found)
+    file = gguf.file_of(base)
+    base = str(file.parent) if file else base
+    packed, words = (gguf.options(file, weights) if file else {} for weights in (True, False))
     local = Path(base).is_dir()
-    own = found is None or (Path(place) / "tokenizer_config.json").is_file()
+    spoken = base
+    if found and (Path(place) / "tokenizer_config.json").is_file():
+        spoken, words = place, {}  # adapters may have brought their own
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place if own else base, local_files_only=local, padding_side="left")
-        model: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=local, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(spoken, local_files_only=local, padding_side="left", **words)
+        model: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=local, dtype=dtype, **packed)
     except (OSError, ValueError, RuntimeError) as error:
         remedy = (
-            "it needs config.json, model.safetensors and tokenizer.json"
+            f"transformers reads no GGUF file like {file.name}"
+            if file
+            else "it needs config.json, model.safetensors and tokenizer.json"
             if local
             else "check the name and the network, or download it first and give the folder"
         )
@@ -117,22 +132,22 @@ def _base(place: str, found: PeftLora) -> str:
 
 
 def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
-    """The folder, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships for `target`,
-    a run's folder the model that it has made so far.
+    """The folder or GGUF file, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships
+    for `target`, a run's folder the model that it has made so far, `package:NAME` the folder of a Python package.
 
     Raises ValueError, which names it by its `key` in the configuration, where it is neither a folder with a model or
-    adapters nor of the form `owner/name`.
+    adapters nor a GGUF file nor of the form `owner/name`.
     """
     if not path:
         return str(_shipped(target))
-    folder = Path(path).expanduser()
+    folder = gguf.installed(path, key) if path.startswith(gguf.PACKAGE) else Path(path).expanduser()
     folder = checkpoints.trained(folder) or folder
     if _holds_model(folder):
         return str(folder.resolve())
     if folder.exists():
         raise ValueError(
-            f"{key}={path!r} holds no model's config.json or adapter_config.json; name the folder of a saved model, "
-            "or of a run that has saved one"
+            f"{key}={path!r} holds no model's config.json, GGUF file or adapter_config.json; name the folder of a "
+            "saved model, or of a run that has saved one"
         )
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.parent.is_dir():
         raise ValueError(
@@ -144,7 +159,7 @@ def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
 
 def _holds_model(folder: Path) -> bool:
     """Whether a model or adapters lie there. A run's own config.json describes no model."""
-    if (folder / "adapter_config.json").is_file():
+    if (folder / "adapter_config.json").is_file() or gguf.file_of(folder):
         return True
     try:
         return "model_type" in json.loads((folder / "config.json").read_bytes())

@@ -14,7 +14,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from cudal2.config import PolicyConfig
 
 CACHE_BYTES = 8 << 30
-"""Of keys and values, which bounds how many prompts transformers completes at once."""
+"""Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
+memory, free or not, lest what is drawn depend on what else lies there."""
 MOST = 512
 """Prompts at once, however small the model: more take longer in proportion."""
 
@@ -59,7 +60,7 @@ def sample(
     The same seed, model, prompts and machine give the same completions. The caller's random state is
     left as it was. Raises ValueError where vLLM is asked for and not installed.
     """
-    ids = [_tokenize(tokenizer, prompt) for prompt in prompts]
+    ids = [tokenize(tokenizer, prompt) for prompt in prompts]
     if config.sampler == "vllm":
         return _with_vllm(model, tokenizer, ids, config, seed)
     # Prompts of similar length share a batch; completions go back to their places.
@@ -81,7 +82,8 @@ def _at_once(model: PreTrainedModel, tokens: int) -> int:
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     each = 2 * shape.num_hidden_layers * heads * size * model.dtype.itemsize * tokens
-    return max(1, min(MOST, CACHE_BYTES // each))
+    room = torch.cuda.get_device_properties().total_memory // 4 if torch.cuda.is_available() else 0
+    return max(1, min(MOST, max(CACHE_BYTES, room) // each))
 
 
 def _generate(
@@ -132,7 +134,7 @@ def _with_vllm(
         return [output.outputs[0].text for output in outputs]
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]

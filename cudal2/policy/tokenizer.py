@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cudal2.target import targets
 
@@ -71,7 +71,7 @@ def train(sources: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
     )
 
 
-def encode_source(tokenizer: PreTrainedTokenizerFast, sources: Sequence[str]) -> list[list[int]]:
+def encode_source(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str]) -> list[list[int]]:
     """Token ids of each source as plain text: a literal `<|eos|>` in a source is text, not the token."""
     return tokenizer(list(sources), add_special_tokens=False, split_special_tokens=True)["input_ids"]
 

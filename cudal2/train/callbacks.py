@@ -1,13 +1,27 @@
 """What passes between a training run and its user beside its metrics: the terminal, and when it saves."""
 
+import math
 import sys
+import time
+import warnings
 from typing import Any
 
+import transformers
+from datasets import disable_progress_bars
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 from transformers import TrainerCallback
 
 from cudal2.config import TrainerConfig
+from cudal2.tracking import Metrics
+
+
+def quiet() -> None:
+    """Leaves the terminal to a run's own lines."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 
 def taken(rows: list[dict[str, Any]]) -> float:
@@ -83,3 +97,40 @@ class SavesAsAsked(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         state.compute_steps(args, state.max_steps)
+
+
+class ReportsLoss(TrainerCallback):
+    """A line of metrics, and one on the terminal, whenever supervised training logs its loss, and for the last step.
+
+    With a trainer that counts them also `accuracy`, the share of the learnt tokens that were thought likeliest,
+    `tokens`, how many went through the model so far, and how many a second. ValueError where the loss is lost.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self._last = 0.0, time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_log |= state.global_step >= state.max_steps
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        row = {key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm")}
+        if not math.isfinite(row["loss"]):
+            raise ValueError(f"the loss is {row['loss']} at step {state.global_step}; lower learning_rate")
+        if "num_tokens" in logs:
+            now = float(logs["num_tokens"]), time.perf_counter()
+            row |= {"accuracy": float(logs["mean_token_accuracy"]), "tokens": now[0]}
+            row["tokens_per_second"] = (now[0] - self._last[0]) / (now[1] - self._last[1])
+            self._last = now
+        self.metrics.log({"step": state.global_step, **row})
+        speed = f"  {row['tokens_per_second']:.0f} tokens/s" if "tokens" in row else ""
+        print(f"step {state.global_step:>5}/{state.max_steps}  loss {row['loss']:.4f}{speed}", flush=True)
+
+
+class WithoutCard:
+    """A trainer of TRL's whose runs their config.json and metrics describe, and no card beside every checkpoint."""
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        pass

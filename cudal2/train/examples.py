@@ -1,4 +1,4 @@
-"""What a kernel LM is trained on: prompts and the sources that families render to, drawn on every core."""
+"""What a policy is trained on: prompts and the sources that families render to, drawn on every core."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar, get_args
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cudal2 import corpus
 from cudal2.archive import Archive
@@ -21,6 +21,8 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.config import SftConfig
 from cudal2.policy import prompts
+from cudal2.policy.answers import BARE, complete, end_of_turn
+from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import digest
@@ -33,6 +35,9 @@ SHARD = 200
 """Examples that one process draws at a time. Each shard has a seed of its own, so what is drawn depends on neither
 the number of cores nor on who was faster."""
 
+FEW = 0.01
+"""The share of the samples that may be left out unasked because they are too long."""
+
 FASTEST = 2
 """Settings, or kernels, of each shape that `known` and `found` take."""
 
@@ -40,9 +45,9 @@ T = TypeVar("T")
 
 
 class Example(NamedTuple):
-    """A prompt and the source that completes it."""
+    """A prompt and the source that it asks for."""
 
-    prompt: str
+    prompt: Prompt
     source: str
 
 
@@ -120,24 +125,29 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
     return examples
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example]) -> list[Row]:
-    """Each example's prompt, source and the token that ends it."""
-    rows = []
-    sources = encode_source(tokenizer, [one.source for one in examples])
-    for (prompt, source), completion in zip(examples, sources):
-        given = tokenizer(prompt)["input_ids"]
-        ids = np.array([*given, *completion, tokenizer.eos_token_id], np.int32)
-        rows.append(Row(ids, len(given), digest(source)))
+def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:
+    """Each example's prompt, as a policy is sampled with it, its completion and the token that ends it."""
+    rows, target = [], find(config.target)
+    end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
+    # What is no chat goes on after the prompt's last line; a message ends by itself.
+    apart = "" if config.policy.chat or config.prompt.template == BARE else "\n\n"
+    completions = [apart + complete(one.source, config.prompt, target) for one in examples]
+    for (prompt, source), completion in zip(examples, encode_source(tokenizer, completions)):
+        given = tokenize(tokenizer, prompt)
+        rows.append(Row(np.array([*given, *completion, end], np.int32), len(given), digest(source)))
     return rows
 
 
-def fitting(rows: Sequence[Row], context: int) -> list[Row]:
-    """Those of at most `context` tokens. A few longer ones, with lines that the tokenizer has not seen, are left out;
-    ValueError where they are more than one in a hundred."""
+def fitting(rows: Sequence[Row], context: int, left_out: float = FEW) -> list[Row]:
+    """Those of at most `context` tokens: none is cut. ValueError where more than the share `left_out` are longer."""
     short = [row for row in rows if len(row.ids) <= context]
-    if len(short) < 0.99 * len(rows):
+    if len(short) < (1 - left_out) * len(rows):
         longest = max(len(row.ids) for row in rows)
-        raise ValueError(f"a sample has {longest} tokens; use context={longest} or more, or a larger vocabulary")
+        raise ValueError(
+            f"{1 - len(short) / len(rows):.0%} of the samples are longer than context={context}, the longest has "
+            f"{longest} tokens; use context={longest} or more, a larger vocabulary for a kernel LM, or, for another "
+            "model, a greater tuning.left_out"
+        )
     return short
 
 
@@ -162,12 +172,12 @@ def _start() -> None:
 
 
 def _draw_rows(config: SftConfig, tokenizer: Path, number: int) -> list[Row]:
-    return encode(_loaded(tokenizer), _draw(config, number))
+    return encode(_loaded(tokenizer), _draw(config, number), config)
 
 
 @cache
-def _loaded(folder: Path) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast.from_pretrained(folder)
+def _loaded(folder: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(folder)
 
 
 def _draw(config: SftConfig, number: int) -> list[Example]:
@@ -181,10 +191,8 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     return examples
 
 
-def _prompt(config: SftConfig, problem: Problem, target: Target) -> str:
-    prompt = prompts.render(config.prompt, False, problem, target)
-    assert isinstance(prompt, str)
-    return prompt
+def _prompt(config: SftConfig, problem: Problem, target: Target) -> Prompt:
+    return prompts.render(config.prompt, config.policy.chat, problem, target)
 
 
 def _text(sample: corpus.Sample, config: SftConfig) -> str:

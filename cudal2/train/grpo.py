@@ -14,7 +14,6 @@ import math
 import os
 import random
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +23,6 @@ from typing import Any
 
 import msgspec
 import torch
-import transformers
 from accelerate import PartialState
 from accelerate.utils import gather_object, is_peft_model
 from datasets import Dataset
@@ -39,7 +37,7 @@ from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
-from cudal2.train.callbacks import SavesAsAsked, Terminal, taken
+from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, quiet, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
@@ -127,7 +125,7 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
     return found[:count]
 
 
-class KernelTrainer(GRPOTrainer):
+class KernelTrainer(WithoutCard, GRPOTrainer):
     """TRL's trainer, with each step's randomness and prompts made from its number when it is sampled."""
 
     def __init__(self, judge: Judge, seed: int, **arguments: Any) -> None:
@@ -159,9 +157,6 @@ class KernelTrainer(GRPOTrainer):
         saved = step_of(latest_checkpoint(Path(self.judge.config.run)))
         if self.accelerator.num_processes == 1 and self.state.global_step > saved:
             self._save_checkpoint(self.model, None)
-
-    def create_model_card(self, *_: Any, **__: Any) -> None:
-        """A run is described by its own config.json and metrics, not by a card beside every checkpoint."""
 
 
 def _require(package: str, setting: str) -> None:
@@ -266,8 +261,6 @@ class _Stop(TrainerCallback):
 
 def _quiet() -> None:
     """Leaves the terminal to the run's own lines and the cores to the kernels."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    quiet()
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # a second thread gains little here and disturbs the kernels being timed

@@ -17,7 +17,7 @@ from cudal2.policy.model import load as load_policy
 from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
 from cudal2.tracking import read_metrics
-from cudal2.train import sft
+from cudal2.train import sft, verification
 from cudal2.train.examples import Row, draw, encode, fitting
 from cudal2.train.folder import only_trainer_of, record
 
@@ -137,7 +137,7 @@ class Stop:
 def test_families_too_large_to_render_are_not_looked_through():
     target = find("sm_90a")
     text = corpus.draw(target, "tn", random.Random(0)).source
-    assert sft._share_of_families([text], False, target) is None
+    assert verification._share_of_families([text], False, target) is None
 
 
 def test_whether_a_source_is_its_plan_is_told_however_many_there_are():
@@ -147,13 +147,13 @@ def test_whether_a_source_is_its_plan_is_told_however_many_there_are():
     texts[1] = texts[1].replace("__global__", "__global__ ")
     texts[2] = texts[2].replace(": ", ": 1", 2)
     texts[3] = samples[3].source
-    assert sft._share_of_families(texts, True, target) == 0.25
+    assert verification._share_of_families(texts, True, target) == 0.25
 
 
 def test_only_the_source_is_learnt(tmp_path):
     examples = draw(config(tmp_path), 200)
     words = tokenizer.train([source for _, source in examples], 2048)
-    for row, (prompt, source) in zip(encode(words, examples), examples):
+    for row, (prompt, source) in zip(encode(words, examples, config(tmp_path)), examples):
         batch = sft._batch([{"input_ids": row.ids, "given": row.given}], words.pad_token_id)
         learnt = [label for label in batch["labels"][0].tolist() if label != -100]
         assert learnt[-1] == words.eos_token_id

@@ -1,0 +1,129 @@
+"""CUDA text to read on (continued pretraining): sources of the families, CUTLASS's headers and examples, a folder.
+
+Each text is read once, whoever else has a copy of it, and never one that names a shape held out from training. Where it
+is from and under which licence stands in the run's folder, in text.json.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from cudal2.config import SftConfig
+from cudal2.policy.tokenizer import encode_source
+from cudal2.problem import Problem, sample
+from cudal2.records import digest
+from cudal2.split import REPORTED, held_out
+from cudal2.train.examples import Row, draw
+from cudal2.worker.cuda.compile.toolchain import cutlass
+
+LONGEST = 256 * 1024
+"""Bytes of a file beyond which it is tables that a program wrote: a dozen of CUTLASS's are a third of its text."""
+SUFFIXES = {"cutlass": (".cu", ".cuh", ".h", ".hpp"), "folder": (".cu", ".cuh")}
+NOTES = "text.json"
+_SHAPE = re.compile(r"(?<![\d.])(\d{2,6})_(\d{2,6})_(\d{2,6})(?!\d)")
+_PREAMBLE = re.compile(r"\s*/\*.*?\*/\s*|(?:\s*//[^\n]*\n)+", re.DOTALL)
+_SPDX = re.compile(r"SPDX-License-Identifier:\s*([\w.+-]+)")
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A text, the name it is known by, and its licence: an SPDX identifier, or the file or folder that states it."""
+
+    name: str
+    text: str
+    licence: str
+
+
+def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
+    """What `config.text` names, each text with the token that ends it, in pieces of at most `context` tokens.
+
+    Writes `RUN/text.json`. Raises ValueError where a name leads to nothing, or nothing is left.
+    """
+    kept, dropped = chosen(documents(config))
+    notes = [{"name": one.name, "licence": one.licence, "digest": digest(one.text)} for one in kept]
+    said = {"read": notes, "left_out": [{"name": name, "why": why} for name, why in dropped]}
+    (Path(config.run) / NOTES).write_text(json.dumps(said, indent=1) + "\n")
+    if not kept:
+        raise ValueError(f"text={list(config.text)} leaves nothing to read: {config.run}/{NOTES} says why")
+    print(f"{len(kept)} texts to read, {len(dropped)} left out: {config.run}/{NOTES}", flush=True)
+    found = []
+    for one, ids in zip(kept, encode_source(tokenizer, [one.text for one in kept])):
+        whole = np.array([*ids, tokenizer.eos_token_id], np.int32)
+        for start in range(0, len(whole), config.context):
+            found.append(Row(whole[start : start + config.context], 0, digest(one.text)))
+    return found
+
+
+def chosen(texts: Iterable[Document]) -> tuple[list[Document], list[tuple[str, str]]]:
+    """Those that are read, and the names of the others with the reason."""
+    kept, dropped = dict[str, Document](), list[tuple[str, str]]()
+    for one in texts:
+        key = digest(one.text)
+        if len(one.text.encode()) > LONGEST:
+            dropped.append((one.name, f"longer than {LONGEST >> 10} KiB"))
+        elif shape := named_held_out(f"{one.name}\n{one.text}"):
+            dropped.append((one.name, f"names {shape}, which training may not see"))
+        elif key in kept:
+            dropped.append((one.name, f"the same as {kept[key].name}"))
+        elif one.text.strip():
+            kept[key] = one
+    return list(kept.values()), dropped
+
+
+def named_held_out(text: str) -> str | None:
+    """The first shape written M_N_K, as results and published kernels name theirs, that training may not see."""
+    for found in _SHAPE.finditer(text):
+        try:
+            m, n, k = map(int, found.groups())
+            problem = Problem(m, n, k)
+        except ValueError:
+            continue  # no shape
+        if held_out(problem) or problem in _REPORTED:
+            return problem.mnk
+    return None
+
+
+_REPORTED = frozenset(sample(*REPORTED))
+
+
+def documents(config: SftConfig) -> Iterator[Document]:
+    """All that `config.text` names, file by file in the order of their names."""
+    for name in config.text:
+        if name == "families":
+            for number, example in enumerate(draw(config, config.samples)):
+                yield Document(f"families/{number}", example.source, "MIT")
+        elif name == "cutlass":
+            folders = cutlass()
+            if not folders:
+                raise ValueError('text=[cutlass] needs a package: pip install "cudal2[reading]"')
+            yield from _files(folders[0].parent, SUFFIXES["cutlass"], "cutlass")
+        else:
+            folder = Path(name).expanduser()
+            if not folder.is_dir():
+                raise ValueError(f"text: {name!r} is no folder; name one, families or cutlass")
+            yield from _files(folder, SUFFIXES["folder"], name.rstrip("/"))
+
+
+def _files(folder: Path, suffixes: tuple[str, ...], name: str) -> Iterator[Document]:
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes and path.is_file()):
+        text = path.read_text(errors="replace").replace("\r\n", "\n")
+        preamble = _PREAMBLE.match(text)
+        licence = _licence(preamble[0] if preamble else "", path, folder)
+        if preamble and re.search(r"copyright|licen[cs]e", preamble[0], re.IGNORECASE):
+            text = text[preamble.end() :]  # noted once; a kernel need not learn to write it
+        yield Document(f"{name}/{path.relative_to(folder)}", text, licence)
+
+
+def _licence(preamble: str, path: Path, folder: Path) -> str:
+    if stated := _SPDX.search(preamble):
+        return stated[1]
+    for place in (path.parent, *path.parent.parents):
+        if found := sorted(place.glob("LICEN[CS]E*")):
+            return str(found[0].relative_to(folder))
+        if place == folder:
+            break
+    return "not stated"

@@ -1,0 +1,84 @@
+"""Supervised training of a model that exists, whatever its tokens: TRL's SFTTrainer on whole samples.
+
+It goes on from its last checkpoint. A sample that does not fit is left out before TRL sees it, which would cut it, and
+a model that has learnt to stop in the middle of a kernel stops there.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from msgspec.structs import replace
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import SFTConfig as TrlConfig
+from trl import SFTTrainer
+
+from cudal2.config import SftConfig
+from cudal2.policy.answers import end_of_turn
+from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.model import check, load_to_train
+from cudal2.train import supervised
+from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
+from cudal2.train.devices import one_gpu
+from cudal2.train.examples import Row
+
+PROBE = "\t// a ≤ b\n    int  x = 0; \n\n}  /* !, ' */"
+"""What a tokenizer must give back as it was: runs of blanks, of line feeds, signs that are no ASCII."""
+
+
+def load(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in `config.policy` with all or its adapters' weights to train, and its tokenizer.
+
+    Raises ValueError where it cannot read rows of `context` tokens, its tokenizer does not keep a source as it is, or a
+    chat is asked for of one without a chat template.
+    """
+    quiet()
+    path = config.policy.path
+    # What comes of it is sampled, by vLLM too; that could not read every model that training starts from.
+    model, tokenizer = load_to_train(replace(config.policy, sampler="transformers"), config.seed)
+    check(tokenizer, config.target)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if positions and positions < config.context:
+        raise ValueError(f"context={config.context} is more than the {positions} tokens that {path} reads at once")
+    again: Any = tokenizer.decode(tokenizer(PROBE, add_special_tokens=False)["input_ids"])
+    if again.strip() != PROBE.strip():
+        raise ValueError(f"the tokenizer of {path} makes {again!r} of {PROBE!r}: it cannot write sources")
+    if config.policy.chat:
+        if tokenizer.chat_template is None:
+            raise ValueError(f"{path} has no chat template; set policy.chat=false")
+        settings: Any = model.generation_config
+        settings.eos_token_id = sorted({*settings.eos_token_id, end_of_turn(tokenizer)})
+    return model, tokenizer
+
+
+def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[Row], config: SftConfig) -> None:
+    """Train on `rows`, each of at most `context` tokens; the prompts in them are read but not learnt."""
+    tuning, folder = config.tuning, Path(config.run)
+    arguments = TrlConfig(
+        **supervised.arguments(config),
+        max_length=config.context,
+        packing=tuning.packing,
+        packing_strategy="bfd",
+        per_device_train_batch_size=tuning.micro_batch,
+        gradient_accumulation_steps=config.batch_size // tuning.micro_batch,
+        gradient_checkpointing=tuning.gradient_checkpointing,
+        logging_first_step=True,
+        save_strategy="steps",
+        save_steps=tuning.save_steps,
+        save_total_limit=2,
+    )
+    trainer = _Trainer(
+        model, one_gpu(arguments), train_dataset=dataset(rows), processing_class=tokenizer, callbacks=[SavesAsAsked()]
+    )
+    supervised.fit(trainer, config, latest_checkpoint(folder))
+
+
+def dataset(rows: list[Row]) -> Dataset:
+    """Rows as SFTTrainer takes them when they are tokenised: `input_ids` and `labels`, -100 where nothing is learnt."""
+    learnt = [np.where(np.arange(len(row.ids)) < row.given, -100, row.ids).astype(np.int32) for row in rows]
+    return Dataset.from_dict({"input_ids": [row.ids for row in rows], "labels": learnt})
+
+
+class _Trainer(WithoutCard, SFTTrainer):
+    pass

@@ -1,0 +1,78 @@
+"""What a policy that supervised training made is worth: samples on shapes it has not seen, judged by the worker."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from cudal2 import corpus, judging
+from cudal2.archive.records import Origin
+from cudal2.config import SftConfig
+from cudal2.policy import prompts, writer
+from cudal2.policy.model import load
+from cudal2.problem import Layout
+from cudal2.records import Candidate, digest
+from cudal2.target import Target, find
+
+ENUMERABLE = 1 << 20
+"""Settings of all families of a target, refused ones included, that are looked through for a sampled source."""
+
+
+def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
+    """Judge `config.verify` samples of the saved policy, at `policy.temperature`, on shapes it was not trained on.
+
+    `ok` is the share of the judged samples that are correct; `statuses` counts what became of each;
+    `in_training_set` and `in_families` are the shares of the samples that equal, letter for letter, a
+    source it was trained on (`trained_on` holds their digests), or any source that the families can render. The second
+    is null where they render to millions, as those of CUDA targets do, unless each source states its plan.
+    """
+    target, folder = find(config.target), Path(config.run)
+    rng = random.Random(f"verify {config.seed}")
+    problems = [corpus.draw_problem(rng, rng.choice(get_args(Layout)), held_out=True) for _ in range(config.verify)]
+    chosen = replace(config.policy, path=str(folder / "policy"))
+    if not config.policy.path:
+        chosen = replace(chosen, max_new_tokens=config.context)
+    asked = [prompts.render(config.prompt, chosen.chat, problem, target) for problem in problems]
+    written = writer.write(*load(chosen), asked, chosen, target, config.seed)
+    run, policy = folder.resolve().name, chosen.path
+    samples = [
+        (
+            Candidate(source, problem, target.name),
+            Origin(kind="sft", run=run, step=0, index=index, policy=policy, prompt=writer.text(prompt)),
+        )
+        for index, (source, problem, prompt) in enumerate(zip(written, problems, asked))
+    ]
+    with judging.opened(folder, config.target, config.worker) as (archive, [pool]):
+        verdicts = judging.judge(pool, archive, samples)
+    judged = [verdict for verdict in verdicts if verdict is not None]
+    return {
+        "samples": len(samples),
+        "judged": len(judged),
+        "ok": sum(verdict.ok for verdict in judged) / max(len(judged), 1),
+        "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
+        "distinct": len(set(written)),
+        "in_training_set": sum(digest(source) in trained_on for source in written) / len(written),
+        "in_families": _share_of_families(written, config.plan, target),
+    }
+
+
+def _share_of_families(written: Sequence[str], plan: bool, target: Target) -> float | None:
+    """Of the sources `written`, the share that a family renders to; None where there are too many to render."""
+    if plan:
+        return sum(corpus.keeps_its_plan(text, target) for text in written) / len(written)
+    families = corpus.families(target)
+    if sum(math.prod(map(len, family.knobs.values())) for family in families) > ENUMERABLE:
+        return None
+    wanted = set(written)
+    renderings = (
+        corpus.render(family, knobs, layout)
+        for family in families
+        for layout in family.layouts
+        for knobs in corpus.settings(family, layout)
+    )
+    rendered = {text for text in renderings if text in wanted}
+    return sum(text in rendered for text in written) / len(written)
