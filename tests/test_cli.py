@@ -11,6 +11,7 @@ import specimens
 from msgspec import to_builtins
 
 from cudal2 import bench, cli
+from cudal2.cli import learning, measuring
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
@@ -172,7 +173,7 @@ def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     policy = fakes.save_policy(tmp_path / "policy")
     overrides = [*fakes.tiny(tmp_path / "run", policy), "trainer.steps=1", "reward=paper"]
     assert cli.main(["train", *overrides]) == 0
-    assert cli.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
+    assert learning.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 0
     (tmp_path / "run/config.json").write_text("{")
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 2
@@ -186,7 +187,9 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
     assert cli.main(["train", *tiny, "trainer.steps=1"]) == 0
     assert cli.main(["train", run, "trainer.steps=2", "tracker.project=other"]) == 0
     assert len(read_metrics(tmp_path / "run/metrics.jsonl")) == 2
-    assert cli.training_config([run]) == load("train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig)
+    assert learning.training_config([run]) == load(
+        "train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig
+    )
     for change, said in [
         ("reward=log", "reward.name=paper became log"),
         ("seed=0", "seed=7 became 0"),
@@ -199,16 +202,16 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
 
 def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
     record(tmp_path / "config.json", TrainConfig(run="elsewhere", seed=3))
-    assert cli.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
+    assert learning.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
 
 
 def test_lists_of_shapes_and_problems_go_together() -> None:
     arguments = SimpleNamespace(shapes="demo,8_16_24,llm")
-    (names,) = cli._shapes(arguments)
+    (names,) = measuring._shapes(arguments)
     config = load("eval", ["run=x", names], EvalConfig)
     demo, llm = (load("eval", ["run=x", f"shapes={name}"], EvalConfig).shapes.problems() for name in ("demo", "llm"))
     assert config.shapes.problems() == [*demo, Problem(8, 16, 24), *llm]
-    assert cli._shapes(SimpleNamespace(shapes="grid")) == ["shapes=grid"]
+    assert measuring._shapes(SimpleNamespace(shapes="grid")) == ["shapes=grid"]
 
 
 def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:

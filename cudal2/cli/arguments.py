@@ -1,6 +1,8 @@
 """Arguments that several verbs take."""
 
 import argparse
+import os
+from pathlib import Path
 from typing import Any
 
 
@@ -14,3 +16,9 @@ def add_verb(group: Any, name: str, function: Any, text: str) -> argparse.Argume
 def add_overrides(verb: argparse.ArgumentParser, text: str) -> None:
     """What `verb` takes beside its options: KEY=VALUE, any number of them."""
     verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=text)
+
+
+def stay_offline(policy: str) -> None:
+    """Nothing is asked of a hub unless the policy is named there."""
+    if not policy or policy.startswith("package:") or Path(policy).expanduser().exists():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,0 +1,171 @@
+"""The verbs by which kernels are found, measured, exported and shown. They import what they need when they run."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cudal2.assets import asset
+from cudal2.cli.arguments import add_overrides, add_verb, stay_offline
+
+
+def add(verbs: Any) -> None:
+    """Add `eval`, `search`, `export` and `report` to the command's verbs."""
+    verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
+    _of_a_run(verb)
+    verb.add_argument("--shapes", help="lists in conf/shapes and M_N_K, as in grid,llm or 64_64_64 (default grid)")
+    verb.add_argument("--limit", type=int, help="only so many shapes, a fair part of them")
+    verb.add_argument(
+        "--source",
+        help="where the kernels come from: policy, or a folder that was exported, of another run, or of sources named "
+        "M_N_K… (default: the run's archive)",
+    )
+    verb.add_argument("--abi", choices=("contract", "cuda-l2"), help="whose entry point the sources of a folder define")
+    verb.add_argument(
+        "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
+    )
+    verb = add_verb(verbs, "search", _search, "the fastest of so many candidates of any proposer; resumable")
+    verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
+    verb.add_argument("--target", default="cpu")
+    add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
+    verb = add_verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
+    _of_a_run(verb)
+
+    verb = add_verb(verbs, "report", _report, "one HTML page about a run, or one picture that compares several")
+    verb.add_argument("run", nargs="+", help="folders of runs")
+    verb.add_argument(
+        "--out", help="the page (default RUN/report.html) or, as .png, .svg or .pdf, learning curves (comparison.png)"
+    )
+
+    verb.add_argument(
+        "--searches", action="store_true", help="what searches of the same shapes found with how many kernels"
+    )
+    verb.add_argument(
+        "--outsiders",
+        action="store_true",
+        help="print which kernels no family renders and which of them win; the page then shows them too",
+    )
+    verb.add_argument(
+        "--tables", action="store_true", help="print speedups over each library, as CUDA-L2 tabulates them"
+    )
+    verb.add_argument(
+        "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
+    )
+    verb.add_argument("--json", action="store_true", help="print --outsiders as JSON")
+
+
+def _of_a_run(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", help="folder of the run")
+    add_overrides(verb, "e.g. worker.threads=1 shapes.layout=nn")
+
+
+def _eval(arguments: argparse.Namespace) -> None:
+    import msgspec
+
+    from cudal2 import judging
+    from cudal2.evaluation import published, terminal
+    from cudal2.evaluation import run as evaluate
+    from cudal2.worker.pool import on_all
+
+    given = {name: getattr(arguments, name) for name in ("source", "abi", "limit")}
+    overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
+    config = _eval_config(arguments, *_shapes(arguments), *overrides)
+    config.shapes.problems()  # what is mistyped is told before anything is opened
+    against = published.read(Path(arguments.against)) if arguments.against else None
+    stay_offline(config.policy.path)
+    if not any(word.startswith("worker.devices=") for word in arguments.overrides):
+        config = msgspec.structs.replace(config, worker=on_all(config.worker, config.target))
+    workers = evaluate.selection_worker(config.worker), evaluate.reporting_worker(config.worker)
+    create = bool(config.source)
+    with judging.opened(config.run, config.target, *workers, create=create) as (archive, [select, report]):
+        sampler = evaluate.sampler(config) if config.samples else None
+        rows = evaluate.run(config, archive, select, report, sampler=sampler)
+    terminal.show(rows)
+    if against:
+        print(f"\n{published.text(rows, against)}")
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    from cudal2 import judging, search
+    from cudal2.config import SearchConfig, load
+
+    named = [word for word in arguments.overrides if "=" not in word]
+    settings = [word for word in arguments.overrides if "=" in word]
+    shapes = [f"shapes.names=[{','.join(named)}]"] if named else []
+    config = load("search", [f"target={arguments.target}", *_shapes(arguments), *shapes, *settings], SearchConfig)
+    stay_offline(config.policy.path)
+    with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
+        search.run(config, pool, archive)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from cudal2 import export, judging
+    from cudal2.worker.worker import Worker
+
+    config = _eval_config(arguments)
+    folder = Path(config.run)
+    with (
+        judging.opened(folder, config.target, create=False) as (archive, _),
+        Worker(config.worker, config.target) as worker,
+    ):
+        manifest = export.run(folder, archive, worker.portable, worker.environment, target=config.target)
+    faster = sum(kernel.dispatch for kernel in manifest.kernels)
+    print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them dispatched")
+    print(f"use them in any environment with torch: pip install {folder / 'export'}, then import cudal2_kernels")
+    for one in manifest.refused:
+        print(f"left out: {one.problem.name}: {one.reason}")
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    folders = [Path(run) for run in arguments.run]
+    if arguments.tables or arguments.against:
+        print(_tables(folders, Path(arguments.against) if arguments.against else None))
+        return
+    from cudal2 import report
+
+    out = Path(arguments.out) if arguments.out else None
+    if arguments.searches:
+        from cudal2.report import budget
+
+        print(budget.compare(folders, out or Path("searches.png")))
+        return
+    if arguments.outsiders:
+        from cudal2.report import outsiders
+
+        found = [row for folder in folders for row in outsiders.run(folder).rows]
+        print(outsiders.to_json(found) if arguments.json else outsiders.describe(found))
+        return
+    page = len(folders) == 1 and (out is None or out.suffix not in report.PICTURES)
+    print(report.run(folders[0], out) if page else report.compare(folders, out or Path("comparison.png")))
+
+
+def _tables(folders: list[Path], against: Path | None) -> str:
+    """What evaluations found, as CUDA-L2's tables; of a shape that several have, the last one's."""
+    from cudal2.evaluation import published, tables
+    from cudal2.evaluation.results import load
+
+    theirs = published.read(against) if against else None
+    rows = list({row.problem: row for folder in folders for row in load(folder).rows}.values())
+    if not rows:
+        raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
+    found = tables.text(rows) or "no correct kernel on any of these shapes"
+    return f"{found}\n\n{published.text(rows, theirs)}" if theirs else found
+
+
+def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
+    from cudal2.config import EvalConfig, load
+
+    return load("eval", [f"run={arguments.run}", *overrides, *arguments.overrides], EvalConfig)
+
+
+def _shapes(arguments: argparse.Namespace) -> list[str]:
+    """`--shapes` as overrides: lists in conf/shapes and problems, with commas between."""
+    if arguments.shapes is None:
+        return []
+    lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}
+    if arguments.shapes in lists:
+        return [f"shapes={arguments.shapes}"]
+    from omegaconf import OmegaConf
+
+    words = arguments.shapes.split(",")
+    names = [name for word in words for name in (OmegaConf.load(lists[word]).names if word in lists else [word])]
+    return [f"shapes.names=[{','.join(names)}]"]
