@@ -33,7 +33,7 @@ smoke: install ## the demo cut down to about a minute
 test: install ## the tests, side by side on all processors: five minutes on two cores
 	$(TESTS)
 
-slow: install ## the exhaustive part of them, as far as it needs no GPU: eight minutes more
+slow: install ## the exhaustive part of them, as far as it needs no GPU: twelve minutes more
 	$(TESTS) -m "slow and not gpu"
 
 lint: install
