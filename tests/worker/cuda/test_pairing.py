@@ -110,7 +110,9 @@ def test_every_set_is_computed_as_the_checked_ones(context: TimingContext) -> No
         def sloppy(self, number):
             return number > 1
 
-    assert verdict(context, InOtherSets(context.arena)) in (Status.IMPRECISE, Status.WRONG)
+    # Which calls are looked at closely is drawn: of these few sets one judgement in a hundred meets none of the sloppy.
+    found = [verdict(context, InOtherSets(context.arena)) for _ in range(3)]
+    assert sum(status in (Status.IMPRECISE, Status.WRONG) for status in found) >= 2
 
 
 def test_later_calls_are_looked_at_as_closely_as_first_ones(context: TimingContext) -> None:
