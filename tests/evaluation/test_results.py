@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from evaluating import FakePool
 from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
@@ -16,7 +17,6 @@ from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.results import Results, Row, add, load, save
 from cudal2.problem import Problem, grid
 from cudal2.records import HarnessFault
-from tests.evaluation.test_run import FakePool
 
 PROBLEMS = [problem for problem in grid() if problem.m == problem.n == 64]
 

@@ -5,11 +5,11 @@ import math
 
 import msgspec
 import pytest
+from evaluating import FAR, NEAR, FakePool, put
 from fakes import Says, save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, timing, verdict
 
-from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
 from cudal2.evaluation import results, terminal
@@ -20,45 +20,6 @@ from cudal2.problem import Problem, grid, sample
 from cudal2.records import STRICT, Candidate, Timing, to_json
 from cudal2.train import judge
 from cudal2.worker.worker import Worker
-
-NEAR, FAR = Problem(64, 128, 512), Problem(2048, 2048, 2048)
-
-
-class FakePool(Says):
-    """Finds the speedup that `speedups` says for a source, `default` otherwise; counts what it is asked."""
-
-    def __init__(self, default=1.0, environment=HERE, **speedups):
-        super().__init__(self.look, environment)
-        self.default = default
-        self.speedups = {candidate(text).source: value for text, value in speedups.items()}
-        self.asked = []
-
-    def look(self, one):
-        self.asked.append(one)
-        found = self.speedups.get(one.source, self.default)
-        return found if found is None else verdict(one, found or None, self.environment())
-
-
-@pytest.fixture
-def archive(tmp_path):
-    with Archive(tmp_path / "archive.sqlite") as archive:
-        yield archive
-
-
-@pytest.fixture
-def run(tmp_path, archive):
-    def run(problems, report=None, select=None, sampler=None, **options):
-        quiet = Console(file=io.StringIO())
-        config, pools = evaluation(tmp_path, problems, **options), (select or FakePool(), report or FakePool())
-        return evaluate.run(config, archive, *pools, sampler=sampler, console=quiet)
-
-    return run
-
-
-def put(archive, text, speedup, problem=PROBLEM):
-    entry = candidate(text, problem)
-    archive.add(verdict(entry, speedup), entry, None)
-    return entry
 
 
 def test_the_reported_figure_is_the_judges_not_the_lucky_one(run, archive):

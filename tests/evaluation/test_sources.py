@@ -1,43 +1,24 @@
 """Kernels from anywhere: found for their shapes, judged and reported as the archive's are, and archived."""
 
 import hashlib
-import io
 import json
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 import pytest
+from evaluating import FAR, NEAR, FakePool, put
 from fakes import Says
-from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
 from cudal2.config import EvalConfig
 from cudal2.evaluation import folders, results
-from cudal2.evaluation import run as evaluate
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, write
-from tests.evaluation.test_run import FAR, NEAR, FakePool, put
 
 F16 = msgspec.structs.replace(PROBLEM, layout="nn", accumulate="f16")
-
-
-@pytest.fixture
-def archive(tmp_path):
-    with Archive(tmp_path / "archive.sqlite") as archive:
-        yield archive
-
-
-@pytest.fixture
-def run(tmp_path, archive):
-    def run(problems, report=None, select=None, sampler=None, **options):
-        quiet = Console(file=io.StringIO())
-        config, pools = evaluation(tmp_path, problems, **options), (select or FakePool(), report or FakePool())
-        return evaluate.run(config, archive, *pools, sampler=sampler, console=quiet)
-
-    return run
 
 
 @pytest.fixture
