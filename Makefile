@@ -1,5 +1,5 @@
 # Makes a virtual environment in .venv and calls cudal2 or pytest in it; nothing else is decided here.
-.PHONY: demo demo-gpu smoke test slow lint install clean
+.PHONY: demo demo-gpu smoke test slow parts lint install clean
 .DEFAULT_GOAL := demo
 
 BIN := .venv/bin
@@ -36,6 +36,9 @@ test: install ## the tests, side by side on all processors: five minutes on two 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: twelve minutes more
 	$(TESTS) -m "slow and not gpu"
 
+parts: install .venv/.parts ## what needs the packages of large models and many machines: Ray, DeepSpeed, wandb
+	$(TESTS) -m "parts and not gpu"
+
 lint: install
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 
@@ -43,6 +46,10 @@ install: .venv/.installed ## .venv with cudal2 and its development tools, by the
 
 .venv/.installed: pyproject.toml .ci/install
 	./.ci/install .venv
+	touch $@
+
+.venv/.parts: .venv/.installed
+	./.ci/install .venv parts
 	touch $@
 
 clean:
