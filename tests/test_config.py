@@ -1,5 +1,6 @@
 """Every shipped configuration composes, fits the schema and trains; every mistake is named."""
 
+from itertools import product
 from pathlib import Path
 
 import fakes
@@ -8,6 +9,8 @@ import pytest
 
 from cudal2.assets import asset
 from cudal2.config import BenchConfig, EvalConfig, SassConfig, SearchConfig, SftConfig, TrainConfig, identity, load
+from cudal2.problem import sample
+from cudal2.split import REPORTED, held_out
 from cudal2.target import targets
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo
@@ -83,6 +86,21 @@ def test_recipes_state_their_command_and_compose():
         lines = (CONF / "recipe" / f"{name}.yaml").read_text().splitlines()
         assert lines[0] == "# @package _global_" and lines[1].endswith(f"cudal2 sft recipe={name}")
         assert load("sft", [f"recipe={name}"], SftConfig).run == f"runs/{name}"
+
+
+def test_the_stages_hand_a_policy_on():
+    made = {f"recipe={name}": load("sft", [f"recipe={name}"], SftConfig).run for name in names("recipe")}
+    general = load("train", ["experiment=smollm2_general"], TrainConfig)
+    hgemm = load("train", ["experiment=smollm2_hgemm"], TrainConfig)
+    assert (general.policy.path, hgemm.policy.path) == (made["recipe=smollm2_cpu"], made["recipe=smollm2"])
+    assert {(p.layout, p.accumulate) for p in general.shapes.problems()} == {*product(("nn", "tn"), ("f32", "f16"))}
+
+
+@pytest.mark.parametrize("name", ["general", "training"])
+def test_what_training_may_see_is_not_what_is_reported(name):
+    reported = {problem.mnk for problem in sample(*REPORTED)}
+    shapes = load("train", [f"shapes={name}"], TrainConfig).shapes.problems()
+    assert not any(held_out(problem) or problem.mnk in reported for problem in shapes)
 
 
 @pytest.mark.parametrize(
