@@ -113,7 +113,7 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
             if now - timed.time < HORIZON:
                 met.append(Meeting("war", timed.one, one, register, now - timed.time))
         for entry in state.reading.get(register, ()):
-            if entry.queue != opcodes.source_queue(one):
+            if not opcodes.read_before(entry.queue, one):
                 met.append(Meeting("war", entry.one, one, register, None))
     _issue(state, one, variable, queue)
     state.clock = now + max(1, controls.stall)

@@ -22,7 +22,7 @@ READING = 8
 """Cycles in which a matrix instruction has read its sources: no well-known figure of such a pair is above."""
 ARMING = 2
 """Cycles after which a barrier counts what it was set for (NAK says so, too); before, a wait sees nothing."""
-_SUBKINDS = frozenset({"WIDE", "HI", "16816", "1688", "F16", "F32"})
+_SUBKINDS = frozenset({"WIDE", "HI", "16816", "1688", "F16", "F32", "CTA"})
 """Modifiers that tell operations of different latency apart."""
 
 
@@ -147,6 +147,6 @@ def use(one: Instruction, register: str) -> str:
 
 def _modifiers(one: Instruction) -> list[str]:
     """Those that tell operations of this name apart by their latency."""
-    if one.operation not in ("IMAD", "UIMAD", "HMMA"):
+    if one.operation not in ("HMMA", "IMAD", "MEMBAR", "UIMAD"):
         return []
     return [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS]

@@ -72,6 +72,14 @@ def source_queue(one: Instruction) -> str:
     return "conversions" if one.operation in _CONVERSIONS else one.operation
 
 
+def read_before(sources: str, one: Instruction) -> bool:
+    """Whether the queue `sources` has read what waits there before such an operation can overwrite it.
+
+    ptxas lets an LDL reload the registers of an LDGSTS that no barrier tells of: both go through the same unit in order.
+    """
+    return sources == source_queue(one) or (sources in COPIES and one.operation in LOCAL_LOADS)
+
+
 def queue(one: Instruction) -> str:
     """The pipe whose results come in the order of issue: ptxas gives a barrier to the last of several alone.
 
