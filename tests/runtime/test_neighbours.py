@@ -19,19 +19,16 @@ ADDS = TELLS.replace("C[i] = M", "C[i] = A[0] - A[0] + A[K * (M - 1)] * 0")
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(calling, "ROUNDS", 1)
-    monkeypatch.setattr(calling, "CALLS", 1)
+def folder(tmp_path):
     return write(tmp_path / "export", {SMALL: (TN, 1.5), GOOD: (TN, 1.5), LEFT: (NN, 0.5)})
 
 
 def slower(monkeypatch, *numbers):
-    """Let the kernels be slower than torch just there."""
-    real = calling.measured
+    """Let the kernels have been slower than torch just there."""
 
     def told(library, kernel, rows):
-        ratio = 2.0 if rows in numbers else 0.5
-        return real(library, kernel, rows) | {"call_us": ratio, "call_torch_us": 1.0}
+        name, ratio = calling.problem(kernel).name, 2.0 if rows in numbers else 0.5
+        return {"problem": name, "rows": rows, "served": True, "call_us": ratio, "call_torch_us": 1.0}
 
     monkeypatch.setattr(neighbours, "measured", told)
 
@@ -56,6 +53,17 @@ def test_each_dispatched_kernel_is_called_with_fewer_rows_until_torch_is_faster(
     assert small == [one for one in neighbours.numbers(0, 16) if one >= 8]
     assert good == neighbours.numbers(16, 64)
     assert load(folder).calls == {} and all(one.fewest_rows is None for one in read(folder).kernels)
+
+
+def test_calls_with_fewer_rows_are_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(calling, "ROUNDS", 1)
+    monkeypatch.setattr(calling, "FEWEST", 1)
+    monkeypatch.setattr(calling, "CALLS", 1)
+    library = calling.opened(write(tmp_path / "export", {SMALL: (TN, 1.5), LEFT: (NN, 1.5)}), "f32")
+    for kernel in library.kernels:
+        row = calling.measured(library, kernel, kernel.m - 1)
+        assert row["served"] and row["rows"] == kernel.m - 1 and row["call_us"] > 0 < row["call_torch_us"]
+    assert set(library.calls) == {PADDED}
 
 
 def test_what_is_measured_decides_from_how_many_rows_on_a_kernel_serves(folder, monkeypatch, capsys):

@@ -103,24 +103,11 @@ def test_a_result_owns_its_memory_with_room_for_the_kernels_rows(lib):
     assert torch.equal(found.mul_(2).add_(1), expected)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_torch_finds_no_fault_and_differentiates_by_itself(lib):
-    x, w = half(7, K), half(N, K)
-    for given in ((x, w), (half(2, 3, K), w), (x, w, half(N)), (x.clone().requires_grad_(), w)):
-        assert set(torch.library.opcheck(torch.ops.cudal2.linear.default, given).values()) == {"SUCCESS"}
-    before = lib.calls[PADDED]
-    w.requires_grad_()
+def test_derivatives_are_torchs(lib):
+    x, w = half(7, K), half(N, K).requires_grad_()
     found = [torch.autograd.grad(op(x, w).sum(), w)[0] for op in (lib.linear, torch.ops.cudal2.linear, linear)]
-    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[2]) and lib.calls[PADDED] == before
-
-
-def test_one_compiled_graph_is_served_for_each_number_of_rows(lib):
-    w = half(N, K)
-    compiled = torch.compile(lambda x: lib.linear(x, w) * 2, backend="aot_eager", fullgraph=True, dynamic=True)
-    for rows in (M, 9, M + 1, FEWEST):
-        x = half(rows, K)
-        assert close(compiled(x), linear(x, w) * 2)
-    assert lib.calls == {"kernel": 1, PADDED: 2, "no faster kernel for this shape": 1}
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[2])
+    assert set(lib.calls) <= {"gradients are wanted"}
 
 
 def test_what_no_kernel_could_serve_with_all_rows_is_torchs_with_fewer(lib):
@@ -149,14 +136,14 @@ def test_threads_copy_their_rows_apart(lib):
     def work(rows):
         x, w = half(rows, K), half(N, K)
         expected = linear(x, w)
-        wrong.extend(rows for _ in range(200) if not torch.allclose(lib.linear(x, w), expected, 2e-3, 2e-2))
+        wrong.extend(rows for _ in range(50) if not torch.allclose(lib.linear(x, w), expected, 2e-3, 2e-2))
 
     threads = [threading.Thread(target=work, args=(rows,)) for rows in (6, 7, 23, 24)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and lib.calls == {PADDED: 600, "kernel": 200}
+    assert not wrong and lib.calls == {PADDED: 150, "kernel": 50}
 
 
 def test_a_patched_layer_knows_what_numbers_of_rows_are_served(lib):
