@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from callings import half
-from exported import NN, TN, change, write
+from exported import NN, REFUSES, TN, change, write
 
 from cudal2.kernels.op import PADDED, Table
 from cudal2.problem import Problem
@@ -128,6 +128,16 @@ def test_what_no_kernel_could_serve_with_all_rows_is_torchs_with_fewer(lib):
         assert torch.equal(lib.linear(x, w), linear(x, w)) and lib.calls[PADDED] == 0
     finally:
         torch.set_num_threads(before)
+
+
+def test_memory_that_only_a_kernel_of_more_rows_would_need_is_no_error(tmp_path):
+    """34 GB: where there is so much, the kernel refuses."""
+    n = 1 << 17
+    lib = load(change(write(tmp_path / "export", {Problem(n, n, 8): (REFUSES, 1.5)}), fewest_rows=1))
+    x, w = half(2, 8), half(n, 8)
+    for op in (lib.linear, torch.ops.cudal2.linear):
+        assert torch.equal(op(x, w), linear(x, w))
+    assert lib.calls in ({"no memory": 2}, {"the kernel refused": 2})
 
 
 def test_threads_copy_their_rows_apart(lib):

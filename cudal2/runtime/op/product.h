@@ -123,7 +123,7 @@ inline Outcome launch(
 }
 
 inline Outcome run_here(
-    Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
+    const Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
     uint32_t threads = 0;
     if (torch_get_num_threads(&threads) || (table.place.threads && (int)threads != table.place.threads)) return OTHER_THREADS;
     static thread_local Owned scratch;  // two threads may call a kernel at once
@@ -180,10 +180,15 @@ inline Outcome product(
     sizes[a.dim - 1] = n;
     const bool padded = a.numel != problem.m * k;
     const int64_t whole[] = {problem.m, n};
-    Owned c = padded ? empty(whole, 2, half, a.type, a.index) : empty(sizes.data(), a.dim, half, a.type, a.index);
-    const auto serve = place.launched ? launch : run_here;
-    const Outcome outcome = serve(table, *kernel, problem, a, b, address(c));
-    if (outcome != SERVED) return outcome;
-    out = padded ? beginning(c, sizes, a.dim) : std::move(c);
-    return padded ? PADDED : SERVED;
+    try {
+        Owned c = padded ? empty(whole, 2, half, a.type, a.index) : empty(sizes.data(), a.dim, half, a.type, a.index);
+        const Outcome outcome = place.launched ? launch(table, *kernel, problem, a, b, address(c))
+                                               : run_here(table, *kernel, problem, a, b, address(c));
+        if (outcome != SERVED) return outcome;
+        out = padded ? beginning(c, sizes, a.dim) : std::move(c);
+        return padded ? PADDED : SERVED;
+    } catch (const std::exception&) {
+        if (padded) return NO_MEMORY;  // for so many rows; torch needs less
+        throw;
+    }
 }
