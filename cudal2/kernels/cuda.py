@@ -63,7 +63,7 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
 
 
 def copier(held: Held) -> int | None:
-    """What copies fewer rows to where a kernel reads more, by its address; None where the launcher is of before."""
+    """What copies fewer rows to where a kernel reads more, by its address; None where the launcher has none."""
     found = getattr(_launcher(held), "cudal2_copy", None)
     return None if found is None else address(found)
 

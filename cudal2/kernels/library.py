@@ -3,10 +3,10 @@
 A processor's kernel runs in this process: load only folders you trust, as with any shared library. Of a GPU's, only
 device code runs, on memory that this process can reach there. A kernel is chosen by the exact
 problem (M, N, K, layout, accumulator), and only where the device is the one it was measured on, a processor uses
-as many threads as the measurement did, and it was surely faster then. Where there is none of so many rows, the one of
-the least more serves that was measured to do it well: rows are copied to where M of them have room, and the result is
-the beginning of M rows, whose memory it keeps. Everything else (other shapes, types, strides
-and alignments; gradients, autocast, torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
+as many threads as the measurement did, and it was surely faster then. For m rows that no kernel is for, the smallest M
+serves for which that was measured to be good: they are copied to where M rows have room, and the result is the first m
+of M rows, whose memory it keeps. Everything else (other shapes, types, strides and alignments; gradients, autocast,
+torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
 """
 
 from collections import Counter
@@ -28,8 +28,8 @@ class Library:
     `device` is where they were measured; `reason` says why none of them is used here, empty where they
     are. `calls` counts what happened to each call: "kernel", "kernel of more rows", or the reason torch served it.
     `id` names it to torch.ops.cudal2, which is what torch.compile sees and runs. With `every`, kernels that were not
-    surely faster serve, too, and each any fewer rows: to measure what that costs. `pads` is whether any can, which the
-    folders exported first cannot.
+    surely faster serve, too, and each any fewer rows: to measure what that costs. `pads` is whether any can: those of
+    older folders cannot.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """

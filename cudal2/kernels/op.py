@@ -73,7 +73,7 @@ class Table:
 
     @property
     def pads(self) -> bool:
-        """Whether this library knows of kernels that serve fewer rows: those exported first do not."""
+        """Whether this library knows of kernels that serve fewer rows: that of an older folder does not."""
         return hasattr(self._library, "cudal2_op_pad")
 
     def pad(self, m: int, n: int, k: int, layout: str, fewest: int, copier: int) -> None:
