@@ -24,6 +24,7 @@ import torch
 from cudal2.evaluation.results import surely_faster
 from cudal2.kernels.held import Kernel, Unusable
 from cudal2.kernels.library import Library
+from cudal2.kernels.op import PADDED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import manifest
@@ -41,15 +42,26 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
     Raises ValueError where the folder holds no export, HarnessFault where its kernels cannot run on this machine.
     """
+    library = opened(folder, accumulate)
+    return [measured(library, kernel, kernel.m) for kernel in spread(library.kernels, count)]
+
+
+def opened(folder: Path, accumulate: str) -> Library:
+    """Every kernel of an exported folder, also for fewer rows. Raises as `run`."""
     try:
         library = Library(folder, accumulate, every=True)
     except Unusable as error:
         raise HarnessFault(error.what, error.remedy) from error
     if library.reason:
         raise HarnessFault(f"{folder}: {library.reason}", "Measure calls on the machine whose kernels they are")
-    kernels = sorted(library.kernels, key=lambda one: one.m * one.n * one.k)
+    return library
+
+
+def spread(kernels: list[Kernel], count: int) -> list[Kernel]:
+    """At most `count` of them, spread by size, small ones first."""
+    kernels = sorted(kernels, key=lambda one: one.m * one.n * one.k)
     step = max(1, len(kernels) // max(count, 1))
-    return [_row(library, kernel) for kernel in kernels[::step][:count]]
+    return kernels[::step][:count]
 
 
 def settle(folder: Path, rows: list[Row]) -> int:
@@ -60,20 +72,26 @@ def settle(folder: Path, rows: list[Row]) -> int:
     Raises HarnessFault where the folder cannot be written.
     """
     found = manifest.read(folder)
-    slower = {row["problem"]: max(_ratios(row).values()) > LIMIT for row in rows if row["served"]}
+    slower = {row["problem"]: not as_fast(row) for row in rows if row["served"]}
     kernels = tuple(
         msgspec.structs.replace(one, dispatch=surely_faster(one.timing) and not slower[one.problem.name])
         if one.problem.name in slower
         else one
         for one in found.kernels
     )
+    rewrite(folder, msgspec.structs.replace(found, kernels=kernels))
+    return sum(one.dispatch for one in kernels)
+
+
+def rewrite(folder: Path, found: manifest.Manifest) -> None:
+    """Put a manifest in the place of the folder's, at once. Raises HarnessFault where the folder cannot be written."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".settle.") as scratch:
-            manifest.write(Path(scratch), msgspec.structs.replace(found, kernels=kernels))
-            (Path(scratch) / manifest.FILE).replace(folder / manifest.FILE)
+            manifest.write(Path(scratch), found)
+            for name in (manifest.SCHEMA, manifest.FILE):
+                (Path(scratch) / name).replace(folder / name)
     except OSError as error:
         raise HarnessFault(f"{folder} cannot be written: {error}", "Copy it to where it can") from error
-    return sum(one.dispatch for one in kernels)
 
 
 def summary(rows: list[Row]) -> str:
@@ -95,10 +113,26 @@ def _ratios(row: Row, figures: tuple[str, ...] = ("call", "graph")) -> dict[str,
     return {name: row[f"{name}_us"] / row[f"{name}_torch_us"] for name in figures if f"{name}_us" in row}
 
 
-def _row(library: Library, kernel: Kernel) -> Row:
+def as_fast(row: Row) -> bool:
+    """Whether no call took more than LIMIT times as long as by torch."""
+    return max(_ratios(row).values()) <= LIMIT
+
+
+def operands(library: Library, kernel: Kernel, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random A [rows, K] and B [N, K] where the library's kernels run."""
     device = "cpu" if library.adds_bias else "cuda"
-    a = torch.randn(kernel.m, kernel.k, device=device).half()
-    b = torch.randn(kernel.n, kernel.k, device=device).half()
+    a, b = (torch.randn(count, kernel.k, device=device).half() for count in (rows, kernel.n))
+    return a, b
+
+
+def problem(kernel: Kernel) -> Problem:
+    """What the manifest calls the kernel's problem."""
+    return Problem(kernel.m, kernel.n, kernel.k, kernel.layout, kernel.accumulate)  # type: ignore[arg-type]
+
+
+def measured(library: Library, kernel: Kernel, rows: int) -> Row:
+    """The figures of calls with so many rows of A, at most the kernel's."""
+    a, b = operands(library, kernel, rows)
     linear = torch.nn.functional.linear
     sides: dict[str, Call] = {
         "torch": lambda: linear(a, b),
@@ -112,16 +146,16 @@ def _row(library: Library, kernel: Kernel) -> Row:
             "": lambda: library.matmul(a, b),
             "op": lambda: torch.ops.cudal2.matmul(a, b, library.id),
         }
-    problem = Problem(kernel.m, kernel.n, kernel.k, kernel.layout, kernel.accumulate)  # type: ignore[arg-type]
-    row: Row = {"problem": problem.name}
+    row: Row = {"problem": problem(kernel).name, "rows": rows}
+    by = "kernel" if rows == kernel.m else PADDED
     with torch.inference_mode(False), torch.no_grad():
-        before = library.calls["kernel"]
+        before = library.calls[by]
         for side in sides.values():
             side()
-        row["served"] = library.calls["kernel"] > before
+        row["served"] = library.calls[by] > before
         calls = max(FEWEST, min(CALLS, int(SECONDS / _until_done(sides["torch"], FEWEST))))
         row |= _figures("call", _timed(sides, _until_done, calls))
-        if device == "cpu":
+        if not a.is_cuda:
             return row
         row |= _figures("host", _timed(sides, _until_enqueued, calls))
         graphs = {name: _captured(side, calls) for name, side in sides.items()}

@@ -30,6 +30,8 @@ def add(verbs: Any) -> None:
     verb.add_argument("--count", type=int, default=50, help="kernels, spread over the folder's by size (default 50)")
     text = "measure all, and dispatch just those that are surely faster and by which no call takes longer than by torch"
     verb.add_argument("--settle", action="store_true", help=text)
+    text = "measure inputs of fewer rows than those dispatched have; with --settle: from how many on each serves"
+    verb.add_argument("--neighbours", action="store_true", help=text)
     verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
     verb.add_argument("--json", action="store_true", help="print one JSON value")
     verb = add_verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
@@ -38,14 +40,15 @@ def add(verbs: Any) -> None:
 
 
 def _bench_call(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench, calling
+    from cudal2 import bench, calling, neighbours
 
-    folder = Path(arguments.folder)
-    rows = calling.run(folder, arguments.accumulate, 10**9 if arguments.settle else arguments.count)
+    folder, called = Path(arguments.folder), neighbours if arguments.neighbours else calling
+    rows = called.run(folder, arguments.accumulate, 10**9 if arguments.settle else arguments.count)
     print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{calling.summary(rows)}")
     if arguments.settle:
-        count = calling.settle(folder, rows)
-        print(f"{folder}: {count} kernels are dispatched now", file=sys.stderr)
+        count = called.settle(folder, rows)
+        what = "serve fewer rows than their own" if arguments.neighbours else "are dispatched"
+        print(f"{folder}: {count} kernels {what} now", file=sys.stderr)
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

@@ -39,6 +39,11 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
     return address(function), workspace
 
 
+def copier(held: Held) -> int:
+    """What copies fewer rows to where a kernel reads more, by its address: nothing is needed here."""
+    return 0
+
+
 def _cannot(held: Held, kernel: Kernel, error: Exception) -> NoReturn:
     path = held.folder / kernel.code.path
     raise Unusable(f"{path} cannot be loaded: {error}", "Export again on this machine") from error

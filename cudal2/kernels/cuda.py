@@ -62,6 +62,12 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
     return made.value, -1
 
 
+def copier(held: Held) -> int | None:
+    """What copies fewer rows to where a kernel reads more, by its address; None where the launcher has none."""
+    found = getattr(_launcher(held), "cudal2_copy", None)
+    return None if found is None else address(found)
+
+
 def current_stream() -> int:
     """The function that tells torch's current stream of a device, by its address: as the stable ABI declares it.
 

@@ -27,7 +27,7 @@ class File(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel: its problem, its code and, for a GPU, how it is launched."""
+    """A kernel: its problem, its code and, for a GPU, how it is launched. It serves from `fewest` to `m` rows."""
 
     m: int
     n: int
@@ -36,6 +36,7 @@ class Kernel(NamedTuple):
     accumulate: str
     code: File
     recipe: File | None
+    fewest: int
 
 
 class Held(NamedTuple):
@@ -57,7 +58,7 @@ class Held(NamedTuple):
 
 
 def read(folder: Path, every: bool = False) -> Held:
-    """What is in `folder`: the kernels that were surely faster, or every one.
+    """What is in `folder`: the kernels that were surely faster, or every one and for any fewer rows.
 
     Raises Unusable, and ValueError where there is no export.
     """
@@ -76,7 +77,7 @@ def read(folder: Path, every: bool = False) -> Held:
             sizer=contract["sizer"],
             launcher=_file(found.get("launcher")),
             op=_file(found.get("op")),
-            kernels=tuple(_kernel(one) for one in found["kernels"] if every or one["dispatch"]),
+            kernels=tuple(_kernel(one, every) for one in found["kernels"] if every or one["dispatch"]),
         )
     except (KeyError, TypeError) as error:
         raise Unusable(f"{folder / FILE} is damaged: {error!r}", "Export again") from error
@@ -108,10 +109,13 @@ def _file(found: Any) -> File | None:
     return None if found is None else File(found["path"], found["sha256"])
 
 
-def _kernel(found: Any) -> Kernel:
-    p, code = found["problem"], _file(found["code"])
+def _kernel(found: Any, every: bool) -> Kernel:
+    p, code, fewest = found["problem"], _file(found["code"]), found.get("fewest_rows")
     assert code is not None
-    return Kernel(p["m"], p["n"], p["k"], p["layout"], p["accumulate"], code, _file(found.get("recipe")))
+    fewest = 1 if every else p["m"] if fewest is None else fewest
+    if type(fewest) is not int or not 1 <= fewest <= p["m"]:
+        raise TypeError(f"fewest_rows {fewest}")
+    return Kernel(p["m"], p["n"], p["k"], p["layout"], p["accumulate"], code, _file(found.get("recipe")), fewest)
 
 
 def _names(found: Any) -> list[str]:

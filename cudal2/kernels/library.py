@@ -3,8 +3,10 @@
 A processor's kernel runs in this process: load only folders you trust, as with any shared library. Of a GPU's, only
 device code runs, on memory that this process can reach there. A kernel is chosen by the exact
 problem (M, N, K, layout, accumulator), and only where the device is the one it was measured on, a processor uses
-as many threads as the measurement did, and it was surely faster then. Everything else (other shapes, types, strides
-and alignments; gradients, autocast, torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
+as many threads as the measurement did, and it was surely faster then. For m rows that no kernel is for, the smallest M
+serves for which that was measured to be good: they are copied to where M rows have room, and the result is the first m
+of M rows, whose memory it keeps. Everything else (other shapes, types, strides and alignments; gradients, autocast,
+torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
 """
 
 from collections import Counter
@@ -24,9 +26,10 @@ class Library:
     """The kernels of one exported folder, in sums of `accumulate` precision. Safe to use from several threads.
 
     `device` is where they were measured; `reason` says why none of them is used here, empty where they
-    are. `calls` counts what happened to each call: "kernel", or the reason torch served it. `id` names it to
-    torch.ops.cudal2, which is what torch.compile sees and runs. With `every`, kernels that were not surely faster
-    serve, too: to measure what that costs.
+    are. `calls` counts what happened to each call: "kernel", "kernel of more rows", or the reason torch served it.
+    `id` names it to torch.ops.cudal2, which is what torch.compile sees and runs. With `every`, kernels that were not
+    surely faster serve, too, and each any fewer rows: to measure what that costs. `pads` is whether any can: those of
+    older folders cannot.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """
@@ -41,14 +44,21 @@ class Library:
         self._ours: Counter[str] = Counter()
         kernels = [] if self.reason else [one for one in found.kernels if one.accumulate == accumulate]
         codes = [target.code(found, one) for one in kernels]
+        copier = target.copier(found) if kernels else 0
         place = op.Place(alignment=1) if self.reason else target.place(found)
         name = (folder / held.FILE).read_bytes() + accumulate.encode()
         self._table = op.Table(op.library(folder, found.op), place, name)
-        for kernel, (code, workspace) in zip(kernels, codes):
-            self._table.add(kernel.m, kernel.n, kernel.k, kernel.layout, code, workspace)
+        self.pads = self._table.pads and copier is not None
+        if not self.pads:
+            kernels = [one._replace(fewest=one.m) for one in kernels]
+        for (m, n, k, layout, *_, fewest), (code, workspace) in zip(kernels, codes):
+            self._table.add(m, n, k, layout, code, workspace)
+            if fewest < m:
+                self._table.pad(m, n, k, layout, fewest, copier)
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
         self.kernels = kernels
+        self._rows: dict[tuple[int, int], frozenset[int]] = {}
         ops = torch.ops.cudal2.attempt_matmul.default, torch.ops.cudal2.attempt_linear.default
         self._attempts = tuple(getattr(one, "_op", one) for one in ops)  # without a function of Python's between
 
@@ -64,8 +74,12 @@ class Library:
     def rows(self, layer: torch.nn.Linear) -> frozenset[int]:
         """How many rows of inputs there are kernels for, with the weight of this layer."""
         n, k = layer.weight.shape
-        biased = layer.bias is not None and not self.adds_bias
-        return frozenset() if biased else frozenset(one.m for one in self.kernels if (one.n, one.k) == (n, k))
+        if layer.bias is not None and not self.adds_bias:
+            return frozenset()
+        if (n, k) not in self._rows:
+            served = (range(one.fewest, one.m + 1) for one in self.kernels if (one.n, one.k) == (n, k))
+            self._rows[n, k] = frozenset().union(*served)
+        return self._rows[n, k]
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """torch.matmul(a, b), for a [..., M, K] and b [K, N]; also of NumPy's arrays, and CuPy's.

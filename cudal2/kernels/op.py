@@ -37,6 +37,7 @@ OUTCOMES = (
     "the kernel cannot be launched",
     "torch has more to do than multiply",
 )
+PADDED = "kernel of more rows"
 _LOCK = threading.Lock()
 
 
@@ -70,6 +71,15 @@ class Table:
         """
         self._library.cudal2_op_add(self._table, m, n, k, layout == "tn", code, workspace)
 
+    @property
+    def pads(self) -> bool:
+        """Whether this library knows of kernels that serve fewer rows: that of an older folder does not."""
+        return hasattr(self._library, "cudal2_op_pad")
+
+    def pad(self, m: int, n: int, k: int, layout: str, fewest: int, copier: int) -> None:
+        """Let a kernel that was added serve from `fewest` rows on, at least 1."""
+        self._library.cudal2_op_pad(self._table, m, n, k, layout == "tn", fewest, copier)
+
     def make_standard(self) -> None:
         """Serve the calls of torch.ops.cudal2 that name no library."""
         self._library.cudal2_op_standard(self._table)
@@ -78,7 +88,10 @@ class Table:
         """How many calls were served by a kernel, or for which reason they were not."""
         counts = (c_int64 * len(OUTCOMES))()
         self._library.cudal2_op_outcomes(self._table, counts)
-        return Counter({name: count for name, count in zip(OUTCOMES, counts, strict=True) if count})
+        met = dict(zip(OUTCOMES, counts, strict=True))
+        if self.pads:
+            met[PADDED] = self._library.cudal2_op_padded(self._table)
+        return Counter({name: count for name, count in met.items() if count})
 
 
 def library(folder: Path, file: File) -> ctypes.CDLL:
@@ -95,9 +108,11 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
             ("cudal2_op_standard", None, c_void_p),
             ("cudal2_op_known", c_int, c_int64),
             ("cudal2_op_outcomes", None, c_void_p, c_void_p),
+            ("cudal2_op_pad", None, c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p),
+            ("cudal2_op_padded", c_int64, c_void_p),
         ):
-            function = getattr(found, name)
-            function.restype, function.argtypes = restype, arguments
+            if function := getattr(found, name, None):
+                function.restype, function.argtypes = restype, arguments
     return found
 
 

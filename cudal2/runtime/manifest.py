@@ -5,6 +5,7 @@ the JSON schema of these records. What of them is needed to run the kernels is `
 """
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -25,9 +26,10 @@ class File(msgspec.Struct, frozen=True):
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One problem's kernel. `timing` is against the fastest baseline; `dispatch` says whether it was
-    surely faster than that, without which the problem is left to torch. `source` is a file, and so is `edit` where the
-    source's built code was edited. `code` is what runs: a shared library of the CPU target, a GPU's cubin, which is
-    launched as its `recipe` says."""
+    surely faster than that, without which the problem is left to torch. It then also serves inputs of fewer rows than
+    M, from `fewest_rows` on, where those were measured (`cudal2 bench call --neighbours`). `source` is a file, and so
+    is `edit` where the source's built code was edited. `code` is what runs: a shared library of the CPU target, a GPU's
+    cubin, which is launched as its `recipe` says."""
 
     problem: Problem
     source: str
@@ -36,6 +38,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing
     dispatch: bool
     edit: str = ""
+    fewest_rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -186,6 +186,12 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t size) {
     *address = allocated = (CUdeviceptr)aligned_alloc(256, (size + 255) / 256 * 256);
     return CUDA_SUCCESS;
 }
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    if (const int code = failing.exchange(0)) return (CUresult)code;
+    last_stream = (long)stream;
+    memcpy((void*)to, (void*)from, bytes);
+    return CUDA_SUCCESS;
+}
 CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream) {
     if (address == allocated) memset((void*)address, value, count);
     return set(address, value, 1, count);

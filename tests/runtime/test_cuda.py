@@ -16,6 +16,7 @@ from specimens import HERE
 from cudal2.kernels import cuda
 from cudal2.kernels.held import Unusable
 from cudal2.kernels.loaded import address, opened
+from cudal2.kernels.op import PADDED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
@@ -151,6 +152,42 @@ def test_a_kernel_that_touches_no_workspace_gets_none(folder, gpu):
         (only,) = launched(driver(folder))
         assert bytes.fromhex(only.parameters[0])[24:32] == bytes(8), "no memset, no address"
     assert lib.calls == {"kernel": 2}
+
+
+@pytest.fixture(scope="module")
+def wide(folder, tmp_path_factory):
+    """Its kernels serve fewer rows."""
+    return change(shutil.copytree(folder, tmp_path_factory.mktemp("run") / "wide"), fewest_rows=3)
+
+
+def test_fewer_rows_are_copied_on_the_current_stream(wide, gpu):
+    """With the kernel's workspace, shared or the captured call's own, and without."""
+    lib = load(wide)
+    for problem in (GOOD, LARGE, FREE):
+        for gpu.stream, gpu.capturing in ((7, False), (9, False), (9, True)):
+            fewer = msgspec.structs.replace(problem, m=problem.m - 8) if problem is not FREE else problem
+            call(lib, fewer, "kernel" if problem is FREE else PADDED)
+            assert driver(wide).stream() == gpu.stream
+    x, w = half(2, 3, FREE.k), half(FREE.n, FREE.k)
+    assert torch.allclose(lib.linear(x, w), torch.nn.functional.linear(x, w), rtol=2e-3, atol=2e-2)
+    assert not lib.rows(torch.nn.Linear(GOOD.k, GOOD.n))
+    assert lib.rows(torch.nn.Linear(GOOD.k, GOOD.n, bias=False)) == {*range(3, GOOD.m + 1)}
+
+
+def test_a_copy_that_fails_leaves_the_call_to_torch(wide, gpu):
+    lib = load(wide)
+    fewer = msgspec.structs.replace(GOOD, m=GOOD.m - 8)
+    driver(wide).fail(700)
+    call(lib, fewer, "the kernel cannot be launched")
+    call(lib, fewer, PADDED)
+
+
+def test_a_launcher_from_before_there_was_a_copy_serves_exact_shapes(wide, gpu, monkeypatch):
+    monkeypatch.setattr(cuda, "copier", lambda held: None)
+    lib = load(wide)
+    assert not lib.pads
+    call(lib)
+    call(lib, msgspec.structs.replace(GOOD, m=GOOD.m - 8), "no faster kernel for this shape")
 
 
 def test_a_failing_question_about_the_capture_leaves_the_call_to_torch(folder, gpu):

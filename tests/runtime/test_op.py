@@ -1,10 +1,13 @@
 """torch.ops.cudal2 as operators of torch's: checked by torch itself, differentiated, transformed, compiled."""
 
+import shutil
+
 import pytest
 import torch
 from callings import K, M, N, half
-from exported import TN, write
+from exported import TN, change, write
 
+from cudal2.kernels.op import PADDED
 from cudal2.problem import Problem
 from cudal2.runtime import load, patch
 
@@ -56,6 +59,34 @@ def test_a_kernel_serves_an_operator_as_it_is_and_compiled(lib, context):
         before = lib.calls["kernel"]
         assert close(torch.ops.cudal2.matmul(x, w.t()), linear(x, w))
         assert lib.calls["kernel"] == before + 1
+
+
+@pytest.fixture(scope="module")
+def wide(lib, tmp_path_factory):
+    """Its kernel serves from 5 rows on."""
+    place = tmp_path_factory.mktemp("run") / "wide"
+    found = load(change(shutil.copytree(lib.folder, place), fewest_rows=5))
+    lib._table.make_standard()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("bias", [False, True])
+def test_torch_finds_no_fault_with_fewer_rows_than_the_kernels(wide, bias):
+    given = half(2, 3, K), half(N, K), half(N) if bias else None, wide.id
+    before = wide.calls[PADDED]
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    assert set(torch.library.opcheck(torch.ops.cudal2.linear.default, given, test_utils=tests).values()) == {"SUCCESS"}
+    assert (wide.calls[PADDED] > before) == (not bias)
+
+
+def test_one_compiled_graph_is_served_for_each_number_of_rows(wide):
+    w, before = half(N, K), wide.calls.copy()
+    compiled = torch.compile(lambda x: wide.linear(x, w) * 2, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (M, 9, M + 1, 5):
+        x = half(rows, K)
+        assert close(compiled(x), linear(x, w) * 2)
+    assert wide.calls - before == {"kernel": 1, PADDED: 2, "no faster kernel for this shape": 1}
 
 
 def test_derivatives_are_torchs(lib):

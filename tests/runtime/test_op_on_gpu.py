@@ -1,6 +1,7 @@
 """torch.ops.cudal2 and the installed package on a GPU: compiled, captured, on any stream and device, beside CuPy."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,11 +9,12 @@ import zipfile
 
 import pytest
 import torch
-from exported import wheel
+from exported import change, wheel
 from gpu_export import SEMAPHORES, SOURCES, inputs, right
 
 from cudal2.cli import main
 from cudal2.kernels.library import Library
+from cudal2.kernels.op import PADDED
 from cudal2.problem import Problem
 from cudal2.runtime import load, manifest, patch
 
@@ -93,6 +95,102 @@ def test_graphs_and_calls_side_by_side_do_not_share_semaphores(lib):
             outputs.append(torch.ops.cudal2.linear(a, b))
     torch.cuda.synchronize()
     assert all(right(one, exact) for one in outputs)
+
+
+@pytest.fixture(scope="module")
+def wide(gpu_folder, tmp_path_factory):
+    """Its kernels serve from 1 row on."""
+    return change(shutil.copytree(gpu_folder, tmp_path_factory.mktemp("wide") / "export"), fewest_rows=1)
+
+
+def fewer(problem, rows):
+    """A, B and their product, with fewer rows than the kernel's, after memory that is handed out next held NaN."""
+    a, b, _ = inputs(problem)
+    torch.full((problem.m, max(problem.k, problem.n)), torch.nan, device="cuda", dtype=torch.float16)
+    return a[:rows].clone(), b, a[:rows].double() @ b.double().t()
+
+
+def test_fewer_rows_are_served_by_a_kernel_of_more(wide, problem):
+    lib = load(wide)
+    for rows in (problem.m - 1, problem.m - 7, problem.m // 2 + 1):
+        a, b, exact = fewer(problem, rows)
+        for context in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+            with context():
+                before = lib.calls[PADDED]
+                calls = torch.ops.cudal2.linear(a, b, None, lib.id), lib.linear(a, b), lib.matmul(a, b.t())
+                assert all(right(found, exact) and found.is_contiguous() for found in calls)
+                assert lib.calls[PADDED] == before + 3
+    a, b, exact = fewer(problem, 6)
+    assert right(lib.linear(a.view(2, 3, -1), b).view(6, -1), exact)
+    assert set(torch.library.opcheck(torch.ops.cudal2.linear.default, (a, b, None, lib.id)).values()) == {"SUCCESS"}
+
+
+def test_fewer_rows_are_captured_and_replayed_on_other_inputs(wide, problem):
+    """Twice in a graph, whose memory holds the rows; and on another stream than the one it was captured on."""
+    lib = load(wide)
+    a, b, _ = fewer(problem, problem.m - 3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = [torch.ops.cudal2.linear(a, b, None, lib.id), lib.matmul(a, b.t())]
+    assert lib.calls == {PADDED: 2}
+    for stream in [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))]:
+        a.copy_(torch.randn_like(a))
+        exact = a.double() @ b.double().t()
+        torch.full((4096, 4096), torch.nan, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for one in found:
+                one.zero_()
+            graph.replay()
+        torch.cuda.synchronize()
+        assert all(right(one, exact) for one in found)
+
+
+def test_threads_copy_their_rows_on_streams_of_their_own(wide):
+    lib = load(wide)
+    wrong = []
+
+    def work(rows):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            a, b, exact = fewer(SEMAPHORES, rows)
+            found = [lib.linear(a, b) for _ in range(50)]
+            torch.cuda.current_stream().synchronize()
+            wrong.extend(one for one in found if not right(one, exact))
+
+    threads = [threading.Thread(target=work, args=(SEMAPHORES.m - count,)) for count in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and lib.calls == {PADDED: 200}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"dynamic": True}], ids=str)
+def test_a_compiled_model_runs_through_kernels_of_more_rows(wide, options):
+    torch._dynamo.reset()
+    lib = load(wide)
+    model = torch.nn.Sequential(torch.nn.Linear(SEMAPHORES.k, SEMAPHORES.n, bias=False), torch.nn.ReLU()).cuda().half()
+    assert patch(model, lib) == ["0"]
+    compiled = torch.compile(model, fullgraph=True, **options)
+    with torch.no_grad():
+        for rows in (200, 200, 200, 201, 256):
+            x = torch.randn(rows, SEMAPHORES.k, device="cuda").half()
+            assert right(compiled(x), (x.double() @ model[0].weight.double().t()).relu())
+    assert lib.calls[PADDED] > 0
+
+
+def test_the_neighbourhood_of_each_kernel_is_measured_and_settled(wide, tmp_path, capsys):
+    """No test decides which is faster; none of these kernels lets a row see another."""
+    folder = shutil.copytree(wide, tmp_path / "export")
+    assert main(["bench", "call", str(folder), "--neighbours", "--settle"]) == 0
+    told = capsys.readouterr().out
+    head, *rows = (line.split() for line in told.splitlines()[:-3])
+    assert rows and all(row[head.index(name)] == "True" for row in rows for name in ("served", "apart")), told
+    assert {"call_us", "host_us", "graph_us", "graph_torch_us"} < set(head)
+    for one in manifest.read(folder).kernels:
+        assert one.fewest_rows is None or 1 <= one.fewest_rows < one.problem.m
+    load(folder)
 
 
 @pytest.mark.filterwarnings("ignore")

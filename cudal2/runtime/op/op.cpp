@@ -8,6 +8,8 @@
 //
 // `library` is the id of a table, 0 the one made the standard.
 #define TORCH_TARGET_VERSION ((2ULL << 56) | (11ULL << 48))
+#include <algorithm>
+
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -166,6 +168,16 @@ EXPORTED void cudal2_op_add(void* table, int m, int n, int k, int tn, void* code
     kernels.try_emplace(Problem{m, n, k, tn != 0}, code, workspace);
 }
 
+// What was added serves inputs of fewer rows, too, from `fewest` (at least 1) on. `copy` is for kernels that are launched.
+EXPORTED void cudal2_op_pad(
+    void* table, int m, int n, int k, int tn, int fewest, int (*copy)(void*, const void*, size_t, void*)) {
+    Table& all = *(Table*)table;
+    auto& near = all.neighbours[Problem{0, n, k, tn != 0}];
+    const auto larger = std::find_if(near.begin(), near.end(), [&](const Neighbour& one) { return one.m > m; });
+    near.insert(larger, {m, fewest, &all.kernels.at(Problem{m, n, k, tn != 0})});
+    all.copy = copy;
+}
+
 EXPORTED void cudal2_op_publish(void* table) {
     static std::mutex mutex;
     const std::lock_guard<std::mutex> one_at_a_time(mutex);
@@ -177,10 +189,12 @@ EXPORTED void cudal2_op_standard(void* table) { standard = (Table*)table; }
 
 EXPORTED int cudal2_op_known(int64_t id) { return find_table(id) != nullptr; }
 
-// How often each outcome was met, OUTCOMES numbers.
+// How often each outcome before PADDED was met: packages from before there was any have no room for more.
 EXPORTED void cudal2_op_outcomes(void* table, int64_t* counts) {
-    for (int i = 0; i < OUTCOMES; ++i) counts[i] = ((Table*)table)->outcomes[i];
+    for (int i = 0; i < PADDED; ++i) counts[i] = ((Table*)table)->outcomes[i];
 }
+
+EXPORTED int64_t cudal2_op_padded(void* table) { return ((Table*)table)->outcomes[PADDED]; }
 
 // Of this layout of Place; another library under the same name may be in the process already.
 EXPORTED int cudal2_op_version(void) { return 1; }

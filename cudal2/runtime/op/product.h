@@ -1,5 +1,6 @@
 // A product by a kernel of a table, or the reason why none can give it. All of a call's hot path is here.
 #pragma once
+#include <cstring>
 #include <memory>
 #include <optional>
 
@@ -42,12 +43,36 @@ inline void* address(const Owned& tensor) {
     return found;
 }
 
-inline Owned empty(const int64_t* sizes, int64_t dim, int32_t dtype, int32_t type, int32_t index) {
-    std::array<int64_t, 16> strides;
+using Sizes = std::array<int64_t, 16>;
+
+inline Sizes dense(const int64_t* sizes, int64_t dim) {
+    Sizes strides;
     for (int64_t i = dim, step = 1; i-- > 0; step *= sizes[i]) strides[i] = step;
+    return strides;
+}
+
+inline Owned empty(const int64_t* sizes, int64_t dim, int32_t dtype, int32_t type, int32_t index) {
     AtenTensorHandle made = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides.data(), dtype, type, index, &made));
+    TORCH_ERROR_CODE_CHECK(
+        aoti_torch_empty_strided(dim, sizes, dense(sizes, dim).data(), dtype, type, index, &made));
     return Owned(made);
+}
+
+// The first elements of `whole`, as a tensor of their own that keeps its memory: to torch it is no view.
+inline Owned beginning(const Owned& whole, const Sizes& sizes, int64_t dim) {
+    AtenTensorHandle made = nullptr;
+    const Sizes strides = dense(sizes.data(), dim);
+    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(whole.get(), dim, sizes.data(), strides.data(), 0, &made));
+    return Owned(made);
+}
+
+// Memory for as many rows as the kernel reads, where A has fewer: they are copied there, and what is behind them stays as
+// it is. No row of a product depends on another row of A (`cudal2 bench call --neighbours` looks), and none behind A's is
+// shown. That memory is torch's, on the current stream or in a graph; it may be given up as soon as the call is enqueued.
+inline Owned more_rows(const Problem& p, const Operand& a) {
+    if (a.numel == p.m * p.k) return nullptr;
+    const int64_t sizes[] = {p.m, p.k};
+    return empty(sizes, 2, a.dtype, a.type, a.index);
 }
 
 // At least so many bytes for a captured call, from the graph's memory, zero at the head.
@@ -62,7 +87,8 @@ inline Owned own_workspace(const Table& table, int64_t bytes, const Operand& a) 
     return made;
 }
 
-inline Outcome launch(Table& table, const Kernel& kernel, const Operand& a, const Operand& b, void* c) {
+inline Outcome launch(
+    Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
     const Place& place = table.place;
     std::optional<torch::stable::accelerator::DeviceGuard> there;
     int32_t current = a.index;
@@ -75,25 +101,29 @@ inline Outcome launch(Table& table, const Kernel& kernel, const Operand& a, cons
         if (place.needs(kernel.code, a.data, &found)) return not_launched(table);
         kernel.workspace = bytes = found;
     }
-    if (!bytes) return place.launch(kernel.code, a.data, b.data, c, nullptr, stream) ? not_launched(table) : SERVED;
+    const Owned rows = more_rows(p, a);
+    const void* left = rows ? address(rows) : a.data;
+    if (rows && table.copy(address(rows), a.data, 2 * a.numel, stream)) return not_launched(table);
+    if (!bytes) return place.launch(kernel.code, left, b.data, c, nullptr, stream) ? not_launched(table) : SERVED;
 
     const int capturing = place.capturing(stream);
     if (capturing < 0) return not_launched(table);
     if (capturing) {
         // It may be replayed on any stream at any time.
         const Owned own = own_workspace(table, bytes, a);
-        return place.launch(kernel.code, a.data, b.data, c, address(own), stream) ? not_launched(table) : SERVED;
+        return place.launch(kernel.code, left, b.data, c, address(own), stream) ? not_launched(table) : SERVED;
     }
     const std::lock_guard<std::mutex> turn(table.turns);
     Workspace& shared = table.workspaces[{a.index, stream}];
     // A smaller one stays, for what is still to run on it; doubled, all of them together take little more than the last.
     if (shared.bytes < bytes) shared = {nullptr, std::max(bytes, 2 * shared.bytes), false};
     if (!shared.clean && place.workspace(a.data, shared.bytes, stream, &shared.memory)) return not_launched(table);
-    shared.clean = !place.launch(kernel.code, a.data, b.data, c, shared.memory, stream);
+    shared.clean = !place.launch(kernel.code, left, b.data, c, shared.memory, stream);
     return shared.clean ? SERVED : not_launched(table);  // what it did enqueue may leave semaphores behind
 }
 
-inline Outcome run_here(const Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
+inline Outcome run_here(
+    const Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
     uint32_t threads = 0;
     if (torch_get_num_threads(&threads) || (table.place.threads && (int)threads != table.place.threads)) return OTHER_THREADS;
     static thread_local Owned scratch;  // two threads may call a kernel at once
@@ -101,8 +131,10 @@ inline Outcome run_here(const Table& table, const Kernel& kernel, const Problem&
     static const int32_t uint8 = aoti_torch_dtype_uint8();
     const int64_t wanted = std::max<int64_t>(kernel.workspace, 1);
     if (bytes < wanted) scratch = empty(&wanted, 1, uint8, a.type, a.index), bytes = wanted;
+    const Owned rows = more_rows(p, a);
+    if (rows) memcpy(address(rows), a.data, 2 * a.numel);
     using Hgemm = int(CONTRACT_PARAMETERS);
-    const int code = ((Hgemm*)kernel.code)(a.data, b.data, c, p.m, p.n, p.k, address(scratch));
+    const int code = ((Hgemm*)kernel.code)(rows ? address(rows) : a.data, b.data, c, p.m, p.n, p.k, address(scratch));
     return code ? REFUSED : SERVED;
 }
 
@@ -130,12 +162,12 @@ inline Outcome product(
     const int64_t k = a.sizes[a.dim - 1], n = b.sizes[!transposed];
     const int64_t down = b.strides[transposed], across = b.strides[!transposed];
     const bool tn = down == 1 && across == k;
-    bool dense = false;
-    if ((!tn && !(down == n && across == 1)) || aoti_torch_is_contiguous(left, &dense) || !dense)
+    bool contiguous = false;
+    if ((!tn && !(down == n && across == 1)) || aoti_torch_is_contiguous(left, &contiguous) || !contiguous)
         return NOT_CONTIGUOUS;
-    const Problem problem = {k ? a.numel / k : 0, n, k, tn};
-    const auto found = table.kernels.find(problem);
-    if (found == table.kernels.end()) return NO_KERNEL;
+    Problem problem = {k ? a.numel / k : 0, n, k, tn};
+    const Kernel* kernel = find_kernel(table, problem);
+    if (!kernel) return NO_KERNEL;
     if (bias) {
         const Outcome wrong = check_bias(table, bias, a, n);
         if (wrong) return wrong;
@@ -143,12 +175,20 @@ inline Outcome product(
     if (!a.in_memory(a.numel) || !b.in_memory(b.numel)) return NO_MEMORY;
     if ((uintptr_t)a.data % place.alignment || (uintptr_t)b.data % place.alignment) return NOT_ALIGNED;
 
-    std::array<int64_t, 16> sizes;
+    Sizes sizes;
     std::copy(a.sizes, a.sizes + a.dim, sizes.begin());
     sizes[a.dim - 1] = n;
-    Owned c = empty(sizes.data(), a.dim, half, a.type, a.index);
-    const Outcome outcome = place.launched ? launch(table, found->second, a, b, address(c))
-                                           : run_here(table, found->second, problem, a, b, address(c));
-    if (outcome == SERVED) out = std::move(c);
-    return outcome;
+    const bool padded = a.numel != problem.m * k;
+    const int64_t whole[] = {problem.m, n};
+    try {
+        Owned c = padded ? empty(whole, 2, half, a.type, a.index) : empty(sizes.data(), a.dim, half, a.type, a.index);
+        const Outcome outcome = place.launched ? launch(table, *kernel, problem, a, b, address(c))
+                                               : run_here(table, *kernel, problem, a, b, address(c));
+        if (outcome != SERVED) return outcome;
+        out = padded ? beginning(c, sizes, a.dim) : std::move(c);
+        return padded ? PADDED : SERVED;
+    } catch (const std::exception&) {
+        if (padded) return NO_MEMORY;  // for so many rows; torch needs less
+        throw;
+    }
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 // Where a folder's kernels run. Mirrored field by field in op.py.
 struct Place {
@@ -28,10 +29,10 @@ struct Place {
     const char* (*message)();  // what went wrong in this thread's last call
 };
 
-// What became of a call. The texts stand in op.py, in this order.
+// What became of a call. The texts stand in op.py, in this order; PADDED was served by a kernel of more rows.
 enum Outcome {
     SERVED, NOT_HALF, OTHER_DEVICE, SEVERAL_DEVICES, NO_MATRICES, NOT_CONTIGUOUS, NO_KERNEL, A_BIAS, BAD_BIAS, NO_MEMORY,
-    NOT_ALIGNED, OTHER_THREADS, REFUSED, NOT_LAUNCHED, TORCHS_BUSINESS, OUTCOMES
+    NOT_ALIGNED, OTHER_THREADS, REFUSED, NOT_LAUNCHED, TORCHS_BUSINESS, PADDED, OUTCOMES
 };
 
 struct Problem {
@@ -56,6 +57,12 @@ struct Kernel {
     Kernel(void* code, int64_t workspace) : code(code), workspace(workspace) {}
 };
 
+// A kernel that also serves inputs of fewer rows than its own, from `fewest` on.
+struct Neighbour {
+    int64_t m, fewest;
+    const Kernel* kernel;
+};
+
 // Not of torch's allocator: what torch.compile runs before it captures a graph may leave none of its memory in use.
 struct Workspace {
     void* memory = nullptr;
@@ -66,6 +73,8 @@ struct Workspace {
 struct Table {
     const Place place;
     std::unordered_map<Problem, Kernel, Hash> kernels;
+    std::unordered_map<Problem, std::vector<Neighbour>, Hash> neighbours;  // by a problem of 0 rows, small m first
+    int (*copy)(void* to, const void* from, size_t bytes, void* stream) = nullptr;  // on a device that is launched on
     std::array<std::atomic<int64_t>, OUTCOMES> outcomes = {};
     std::mutex turns;  // the launches of two threads on one stream must not mix: they share its workspace
     std::map<std::pair<int32_t, void*>, Workspace> workspaces;  // by device and stream
@@ -73,6 +82,22 @@ struct Table {
     std::atomic<bool> told{false};
     explicit Table(const Place& place) : place(place) {}
 };
+
+// The kernel for a problem, which becomes the kernel's own: of as many rows or, where there is none, the smallest of more
+// rows that serves so few. Null where there is neither.
+inline const Kernel* find_kernel(const Table& table, Problem& problem) {
+    const auto exact = table.kernels.find(problem);
+    if (exact != table.kernels.end()) return &exact->second;
+    if (table.neighbours.empty()) return nullptr;
+    const auto near = table.neighbours.find({0, problem.n, problem.k, problem.tn});
+    if (near == table.neighbours.end()) return nullptr;
+    for (const Neighbour& one : near->second) {
+        if (one.fewest > problem.m || problem.m > one.m) continue;
+        problem.m = one.m;
+        return one.kernel;
+    }
+    return nullptr;
+}
 
 // That a launch failed; in words the first time only, for it will be so at every call.
 inline Outcome not_launched(Table& table) {

@@ -262,3 +262,10 @@ EXPORTED int cudal2_workspace(const void* A, size_t bytes, void* stream, void** 
         CHECK(cuMemsetD8Async((CUdeviceptr)*workspace, 0, CUDAL2_SEMAPHORES, (CUstream)stream));
     });
 }
+
+EXPORTED int cudal2_copy(void* to, const void* from, size_t bytes, void* stream) {
+    return reported([&] {
+        current_context(to);
+        CHECK(cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, (CUstream)stream));
+    });
+}

@@ -1,0 +1,106 @@
+import json
+
+import pytest
+from callings import half
+from exported import NN, TN, change, write
+from test_padding import TELLS
+
+from cudal2 import calling, neighbours
+from cudal2.cli import main
+from cudal2.kernels.op import PADDED
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault
+from cudal2.runtime import load
+from cudal2.runtime.manifest import read
+
+SMALL, GOOD, LEFT = Problem(16, 16, 16), Problem(64, 16, 16), Problem(32, 8, 16, "nn")
+ADDS = TELLS.replace("C[i] = M", "C[i] = A[0] - A[0] + A[K * (M - 1)] * 0")
+"""The first and the last row cancel in every other: right, as long as they are numbers."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "export", {SMALL: (TN, 1.5), GOOD: (TN, 1.5), LEFT: (NN, 0.5)})
+
+
+def slower(monkeypatch, *numbers):
+    """Let the kernels have been slower than torch just there."""
+
+    def told(library, kernel, rows):
+        name, ratio = calling.problem(kernel).name, 2.0 if rows in numbers else 0.5
+        return {"problem": name, "rows": rows, "served": True, "call_us": ratio, "call_torch_us": 1.0}
+
+    monkeypatch.setattr(neighbours, "measured", told)
+
+
+@pytest.mark.parametrize("below", [0, 1, 7, 64, 1024, 4095])
+@pytest.mark.parametrize("m", [1, 8, 64, 128, 4096, 16384])
+def test_numbers_of_rows_lie_between_two_kernels(below, m):
+    found = neighbours.numbers(below, m)
+    assert found == sorted(set(found), reverse=True) and all(below < rows < m for rows in found)
+    assert len(found) <= 2 * neighbours.PARTS + 1
+    if below < m - 1:
+        assert found[0] == m - 1 and found[-1] <= below + max(1, (m - below) // neighbours.PARTS)
+
+
+def test_each_dispatched_kernel_is_called_with_fewer_rows_until_torch_is_faster(folder, monkeypatch, capsys):
+    slower(monkeypatch, 8, 29)
+    assert main(["bench", "call", str(folder), "--neighbours", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(row["served"] and row["apart"] for row in rows)
+    small, good = ([row["rows"] for row in rows if row["problem"] == one.name] for one in (SMALL, GOOD))
+    assert [*small, *good] == [row["rows"] for row in rows], "that which is not dispatched is not measured"
+    assert small == [one for one in neighbours.numbers(0, 16) if one >= 8]
+    assert good == neighbours.numbers(16, 64)
+    assert load(folder).calls == {} and all(one.fewest_rows is None for one in read(folder).kernels)
+
+
+def test_calls_with_fewer_rows_are_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(calling, "ROUNDS", 1)
+    monkeypatch.setattr(calling, "FEWEST", 1)
+    monkeypatch.setattr(calling, "CALLS", 1)
+    library = calling.opened(write(tmp_path / "export", {SMALL: (TN, 1.5), LEFT: (NN, 1.5)}), "f32")
+    for kernel in library.kernels:
+        row = calling.measured(library, kernel, kernel.m - 1)
+        assert row["served"] and row["rows"] == kernel.m - 1 and row["call_us"] > 0 < row["call_torch_us"]
+    assert set(library.calls) == {PADDED}
+
+
+def test_what_is_measured_decides_from_how_many_rows_on_a_kernel_serves(folder, monkeypatch, capsys):
+    slower(monkeypatch, 40)
+    assert main(["bench", "call", str(folder), "--neighbours", "--settle"]) == 0
+    assert "2 kernels serve fewer rows" in capsys.readouterr().err
+    fewest = {one.problem: one.fewest_rows for one in read(folder).kernels}
+    assert fewest == {SMALL: 1, GOOD: 41, LEFT: None}
+    lib, w = load(folder), half(16, 16)
+    for rows in range(66):
+        lib.linear(half(rows, 16), w)
+    assert lib.calls == {"kernel": 2, PADDED: 15 + 23, "no faster kernel for this shape": 1 + 24 + 1}
+    slower(monkeypatch, 63)
+    assert main(["bench", "call", str(folder), "--neighbours", "--settle"]) == 0
+    assert [one.fewest_rows for one in read(folder).kernels if one.problem == GOOD] == [None]
+
+
+def test_a_kernel_whose_rows_see_one_another_serves_no_fewer(tmp_path, folder, monkeypatch):
+    slower(monkeypatch)
+    coupled = write(tmp_path / "coupled", {GOOD: (ADDS, 1.5)})
+    (row,) = neighbours.run(coupled)
+    assert row["served"] and not row["apart"]
+    assert neighbours.settle(coupled, [row]) == 0 and read(coupled).kernels[0].fewest_rows is None
+
+
+def test_what_was_not_served_or_not_measured_stays_as_it_is(folder):
+    change(folder, fewest_rows=3)
+    row = {"problem": GOOD.name, "rows": 63, "served": False, "apart": True, "call_us": 9.0, "call_torch_us": 1.0}
+    assert neighbours.settle(folder, [row]) == 2
+    assert [one.fewest_rows for one in read(folder).kernels] == [3] * 3
+    assert neighbours.settle(folder, [row | {"served": True}]) == 1
+
+
+def test_nothing_to_measure_is_named(tmp_path, monkeypatch):
+    folder = write(tmp_path / "export", {GOOD: (TN, 0.5)})
+    with pytest.raises(ValueError, match="--settle"):
+        neighbours.run(folder)
+    monkeypatch.setattr(neighbours.Library, "pads", property(lambda self: False, lambda self, on: None), raising=False)
+    with pytest.raises(HarnessFault, match="Export again"):
+        neighbours.run(folder)
