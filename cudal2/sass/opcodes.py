@@ -75,7 +75,7 @@ def source_queue(one: Instruction) -> str:
 def read_before(sources: str, one: Instruction) -> bool:
     """Whether the queue `sources` has read what waits there before such an operation can overwrite it.
 
-    ptxas lets an LDL reload the registers of an LDGSTS that no barrier tells of: both go through the same unit in order.
+    ptxas lets an LDL reload the registers of an LDGSTS that no barrier tells of: both go through one unit in order.
     """
     return sources == source_queue(one) or (sources in COPIES and one.operation in LOCAL_LOADS)
 

@@ -129,7 +129,9 @@ def test_a_copys_address_is_reloaded_behind_it_but_not_computed() -> None:
     copy = one("LDGSTS.E", "", set(), {"R4", "R8"}, stall=4)
     reload = one("LDL", "", {"R4"}, {"R1"}, stall=4, write_barrier=0)
     rules = {
-        later.operation: {found.rule for found in violations(listed(copy, later, one("EXIT", "", set(), set(), wait=1)))}
+        later.operation: {
+            found.rule for found in violations(listed(copy, later, one("EXIT", "", set(), set(), wait=1)))
+        }
         for later in (reload, move(4, 4), one("LDS", "", {"R4"}, {"R1"}, stall=4, write_barrier=0))
     }
     assert rules == {"LDL": set(), "IMAD": {"war"}, "LDS": {"war"}}
