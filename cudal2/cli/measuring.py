@@ -50,6 +50,9 @@ def add(verbs: Any) -> None:
     verb.add_argument(
         "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
     )
+    verb.add_argument(
+        "--audit", action="store_true", help="print how many of the evaluated kernels are right, and why others are not"
+    )
     verb.add_argument("--json", action="store_true", help="print --outsiders as JSON")
 
 
@@ -117,6 +120,9 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     folders = [Path(run) for run in arguments.run]
+    if arguments.audit:
+        print(_audit(folders))
+        return
     if arguments.tables or arguments.against:
         print(_tables(folders, Path(arguments.against) if arguments.against else None))
         return
@@ -141,14 +147,32 @@ def _report(arguments: argparse.Namespace) -> None:
 def _tables(folders: list[Path], against: Path | None) -> str:
     """What evaluations found, as CUDA-L2's tables; of a shape that several have, the last one's."""
     from cudal2.evaluation import published, tables
-    from cudal2.evaluation.results import load
 
     theirs = published.read(against) if against else None
-    rows = list({row.problem: row for folder in folders for row in load(folder).rows}.values())
-    if not rows:
-        raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
+    rows = list(_evaluated(folders).rows)
     found = tables.text(rows) or "no correct kernel on any of these shapes"
     return f"{found}\n\n{published.text(rows, theirs)}" if theirs else found
+
+
+def _audit(folders: list[Path]) -> str:
+    """What became of every kernel that was evaluated, and on which machines."""
+    from cudal2.evaluation import audit, results
+
+    found = _evaluated(folders)
+    measured = "; ".join(f"{count} on {name}" for name, count in results.machines(found).most_common())
+    return f"{audit.text(found.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}"
+
+
+def _evaluated(folders: list[Path]) -> Any:
+    """The results of evaluations together; of a shape that several have, the last one's."""
+    from cudal2.evaluation.results import Results, load
+
+    found = [load(folder) for folder in folders]
+    rows = {row.problem: row for one in found for row in one.rows}
+    if not rows:
+        raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
+    environments = {name: environment for one in found for name, environment in one.environments.items()}
+    return Results(environments, tuple(rows.values()))
 
 
 def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:

@@ -79,6 +79,18 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
     return Source(candidates, asked, AT_ONCE, foreign=True)
 
 
+def notes(candidate: Candidate) -> tuple[str, ...]:
+    """Where a published kernel is judged otherwise than it was published; nothing of what follows the contract."""
+    if candidate.abi == "contract":
+        return ()
+    from cudal2.worker.cuda.compile import abi
+
+    try:
+        return abi.adapt(candidate.source, candidate.problem).notes
+    except ValueError:  # its verdict says why
+        return ()
+
+
 def _layout(source: str) -> Layout | None:
     """How a published source wants B stored; None where it does not say, which its verdict will."""
     from cudal2.worker.cuda.compile import abi
