@@ -7,7 +7,17 @@ import msgspec
 import pytest
 
 from cudal2.assets import asset
-from cudal2.config import BenchConfig, EvalConfig, SassConfig, SearchConfig, SftConfig, TrainConfig, identity, load
+from cudal2.config import (
+    BenchConfig,
+    CampaignConfig,
+    EvalConfig,
+    SassConfig,
+    SearchConfig,
+    SftConfig,
+    TrainConfig,
+    identity,
+    load,
+)
 from cudal2.target import targets
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo
@@ -19,6 +29,7 @@ SCHEMAS = {
     "eval": EvalConfig,
     "bench": BenchConfig,
     "search": SearchConfig,
+    "campaign": CampaignConfig,
     "sass": SassConfig,
 }
 

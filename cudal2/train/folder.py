@@ -7,7 +7,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from cudal2.archive import Archive
-from cudal2.config import Config, SftConfig, TrainConfig, identity
+from cudal2.config import Config, Schema, TrainConfig, identity
 from cudal2.policy.checkpoints import latest_checkpoint
 
 
@@ -17,7 +17,7 @@ def only_trainer_of(folder: Path) -> Any:
     try:
         return lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(f"{folder} is being trained by another process; choose another run=") from None
+        raise ValueError(f"another process works on the run in {folder}; choose another run=") from None
 
 
 def stored(folder: Path, schema: type[Config]) -> Config | None:
@@ -61,7 +61,7 @@ def _begun(folder: Path) -> bool:
         return next(archive.samples(), None) is not None
 
 
-def record(path: Path, config: TrainConfig | SftConfig) -> None:
+def record(path: Path, config: Schema) -> None:
     """The configuration as JSON, whole or not at all."""
     fresh = path.with_suffix(".tmp")
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))

@@ -102,7 +102,8 @@ class CudaBackend:
             return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
         except CandidateFailed as failed:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
-        if not launchable.recipe and not {"offline", "server"}.isdisjoint(self.config.protocols):
+        hosts = not {"offline", "server"}.isdisjoint(self.config.protocols)
+        if status is Status.OK and hosts and not launchable.recipe:
             try:
                 sealed = recipe.seal(self.portable(candidate, launchable).recipe, made.cubin, "")
                 launchable = msgspec.structs.replace(launchable, recipe=sealed)
