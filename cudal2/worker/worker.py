@@ -197,9 +197,9 @@ def _both(prepared: Prepared, measured: Outcome) -> Outcome:
     """What was measured; of a candidate that had failed before that, it only says how badly."""
     if prepared.status is Status.OK:
         return measured
-    status = prepared.status if measured.status is Status.OK else measured.status
-    reason = "; ".join(filter(None, (measured.reason, prepared.reason)))
-    return msgspec.structs.replace(measured, status=status, reason=reason, timings=())
+    if measured.status is Status.OK:
+        return Outcome(prepared.status, prepared.reason, measured.rho, measured.max_error, seconds=measured.seconds)
+    return msgspec.structs.replace(measured, reason=f"{measured.reason}; {prepared.reason}")
 
 
 def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:

@@ -212,6 +212,7 @@ def test_how_imprecise_a_published_kernel_is_by_its_instructions_is_measured(wor
         verdict = worker.evaluate(msgspec.structs.replace(published, source=source))
         assert (verdict.status, verdict.timings) == (status, ()) and "fp16_accumulate" in verdict.reason
         assert (verdict.rho > 1.05) == (kind is Rounded) and verdict.machine
+        assert verdict.repeatable is (True if status is Status.WRONG else None)
     plain = worker.evaluate(Candidate(SOURCE, PROBLEM, "sm_90a"))
     assert (plain.status, plain.rho) == (Status.IMPRECISE, None) and len(worker.loaded) == len(kinds)
     with pytest.raises(HarnessFault, match="no longer compiles"):
