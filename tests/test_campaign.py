@@ -212,8 +212,8 @@ def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path
         started.wait()
     before = judged(here)
     assert before < 12 and wait_for(lambda: not names(below(started.pid)), 10)
-    subprocess.run(command(here, "minutes=0.01"), check=True, timeout=300)  # no time: ends in order
-    assert judged(here) == before
+    subprocess.run(command(here, "minutes=0.5"), check=True, timeout=300)  # ends in order, wherever it then is
+    assert judged(here) >= before
     packed = ["pack", here, tmp_path / "parcel", "--cache", here.parent / "cache"]
     unpacked = ["unpack", tmp_path / "parcel", there, "--cache", there.parent / "cache"]
     for words in (packed, unpacked):

@@ -16,7 +16,7 @@ from cudal2.evaluation.results import NOTHING_ARCHIVED, Row, why
 from cudal2.problem import grid
 from cudal2.records import Status
 
-RIGHT, RACING = "right", "racing"
+RIGHT, RACING, UNJUDGED = "right", "racing", "not judged"
 MEANINGS = {
     RIGHT: "in every single call and in every timed one",
     Status.IMPRECISE: "more error than the rounding of such sums explains, in single calls already",
@@ -29,7 +29,7 @@ MEANINGS = {
     Status.PLAN_ERROR: "its host code does more than enqueue kernels, or nothing",
     Status.COMPILE_ERROR: "does not compile",
     Status.COMPILE_TIMEOUT: "does not compile in time (worker.compile_seconds)",
-    Status.REJECTED: "its source, or what it compiles to, is not allowed; or nobody can tell which B it reads",
+    Status.REJECTED: "its source, or what it compiles to, is not allowed",
     Status.NO_SOURCE: "an empty file",
 }
 """The kinds in the order in which they are listed, and what each means."""
@@ -48,23 +48,31 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def kind(row: Row) -> str:
-    """One of MEANINGS: the status, but that what fails after its single calls were right is told apart."""
+    """One of MEANINGS: the status, but that what fails after its single calls were right is told apart. UNJUDGED where
+    it was refused for what the judge cannot do, such as to offer both forms of B."""
     if row.status == Status.OK:
         return RIGHT
+    if row.status == Status.REJECTED and row.reason in row.notes:
+        return UNJUDGED
     late = row.repeatable is not None and row.status in (Status.WRONG, Status.IMPRECISE)
     return RACING if late else row.status
 
 
 def judged(rows: Iterable[Row]) -> list[Row]:
-    """Those that had a kernel."""
-    return [row for row in rows if row.status != NOTHING_ARCHIVED]
+    """Those that had a kernel which could be judged."""
+    return [row for row in rows if row.status != NOTHING_ARCHIVED and kind(row) != UNJUDGED]
+
+
+def unjudged(rows: Iterable[Row]) -> list[Row]:
+    """Those that the judge refused through no fault of theirs, in order."""
+    return sorted((row for row in rows if kind(row) == UNJUDGED), key=lambda row: row.problem)
 
 
 def parts(rows: Sequence[Row]) -> list[Part]:
     """Every kind that occurs. Rows are a sample unless they are of the whole grid; then an interval is its share."""
+    whole = {problem.mnk for problem in grid()} <= {row.problem.mnk for row in rows}
     rows = judged(rows)
     counts = Counter(map(kind, rows))
-    whole = {problem.mnk for problem in grid()} <= {row.problem.mnk for row in rows}
     found = []
     for name, meaning in MEANINGS.items():
         if count := counts[name]:
@@ -112,15 +120,16 @@ def text(rows: Sequence[Row]) -> str:
     said = "; ".join(f"{len(some)} are {what}" for what, some in asides.items() if some)
     sections = [f"{len(whole)} kernels judged{f'; {said}' if said else ''}.", tables.markdown(lines)]
     if failed := failures(rows):
-        sections.append(_failures(failed))
+        heading = "Not right (after ρ what it is when all of the sum is in fp16):"
+        sections.append("\n".join([heading, "", *map(_line, failed)]))
+    if others := unjudged(rows):
+        sections.append("\n".join([f"{len(others)} more were not judged:", "", *map(_line, others)]))
     if speeds := tables.text(whole):
         sections.append(speeds)
     return "\n\n".join(sections)
 
 
-def _failures(failed: Sequence[Row]) -> str:
-    lines = ["Not right (after ρ what it is when all of the sum is in fp16):", ""]
-    for row in failed:
-        error = f"ρ {row.rho:.3g} ({half_sum(row):.3g}) " if row.rho is not None else ""
-        lines.append(f"    {row.problem.name:<24} {kind(row):<15} {error:<18} {'; '.join((why(row), *row.notes))}")
-    return "\n".join(lines)
+def _line(row: Row) -> str:
+    error = f"ρ {row.rho:.3g} ({half_sum(row):.3g}) " if row.rho is not None else ""
+    said = dict.fromkeys((why(row), *row.notes))
+    return f"    {row.problem.name:<24} {kind(row):<15} {error:<18} {'; '.join(said)}"

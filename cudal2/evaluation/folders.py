@@ -80,15 +80,17 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
 
 
 def notes(candidate: Candidate) -> tuple[str, ...]:
-    """Where a published kernel is judged otherwise than it was published; nothing of what follows the contract."""
+    """Where a published kernel is judged otherwise than it was published, or why it cannot be judged; nothing of what
+    follows the contract."""
     if candidate.abi == "contract":
         return ()
     from cudal2.worker.cuda.compile import abi
 
     try:
+        abi.layout_of(candidate.source)
         return abi.adapt(candidate.source, candidate.problem).notes
-    except ValueError:  # its verdict says why
-        return ()
+    except ValueError as error:
+        return (str(error),)
 
 
 def _layout(source: str) -> Layout | None:

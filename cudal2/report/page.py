@@ -71,6 +71,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             protocols=headline.PROTOCOLS,
             failed=Counter(row.status for row in rows if not row.timings),
             verdicts=audit.parts(evaluated) if (failures := audit.failures(evaluated)) else [],
+            unjudged=[(row.problem.name, results.why(row)) for row in audit.unjudged(evaluated)],
             failures=[(row, audit.kind(row), audit.half_sum(row), results.why(row)) for row in failures],
             machines=Counter(row.machine or "not known" for row in rows),
             searches=(searches := _searches(archive, fingerprint)),

@@ -5,6 +5,7 @@ import math
 
 import msgspec
 import pytest
+from evaluating import NEAR
 from fakes import Says
 from specimens import HERE, PROBLEM, timing, verdict
 
@@ -30,6 +31,14 @@ def test_what_fails_after_its_single_calls_is_told_apart() -> None:
     assert {name: audit.kind(one) for name, one in kinds.items()} == {name: name for name in kinds}
     assert audit.kind(row("imprecise", rho=1.0, repeatable=False)) == "racing"
     assert set(Status) - {Status.OK} <= set(audit.MEANINGS)
+
+
+def test_what_the_judge_cannot_do_is_no_fault_of_the_kernel() -> None:
+    refused = row("rejected", reason="reads both", notes=("reads both",))
+    rows = [row("rejected", grid()[0], reason="includes a file"), refused]
+    (part,) = audit.parts(rows)
+    assert (part.kind, part.share) == ("rejected", 1.0) and audit.unjudged(rows) == [refused]
+    assert "1 more were not judged" in audit.text(rows) and refused not in audit.failures(rows)
 
 
 def test_shares_have_intervals_where_only_a_part_was_judged() -> None:
@@ -59,6 +68,12 @@ void cuda_l2_h100_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_maj
 """
 
 
+def refused(one):
+    found = verdict(one, None, HERE, Status.REJECTED)
+    said = "cuda_l2_h100_fp32 reads both b and b_col_major; a kernel is judged with one stored form of B"
+    return msgspec.structs.replace(found, reason=said)
+
+
 def test_a_row_keeps_what_the_verdict_said_and_on_which_machine(run, tmp_path) -> None:
     place = tmp_path / "published"
     place.mkdir()
@@ -77,3 +92,5 @@ def test_a_row_keeps_what_the_verdict_said_and_on_which_machine(run, tmp_path) -
     assert (line["reason"], line["rho"], line["machine"]) == ("ρ = 4.2, at most 1.05", "4.2", "0f3a5b7c")
     assert results.machines(results.load(tmp_path)) == {f"{HERE.device}, machine 0f3a5b7c": 1}
     assert results.machines(Results({}, (row, row))) == {f"{HERE.fingerprint}, machine 0f3a5b7c": 2}
+    (place / f"{NEAR.mnk}.cu").write_text(PUBLISHED.replace("a.data_ptr()", "b.data_ptr()"))
+    assert audit.kind(run([NEAR], Says(refused, HERE), **options)[0]) == audit.UNJUDGED
