@@ -29,7 +29,7 @@ from cudal2.problem import Problem, stratified
 from cudal2.records import HarnessFault
 from cudal2.search.history import History
 from cudal2.tracking import append, read_metrics
-from cudal2.train.folder import changes, only_trainer_of, record, stored
+from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
 from cudal2.worker.pool import Pool
 from cudal2.worker.worker import Worker
 
@@ -50,7 +50,7 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
     whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
     folder = Path(config.run)
     before = stored(folder, CampaignConfig)
-    if before and (changed := changes(before, config)):
+    if before and begun(folder) and (changed := changes(before, config)):
         raise ValueError(f"{folder} was begun with another configuration ({changed}); choose another run=")
     folder.mkdir(parents=True, exist_ok=True)
     with only_trainer_of(folder):

@@ -153,10 +153,14 @@ def test_a_broken_harness_ends_it_with_a_remedy(begin) -> None:
 
 
 def test_it_goes_on_with_its_own_configuration_only(begin, tmp_path) -> None:
-    begin(Judge(), minutes=0.001)
+    """As long as nothing was judged it has none yet; how long it goes on and what it exports may always change."""
+    begin(Judge(), minutes=0.001, slice=3)
+    begun = Judge(lambda _: len(begun.asked) > 1 and signal.raise_signal(signal.SIGALRM))
+    begin(begun, minutes=60)
+    assert judged(tmp_path / "run") == 1
     with pytest.raises(ValueError, match="slice=2 became 3"):
         begin(Judge(), slice=3)
-    begin(Judge(), minutes=0.0, export="never")
+    begin(Judge(), minutes=0.001, export="done")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"run": "x", "trainer": {}}')
     with pytest.raises(ValueError, match="not the configuration of a campaign"):

@@ -41,7 +41,7 @@ def check(folder: Path, config: TrainConfig) -> None:
     A run of which nothing was judged is none: its configuration may have been the reason.
     """
     before = stored(folder, TrainConfig)
-    if before is None or not _begun(folder):
+    if before is None or not begun(folder):
         return
     if config.trainer.resume == "never":
         raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
@@ -52,7 +52,8 @@ def check(folder: Path, config: TrainConfig) -> None:
         )
 
 
-def _begun(folder: Path) -> bool:
+def begun(folder: Path) -> bool:
+    """Whether anything was judged or trained there."""
     if latest_checkpoint(folder):
         return True
     if not Archive.file(folder).exists():
