@@ -120,7 +120,7 @@ def text(rows: Sequence[Row]) -> str:
     said = "; ".join(f"{len(some)} are {what}" for what, some in asides.items() if some)
     sections = [f"{len(whole)} kernels judged{f'; {said}' if said else ''}.", tables.markdown(lines)]
     if failed := failures(rows):
-        heading = "Not right (after ρ what it is when all of the sum is in fp16):"
+        heading = "Not right (after ρ what it is when all of the sum is in fp16, on a tensor core):"
         sections.append("\n".join([heading, "", *map(_line, failed)]))
     if others := unjudged(rows):
         sections.append("\n".join([f"{len(others)} more were not judged:", "", *map(_line, others)]))
