@@ -198,7 +198,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
     `timings` is non-empty exactly when `status` is ok, fastest baseline first. `rho` is the error in units
     of the rounding of a perfect fp16 result (1.0 is perfect). `log` is compiler output, truncated, safe to
-    show in a prompt. `seconds` says where the wall time went, by stage; `cached` that none was spent.
+    show in a prompt. `seconds` says where the wall time went, by stage; `cached` that none was spent. A failure has
+    `rho` and `max_error` where a check came to them; `repeatable` says whether the same call gave the same bits, and
+    is None unless every single call was right but, where False, the last. `machine` names the device it was measured
+    on, of two that are alike too; an earlier version did not say ("").
     """
 
     key: str
@@ -214,6 +217,7 @@ class Verdict(msgspec.Struct, frozen=True):
     log: str = ""
     seconds: dict[str, float] = {}
     cached: bool = False
+    machine: str = ""
 
     @property
     def ok(self) -> bool:

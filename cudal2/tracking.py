@@ -28,17 +28,22 @@ class Metrics:
         """Writes one step to the file, so that a kill loses nothing that was reported; where `durable`, to the disk,
         which takes milliseconds.
         """
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
+        append(self.path, row, durable)
         if self._wandb:
             self._wandb.log({key: value for key, value in row.items() if key != "problems"}, step=row["step"])
 
     def close(self) -> None:
         if self._wandb:
             self._wandb.finish()
+
+
+def append(path: Path, row: dict[str, Any], durable: bool = True) -> None:
+    """One more line in a file of JSON lines; where `durable`, on the disk when this returns."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,17 @@ import msgspec
 import pytest
 
 from cudal2.assets import asset
-from cudal2.config import BenchConfig, EvalConfig, SassConfig, SearchConfig, SftConfig, TrainConfig, identity, load
+from cudal2.config import (
+    BenchConfig,
+    CampaignConfig,
+    EvalConfig,
+    SassConfig,
+    SearchConfig,
+    SftConfig,
+    TrainConfig,
+    identity,
+    load,
+)
 from cudal2.problem import sample
 from cudal2.split import REPORTED, held_out
 from cudal2.target import targets
@@ -22,6 +32,7 @@ SCHEMAS = {
     "eval": EvalConfig,
     "bench": BenchConfig,
     "search": SearchConfig,
+    "campaign": CampaignConfig,
     "sass": SassConfig,
 }
 

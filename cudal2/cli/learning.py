@@ -16,7 +16,7 @@ def add(verbs: Any) -> None:
     verb.set_defaults(again="the same command goes on: from a checkpoint with policy.path, else from the start")
     add_overrides(verb, "Hydra overrides, e.g. run=runs/sft samples=2000")
 
-    verb = add_verb(verbs, "pack", _pack, "a training run as files of at most 16 MB, to go on with it elsewhere")
+    verb = add_verb(verbs, "pack", _pack, "a run or a campaign as files of at most 16 MB, to go on with it elsewhere")
     verb.add_argument("run", help="folder of the run")
     verb.add_argument("out", help="new folder for the files")
     verb.add_argument("--cache", default="~/.cache/cudal2", help="the worker's cache")
@@ -68,4 +68,4 @@ def _unpack(arguments: argparse.Namespace) -> None:
     from cudal2 import parcel
 
     parcel.unpack(Path(arguments.parcel), Path(arguments.run), Path(arguments.cache).expanduser())
-    print(f"{arguments.run}: `cudal2 train run={arguments.run}` goes on with it")
+    print(f"{arguments.run}: the command that it came from goes on with it, run={arguments.run}")

@@ -9,7 +9,7 @@ from cudal2.cli.arguments import add_overrides, add_verb, stay_offline
 
 
 def add(verbs: Any) -> None:
-    """Add `eval`, `search`, `export` and `report` to the command's verbs."""
+    """Add `eval`, `search`, `campaign`, `export` and `report` to the command's verbs."""
     verb = add_verb(verbs, "eval", _eval, "measure the best kernels of a run once more, shape by shape; resumable")
     _of_a_run(verb)
     verb.add_argument("--shapes", help="lists in conf/shapes and M_N_K, as in grid,llm or 64_64_64 (default grid)")
@@ -27,6 +27,10 @@ def add(verbs: Any) -> None:
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")
     add_overrides(verb, "M_N_K or an LLM layer, and e.g. run=runs/search search.kernels=64 search.method=random")
+    text = "search all shapes by several methods, evaluate, report and export, within a budget of time; resumable"
+    verb = add_verb(verbs, "campaign", _campaign, text)
+    verb.add_argument("--shapes", help="lists in conf/shapes and M_N_K, as in grid,llm or 64_64_64 (default grid)")
+    add_overrides(verb, "e.g. target=sm_90a run=runs/campaign minutes=9 kernels=16 methods=[evolution,policy]")
     verb = add_verb(verbs, "export", _export, "the evaluated kernels as a library that falls back to torch.matmul")
     _of_a_run(verb)
 
@@ -50,6 +54,9 @@ def add(verbs: Any) -> None:
     verb.add_argument(
         "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
     )
+    verb.add_argument(
+        "--audit", action="store_true", help="print how many of the evaluated kernels are right, and why others are not"
+    )
     verb.add_argument("--json", action="store_true", help="print --outsiders as JSON")
 
 
@@ -59,12 +66,9 @@ def _of_a_run(verb: argparse.ArgumentParser) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    import msgspec
-
     from cudal2 import judging
     from cudal2.evaluation import published, terminal
     from cudal2.evaluation import run as evaluate
-    from cudal2.worker.pool import on_all
 
     given = {name: getattr(arguments, name) for name in ("source", "abi", "limit")}
     overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
@@ -72,8 +76,7 @@ def _eval(arguments: argparse.Namespace) -> None:
     config.shapes.problems()  # what is mistyped is told before anything is opened
     against = published.read(Path(arguments.against)) if arguments.against else None
     stay_offline(config.policy.path)
-    if not any(word.startswith("worker.devices=") for word in arguments.overrides):
-        config = msgspec.structs.replace(config, worker=on_all(config.worker, config.target))
+    config = _everywhere(config, arguments)
     workers = evaluate.selection_worker(config.worker), evaluate.reporting_worker(config.worker)
     create = bool(config.source)
     with judging.opened(config.run, config.target, *workers, create=create) as (archive, [select, report]):
@@ -97,6 +100,28 @@ def _search(arguments: argparse.Namespace) -> None:
         search.run(config, pool, archive)
 
 
+def _campaign(arguments: argparse.Namespace) -> None:
+    from cudal2.config import CampaignConfig, load
+
+    config = load("campaign", [*_shapes(arguments), *arguments.overrides], CampaignConfig)
+    config.shapes.problems()  # what is mistyped is told before anything is opened
+    stay_offline(config.policy.path)
+    from cudal2 import campaign
+
+    campaign.run(_everywhere(config, arguments))
+
+
+def _everywhere(config: Any, arguments: argparse.Namespace) -> Any:
+    """The configuration with all GPUs that can be seen, unless it is said which."""
+    import msgspec
+
+    from cudal2.worker.pool import on_all
+
+    if any(word.startswith("worker.devices=") for word in arguments.overrides):
+        return config
+    return msgspec.structs.replace(config, worker=on_all(config.worker, config.target))
+
+
 def _export(arguments: argparse.Namespace) -> None:
     from cudal2 import export, judging
     from cudal2.worker.worker import Worker
@@ -117,6 +142,9 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     folders = [Path(run) for run in arguments.run]
+    if arguments.audit:
+        print(_audit(folders))
+        return
     if arguments.tables or arguments.against:
         print(_tables(folders, Path(arguments.against) if arguments.against else None))
         return
@@ -141,14 +169,32 @@ def _report(arguments: argparse.Namespace) -> None:
 def _tables(folders: list[Path], against: Path | None) -> str:
     """What evaluations found, as CUDA-L2's tables; of a shape that several have, the last one's."""
     from cudal2.evaluation import published, tables
-    from cudal2.evaluation.results import load
 
     theirs = published.read(against) if against else None
-    rows = list({row.problem: row for folder in folders for row in load(folder).rows}.values())
-    if not rows:
-        raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
+    rows = list(_evaluated(folders).rows)
     found = tables.text(rows) or "no correct kernel on any of these shapes"
     return f"{found}\n\n{published.text(rows, theirs)}" if theirs else found
+
+
+def _audit(folders: list[Path]) -> str:
+    """What became of every kernel that was evaluated, and on which machines."""
+    from cudal2.evaluation import audit, results
+
+    found = _evaluated(folders)
+    measured = "; ".join(f"{count} on {name}" for name, count in results.machines(found).most_common())
+    return f"{audit.text(found.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}"
+
+
+def _evaluated(folders: list[Path]) -> Any:
+    """The results of evaluations together; of a shape that several have, the last one's."""
+    from cudal2.evaluation.results import Results, load
+
+    found = [load(folder) for folder in folders]
+    rows = {row.problem: row for one in found for row in one.rows}
+    if not rows:
+        raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
+    environments = {name: environment for one in found for name, environment in one.environments.items()}
+    return Results(environments, tuple(rows.values()))
 
 
 def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:

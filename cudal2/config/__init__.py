@@ -1,6 +1,7 @@
 """The frozen schema that a composed Hydra configuration must fit, key for key; `load` makes a record of one."""
 
 from cudal2.config.base import NEUTRAL, Schema, identity
+from cudal2.config.campaign import CampaignConfig
 from cudal2.config.compose import Config, load
 from cudal2.config.parts import (
     LoraConfig,
@@ -21,6 +22,7 @@ from cudal2.config.worker import EffortConfig, WorkerConfig
 __all__ = [
     "NEUTRAL",
     "BenchConfig",
+    "CampaignConfig",
     "Config",
     "EffortConfig",
     "EvalConfig",

@@ -14,20 +14,22 @@ if TYPE_CHECKING:
 PARQUET = find_spec("pyarrow") is not None
 """Whether Parquet can be written: datasets, which training needs, brings pyarrow."""
 
-_SHAPE = ("m", "n", "k", "layout", "accumulate", "fingerprint", "status", "kernel")
+_SHAPE = ("m", "n", "k", "layout", "accumulate")
+_ROW = ("fingerprint", "machine", "status", "reason", "rho", "max_error", "repeatable", "kernel")
 _SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
 _TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
-NAMES = (*_SHAPE, *_TIMING)
+NAMES = (*_SHAPE, *_ROW, *_TIMING)
 """The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right."""
-_TYPES = dict.fromkeys(("m", "n", "k", "pairs"), "int64") | {"paired": "bool"}
-_TYPES |= dict.fromkeys(("candidate_us", "baseline_us", "speedup", "low", "high", "confidence"), "float64")
+_TYPES = dict.fromkeys(("m", "n", "k", "pairs"), "int64") | dict.fromkeys(("paired", "repeatable"), "bool")
+_REAL = ("rho", "max_error", "candidate_us", "baseline_us", "speedup", "low", "high", "confidence")
+_TYPES |= dict.fromkeys(_REAL, "float64")
 
 
 def flat(rows: "Iterable[Row]") -> list[tuple[Any, ...]]:
     """One tuple, in the order of NAMES, for each row and timing; None for what is not there."""
     found = []
     for row in rows:
-        head = (*msgspec.structs.astuple(row.problem), row.fingerprint, row.status, row.kernel)
+        head = (*msgspec.structs.astuple(row.problem), *(getattr(row, name) for name in _ROW))
         for timing in row.timings or (None,):
             found.append((*head, *(getattr(timing, name, None) for name in _TIMING)))
     return found

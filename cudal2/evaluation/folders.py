@@ -79,6 +79,20 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
     return Source(candidates, asked, AT_ONCE, foreign=True)
 
 
+def notes(candidate: Candidate) -> tuple[str, ...]:
+    """Where a published kernel is judged otherwise than it was published, or why it cannot be judged; nothing of what
+    follows the contract."""
+    if candidate.abi == "contract":
+        return ()
+    from cudal2.worker.cuda.compile import abi
+
+    try:
+        abi.layout_of(candidate.source)
+        return abi.adapt(candidate.source, candidate.problem).notes
+    except ValueError as error:
+        return (str(error),)
+
+
 def _layout(source: str) -> Layout | None:
     """How a published source wants B stored; None where it does not say, which its verdict will."""
     from cudal2.worker.cuda.compile import abi

@@ -7,7 +7,7 @@ now and then, and in the end, all is written anew and the added rows go.
 
 import math
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,8 @@ from cudal2.records import STRICT, Abi, Environment, HarnessFault, Timing
 NOTHING_ARCHIVED = "no kernel"
 WIDEST = 0.2
 """An interval wider than this share of its median is no ground to prefer a kernel on."""
+REASON = 300
+"""Characters shown of why a kernel failed."""
 
 _REMEDY = "Make room or the folder writable and evaluate again: finished shapes are kept"
 
@@ -30,7 +32,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is the hash of the kernel that was measured, of its source
     or of source and edit, and `origin` the problem it was archived for; `considered` the hashes of all kernels that it
-    was chosen from.
+    was chosen from. `reason`, `rho`, `max_error`, `repeatable` and `machine` are the verdict's; `notes` say where a
+    published kernel is judged otherwise than it was published.
     """
 
     problem: Problem
@@ -41,6 +44,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     considered: tuple[str, ...] = ()
     timings: tuple[Timing, ...] = ()
     abi: Abi = "contract"
+    reason: str = ""
+    rho: float | None = None
+    max_error: float | None = None
+    repeatable: bool | None = None
+    machine: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def timing(self) -> Timing | None:
@@ -131,6 +140,22 @@ def replace(path: Path, data: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def why(row: Row) -> str:
+    """The reason of its verdict in one line, without what a terminal would obey: authors have a say in it."""
+    return "".join(letter for letter in " ".join(row.reason.split()) if letter.isprintable())[:REASON]
+
+
+def machines(found: Results) -> Counter[str]:
+    """On which machines, device by device, so many of the rows were measured: `NVIDIA H200, machine 0f3a5b7c`."""
+
+    def name(row: Row) -> str:
+        environment = found.environments.get(row.fingerprint)
+        device = environment.device if environment else row.fingerprint
+        return f"{device}, machine {row.machine or 'unknown'}"
+
+    return Counter(name(row) for row in found.rows if row.status != NOTHING_ARCHIVED)
 
 
 def surely_faster(timing: Timing) -> bool:

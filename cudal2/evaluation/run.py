@@ -19,6 +19,7 @@ from rich.console import Console
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
+from cudal2.evaluation.folders import notes
 from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, save
 from cudal2.evaluation.samples import Sampler, asking, sampler
 from cudal2.evaluation.sources import Candidates, Source, archived, of_folder, written
@@ -28,6 +29,8 @@ from cudal2.records import STRICT, Candidate, Environment, Verdict
 from cudal2.worker.pool import Pool
 
 __all__ = ["Sampler", "reporting_worker", "run", "sampler", "selection_worker"]
+
+_OF_VERDICT = ("timings", "reason", "rho", "max_error", "repeatable", "machine")
 
 
 def selection_worker(config: WorkerConfig) -> WorkerConfig:
@@ -196,8 +199,9 @@ def _measure(
             return keep(problem, None)
         told(candidate, verdict)
         origin = new[problem][candidate]
-        fields = {"status": verdict.status.value, "timings": verdict.timings, "abi": candidate.abi}
-        keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields))
+        fields = {name: getattr(verdict, name) for name in _OF_VERDICT} | {"status": verdict.status.value}
+        foreign = {"abi": candidate.abi, "notes": notes(candidate)}
+        keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields, **foreign))
 
     for problem in new:
         if not new[problem]:

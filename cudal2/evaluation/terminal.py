@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cudal2.evaluation import tables
 from cudal2.evaluation.pace import Pace, said
-from cudal2.evaluation.results import Row, by_decade, summarise
+from cudal2.evaluation.results import Row, by_decade, summarise, why
 from cudal2.problem import Problem
 from cudal2.records import Timing
 
@@ -65,7 +65,7 @@ def describe(problem: Problem, row: Row | None) -> str:
     if row is None:
         return f"{problem.name:<24} no measurement (harness fault); evaluate again to retry"
     if row.timing is None:
-        return f"{problem.name:<24} {row.status}"
+        return f"{problem.name:<24} {row.status}" + (f": {why(row)}" if row.reason else "")
     against = "  ".join(f"{t.protocol} {_interval(t)}" for t in row.fastest)
     return f"{problem.name:<24} {row.timing.candidate_us:>10.1f} µs  {against}"
 

@@ -10,7 +10,7 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry, Sample
 from cudal2.archive.store import Archive
 from cudal2.config import WorkerConfig
-from cudal2.evaluation.results import Row
+from cudal2.evaluation.results import Row, why
 from cudal2.problem import Problem
 from cudal2.records import Edit, Status, Timing, digest, kernel_hash
 from cudal2.report.edited import moved
@@ -35,7 +35,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
     `timing` is against the fastest baseline, None unless ok. `best` says that it is the one its problem's figures are
     of. `parent` begins the hash of the kernel that it was made of, "" where nobody wrote it down; `how` says by whom or
-    by what mutations. `edit` names the edit of its built code, and `listing` shows what that moved.
+    by what mutations. `edit` names the edit of its built code, and `listing` shows what that moved. `machine` is the
+    device it was measured on, "" where an earlier version did not say.
     """
 
     hash: str
@@ -50,6 +51,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     edit: str = ""
     listing: str = ""
+    machine: str = ""
 
 
 def rows(archive: Archive, fingerprint: str) -> list[Row]:
@@ -63,6 +65,7 @@ def rows(archive: Archive, fingerprint: str) -> list[Row]:
             status=entry.verdict.status,
             kernel=kernel_hash(entry.source, entry.edit),
             timings=entry.verdict.timings,
+            machine=entry.verdict.machine,
         )
         for problem, entry in best
         if entry and entry.verdict.timing
@@ -70,7 +73,10 @@ def rows(archive: Archive, fingerprint: str) -> list[Row]:
 
 
 def of(archive: Archive, fingerprint: str, rows: Sequence[Row]) -> list[Kernel]:
-    """The kernels worth showing beside the figures of `rows`, the ones that these are of first, none twice."""
+    """The kernels worth showing beside the figures of `rows`, the ones that these are of first, none twice; none where
+    the archive holds nothing of that environment, as it holds no kernels of another ABI than the contract's."""
+    if fingerprint not in archive.environments():
+        return []
     kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
     samples = [sample for sample in archive.samples() if sample.fingerprint == fingerprint]
     origins = {(sample.source_hash, sample.problem): sample for sample in samples}
@@ -85,7 +91,7 @@ def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterato
     """Those that the rows are of, the fastest first."""
     archive, listings = kernels.archive, LISTINGS
     for row in sorted(rows, key=lambda row: -row.timing.low if row.timing else 0.0):
-        if not row.kernel:
+        if not row.kernel or row.abi != "contract":
             continue
         source, edit = archive.source(row.kernel), archive.edit(row.kernel)
         listing = ""
@@ -98,7 +104,9 @@ def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterato
             source=source,
             timing=row.timing,
             best=True,
+            reason=why(row),
             listing=listing,
+            machine=row.machine,
         )
         yield _told(kernel, edit, kernels.target, origins)
 
@@ -135,6 +143,7 @@ def _entered(entry: Entry, target: str, origins: Origins) -> Kernel:
         source=entry.source,
         timing=verdict.timing,
         reason=(verdict.reason or verdict.log)[:REASON],
+        machine=verdict.machine,
     )
     return _told(kernel, entry.edit, target, origins)
 

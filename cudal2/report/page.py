@@ -22,7 +22,7 @@ import msgspec
 from markupsafe import Markup
 
 from cudal2.archive.store import Archive
-from cudal2.evaluation import results
+from cudal2.evaluation import audit, results
 from cudal2.evaluation.results import Row
 from cudal2.records import HarnessFault, Status
 from cudal2.report import budget, figures, headline, kernels, outsiders, packed, roof, steps
@@ -41,12 +41,14 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
     """Write the report on `folder` to `out` (default `folder/report.html`) and return its path.
 
     Speeds of different environments are never mixed: the page is about one, the latest unless `fingerprint`
-    names another, and says what it leaves out. Raises ValueError where there is nothing to report,
+    names another, and says what it leaves out. An evaluation of kernels of another ABI, which no archive holds, is
+    reported without their sources. Raises ValueError where there is nothing to report,
     HarnessFault where the archive or the page cannot be read or written.
     """
     out = out or folder / "report.html"
     with Archive.of(folder, create=False) as archive:
-        environments = archive.environments()
+        found = results.load(folder)
+        environments = archive.environments() or found.environments
         if not environments:
             raise ValueError(f"the archive in {folder} is empty; train first")
         fingerprint = fingerprint or list(environments)[-1]
@@ -55,7 +57,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
         environment = environments[fingerprint]
         samples = steps.training(archive, folder)
         learned = steps.of(sample for sample in samples if sample.fingerprint == fingerprint)
-        evaluated = [row for row in results.load(folder).rows if row.fingerprint == fingerprint]
+        evaluated = [row for row in found.rows if row.fingerprint == fingerprint]
         rows = evaluated or kernels.rows(archive, fingerprint)
         lines = headline.lines(rows)
         page = _template().render(
@@ -68,6 +70,10 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             lines=lines,
             protocols=headline.PROTOCOLS,
             failed=Counter(row.status for row in rows if not row.timings),
+            verdicts=audit.parts(evaluated) if (failures := audit.failures(evaluated)) else [],
+            unjudged=[(row.problem.name, results.why(row)) for row in audit.unjudged(evaluated)],
+            failures=[(row, audit.kind(row), audit.half_sum(row), results.why(row)) for row in failures],
+            machines=Counter(row.machine or "not known" for row in rows),
             searches=(searches := _searches(archive, fingerprint)),
             learned=bool(learned),
             outside=outsiders.load(folder, fingerprint),

@@ -7,7 +7,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from cudal2.archive import Archive
-from cudal2.config import Config, SftConfig, TrainConfig, identity
+from cudal2.config import Config, Schema, TrainConfig, identity
 from cudal2.policy.checkpoints import latest_checkpoint
 
 
@@ -17,7 +17,7 @@ def only_trainer_of(folder: Path) -> Any:
     try:
         return lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(f"{folder} is being trained by another process; choose another run=") from None
+        raise ValueError(f"another process works on the run in {folder}; choose another run=") from None
 
 
 def stored(folder: Path, schema: type[Config]) -> Config | None:
@@ -41,7 +41,7 @@ def check(folder: Path, config: TrainConfig) -> None:
     A run of which nothing was judged is none: its configuration may have been the reason.
     """
     before = stored(folder, TrainConfig)
-    if before is None or not _begun(folder):
+    if before is None or not begun(folder):
         return
     if config.trainer.resume == "never":
         raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
@@ -52,7 +52,8 @@ def check(folder: Path, config: TrainConfig) -> None:
         )
 
 
-def _begun(folder: Path) -> bool:
+def begun(folder: Path) -> bool:
+    """Whether anything was judged or trained there."""
     if latest_checkpoint(folder):
         return True
     if not Archive.file(folder).exists():
@@ -61,7 +62,7 @@ def _begun(folder: Path) -> bool:
         return next(archive.samples(), None) is not None
 
 
-def record(path: Path, config: TrainConfig | SftConfig) -> None:
+def record(path: Path, config: Schema) -> None:
     """The configuration as JSON, whole or not at all."""
     fresh = path.with_suffix(".tmp")
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))

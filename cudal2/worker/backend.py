@@ -35,7 +35,8 @@ L = TypeVar("L", bound=Launchable)
 
 
 class Prepared(msgspec.Struct, Generic[L], frozen=True):
-    """A candidate before it is measured: what failed, or what can be launched, which is there where `status` is ok.
+    """A candidate before it is measured: what failed, or what can be launched, which is there where `status` is ok; and
+    where a published kernel is imprecise by its instructions: a reader wants to know by how much.
 
     `log` holds the compiler's words, `seconds` where the time went.
     """
@@ -48,7 +49,7 @@ class Prepared(msgspec.Struct, Generic[L], frozen=True):
 
     @property
     def library(self) -> bytes:
-        """The shared object; empty unless `status` is ok."""
+        """The shared object; empty unless there is something to launch."""
         return self.launchable.library if self.launchable else b""
 
 
@@ -56,6 +57,8 @@ class Backend(Protocol[L]):
     """One target's half of the worker. Every method may raise HarnessFault."""
 
     environment: Environment
+    machine: str
+    """Names the very device, short: two that are alike share an environment, not this."""
     exclusive_builds: bool
     """Whether preparing beside a measurement would disturb it."""
     lock: str

@@ -1,5 +1,6 @@
 """Is a candidate right? Four calls on inputs that show every shortcut, the same on every target."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -27,18 +28,20 @@ def check(
     """Normals, small integers, wide integers, and the first normals again: ρ, largest error and whether C was the same.
 
     Inputs come from `rng`, on its device. `rounding` is the number of products after which an f16 accumulator of the
-    target rounds. Raises CandidateFailed.
+    target rounds. Raises CandidateFailed, with ρ and the largest error where the first call had finite ones, and "not
+    the same" where only the last call was wrong.
     """
     normal = inputs.normal(rng, problem)
     exact = reference(*normal, problem)
     first = run_on(*normal)
     found, rho, error = verify.check_normal(first, exact, problem, rounding)
-    raise_finding(found)
+    known = {name: value for name, value in (("rho", rho), ("max_error", error)) if math.isfinite(value)}
+    raise_finding(found, **known)
     for make, name in ((inputs.exact_integers, "small integers"), (inputs.wide_integers, "11-bit integers")):
         integers = make(rng, problem)
         result = run_on(*integers)
-        raise_finding(verify.check_exact(result, reference(*integers, problem), name))
+        raise_finding(verify.check_exact(result, reference(*integers, problem), name), **known)
     again = run_on(*normal)
-    raise_finding(verify.check_normal(again, exact, problem, rounding)[0])
+    raise_finding(verify.check_normal(again, exact, problem, rounding)[0], repeatable=False, **known)
     same = torch.equal(first.view(torch.int16), again.view(torch.int16))
     return Outcome(Status.OK, rho=rho, max_error=error, repeatable=same)

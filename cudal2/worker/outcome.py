@@ -1,6 +1,7 @@
 """What a bench says about a candidate, on any target, and how a failing candidate leaves it."""
 
 import time
+from typing import Any
 
 import msgspec
 
@@ -9,15 +10,18 @@ from cudal2.worker import verify
 
 
 class CandidateFailed(Exception):
-    """The candidate's code failed, or what it computed did: the status and reason of its verdict."""
+    """The candidate's code failed, or what it computed did: the status and reason of its verdict.
 
-    def __init__(self, status: Status, reason: str) -> None:
+    `known` are further fields of its Outcome, as far as the check that failed had come to them.
+    """
+
+    def __init__(self, status: Status, reason: str, **known: Any) -> None:
         super().__init__(reason)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.known = status, reason, known
 
     def outcome(self, found: "Outcome", seconds: dict[str, float]) -> "Outcome":
         """Of a bench that has `found` so much before it failed."""
-        return msgspec.structs.replace(found, status=self.status, reason=self.reason, seconds=seconds)
+        return msgspec.structs.replace(found, status=self.status, reason=self.reason, seconds=seconds, **self.known)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -45,7 +49,7 @@ class Clock:
         self._last = now
 
 
-def raise_finding(found: verify.Finding | None) -> None:
+def raise_finding(found: verify.Finding | None, **known: Any) -> None:
     """Turn what verification found into the candidate's failure."""
     if found:
-        raise CandidateFailed(*found)
+        raise CandidateFailed(*found, **known)

@@ -101,7 +101,7 @@ class Worker:
         Raises NotPortable where its launches depend on its own host code, HarnessFault where it no longer compiles.
         """
         prepared = self.build(candidate)
-        if prepared.launchable is None:
+        if prepared.status is not Status.OK or prepared.launchable is None:
             raise HarnessFault(
                 f"a kernel verified for {candidate.problem.name} no longer compiles: {prepared.reason}",
                 "Has the compiler changed? Evaluate again, then export",
@@ -161,12 +161,13 @@ class Worker:
             seconds = {"build": time.perf_counter() - started} | prepared.seconds
             outcome = Outcome(prepared.status, prepared.reason)
             if prepared.launchable:
-                outcome = self.measure(prepared.launchable, candidate.problem)
+                outcome = _both(prepared, self.measure(prepared.launchable, candidate.problem))
             verdict = Verdict(
                 key=key,
                 problem=candidate.problem,
                 target=candidate.target,
                 environment=self.environment,
+                machine=self.backend.machine,
                 log=prepared.log,
                 **{name: getattr(outcome, name) for name in outcome.__struct_fields__ if name != "seconds"},
                 seconds=seconds | outcome.seconds,
@@ -190,6 +191,15 @@ class Worker:
         """
         with device(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem, protocol)
+
+
+def _both(prepared: Prepared, measured: Outcome) -> Outcome:
+    """What was measured; of a candidate that had failed before that, it only says how badly."""
+    if prepared.status is Status.OK:
+        return measured
+    if measured.status is Status.OK:
+        return Outcome(prepared.status, prepared.reason, measured.rho, measured.max_error, seconds=measured.seconds)
+    return msgspec.structs.replace(measured, reason=f"{measured.reason}; {prepared.reason}")
 
 
 def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from fakes import Says
 from rich.console import Console
-from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, verdict
+from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
 
 from cudal2 import report
 from cudal2.archive import Archive
 from cudal2.evaluation import run as evaluate
+from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.report import packed
@@ -216,3 +217,17 @@ def test_runs_that_do_not_compare_are_refused(tmp_path):
         pass
     with pytest.raises(ValueError, match="train first"):
         report.compare([runs[0], tmp_path / "d"], tmp_path / "c.png")
+
+
+def test_an_audit_of_kernels_that_no_archive_holds_is_a_page(tmp_path):
+    rows = [
+        Row(problem=PROBLEMS[0], fingerprint=HERE.fingerprint, status="ok", timings=(timing(1.2),), machine="0f3a5b7c"),
+        Row(problem=PROBLEMS[1], fingerprint=HERE.fingerprint, status="imprecise", reason=ATTACK, rho=4.25),
+    ]
+    rows = [msgspec.structs.replace(row, abi="cuda-l2", kernel="ab" * 32) for row in rows]
+    Archive.of(tmp_path).close()
+    save(tmp_path, Results({HERE.fingerprint: HERE}, tuple(rows)))
+    text = report.run(tmp_path).read_text()
+    assert "<td>4.25</td>" in text and "<dt>machine 0f3a5b7c</dt>" in text and "alert(1)" in text
+    assert not {"img", "iframe"} & {tag for tag, _ in Page(text).tags}
+    assert shown(text)["kernels"] == []

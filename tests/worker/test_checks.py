@@ -49,6 +49,18 @@ def test_a_wrong_element_in_any_call_is_found(number: int) -> None:
     with pytest.raises(CandidateFailed) as failed:
         check(run_on)
     assert failed.value.status is Status.WRONG and len(calls) == number + 1
+    assert failed.value.known.get("repeatable") is (False if number == 3 else None)
+    assert failed.value.known["rho"] > 10 if number == 0 else failed.value.known["rho"] < 1.05
+
+
+def test_how_imprecise_is_kept_and_what_is_not_finite_is_not() -> None:
+    with pytest.raises(CandidateFailed) as failed:
+        check(lambda a, b: product(a, b) + 1e-2)
+    assert failed.value.status is Status.IMPRECISE
+    assert f"ρ = {failed.value.known['rho']:.3g}" in failed.value.reason
+    with pytest.raises(CandidateFailed) as failed:
+        check(lambda a, b: product(a, b).mul_(torch.inf))
+    assert not failed.value.known
 
 
 def test_another_result_within_the_bounds_is_right_but_not_repeatable() -> None:

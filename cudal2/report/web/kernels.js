@@ -64,6 +64,7 @@ function browse(data) {
       "made by": kernel.how,
       edit: kernel.edit,
       kernel: kernel.hash,
+      machine: kernel.machine,
     };
     const others = rivals(kernel);
     const code = make("div", {});

@@ -1,11 +1,13 @@
 """The CPU target's half of the worker."""
 
 import os
+import platform
+from pathlib import Path
 
 from cudal2.config import WorkerConfig
 from cudal2.kernels import processor
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Status, Timing
+from cudal2.records import Candidate, Environment, Status, Timing, digest
 from cudal2.target import Target
 from cudal2.worker import binary
 from cudal2.worker.backend import Launchable, Portable, Prepared
@@ -35,6 +37,7 @@ class CpuBackend:
             libraries=baselines.libraries(),
             harness=harness(),
         )
+        self.machine = _machine()
         self._bench: CpuBench | None = None
 
     @property
@@ -77,6 +80,12 @@ class CpuBackend:
         if self._bench:
             self._bench.close()
             self._bench = None
+
+
+def _machine() -> str:
+    """By its name and systemd's machine ID; containers of one image and one name cannot be told apart."""
+    number = Path("/etc/machine-id")
+    return digest(platform.node(), number.read_text() if number.is_file() else "")[:8]
 
 
 def _check_protocol(protocol: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from cudal2.config import WorkerConfig
 from cudal2.kernels import processor
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing
+from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing, digest
 from cudal2.target import Target
 from cudal2.worker import binary
 from cudal2.worker.backend import NotPortable, Portable, Prepared
@@ -46,7 +46,7 @@ class CudaBackend:
         if self.device.target != target:
             here = f"{self.device.name} is {self.device.target.name}"
             raise HarnessFault(f"{here}, not {target.name}", f"Choose target={self.device.target.name}")
-        self.lock = f"gpu-{self.device.uuid}"
+        self.lock, self.machine = f"gpu-{self.device.uuid}", digest(self.device.uuid)[:8]
         self._bench: CudaBench | None = None
         self._planners = threading.BoundedSemaphore(PLANNERS)
         tools = toolchain.find()
@@ -93,21 +93,23 @@ class CudaBackend:
         log = "\n".join([*(f"{finding.name}: {finding.detail}" for finding in findings), log])
         log = log[:LOG_BYTES]
         fatal = next((finding for finding in findings if finding.fatal), None)
-        if fatal:
-            return Prepared(fatal.status, f"{fatal.name}: {fatal.detail}", log=log, seconds=seconds)
+        status, reason = (fatal.status, f"{fatal.name}: {fatal.detail}") if fatal else (Status.OK, "")
+        if fatal and not (foreign and status is Status.IMPRECISE):
+            return Prepared(status, reason, log=log, seconds=seconds)
         try:
             launchable = self._launchable(candidate, made, sealed, foreign, seconds)
         except (plan.PlanError, unsealing.Damaged) as error:
             return Prepared(Status.PLAN_ERROR, str(error), log=log, seconds=seconds)
         except CandidateFailed as failed:
             return Prepared(failed.status, failed.reason, log=log, seconds=seconds)
-        if not launchable.recipe and not {"offline", "server"}.isdisjoint(self.config.protocols):
+        hosts = not {"offline", "server"}.isdisjoint(self.config.protocols)
+        if status is Status.OK and hosts and not launchable.recipe:
             try:
                 sealed = recipe.seal(self.portable(candidate, launchable).recipe, made.cubin, "")
                 launchable = msgspec.structs.replace(launchable, recipe=sealed)
             except NotPortable as error:
                 log = f"host-timed as recorded, for it cannot be exported: {error}\n{log}"[:LOG_BYTES]
-        return Prepared(Status.OK, log=log, launchable=launchable, seconds=seconds)
+        return Prepared(status, reason, log=log, launchable=launchable, seconds=seconds)
 
     def _launchable(
         self,

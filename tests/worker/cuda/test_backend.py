@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import fake_gpu
 import msgspec
 import pytest
 import torch
@@ -21,8 +22,8 @@ from cudal2.worker.worker import Worker
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
 from cudal2.worker.cuda import backend, plan, recipe, session
 from cudal2.worker.cuda.buffers import scattered
-from cudal2.worker.cuda.compile import cubin
-from tests.worker.cuda.test_bench import KERNEL, RECORDING, Runner, judge  # noqa: F401
+from cudal2.worker.cuda.compile import build, cubin
+from tests.worker.cuda.test_bench import KERNEL, RECORDING, RightAtFirst, Runner, judge  # noqa: F401
 
 MASK = (1 << 64) - 1
 SOURCE = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
@@ -179,6 +180,43 @@ def test_the_gate_is_asked_again_about_what_an_edit_made(worker, monkeypatch) ->
     verdict = worker.evaluate(edited)
     assert verdict.status is Status.REJECTED and "clock_read" in verdict.reason
     assert inspected == [cubin.apply(worker.backend._build(edited, None).cubin, edited.edit)]
+
+
+class Rounded(fake_gpu.Candidate):
+    """Every result off by some units of its last place, as if part of the sum had fewer digits."""
+
+    def multiply(self, number):
+        return super().multiply(number) * 1.0005
+
+
+PUBLISHED = """
+void cuda_l2_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
+  go(a.data_ptr(), b_col_major.data_ptr(), c.data_ptr());
+}
+"""
+
+
+def test_how_imprecise_a_published_kernel_is_by_its_instructions_is_measured(worker, monkeypatch) -> None:
+    """It stays imprecise whatever is measured, and is not timed. One that is written to the contract ends at the gate.
+
+    What a measurement finds beside that is its verdict.
+    """
+    gate = (backend.gate.Finding("fp16_accumulate", "HMMA.F16", status=Status.IMPRECISE),)
+    monkeypatch.setattr(backend.gate, "inspect", lambda *_: gate)
+    monkeypatch.setattr(worker.backend, "_build", lambda *_: build.CudaBuild(Status.OK, b"library", b"cubin"))
+    published = Candidate(PUBLISHED, PROBLEM, "sm_90a", "cuda-l2")
+    kinds = {Rounded: Status.IMPRECISE, fake_gpu.Candidate: Status.IMPRECISE, RightAtFirst: Status.WRONG}
+    for kind, status in kinds.items():
+        monkeypatch.setattr(Runner, "kind", kind)
+        source = f"{PUBLISHED}// {kind.__name__}"
+        verdict = worker.evaluate(msgspec.structs.replace(published, source=source))
+        assert (verdict.status, verdict.timings) == (status, ()) and "fp16_accumulate" in verdict.reason
+        assert (verdict.rho > 1.05) == (kind is Rounded) and verdict.machine
+        assert verdict.repeatable is (True if status is Status.WRONG else None)
+    plain = worker.evaluate(Candidate(SOURCE, PROBLEM, "sm_90a"))
+    assert (plain.status, plain.rho) == (Status.IMPRECISE, None) and len(worker.loaded) == len(kinds)
+    with pytest.raises(HarnessFault, match="no longer compiles"):
+        worker.portable(published)
 
 
 @pytest.fixture(scope="module")

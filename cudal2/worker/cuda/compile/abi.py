@@ -57,11 +57,19 @@ class Adapted(msgspec.Struct, frozen=True):
     rehearsed: bool = False
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    name: str
+class _Definition(msgspec.Struct, frozen=True):
+    """Its names for both forms of B, and its text, with that of the macros which it uses."""
+
     b: str
     b_col_major: str
     body: str
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """The function, of which a source may hold several definitions, one for each way of compiling it."""
+
+    name: str
+    definitions: tuple[_Definition, ...]
 
 
 def adapt(source: str, problem: Problem) -> Adapted:
@@ -89,12 +97,16 @@ def layout_of(source: str) -> Layout:
     both or neither, or where there is no such function.
     """
     entry = _entry(source)
-    reads = _reads(entry.body, entry.b), _reads(entry.body, entry.b_col_major)
+    reads = tuple(
+        any(_reads(one.body, getattr(one, form), entry.name) for one in entry.definitions)
+        for form in ("b", "b_col_major")
+    )
     if reads == (True, False):
         return "nn"
     if reads == (False, True):
         return "tn"
-    what = f"both {entry.b} and {entry.b_col_major}" if all(reads) else f"neither {entry.b} nor {entry.b_col_major}"
+    b, b_col_major = entry.definitions[0].b, entry.definitions[0].b_col_major
+    what = f"both {b} and {b_col_major}" if all(reads) else f"neither {b} nor {b_col_major}"
     raise ValueError(f"{entry.name} reads {what}; a kernel is judged with one stored form of B")
 
 
@@ -148,18 +160,31 @@ def _times_itself(source: str) -> bool:
 
 def _entry(source: str) -> _Entry:
     text = _NOISE.sub(lambda match: " " * len(match.group()), source)  # comments and strings out, offsets kept
-    found = {match.group(1): match for match in _ENTRY.finditer(text)}
-    preferred = {name: match for name, match in found.items() if name.startswith("cuda_l2")}
+    found: dict[str, list[re.Match[str]]] = {}
+    for match in _ENTRY.finditer(text):
+        found.setdefault(match.group(1), []).append(match)
+    preferred = {name: matches for name, matches in found.items() if name.startswith("cuda_l2")}
     choice = preferred or found
     if not choice:
         raise ValueError("no function of four torch::Tensor parameters (a, b, b_col_major, c) in the source")
     if len(choice) > 1:
         raise ValueError(f"several functions take four tensors: {', '.join(choice)}")
-    ((name, match),) = choice.items()
+    ((name, matches),) = choice.items()
+    return _Entry(name, tuple(_definition(text, match) for match in matches))
+
+
+def _definition(text: str, match: re.Match[str]) -> _Definition:
     body = _block(text, match.end() - 1)
-    macros = [rest for macro, rest in _MACRO.findall(text) if re.search(rf"\b{macro}\b", body)]
-    flat = ";\n".join([body, *(rest.replace("\\\n", " ") for rest in macros)])
-    return _Entry(name, match.group(3), match.group(4), flat)
+    macros = [_of_macro(rest) for macro, rest in _MACRO.findall(text) if re.search(rf"\b{macro}\b", body)]
+    return _Definition(match.group(3), match.group(4), ";\n".join([body, *macros]))
+
+
+def _of_macro(rest: str) -> str:
+    """What a macro stands for, in one line; its own parameters, whatever they are called, taken out."""
+    rest = rest.replace("\\\n", " ")
+    own, body = found.groups() if (found := re.match(r"\(([^)]*)\)(.*)", rest, re.DOTALL)) else ("", rest)
+    names = re.findall(r"\w+", own)
+    return re.sub(rf"\b(?:{'|'.join(names)})\b", "", body) if names else body
 
 
 def _block(text: str, start: int) -> str:
@@ -172,17 +197,20 @@ def _block(text: str, start: int) -> str:
     return text[start:]
 
 
-def _reads(body: str, tensor: str) -> bool:
-    """Whether the function's text uses the tensor's memory, not only its description."""
+def _reads(body: str, tensor: str, own: str) -> bool:
+    """Whether the text of the function `own` uses the tensor's memory, not only its description."""
     for match in re.finditer(rf"(?<![\w.>:]){tensor}\b\s*(?:\.\s*(\w+))?", body):
         member = match.group(1)
         before = re.split(r"[;{}]", body[: match.start()])[-1]
+        if re.search(r"[\w>]\s*[&*]+\s*$|(?<!\breturn)(?<=\w)\s+$", before):
+            continue  # something else of that name is declared, a lambda's parameter
         if member is None:
-            # Passed on whole, unless to a check: those are macros and look at the description only.
+            # Passed on whole, unless to a check: those are macros and look at the description only. What the function
+            # does when it calls itself says the rest of it.
             calls = _calls_around(before)
-            if calls and not any(name.isupper() for name in calls):
+            if calls and calls[-1] != own and not any(name.isupper() for name in calls):
                 return True
-        elif member.endswith("data_ptr"):
+        elif member.endswith("data_ptr") or member == "unsafeGetTensorImpl":
             variable = re.search(r"(\w+)\s*=(?!=)", before)
             if variable is None or len(re.findall(rf"\b{variable.group(1)}\b", body)) > 1:
                 return True

@@ -103,6 +103,8 @@ DESCRIBES = """
 #include <torch/extension.h>
 void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
   std::ostringstream text;
+  c10::TensorImpl* whole = a.unsafeGetTensorImpl();
+  if (whole->data() != a.data_ptr() || whole->mutable_data() != a.data_ptr()) return;
   for (const auto& t : {a, b, b_col_major, c})
     text << t.size(0) << 'x' << t.size(-1) << ' ' << t.stride(0) << '@' << (size_t)t.data_ptr() << ';';
   static float* kept = nullptr;
@@ -229,6 +231,20 @@ def test_the_layout_is_the_tensor_whose_memory_is_used():
     head = "void f(torch::Tensor a, torch::Tensor b, torch::Tensor bt, torch::Tensor c) {"
     assert abi.layout_of(f"{head} TORCH_CHECK(valid(b)); const int N = b.size(1); launch(a, bt, c, N); }}") == "tn"
     assert abi.layout_of(f"{head} auto x = a.data_ptr(), y = b.data_ptr(); go<<<1, 1>>>(x, y); }}") == "nn"
+    assert abi.layout_of(f"{head} auto* i = bt.unsafeGetTensorImpl(); go<<<1, 1>>>(i->data()); }}") == "tn"
+
+
+def test_what_only_bears_the_name_of_a_tensor_reads_none():
+    """A macro's or a lambda's parameter; the function's call of itself; a second definition for other devices."""
+    head = "void f(torch::Tensor a, torch::Tensor b, torch::Tensor bt, torch::Tensor c) {"
+    sorts = "best(found, [](const Result& a, const Result& b) { return a.ms < b.ms; });"
+    macro = "#define CHK(T, a, b) if (size(T, 0) != (a) || size(T, 1) != (b)) throw 1;\n"
+    again = "if (!launched) f(a, b, bt, c);"
+    source = (
+        f"{macro}#if SM90\n{head} {sorts} CHK(a, 1, 2) go(bt.data_ptr()); {again} }}\n#else\n{head} throw 1; }}\n#endif"
+    )
+    assert abi.layout_of(source) == "tn"
+    assert abi.adapt(source, Problem(64, 64, 64)).source.count("f(cudal2_ta") == 1
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ inline std::ostream& operator<<(std::ostream& out, const TensorOptions& options)
   return out << options.type << " on " << options.place;
 }
 
+class TensorImpl {
+ protected:
+  void* data_ = nullptr;
+
+ public:
+  const void* data() const { return data_; }
+  void* mutable_data() const { return data_; }
+};
+
 }  // namespace c10
 
 namespace at {
@@ -79,8 +88,7 @@ constexpr ScalarType kFloat = ScalarType::Float, kFloat32 = ScalarType::Float, k
 constexpr ScalarType kDouble = ScalarType::Double, kFloat64 = ScalarType::Double, kBool = ScalarType::Bool;
 constexpr DeviceType kCUDA = DeviceType::CUDA, kCPU = DeviceType::CPU;
 
-class Tensor {
-  void* data_ = nullptr;
+class Tensor : c10::TensorImpl {
   IntArrayRef sizes_, strides_;
 
   template <class... Ignored>
@@ -91,8 +99,11 @@ class Tensor {
  public:
   Tensor() = default;
   Tensor(const void* data, int64_t rows, int64_t columns)  // dense, row-major, half precision
-      : data_(const_cast<void*>(data)), sizes_{rows, columns}, strides_{columns, 1} {}
+      : sizes_{rows, columns}, strides_{columns, 1} {
+    data_ = const_cast<void*>(data);
+  }
 
+  c10::TensorImpl* unsafeGetTensorImpl() const { return const_cast<Tensor*>(this); }
   void* data_ptr() const { return data_; }
   void* mutable_data_ptr() const { return data_; }
   const void* const_data_ptr() const { return data_; }

@@ -1,0 +1,210 @@
+"""`cudal2 campaign`: all shapes searched by several methods, evaluated, reported and exported, as far as the time goes.
+
+Shapes are taken in a stratified order, a slice of them at a time, and each slice is searched and evaluated before the
+next: what is there when the time is up is a fair part of all. It is composed of `search`, `evaluation`, `report` and
+`export`; the archive and the evaluation's rows are all its state, so that whatever ends it, the same command goes on,
+on another machine of the same kind too (`cudal2 pack`). Where the kind differs nothing compares, and it begins anew.
+
+No shape lends to another, so what is found for one does not depend on how many others were done before. Only a policy's
+samples belong to their slice, which it writes kernels for at once: slices follow from the configuration alone, never
+from time or machine, and a campaign that has begun keeps its configuration.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from cudal2 import export, judging, report, search
+from cudal2.archive import Archive
+from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
+from cudal2.deadline import Deadline, TimeUp
+from cudal2.evaluation import results, terminal
+from cudal2.evaluation import run as evaluation
+from cudal2.evaluation.pace import said
+from cudal2.evaluation.results import Row
+from cudal2.problem import Problem, stratified
+from cudal2.records import HarnessFault
+from cudal2.search.history import History
+from cudal2.tracking import append, read_metrics
+from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
+from cudal2.worker.pool import Pool
+from cudal2.worker.worker import Worker
+
+LOG = "campaign.jsonl"
+"""In the run's folder: a line for each slice that was worked on, with how long that took."""
+LEARNED = ("evolution", "mutation")
+"""Methods that begin with known settings; the others take nothing from elsewhere."""
+REPORT_SECONDS, EXPORT_SECONDS = 20.0, 1.0
+"""Time set aside for the report, and for exporting a kernel as long as no export was timed."""
+
+
+def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
+    """Begin a campaign in the folder `config.run`, or go on with it; its rows of this environment, in slices' order.
+
+    A shape that the harness fails on has no row, and is tried again by the next start. Raises ValueError where the
+    folder holds something else, HarnessFault where nothing of a slice could be judged: then the harness is broken.
+    """
+    whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
+    folder = Path(config.run)
+    before = stored(folder, CampaignConfig)
+    if before and begun(folder) and (changed := changes(before, config)):
+        raise ValueError(f"{folder} was begun with another configuration ({changed}); choose another run=")
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_trainer_of(folder):
+        record(folder / "config.json", config)
+        workers = config.worker, evaluation.selection_worker(config.worker), evaluation.reporting_worker(config.worker)
+        with judging.opened(folder, config.target, *workers) as (archive, pools):
+            here = pools[0].environment().fingerprint
+            try:
+                whole.measure(archive, pools, here)
+            except TimeUp:
+                whole.say("the time is up")
+        rows = whole.rows(here)
+        whole.finish(rows)
+    return rows
+
+
+class Campaign(msgspec.Struct, frozen=True):
+    """The slices of a configuration, and what is known of their pace."""
+
+    config: CampaignConfig
+    console: Console
+    deadline: Deadline
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run)
+
+    @property
+    def slices(self) -> list[list[Problem]]:
+        problems, size = stratified(self.config.shapes.problems()), self.config.slice
+        return [problems[start : start + size] for start in range(0, len(problems), size)]
+
+    def rows(self, fingerprint: str) -> list[Row]:
+        """Those found in that environment."""
+        found = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
+        return [found[problem] for part in self.slices for problem in part if problem in found]
+
+    def measure(self, archive: Archive, pools: Sequence[Pool], fingerprint: str) -> None:
+        """Every slice that is not done. Raises TimeUp."""
+        here = {"fingerprint": fingerprint, "devices": len(self.config.worker.devices)}
+        slices = self.slices
+        total = sum(map(len, slices))
+        done = {row.problem for row in self.rows(fingerprint)}
+        share = ", ".join(f"{self.config.share} by {method}" for method in self.config.methods)
+        self.say(f"{total} shapes in {len(slices)} slices, at most {self.config.kernels} kernels each ({share})")
+        self.say(f"{len(done)} shapes are done{self.left(here, total - len(done))}")
+        for number, part in enumerate(slices, 1):
+            if done.issuperset(part):
+                continue
+            started, before = time.monotonic(), done
+            try:
+                with self.deadline.keeping(REPORT_SECONDS + self.export_seconds(len(done) + len(part))):
+                    self.work(f"slice {number}/{len(slices)}", part, archive, pools)
+            finally:
+                done = {row.problem for row in self.rows(fingerprint)}
+                spent = {"seconds": time.monotonic() - started, "shapes": len(done) - len(before)}
+                append(self.folder / LOG, here | {"slice": number} | spent)
+            self.say(f"{len(done)} of {total} shapes are done{self.left(here, total - len(done))}")
+
+    def work(self, name: str, part: Sequence[Problem], archive: Archive, pools: Sequence[Pool]) -> None:
+        """One slice: each method's kernels, then the evaluation of all shapes that have any.
+
+        A shape on which the harness fails is left to the next start. Raises HarnessFault where it fails on all of them.
+        """
+        searching, select, reporting = pools
+        judged: set[Problem] = set()
+        for method in self.config.methods:
+            started, config = time.monotonic(), self.searched(method, part)
+            history = History(config, searching.environment(), archive)
+            fault: HarnessFault | None = None
+            try:
+                with self.console.status(f"{name}: {method}"):
+                    search.run(config, searching, archive, Console(quiet=True))
+            except judging.NothingJudged as nothing:
+                fault = nothing
+            trials = {problem: found for problem in part if (found := history.trials(problem))}
+            if fault and not trials:
+                raise fault
+            judged.update(trials)
+            right = sum(any(trial.low for trial in found) for found in trials.values())
+            spent = f"{sum(map(len, trials.values()))} kernels in {time.monotonic() - started:.0f} s"
+            self.say(f"{name}: {method}: {spent}, right ones for {right} of {len(part)} shapes")
+            if fault:
+                self.say(f"{name}: {method}: {fault}")
+        wanted = self.evaluated([problem for problem in part if problem in judged])
+        if not evaluation.run(wanted, archive, select, reporting, console=self.console):
+            remedy = "Run `cudal2 doctor`; the same command goes on"
+            raise reporting.fault or select.fault or HarnessFault(f"nothing of {name} could be evaluated", remedy)
+
+    def searched(self, method: str, part: Sequence[Problem]) -> SearchConfig:
+        """The search of a slice by one method: a single generation, which compilers work ahead on."""
+        how = SearchMethodConfig(
+            method=method,
+            kernels=self.config.share,
+            generation=self.config.share,
+            neighbours=0,
+            prior="known" if method in LEARNED else "none",
+        )
+        # Two methods that begin by chance would begin with the same kernels.
+        seed = self.config.seed + self.config.methods.index(method)
+        return SearchConfig(search=how, **self.common(part) | {"seed": seed})
+
+    def evaluated(self, part: Sequence[Problem]) -> EvalConfig:
+        return EvalConfig(neighbours=0, **self.common(part))
+
+    def common(self, part: Sequence[Problem]) -> dict:
+        """What all steps of a slice have from the campaign."""
+        names = ("run", "seed", "target", "policy", "prompt", "worker")
+        shapes = ShapesConfig(names=tuple(problem.name for problem in part))
+        return {name: getattr(self.config, name) for name in names} | {"shapes": shapes}
+
+    def left(self, here: dict, shapes: int) -> str:
+        """How long so many shapes will take, by what others took on as many devices of this kind."""
+        lines = [line for line in self.lines if here.items() <= line.items()]
+        done, seconds = (sum(line[name] for line in lines) for name in ("shapes", "seconds"))
+        if shapes and not done:
+            return "; how long the rest takes is known after a slice"
+        text = said(seconds / done * shapes) if shapes else ""
+        return f"; {text}" if text else ""
+
+    def export_seconds(self, kernels: int) -> float:
+        """Time that exporting them takes, by the last export; 0 where there will be none before all is done."""
+        if self.config.export != "always":
+            return 0.0
+        each = [line["export"] / max(line["kernels"], 1) for line in self.lines if "export" in line]
+        return kernels * (each[-1] if each else EXPORT_SECONDS)
+
+    def finish(self, rows: Sequence[Row]) -> None:
+        """The tables, the page, and the export where it is asked for and pays."""
+        total = sum(map(len, self.slices))
+        if rows:
+            terminal.show(rows, self.console)
+            for name, count in results.machines(results.load(self.folder)).most_common():
+                self.say(f"{count} shapes measured on {name}")
+            self.say(str(report.run(self.folder)))
+            right = sum(bool(row.timings) for row in rows)
+            if right and (self.config.export == "always" or (self.config.export == "done" and len(rows) == total)):
+                self.exported(right)
+        over = "all are done" if len(rows) == total else "the same command goes on"
+        self.say(f"{len(rows)} of {total} shapes: {over}")
+
+    def exported(self, kernels: int) -> None:
+        if self.deadline.left() < self.export_seconds(kernels):
+            self.say(f"no time is left to export: cudal2 export {self.folder} target={self.config.target}")
+            return
+        started, target = time.monotonic(), self.config.target
+        with Archive.of(self.folder) as archive, Worker(self.config.worker, target) as worker:
+            manifest = export.run(self.folder, archive, worker.portable, worker.environment, target=target)
+        append(self.folder / LOG, {"export": time.monotonic() - started, "kernels": kernels})
+        self.say(f"{self.folder / 'export'}: kernels for {len(manifest.kernels)} shapes")
+
+    @property
+    def lines(self) -> list[dict]:
+        return read_metrics(self.folder / LOG)
+
+    def say(self, text: str) -> None:
+        self.console.print(f"campaign: {text}", highlight=False, markup=False, soft_wrap=True)
