@@ -170,7 +170,8 @@ def test_a_policys_own_samples_are_judged_whatever_is_archived(run, archive) -> 
 
     def sampler(problems, shown, environment):
         asked.append(list(problems))
-        return [candidate(f"{len(asked)} {i}").source for i in range(len(problems))]
+        call = len(asked)
+        return lambda tried: [candidate(f"{call} {i}").source for i in range(len(problems))]
 
     judge = FakePool(1.25)
     options = {"sampler": sampler, "source": "policy", "samples": 4, "finalists": 2, "neighbours": 0}
