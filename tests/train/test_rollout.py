@@ -1,10 +1,15 @@
 """Turns in training: each kernel is judged, earns its return, and nothing but the policy's own words is learnt."""
 
+import os
 import random
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import fakes
 import pytest
+import tiny_chat
 import torch
 from fakes import FakePool, tiny
 from safetensors.torch import load_file
@@ -12,6 +17,7 @@ from safetensors.torch import load_file
 from cudal2.archive import Archive
 from cudal2.config import ReturnsConfig, TrainConfig, load
 from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.source import fenced
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo
 from cudal2.train.rollout import earn
@@ -165,3 +171,66 @@ def test_a_series_of_turns_stays_in_one_process(config, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ValueError, match="each series of turns whole"):
         grpo._arguments(config())
+
+
+@pytest.mark.slow
+def test_two_processes_write_and_one_judges(config, policy, tmp_path):
+    """Every series' turns stay together, wherever they were written."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", fakes.__file__]
+    log = tmp_path / "judged"
+    done = subprocess.run(
+        [*command, log, *tiny(tmp_path / "run", policy), *TURNS, "trainer.micro_batch=6"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    judged = samples(tmp_path / "run")
+    assert [(s.origin.step, s.origin.index, s.origin.turn) for s, _ in judged] == [
+        (step, index, index % 3) for step in (1, 2) for index in range(24)
+    ]
+    assert len(log.read_text().split()) == len(set(log.read_text().split())) <= 48
+    rows = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert [[turn["shown_mean"] for turn in row["turns"]] for row in rows] == 2 * [[0, 1, 2]]
+    told = {"ok": "kernel is correct", "no_source": "no kernel in that answer", "wrong": "failed: wrong"}
+    for (before, _), (after, _) in pairwise(judged):
+        if after.origin.turn:
+            assert before.problem == after.problem and told[before.status] in after.origin.prompt
+
+
+BROKEN = '#include <stddef.h>\nextern "C" int hgemm() { return undeclared_{number}; }\n'
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_the_compilers_words_reach_the_policy_and_a_kernel_that_works_is_timed(policy, tmp_path, monkeypatch):
+    """With the worker itself: the policy is one that says what it is given to say."""
+    right = (Path(__file__).parents[1] / "worker/kernels/openmp.cpp").read_text()
+    folder = tiny_chat.save(tmp_path / "policy", [right, BROKEN])
+    said, prompted = [BROKEN, right], []
+
+    def generate(self, ids, *_, **__):
+        prompted.append(self._tokenizer.batch_decode(ids))
+        texts = [fenced(said[len(prompted) - 1].replace("{number}", str(i)), "cpp") for i in range(len(ids))]
+        return [[*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id] for text in texts], None
+
+    monkeypatch.setattr(grpo.KernelTrainer, "_generate_single_turn", generate)
+    options = [
+        "policy.chat=true",
+        "prompt.template=instruct",
+        "shapes.names=[64_64_64]",
+        "worker=quick",
+        "worker.threads=1",
+        "worker.disturbed=1e9",  # the time does not matter
+        "turns.count=2",
+    ]
+    sizes = ["trainer.problems_per_step=1", "trainer.group_size=2", "trainer.steps=1", "policy.max_new_tokens=900"]
+    grpo.run(load("train", [f"run={tmp_path / 'run'}", f"policy.path={folder}", *options, *sizes], TrainConfig))
+    judged = samples(tmp_path / "run")
+    assert [(sample.status, sample.origin.turn) for sample, _ in judged] == 2 * [("compile_error", 0), ("ok", 1)]
+    first, second = prompted
+    assert not any("undeclared" in prompt for prompt in first)
+    for number, prompt in enumerate(second):
+        assert f"undeclared_{number}" in prompt.split("The build said")[1] and "failed: compile_error" in prompt
+    (row,) = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert [turn["ok"] for turn in row["turns"]] == [0, 1] and row["turns"][1]["better"] == 1
