@@ -17,9 +17,9 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     `policy` is who wrote it: the path of a model, or the method of a search; `prompt` what it was written from.
     `seconds` are its share of the wall time that a search took to propose and judge it.
 
-    Of a policy that writes again after each verdict `turn` counts from 0. The `prompt` of a later turn is only what it
-    was told of the attempt before: of a training and of an evaluation the sample of `index` - 1, of a search the one of
-    the generation before that the prompt names (`search/lineage.py`).
+    Of a policy that writes again after each verdict `turn` counts from 0. The `prompt` of a later turn is only the last
+    message: what it was told of the attempt before (or the first prompt again, where nothing else had room). That
+    attempt is the sample of `index` - 1, of a search the one that the prompt names (`search/lineage.py`).
     """
 
     kind: Kind

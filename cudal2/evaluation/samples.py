@@ -5,7 +5,6 @@ A small model takes as long for one completion as for hundreds, and a large one'
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial
 
 import msgspec
@@ -97,8 +96,10 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
                 for source, (problem, first) in zip(write(tried), places)
             ]
             lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
-            with suppress(judging.NothingJudged):  # the pool has said why
+            try:
                 judging.judge(select, kernels.archive, lacking)
+            except judging.NothingJudged:  # the pool has said why, and there is nothing to be told
+                break
             if turn + 1 < config.turns.count:
                 judged = {problem: there(problem) for problem in missing}
                 for some, (candidate, place) in zip(tried, asked):

@@ -76,8 +76,9 @@ def told(verdict: Verdict, target: Target) -> str:
     """What a policy is told of its last kernel, by `prompts/verdict.jinja`: what was wrong or how fast it was, and what
     the build said of it, cut off where that is long.
 
-    It holds what the judge found, never what it tried the kernel with. The candidate may have a say in `log` and
-    `reason`: their text stays within its fence, and `sampling.tokenize` takes no token of the model's from it.
+    It holds what the judge found, never what it tried the kernel with. The candidate may have a say in the log and in
+    the reason: the log cannot leave its fence, a reason is one short line, and `sampling.tokenize` takes no token of
+    the chat template's from either.
     """
     news = verdict.log.strip() not in ("", verdict.reason.strip())
     log = fenced(_cut(verdict.log, LOG_CHARACTERS)) if news else ""
