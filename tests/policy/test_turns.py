@@ -89,7 +89,7 @@ def test_the_last_attempts_are_shown_as_many_as_fit(words):
     whole = turns.fitted(words, FIRST, attempts, CPU, 10**6)
     assert whole.shown == 5 and whole.told == whole.prompt[-1]["content"]
     shown = set()
-    for room in range(len(tokenize(words, FIRST)), len(whole.ids) + 1, 7):
+    for room in range(len(tokenize(words, FIRST)), len(whole.ids) + 1, 31):
         found = turns.fitted(words, FIRST, attempts, CPU, room)
         assert len(found.ids) <= room and found.prompt[0] == FIRST[0]
         assert found.prompt == turns.conversation(FIRST, attempts[5 - found.shown :], CPU)

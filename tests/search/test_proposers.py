@@ -146,31 +146,32 @@ def test_a_policy_is_shown_what_its_own_search_found_and_nothing_else(hunt, poli
 
 
 def turning(policy, **values) -> SearchConfig:
-    chosen = config(method="policy", policy=msgspec.structs.replace(policy, chat=True), generation=4, **values)
+    chosen = config(method="policy", policy=msgspec.structs.replace(policy, chat=True), generation=2, **values)
     return msgspec.structs.replace(chosen, turns=TurnsConfig(count=3))
 
 
 def test_a_generation_of_a_policy_with_turns_answers_the_one_before(hunt, policy):
-    """Each kernel of it is written from another's verdict; with the budget's other kernels new ones begin."""
-    (found,), asked, samples, said = hunt(turning(policy, kernels=14))
-    assert found.kernels == len(asked) == len(set(asked)) == 14 and "turns.count=3" in said
-    assert [sample.origin.turn for sample in samples] == 4 * [0] + 4 * [1] + 4 * [2] + 2 * [0]
+    """Each kernel of it is written from another's verdict."""
+    (found,), asked, samples, said = hunt(turning(policy, kernels=5))
+    assert found.kernels == len(asked) == len(set(asked)) == 5 and "turns.count=3" in said
+    assert [sample.origin.turn for sample in samples] == [0, 0, 1, 1, 2]
     for sample in samples:
         before = [one.source_hash for one in samples if one.origin.step == sample.origin.step - 1]
         turn = answered(sample.origin.prompt)
         assert (turn is None) == (sample.origin.turn == 0)
         assert turn is None or (turn.parent in before and "That kernel" in turn.told)
-    assert len({answered(sample.origin.prompt).parent for sample in samples[4:8]}) == 4
+    assert len({answered(sample.origin.prompt).parent for sample in samples[2:4]}) == 2
 
 
+@pytest.mark.slow
 def test_a_policys_later_turn_sees_its_whole_line_and_a_search_goes_on_from_it(hunt, policy, monkeypatch):
     seen = []
     fitted = turns.fitted
     monkeypatch.setattr(turns, "fitted", lambda *a: seen.append((a[1], len(a[2]))) or fitted(*a))
     _, first, _, _ = hunt(turning(policy, kernels=6))
-    _, rest, _, _ = hunt(turning(policy, kernels=12))
-    _, whole, _, _ = hunt(turning(policy, kernels=12), "whole")
-    assert first + rest == whole and len(whole) == 12
+    _, rest, _, _ = hunt(turning(policy, kernels=14))
+    _, whole, samples, _ = hunt(turning(policy, kernels=14), "whole")
+    assert first + rest == whole and [sample.origin.turn for sample in samples[11:]] == [2, 0, 0]
     assert {count for _, count in seen} == {0, 1, 2} and len({str(prompt) for prompt, _ in seen}) == 1
 
 

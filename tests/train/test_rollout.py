@@ -13,6 +13,9 @@ import tiny_chat
 import torch
 from fakes import FakePool, tiny
 from safetensors.torch import load_file
+from trl import GRPOTrainer
+from trl.distributed import DistributedBackend
+from trl.trainer import grpo_trainer
 
 from cudal2.archive import Archive
 from cudal2.config import ReturnsConfig, TrainConfig, load
@@ -75,10 +78,10 @@ def test_a_return_is_the_discounted_sum_of_what_comes_after_it():
 
 
 def test_each_turn_is_judged_and_learnt_with_its_own_return(config, policy, learnt, tmp_path):
-    grpo.run(config())
+    grpo.run(config("trainer.steps=1"))
     judged = samples(tmp_path / "run")
     assert [(s.origin.step, s.origin.index, s.origin.turn) for s, _ in judged] == [
-        (step, index, index % 3) for step in (1, 2) for index in range(2 * 4 * 3)
+        (1, index, index % 3) for index in range(2 * 4 * 3)
     ]
     later = [s.origin.prompt for s, _ in judged if s.origin.turn]
     assert all("That kernel" in told or "no kernel in that answer" in told for told in later)
@@ -152,13 +155,55 @@ def test_what_the_harness_failed_on_is_not_told_and_not_learnt(config, learnt, m
             assert (lengths[index + 1] > lengths[index]) == (index in kept)
 
 
+@pytest.mark.slow
+def test_what_an_engine_sampled_keeps_its_own_likelihoods(config, learnt, monkeypatch, tmp_path):
+    """Turn by turn each series asks the engine once more, from its own prompt."""
+
+    class Engine:
+        """Where TRL makes vLLM's, which is not here."""
+
+        def __init__(self, model, accelerator, **options):
+            self.model, self._dist, self.asked = model, DistributedBackend(accelerator), []
+
+        def sync_weights(self):
+            pass
+
+        def generate(self, prompts, images, num_generations, profiler):
+            assert num_generations == 1
+            self.asked += prompts
+            words = [[3, 4] * (1 + len(self.asked) % 3) + [1] for _ in prompts]
+            return None, words, [[[-float(len(prompt))] for _ in ids] for prompt, ids in zip(prompts, words)], None
+
+    monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", Engine)
+    grpo.run(config("policy.sampler=vllm", "trainer.steps=1"))
+    (batch,) = learnt
+    for prompt, known, mask in zip(batch["prompt_mask"], batch["sampling_per_token_logps"], batch["completion_mask"]):
+        assert (known[mask.bool()] == -prompt.sum()).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chat", ["true", "false"])
+def test_a_single_turn_is_prompted_as_trl_would(config, monkeypatch, chat):
+    seen = []
+    tokenize = grpo.KernelTrainer._tokenize_prompts
+
+    def both(self, prompts):
+        seen.extend(tokenize(self, prompts)[0])
+        assert seen == GRPOTrainer._tokenize_prompts(self, prompts)[0]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grpo.KernelTrainer, "_tokenize_prompts", both)
+    with pytest.raises(KeyboardInterrupt):
+        grpo.run(config("turns.count=1", f"policy.chat={chat}"))
+    assert len(seen) == 8
+
+
 @pytest.mark.parametrize(
     ("mistake", "remedy"),
     [
         ("policy.chat=false", r"policy\.chat=true"),
         ("policy.max_new_tokens=2048", r"policy\.max_new_tokens"),
-        ("turns.count=0", "turns"),
-        ("trainer.micro_batch=5", "micro_batch=5"),
     ],
 )
 def test_turns_that_cannot_be_are_refused(config, mistake, remedy, tmp_path):
