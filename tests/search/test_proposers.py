@@ -171,7 +171,8 @@ def test_a_policys_later_turn_sees_its_whole_line_and_a_search_goes_on_from_it(h
     _, first, _, _ = hunt(turning(policy, kernels=6))
     _, rest, _, _ = hunt(turning(policy, kernels=14))
     _, whole, samples, _ = hunt(turning(policy, kernels=14), "whole")
-    assert first + rest == whole and [sample.origin.turn for sample in samples[11:]] == [2, 0, 0]
+    assert first + rest == whole and len(whole) == 14
+    assert all(sample.origin.turn == sample.origin.step % 3 for sample in samples) and samples[-1].origin.step > 3
     assert {count for _, count in seen} == {0, 1, 2} and len({str(prompt) for prompt, _ in seen}) == 1
 
 
