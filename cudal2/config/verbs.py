@@ -158,11 +158,6 @@ class SearchConfig(Schema, frozen=True):
     turns: TurnsConfig = TurnsConfig()
     worker: WorkerConfig = WorkerConfig()
 
-    def __post_init__(self) -> None:
-        self.turns.check(self.policy)
-        if self.turns.count > 1 and self.search.method != "policy":
-            raise ValueError(f"turns.count={self.turns.count} is for search.method=policy, not {self.search.method}")
-
 
 class BenchConfig(Schema, frozen=True):
     """What `cudal2 bench` measures with."""

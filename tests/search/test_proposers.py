@@ -163,6 +163,14 @@ def test_a_generation_of_a_policy_with_turns_answers_the_one_before(hunt, policy
     assert len({answered(sample.origin.prompt).parent for sample in samples[2:4]}) == 2
 
 
+def test_turns_are_for_a_policy_that_chats(hunt, policy):
+    told = msgspec.structs.replace(config(method="policy", policy=policy), turns=TurnsConfig(count=2))
+    with pytest.raises(ValueError, match=r"policy\.chat=true"):
+        hunt(told)
+    with pytest.raises(ValueError, match=r"search\.method=policy"):
+        hunt(msgspec.structs.replace(told, search=config(method="random").search))
+
+
 @pytest.mark.slow
 def test_a_policys_later_turn_sees_its_whole_line_and_a_search_goes_on_from_it(hunt, policy, monkeypatch):
     seen = []
