@@ -49,6 +49,14 @@ def extract(completion: str, target: Target) -> str | None:
     return None
 
 
+def fenced(text: str, language: str = "") -> str:
+    """The text as one fenced block of Markdown, by a fence that no line of it can close: `extract` finds it again."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
 def _fenced(text: str) -> list[str]:
     """The fenced blocks of a Markdown text, in order.
 

@@ -16,6 +16,10 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     `policy` is who wrote it: the path of a model, or the method of a search; `prompt` what it was written from.
     `seconds` are its share of the wall time that a search took to propose and judge it.
+
+    Of a policy that writes again after each verdict `turn` counts from 0. The `prompt` of a later turn is only the last
+    message: what it was told of the attempt before (or the first prompt again, where nothing else had room). That
+    attempt is the sample of `index` - 1, of a search the one that the prompt names (`search/lineage.py`).
     """
 
     kind: Kind
@@ -26,6 +30,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     prompt: str = ""
     reward: float | None = None
     seconds: float = 0.0
+    turn: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,12 +36,13 @@ ANY = "*"
 """The fingerprint that compares across environments."""
 
 _APPLICATION = 0x43554432
-_VERSION = 3
+_VERSION = 4
 _SAMPLES = """
 CREATE TABLE samples (
     kind TEXT, run TEXT, step INTEGER, position INTEGER, policy TEXT NOT NULL, prompt TEXT NOT NULL, reward REAL,
     seconds REAL NOT NULL, verdict INTEGER NOT NULL REFERENCES verdicts,
     PRIMARY KEY (kind, run, step, position)) WITHOUT ROWID;"""
+_TURNS = "ALTER TABLE samples ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;"
 _LATEST = """
 -- A kernel is a source, or a source with an edit of its built code: its hash is that of either table.
 CREATE TABLE edits (hash TEXT PRIMARY KEY, source TEXT NOT NULL REFERENCES sources, edit TEXT NOT NULL) WITHOUT ROWID;
@@ -60,6 +61,7 @@ CREATE TABLE verdicts (
     speedup REAL, low REAL, body TEXT NOT NULL);
 CREATE INDEX by_problem ON verdicts (problem, target, fingerprint, source, id);
 {_SAMPLES}
+{_TURNS}
 {_LATEST}
 """
 _UPGRADES = {
@@ -74,6 +76,7 @@ INSERT INTO samples SELECT
     step, position, policy, prompt, reward, 0, verdict FROM former;
 DROP TABLE former;""",
     2: f"DROP VIEW latest;{_LATEST}",
+    3: _TURNS,
 }
 """What makes an archive of each former format one of the next."""
 _REMEDIES = {
@@ -188,7 +191,8 @@ class Archive:
             )
             if sample is not None:
                 self._db.execute(
-                    "INSERT OR REPLACE INTO samples SELECT ?, ?, ?, ?, ?, ?, ?, ?, id FROM verdicts WHERE identity = ?",
+                    "INSERT OR REPLACE INTO samples (kind, run, step, position, policy, prompt, reward, seconds, turn, "
+                    "verdict) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, id FROM verdicts WHERE identity = ?",
                     (*msgspec.structs.astuple(sample), identity),
                 )
 
@@ -211,8 +215,8 @@ class Archive:
         """Samples of that `kind` (of every kind) and `run` (of every run), by kind, run, step and index."""
         wanted = {name: value for name, value in (("kind", kind), ("run", run)) if value is not None}
         rows = self.rows(
-            "SELECT kind, run, step, position, policy, prompt, reward, seconds, problem, target, fingerprint, status, "
-            "speedup, low, source FROM samples JOIN verdicts ON id = verdict "
+            "SELECT kind, run, step, position, policy, prompt, reward, seconds, turn, problem, target, fingerprint, "
+            "status, speedup, low, source FROM samples JOIN verdicts ON id = verdict "
             f"WHERE {' AND '.join(f'{name} = :{name}' for name in wanted) or 'TRUE'} "
             "ORDER BY kind, run, step, position",
             wanted,

@@ -63,6 +63,30 @@ class PromptConfig(Schema, frozen=True):
     failures: int = 0
 
 
+class TurnsConfig(Schema, frozen=True):
+    """How often in a row a chat policy writes a kernel: after each it is told the verdict and writes again, until there
+    are `count` of them. With 1 it is told nothing."""
+
+    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+    def check(self, policy: PolicyConfig) -> None:
+        """Raises ValueError where that policy can be told nothing."""
+        if self.count > 1 and not policy.chat:
+            raise ValueError(
+                f"turns.count={self.count} needs a policy that chats: policy.chat=true and a model with a chat "
+                "template, such as policy=smollm2; otherwise turns.count=1"
+            )
+
+
+class ReturnsConfig(TurnsConfig, frozen=True):
+    """What a turn earns in training: with `reward` discounted the sum of its own reward and of the later turns', each
+    turn later times `discount` (the 0.4 is Kevin's, arXiv:2507.11948); with best the best reward of all turns.
+    """
+
+    reward: Literal["discounted", "best"] = "discounted"
+    discount: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.4
+
+
 class RewardConfig(Schema, frozen=True):
     """`name` is that of a module in `train/rewards/`, which says what it computes and reads the other keys."""
 
@@ -74,7 +98,7 @@ class RewardConfig(Schema, frozen=True):
 
 
 class TrainerConfig(Schema, frozen=True):
-    """GRPO: each step samples `problems_per_step` groups of `group_size` completions.
+    """GRPO: each step samples `problems_per_step` groups of `group_size` completions, each of them of `turns.count`.
 
     `loss` and `scale_rewards` are TRL's `loss_type` and `scale_rewards`; by group, samples of a certain policy that
     differ by the noise of a measurement alone weigh as much as right and wrong ones. `entropy` is the weight of an

@@ -8,12 +8,14 @@ from cudal2.config.base import NEUTRAL, Schema
 from cudal2.config.parts import (
     PolicyConfig,
     PromptConfig,
+    ReturnsConfig,
     RewardConfig,
     SearchMethodConfig,
     ShapesConfig,
     TrackerConfig,
     TrainerConfig,
     TuningConfig,
+    TurnsConfig,
 )
 from cudal2.config.worker import WorkerConfig
 from cudal2.records import Abi
@@ -27,6 +29,7 @@ class TrainConfig(Schema, frozen=True):
     target: str = "cpu"
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
+    turns: ReturnsConfig = ReturnsConfig()
     reward: RewardConfig = RewardConfig()
     trainer: TrainerConfig = TrainerConfig()
     worker: WorkerConfig = WorkerConfig()
@@ -39,6 +42,7 @@ class TrainConfig(Schema, frozen=True):
                 f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
                 "use worker.protocols=[device], with others beside it where they are wanted"
             )
+        self.turns.check(self.policy)
 
 
 class SftConfig(Schema, frozen=True):
@@ -109,7 +113,8 @@ class EvalConfig(Schema, frozen=True):
 
     `source` says where else kernels come from: policy, `samples` new ones of `policy` for every shape; or a folder,
     what `cudal2 export` wrote, another run, or sources named after their shapes, which may be CUDA-L2's (`abi`).
-    `limit` takes only so many shapes, a fair part of them, 0: all of them.
+    Of these `samples` a policy with `turns` writes `turns.count` in a row. `limit` takes only so many shapes, a fair
+    part of them, 0: all of them.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -125,6 +130,7 @@ class EvalConfig(Schema, frozen=True):
     seed: int = 0
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
+    turns: TurnsConfig = TurnsConfig()
     worker: WorkerConfig = WorkerConfig()
 
     def __post_init__(self) -> None:
@@ -132,10 +138,15 @@ class EvalConfig(Schema, frozen=True):
             raise ValueError("source=policy has the policy write kernels: say how many a shape, such as samples=16")
         if self.abi != "contract" and self.source in ("", "policy"):
             raise ValueError(f"abi={self.abi} is that of published sources: say which, with source=FOLDER")
+        self.turns.check(self.policy)
+        if self.samples % self.turns.count:
+            raise ValueError(f"samples={self.samples} is no multiple of turns.count={self.turns.count}, and must be")
 
 
 class SearchConfig(Schema, frozen=True):
-    """A search into the archive of the folder `run`; `policy` and `prompt` are what `search.method=policy` samples."""
+    """A search into the archive of the folder `run`; `policy`, `prompt` and `turns` are what `search.method=policy`
+    samples: a generation after each turn.
+    """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
@@ -144,6 +155,7 @@ class SearchConfig(Schema, frozen=True):
     search: SearchMethodConfig = SearchMethodConfig()
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
+    turns: TurnsConfig = TurnsConfig()
     worker: WorkerConfig = WorkerConfig()
 
 

@@ -5,7 +5,6 @@ A small model takes as long for one completion as for hundreds, and a large one'
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial
 
 import msgspec
@@ -16,33 +15,51 @@ from cudal2.archive.records import Origin
 from cudal2.config import EvalConfig, identity
 from cudal2.evaluation.sources import Ask
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, digest
+from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.target import find
 from cudal2.worker.pool import Pool
 
 log = logging.getLogger(__name__)
 
-Sampler = Callable[[Sequence[Problem], Comparable, Environment], Sequence[str]]
-"""A new source for each of these problems from a policy ("" where a completion holds none), which may be shown what is
-archived. A problem stands there as often as it wants kernels."""
+Attempts = list[tuple[str, Verdict | None]]
+"""What a policy wrote for one place so far, a source a turn, and what became of it (None: the harness failed)."""
+
+Writer = Callable[[Sequence[Attempts]], Sequence[str]]
+"""Writes a turn: of what was tried at each place a new source for it, "" where a completion holds none."""
+
+Sampler = Callable[[Sequence[Problem], Comparable, Environment], Writer]
+"""Has a policy write for these problems; it may be shown what is archived by now. A problem stands there as often as it
+wants kernels, or where the policy has turns, series of them."""
 
 
 def sampler(config: EvalConfig) -> Sampler:
     """Kernels from `config.policy`, prompted as in training; loaded when first asked."""
-    from cudal2.policy import model, prompts, writer
+    from cudal2.policy import model, prompts, turns, writer
 
     target = find(config.target)
     loaded = cache(partial(model.load, config.policy, config.target))
 
-    def sample(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> list[str]:
+    def begin(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> Writer:
         def prompt(problem: Problem):
             what = config.prompt, config.policy.chat, problem, kernels
             return prompts.from_archive(*what, environment, config.seed, 0)
 
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
-        return writer.write(*loaded(), [shown[one] for one in problems], config.policy, target, config.seed)
+        firsts = [shown[one] for one in problems]
 
-    return sample
+        def write(tried: Sequence[Attempts]) -> list[str]:
+            if config.turns.count == 1:
+                return writer.write(*loaded(), firsts, config.policy, target, config.seed)
+            network, tokenizer = loaded()
+            room = turns.room(network, config.policy)
+            attempts = [[turns.Attempt(*one) for one in some] for some in tried]
+            written = [turns.fitted(tokenizer, *what, target, room).prompt for what in zip(firsts, attempts)]
+            seed = turns.seeded(config.seed, len(attempts[0]))
+            return writer.write(network, tokenizer, written, config.policy, target, seed)
+
+        return write
+
+    return begin
 
 
 def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> Ask:
@@ -52,7 +69,10 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
     series = ""
     if config.source == "policy":  # what another policy wrote, or this one with another seed, is another series
         what = identity(config.policy) | identity(config.prompt) | {"seed": config.seed}
+        if config.turns.count > 1:
+            what |= identity(config.turns, "turns.")
         series = " " + digest(msgspec.json.encode(what, order="sorted").decode())[:12]
+    firsts = range(0, config.samples, config.turns.count)
     here = msgspec.structs.replace(kernels, fingerprint=environment.fingerprint)
 
     def there(problem: Problem) -> dict[int, str]:
@@ -60,18 +80,32 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
         samples = kernels.archive.samples("eval", problem.name + series)
         return {sample.origin.index: sample.source_hash for sample in samples}
 
+    def origin(problem: Problem, index: int) -> Origin:
+        run, turn = problem.name + series, index % config.turns.count
+        return Origin(kind="eval", run=run, step=0, index=index, policy=config.policy.path, turn=turn)
+
     def ask(problems: Sequence[Problem]) -> dict[Problem, set[str]]:
         missing = {problem: set(range(config.samples)) - set(there(problem)) for problem in problems}
-        lacking = [problem for problem in problems if missing[problem]]
-        wanted = [problem for problem in lacking for _ in range(config.samples)]
-        asked = []
-        for place, source in enumerate(sampler(wanted, here, environment) if wanted else ()):
-            problem, index = wanted[place], place % config.samples
-            if index in missing[problem]:
-                origin = Origin(kind="eval", run=problem.name + series, step=0, index=index, policy=config.policy.path)
-                asked.append((Candidate(source, problem, kernels.target), origin))
-        with suppress(judging.NothingJudged):  # the pool has said why
-            judging.judge(select, kernels.archive, asked)
+        # The index of the first sample of each series of turns.
+        places = [(problem, first) for problem in problems if missing[problem] for first in firsts]
+        write = sampler([problem for problem, _ in places], here, environment) if places else lambda tried: ()
+        tried: list[Attempts] = [[] for _ in places]
+        for turn in range(config.turns.count):
+            asked = [
+                (Candidate(source, problem, kernels.target), origin(problem, first + turn))
+                for source, (problem, first) in zip(write(tried), places)
+            ]
+            lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
+            try:
+                judging.judge(select, kernels.archive, lacking)
+            except judging.NothingJudged:  # the pool has said why, and there is nothing to be told
+                break
+            if turn + 1 < config.turns.count:
+                judged = {problem: there(problem) for problem in missing}
+                for some, (candidate, place) in zip(tried, asked):
+                    kept = judged[candidate.problem].get(place.index)  # as it was judged, maybe by an earlier start
+                    source = kernels.archive.source(kept) if kept else candidate.source
+                    some.append((source, kernels.archive.verdict(place)))
         return {problem: set(found.values()) for problem in problems if (found := there(problem))}
 
     return ask

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cudal2 import corpus
 from cudal2.config import PromptConfig
+from cudal2.source import fenced
 from cudal2.target import Target
 
 BARE = "kernel_lm"
@@ -22,10 +23,7 @@ def complete(source: str, prompt: PromptConfig, target: Target) -> str:
     setting = corpus.stated(source, target)
     families = {family.name: family.summary for family in corpus.families(target)} if setting else {}
     words = f"{families[setting[0]].rstrip('.')}.\n\n" if setting else ""
-    fence = "```"
-    while fence in source:
-        fence += "`"
-    return f"{words}{fence}{target.language}\n{source.rstrip()}\n{fence}"
+    return words + fenced(source, target.language)
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -13,11 +13,13 @@ from cudal2.assets import asset
 from cudal2.config import PromptConfig
 from cudal2.contract import ENTRY, SIZER, sizer_declaration
 from cudal2.problem import Problem
-from cudal2.records import Environment
-from cudal2.source import MAX_BYTES
+from cudal2.records import Environment, Verdict
+from cudal2.source import MAX_BYTES, fenced
 from cudal2.target import Target, find
 
 Message = dict[str, str]
+LOG_CHARACTERS, REASON_CHARACTERS = 2000, 400
+"""So much of a build's log, and of the judge's reason, a policy is told after a turn."""
 
 
 def from_archive(
@@ -68,6 +70,25 @@ def render(
         .strip()
     )
     return [{"role": "user", "content": text}] if policy_chat else text
+
+
+def told(verdict: Verdict, target: Target) -> str:
+    """What a policy is told of its last kernel, by `prompts/verdict.jinja`: what was wrong or how fast it was, and what
+    the build said of it, cut off where that is long.
+
+    It holds what the judge found, never what it tried the kernel with. The candidate may have a say in the log and in
+    the reason: the log cannot leave its fence, a reason is one short line, and `sampling.tokenize` takes no token of
+    the chat template's from either.
+    """
+    news = verdict.log.strip() not in ("", verdict.reason.strip())
+    log = fenced(_cut(verdict.log, LOG_CHARACTERS)) if news else ""
+    reason = _cut(" ".join(verdict.reason.split()), REASON_CHARACTERS)
+    return _template("verdict").render(verdict=verdict, target=target, reason=reason, log=log).strip()
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning, as compilers name the first error first."""
+    return text if len(text) <= most else f"{text[:most]} …"
 
 
 def powers(size: int) -> list[int]:

@@ -4,6 +4,7 @@
 as its generation_config.json says, with repetition penalties, min-p and the like, which training does not know of.
 """
 
+import re
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -140,5 +141,33 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
         return tokenizer(prompt)["input_ids"]
     if tokenizer.chat_template is None:
         raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
-    encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-    return encoding["input_ids"]
+    written, mark = _defused(tokenizer, prompt)
+    if not mark:
+        encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+        return encoding["input_ids"]
+    whole: Any = tokenizer.apply_chat_template(written, add_generation_prompt=True, tokenize=False)
+    return [token for part in whole.split(mark) for token in tokenizer(part, add_special_tokens=False)["input_ids"]]
+
+
+def _defused(tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
+    """The messages with a mark in the middle of each text that the tokenizer would take for a token of the template's,
+    and that mark; "" where there is none.
+
+    Messages quote what compilers say of a policy's own text, so that whoever writes a kernel could otherwise end the
+    turn and speak as somebody else. Cut at the marks and encoded piece by piece, such a text is only text.
+    """
+    template = str(tokenizer.chat_template)
+    tokens = [token for token in tokenizer.added_tokens_decoder.values() if len(token.content.strip()) > 1]
+    texts = {token.content for token in tokens if token.special or token.content in template}
+    found = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+    written = "".join(message["content"] for message in prompt)
+    if not found.search(written):
+        return prompt, ""
+    mark = next(one for one in map(chr, range(0xE000, 0xF900)) if one not in written)  # of Unicode's private use
+
+    def defused(text: str) -> str:
+        while found.search(text):
+            text = found.sub(lambda match: match[0][0] + mark + match[0][1:], text)
+        return text
+
+    return [{**message, "content": defused(message["content"])} for message in prompt], mark

@@ -14,7 +14,7 @@ from cudal2.evaluation.results import Row, why
 from cudal2.problem import Problem
 from cudal2.records import Edit, Status, Timing, digest, kernel_hash
 from cudal2.report.edited import moved
-from cudal2.search.lineage import Mutated, made
+from cudal2.search.lineage import Mutated, answered, made
 from cudal2.target import find
 
 AT_MOST = 3000
@@ -163,6 +163,8 @@ def _lineage(source: str, target: str, sample: Sample | None) -> dict[str, str]:
     if sample is None:
         return found
     found["how"] = sample.origin.kind if sample.origin.kind != "search" else sample.origin.policy
+    if turn := answered(sample.origin.prompt):
+        found["parent"] = turn.parent[:12]
     try:
         begin = made(sample.origin.prompt)
     except msgspec.DecodeError:  # by a policy, or from a folder

@@ -10,7 +10,7 @@ from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Timing, Verdict
 from cudal2.search.history import identity
-from cudal2.search.lineage import Mutated, made
+from cudal2.search.lineage import Mutated, answered, made
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -60,8 +60,10 @@ def describe(found: Found, width: int = 0) -> str:
 
 
 def _made(prompt: str) -> str:
-    """How a kernel was made: its family and knobs, what was changed of which, or the beginning of what else its
-    proposer wrote down."""
+    """How a kernel was made: its family and knobs, what was changed of which, after which verdict, or the beginning of
+    what else its proposer wrote down."""
+    if turn := answered(prompt):
+        prompt = f"after {turn.parent[:12]}: {turn.told}"
     try:
         found = made(prompt)
     except msgspec.DecodeError:  # ValidationError is one of them

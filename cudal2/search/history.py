@@ -26,6 +26,8 @@ def identity(config: SearchConfig) -> dict[str, Any]:
     for all of them at once.
     """
     values = {key: value for key, value in configuration.identity(config).items() if not key.startswith("shapes.")}
+    if config.turns.count == 1:  # as before there were turns
+        del values["turns.count"]
     together = config.search.neighbours or config.search.method == "policy"
     shapes = sorted({problem.name for problem in config.shapes.problems()}) if together else []
     return values | {"shapes": shapes}
@@ -69,6 +71,7 @@ class History(msgspec.Struct, frozen=True):
             policy=self.config.search.method,
             prompt=trial.prompt,
             seconds=seconds,
+            turn=trial.generation % self.config.turns.count,
         )
 
     def verdict(self, problem: Problem, trial: Trial) -> Verdict | None:

@@ -1,4 +1,5 @@
-"""How the kernel of a trial was made, as its proposer wrote it down: from a setting, or by mutations of another."""
+"""How the kernel of a trial was made, as its proposer wrote it down: from a setting, by mutations of another, or by a
+policy that was told what became of another."""
 
 import msgspec
 
@@ -12,6 +13,22 @@ class Mutated(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
     parent: str
     origin: Setting
+
+
+class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """By a policy that was `told` this of the kernel it had written before, whose hash is `parent`: a turn after its
+    first. A trial's `prompt` is one as JSON."""
+
+    parent: str
+    told: str
+
+
+def answered(prompt: str) -> Told | None:
+    """What a policy's later turn answers; None for its first, and for what another proposer wrote down."""
+    try:
+        return msgspec.json.decode(prompt, type=Told)
+    except msgspec.DecodeError:  # ValidationError is one of them
+        return None
 
 
 def made(prompt: str) -> Setting | Mutated:

@@ -74,6 +74,9 @@ def _check(config: SearchConfig) -> None:
         raise ValueError("search.generation must be positive, and search.kernels or search.seconds too")
     if min(search.kernels, search.seconds, search.neighbours) < 0:
         raise ValueError("search.kernels, search.seconds and search.neighbours must not be negative")
+    if config.turns.count > 1 and search.method != "policy":
+        raise ValueError(f"turns.count={config.turns.count} is for search.method=policy, not {search.method}")
+    config.turns.check(config.policy)
     if not config.worker.protocols:
         raise ValueError("worker.protocols=[] times nothing, so that a search has no best; name one, such as [device]")
 

@@ -22,6 +22,7 @@ def quiet() -> None:
     transformers.logging.disable_progress_bar()
     disable_progress_bars()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
 
 
 def taken(rows: list[dict[str, Any]]) -> float:

@@ -7,7 +7,9 @@ them judged. (Prompts with exemplars also depend on the archive, which keeps wha
 A signal interrupts a step in the middle; what was complete before it is saved then, where one process trains.
 
 With several processes (accelerate, DeepSpeed) the main process alone owns the worker, the archive and the
-files: every rank sends it candidates and gets rewards back, so two timings never disturb each other.
+files: every rank sends it candidates and gets verdicts back, so two timings never disturb each other.
+
+With `turns` each completion is the first of a series, see `rollout.py`.
 """
 
 import math
@@ -32,11 +34,13 @@ from trl import GRPOConfig, GRPOTrainer
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
 from cudal2.policy import model as policy
+from cudal2.policy import turns
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
-from cudal2.policy.sampling import choice
+from cudal2.policy.sampling import choice, tokenize
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
+from cudal2.train import rollout
 from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, quiet, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
@@ -92,11 +96,13 @@ def run(config: TrainConfig) -> None:
             judge = Judge(config, None, archive)
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
-        judge.prompt(problems[0], 1)
+        first = judge.prompt(problems[0], 1)
         model, tokenizer = policy.load_to_train(
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )
         policy.check(tokenizer, config.target)
+        if config.turns.count > 1:
+            turns.fitted(tokenizer, first, (), find(config.target), turns.room(model, config.policy))
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,
@@ -129,17 +135,20 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     """TRL's trainer, with each step's randomness and prompts made from its number when it is sampled."""
 
     def __init__(self, judge: Judge, seed: int, **arguments: Any) -> None:
-        super().__init__(reward_funcs=judge, **arguments)
-        self.judge, self.seed = judge, seed
+        self.judge, self.seed, self.turns = judge, seed, judge.config.turns.count
+        if self.turns > 1:
+            arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
+        super().__init__(**{"reward_funcs": judge} | arguments)
         sampler = self.vllm_generation if self.use_vllm else None
         if sampler and is_peft_model(self.model) and not sampler._dist.is_fsdp:
             weights = partial(merged_weights, sampler.model, sampler._dist.gather_params)
             sampler._iter_named_params = weights  # type: ignore[method-assign]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        step = self.state.global_step // self.num_iterations + 1
+        step = self._sampled_step()
         torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
-        self.judge.started = time.perf_counter()
+        self.judge.begin()
+        self._asked = [row["problem"] for row in inputs]
         written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         try:
             return super()._generate_and_score_completions(
@@ -148,6 +157,18 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         except KeyboardInterrupt:
             self._save_complete_steps()
             raise
+
+    def _sampled_step(self) -> int:
+        return self.state.global_step // self.num_iterations + 1
+
+    def _play(self, prompts: list) -> dict[str, Any]:
+        """TRL's `rollout_func`: each series of turns has as many rows."""
+        problems = [parse(name) for name in self._asked[:: self.turns]]
+        return rollout.play(self, self.judge, self._sampled_step(), prompts[:: self.turns], problems)
+
+    def _tokenize_prompts(self, prompts: list) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """As an evaluation does it, so that no text that a prompt quotes is a token of the chat template's."""
+        return [tokenize(self._tokenizer, prompt) for prompt in prompts], None, {}
 
     def _save_complete_steps(self) -> None:
         """A checkpoint while a step is sampled or judged: all is as the step before left it.
@@ -176,18 +197,20 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
             f"policy.vllm.tensor_parallel_size={vllm.tensor_parallel_size} does not divide the {ranks} processes of "
             "this start: choose one that does, or start more with accelerate launch --num_processes N"
         )
-    batch = trainer.problems_per_step * trainer.group_size
+    count = config.turns.count
+    batch = trainer.problems_per_step * trainer.group_size * count
     micro = trainer.micro_batch or max(batch // ranks, 1)
-    if batch % (ranks * micro):
+    if batch % (ranks * micro) or batch // count % ranks:
+        samples = "problems_per_step × group_size" + " × turns.count" * (count > 1)
         raise ValueError(
-            f"a step has problems_per_step × group_size = {batch} samples, which {ranks} processes with "
-            f"trainer.micro_batch={micro} cannot share equally"
+            f"a step has {samples} = {batch} samples, which {ranks} processes with "
+            f"trainer.micro_batch={micro} cannot share equally" + ", each series of turns whole" * (count > 1)
         )
     return GRPOConfig(
         output_dir=str(Path(config.run) / "checkpoints"),
         seed=config.seed,
         max_steps=trainer.steps * trainer.iterations,
-        num_generations=trainer.group_size,
+        num_generations=trainer.group_size * count,
         num_iterations=trainer.iterations,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=batch // (ranks * micro),

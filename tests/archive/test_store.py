@@ -344,8 +344,11 @@ def test_an_archive_of_the_first_format_is_read_and_written(old):
             assert kernels(archive).best(PROBLEM).source == candidate("searched").source
             assert len(kernels(archive).ranked(PROBLEM)) == 4
     with Archive(old) as archive:
-        put(archive, "new", 3.0, where=origin())
+        assert {sample.origin.turn for sample in archive.samples()} == {0}
+        put(archive, "new", 3.0, where=origin(turn=2))
         assert len(list(archive.samples())) == 7
+    with Archive(old) as archive:
+        assert [sample.origin.turn for sample in archive.samples("train", "r")] == [2]
 
 
 def test_a_kill_during_the_upgrade_leaves_the_first_format(old, monkeypatch):

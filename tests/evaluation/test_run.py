@@ -150,7 +150,7 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     def sampler(problems, shown, environment):
         assert (shown, environment) == (Comparable(archive, "cpu", HERE.fingerprint), HERE)
         asked.append(problems)
-        return [candidate(f"new {i}").source for i in range(len(problems))]
+        return lambda tried: [candidate(f"new {i}").source for i in range(len(problems))]
 
     put(archive, "near", 1.0, NEAR)
     nn = Problem(64, 128, 256, "nn")
@@ -172,7 +172,7 @@ def test_samples_that_the_harness_failed_on_are_no_missing_kernels(run, archive)
 
     def sampler(problems, shown, environment):
         asked.extend(problems)
-        return [candidate(problem.name).source for problem in problems]
+        return lambda tried: [candidate(problem.name).source for problem in problems]
 
     put(archive, "far", 1.0, FAR)
     f16 = Problem(64, 128, 256, "tn", "f16")
@@ -186,10 +186,10 @@ def test_a_policy_writes_kernels_for_a_problem(tmp_path, archive):
     path = save_policy(tmp_path / "policy")
     config = EvalConfig(run="", samples=12, policy=PolicyConfig(path=str(path), max_new_tokens=8))
     kernels = Comparable(archive, "cpu", HERE.fingerprint)
-    sources = evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)
+    sources = evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)(12 * [[]])
     assert len(sources) == 12
     assert any("hgemm()" in source for source in sources) and "" in sources
-    assert evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE) == sources
+    assert evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)(12 * [[]]) == sources
 
 
 def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
     monkeypatch.setattr(sampling, "sample", lambda model, tokenizer, prompts, *_: asked.extend(prompts) or prompts)
     monkeypatch.setattr(model, "load", lambda config, target: (None, None))
     prompt = PromptConfig(template="instruct", exemplars=2, failures=1)
-    evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(2 * [PROBLEM], kernels, HERE)
+    evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(2 * [PROBLEM], kernels, HERE)(2 * [[]])
     training = TrainConfig(run=str(tmp_path), seed=3, prompt=prompt)
     assert asked == 2 * [judge.Judge(training, FakePool(), archive).prompt(PROBLEM, 0)]
     assert "// good" in asked[0] and "// bad" in asked[0] and HERE.device in asked[0]

@@ -12,7 +12,7 @@ from fakes import Says
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
-from cudal2.config import EvalConfig
+from cudal2.config import EvalConfig, PolicyConfig, TurnsConfig
 from cudal2.evaluation import folders, results
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
@@ -170,7 +170,8 @@ def test_a_policys_own_samples_are_judged_whatever_is_archived(run, archive) -> 
 
     def sampler(problems, shown, environment):
         asked.append(list(problems))
-        return [candidate(f"{len(asked)} {i}").source for i in range(len(problems))]
+        call = len(asked)
+        return lambda tried: [candidate(f"{call} {i}").source for i in range(len(problems))]
 
     judge = FakePool(1.25)
     options = {"sampler": sampler, "source": "policy", "samples": 4, "finalists": 2, "neighbours": 0}
@@ -187,7 +188,36 @@ def test_a_policys_own_samples_are_judged_whatever_is_archived(run, archive) -> 
     assert sorted(series.values()) == [4, 4, 6]
 
 
+def test_a_policys_turns_are_samples_too_and_a_killed_evaluation_goes_on_with_them(run, archive) -> None:
+    """Each is told what became of its own series, also of what an earlier start had judged."""
+    told: list[tuple[int, list[str]]] = []
+
+    def sampler(problems, shown, environment):
+        def write(tried):
+            for place, some in enumerate(tried):
+                told.append((place, [f"{source.split()[1]} {verdict and verdict.status}" for source, verdict in some]))
+            return [candidate(f"{place}.{len(some)}").source for place, some in enumerate(tried)]
+
+        return write
+
+    chat = PolicyConfig(chat=True)
+    options = {"source": "policy", "samples": 6, "policy": chat, "turns": TurnsConfig(count=3), "sampler": sampler}
+    half = Says(lambda one: verdict(one, 1.25) if ".0" in one.source else None, HERE)
+    run([PROBLEM], select=half, **options)
+    assert len(list(archive.samples("eval"))) == 2
+    told.clear()
+    (row,) = run([PROBLEM], FakePool(1.25), **options)
+    assert row.status == "ok"
+    found = [(sample.origin.index, sample.origin.turn) for sample in archive.samples("eval")]
+    assert found == [(index, index % 3) for index in range(6)]
+    assert told[-2:] == [(place, [f"{place}.0 ok", f"{place}.1 ok"]) for place in range(2)]
+
+
 def test_what_makes_no_sense_together_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"turns\.count=3"):
+        EvalConfig(run="", source="policy", samples=4, policy=PolicyConfig(chat=True), turns=TurnsConfig(count=3))
+    with pytest.raises(ValueError, match=r"policy\.chat=true"):
+        EvalConfig(run="", source="policy", samples=4, turns=TurnsConfig(count=2))
     with pytest.raises(ValueError, match="samples=16"):
         EvalConfig(run="", source="policy")
     for source in ("", "policy"):

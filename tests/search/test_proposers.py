@@ -3,17 +3,18 @@
 import io
 import random
 
+import msgspec
 import pytest
 from fakes import FakePool, save_policy
 from rich.console import Console
 
 from cudal2 import corpus, search
 from cudal2.archive import Archive
-from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, load
-from cudal2.policy import prompts
+from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, TurnsConfig, load
+from cudal2.policy import prompts, turns
 from cudal2.problem import parse
 from cudal2.search import known, proposers
-from cudal2.search.lineage import Mutated, made, origin
+from cudal2.search.lineage import Mutated, answered, made, origin
 from cudal2.search.mutations import kinds
 from cudal2.search.settings import Setting, draw
 from cudal2.target import find
@@ -142,6 +143,45 @@ def test_a_policy_is_shown_what_its_own_search_found_and_nothing_else(hunt, poli
     exemplars = [[entry.source for entry in one] for one, _ in shown[1:]]
     assert exemplars[0] == [] and exemplars[1] and exemplars[2]
     assert all(source in asked[: 4 * number] for number, some in enumerate(exemplars) for source in some)
+
+
+def turning(policy, **values) -> SearchConfig:
+    chosen = config(method="policy", policy=msgspec.structs.replace(policy, chat=True), generation=2, **values)
+    return msgspec.structs.replace(chosen, turns=TurnsConfig(count=3))
+
+
+def test_a_generation_of_a_policy_with_turns_answers_the_one_before(hunt, policy):
+    """Each kernel of it is written from another's verdict."""
+    (found,), asked, samples, said = hunt(turning(policy, kernels=5))
+    assert found.kernels == len(asked) == len(set(asked)) == 5 and "turns.count=3" in said
+    assert [sample.origin.turn for sample in samples] == [0, 0, 1, 1, 2]
+    for sample in samples:
+        before = [one.source_hash for one in samples if one.origin.step == sample.origin.step - 1]
+        turn = answered(sample.origin.prompt)
+        assert (turn is None) == (sample.origin.turn == 0)
+        assert turn is None or (turn.parent in before and "That kernel" in turn.told)
+    assert len({answered(sample.origin.prompt).parent for sample in samples[2:4]}) == 2
+
+
+def test_turns_are_for_a_policy_that_chats(hunt, policy):
+    told = msgspec.structs.replace(config(method="policy", policy=policy), turns=TurnsConfig(count=2))
+    with pytest.raises(ValueError, match=r"policy\.chat=true"):
+        hunt(told)
+    with pytest.raises(ValueError, match=r"search\.method=policy"):
+        hunt(msgspec.structs.replace(told, search=config(method="random").search))
+
+
+@pytest.mark.slow
+def test_a_policys_later_turn_sees_its_whole_line_and_a_search_goes_on_from_it(hunt, policy, monkeypatch):
+    seen = []
+    fitted = turns.fitted
+    monkeypatch.setattr(turns, "fitted", lambda *a: seen.append((a[1], len(a[2]))) or fitted(*a))
+    _, first, _, _ = hunt(turning(policy, kernels=6))
+    _, rest, _, _ = hunt(turning(policy, kernels=14))
+    _, whole, samples, _ = hunt(turning(policy, kernels=14), "whole")
+    assert first + rest == whole and len(whole) == 14
+    assert all(sample.origin.turn == sample.origin.step % 3 for sample in samples) and samples[-1].origin.step > 3
+    assert {count for _, count in seen} == {0, 1, 2} and len({str(prompt) for prompt, _ in seen}) == 1
 
 
 @pytest.mark.parametrize("method", ["random", "policy", "folder"])

@@ -3,21 +3,26 @@
 It is prompted as in training, but for one thing: exemplars and failed attempts are those of this search for the same
 problem, not of all that the archive holds. A completion without a source, and a source tried before, is not judged
 and counts for nothing.
+
+With `turns` a generation is a turn: the first is written from the prompt, the next one from what became of each kernel
+of the first, and after `turns.count` of them new ones begin.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import cycle, islice
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.archive import selection
 from cudal2.policy import model as policy
-from cudal2.policy import prompts, writer
+from cudal2.policy import prompts, turns, writer
 from cudal2.policy.sampling import Prompt
+from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem
-from cudal2.records import Candidate, digest
+from cudal2.records import Candidate, digest, to_json
 from cudal2.search.history import History
+from cudal2.search.lineage import Told, answered
 from cudal2.search.proposer import Task, Trial, Trials, refuse_help, seeded
 from cudal2.target import find
 
@@ -52,21 +57,59 @@ class Policy:
         size, target = self._config.search.generation, find(self._config.target)
         problems = list(dict.fromkeys(self._config.shapes.problems()))
         earlier = {problem: self._earlier(problem, generation) for problem in problems}
-        written = {problem: self._prompt(problem, earlier[problem], generation) for problem in problems}
+        written = {problem: self._written(problem, earlier[problem], generation) for problem in problems}
         tried = {problem: {trial.source_hash for trial in earlier[problem]} for problem in problems}
         found: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
         # One seed for a whole generation: a search that is continued samples the same batches again.
         rng = seeded(self._config, Task(problems[0]), generation)
+        lacking = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), size)]
         for _ in range(PATIENCE):
-            lacking = [problem for problem in problems for _ in range(size) if len(found[problem]) < size]
             if not lacking:
                 break
-            batch = [written[problem] for problem in lacking]
+            batch = [prompt for _, (prompt, _) in lacking]
             sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32))
-            for problem, source in zip(lacking, sources):
-                if source and digest(source) not in tried[problem]:
-                    found[problem][Candidate(source, problem, target.name)] = writer.text(written[problem])
+            asked, lacking = lacking, []
+            for (problem, way), source in zip(asked, sources):
+                candidate = Candidate(source, problem, target.name)
+                if source and candidate not in found[problem] and digest(source) not in tried[problem]:
+                    found[problem][candidate] = way[1]
+                else:
+                    lacking.append((problem, way))
         return found
+
+    def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[tuple[Prompt, str]]:
+        """The prompts that this generation of the problem is written from, in turn, each with what is remembered of it.
+
+        The first turn of all has one. A later turn has one for each kernel of the generation before it, and goes on
+        with what led to that one.
+        """
+        turn = generation % self._config.turns.count
+        begun = generation - turn
+        first = self._prompt(problem, [trial for trial in trials if trial.generation < begun], begun)
+        if self._config.turns.count > 1:
+            self._fitted(first, ())
+        if not turn:
+            return [(first, writer.text(first))]
+        found = []
+        for trial in trials:
+            if trial.generation == generation - 1:
+                written = self._fitted(first, self._line(problem, trial, trials, turn))
+                made = Told(trial.source_hash, written.told if written.shown else "")
+                found.append((written.prompt, to_json(made)))
+        return found
+
+    def _line(self, problem: Problem, trial: Trial, trials: Sequence[Trial], count: int) -> list[Attempt]:
+        """The attempts of `count` turns, the last of which is this trial."""
+        by_hash = {one.source_hash: one for one in trials}
+        line = [trial]
+        while len(line) < count and (before := answered(line[0].prompt)) and before.parent in by_hash:
+            line.insert(0, by_hash[before.parent])
+        return [Attempt(entry.source, entry.verdict) for entry in self._history.entries(problem, line)]
+
+    def _fitted(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
+        model, tokenizer = self._loaded()
+        room = turns.room(model, self._config.policy)
+        return turns.fitted(tokenizer, first, attempts, find(self._config.target), room)
 
     def _earlier(self, problem: Problem, generation: int) -> list[Trial]:
         return [trial for trial in self._history.trials(problem) if trial.generation < generation]

@@ -1,0 +1,88 @@
+"""What a step's verdicts say, for a line of metrics.jsonl."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+import msgspec
+
+from cudal2 import corpus
+from cudal2.records import Candidate, Verdict
+from cudal2.target import find
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What all series of a step wrote in the same turn, in their order; `shown` are the attempts before that each saw.
+
+    A verdict and its reward are None where the harness failed.
+    """
+
+    candidates: Sequence[Candidate]
+    verdicts: Sequence[Verdict | None]
+    rewards: Sequence[float | None]
+    shown: Sequence[int]
+
+
+def by_turn(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """A column of figures for each turn, of what was judged. A failure counts as 0 in `speedup_mean`.
+
+    `better` is the share whose reward is greater than that of the turn before, however little; None for the first.
+    `shown_mean` counts the attempts before that were still in the prompt: fewer than there were where they did not fit.
+    """
+    found = []
+    for number, turn in enumerate(turns):
+        judged = [verdict for verdict in turn.verdicts if verdict is not None]
+        earned = [value for value in turn.rewards if value is not None]
+        pairs = zip(turns[number - 1].rewards, turn.rewards) if number else ()
+        rises = [now > before for before, now in pairs if now is not None and before is not None]
+        found.append(
+            {
+                "reward_mean": fmean(earned) if earned else None,
+                "speedup_mean": fmean(verdict.speedup or 0.0 for verdict in judged) if judged else None,
+                "ok": fmean(verdict.ok for verdict in judged) if judged else None,
+                "better": fmean(rises) if rises else None,
+                "shown_mean": fmean(turn.shown),
+            }
+        )
+    return found
+
+
+def summarize(
+    step: int,
+    verdicts: Sequence[Verdict | None],
+    rewards: Sequence[float | None],
+    candidates: Sequence[Candidate],
+) -> dict[str, Any]:
+    """What one step's verdicts say, masked samples (None) left out of all figures but their own count.
+
+    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline. A decade of
+    `speedup_by_decade` is that of a problem's FLOP: 6 means a million and more. `outside_corpus` is the share of the
+    sources with a plan that no family renders to; None where no source has one.
+    """
+    judged = [verdict for verdict in verdicts if verdict is not None]
+    earned = [value for value in rewards if value is not None]
+    speedups = [verdict.speedup or 0.0 for verdict in judged]
+    planned = [candidate for candidate in candidates if candidate.source.startswith(corpus.PLAN)]
+    decades: dict[int, list[float]] = {}
+    for verdict in judged:
+        decades.setdefault(len(str(verdict.problem.flop)) - 1, []).append(verdict.speedup or 0.0)
+    working = [verdict.speedup or 0.0 for verdict in judged if verdict.ok]
+    return {
+        "step": step,
+        "samples": len(verdicts),
+        "masked": len(verdicts) - len(judged),
+        "reward_mean": fmean(earned),
+        "reward_std": pstdev(earned),
+        "speedup_mean": fmean(speedups),
+        "speedup_ok_mean": fmean(working) if working else 0.0,
+        "speedup_best": max(speedups),
+        "speedup_by_decade": {decade: {"mean": fmean(of), "best": max(of)} for decade, of in sorted(decades.items())},
+        "outside_corpus": 1 - fmean(corpus.keeps_its_plan(one.source, find(one.target)) for one in planned)
+        if planned
+        else None,
+        "statuses": dict(Counter(verdict.status.value for verdict in judged).most_common()),
+        "cached_share": fmean(verdict.cached for verdict in judged),
+        "unique": len({candidate.key for candidate in candidates}),
+        "problems": sorted({candidate.problem.name for candidate in candidates}),
+    }
