@@ -37,7 +37,7 @@ def sampler(config: EvalConfig) -> Sampler:
     def sample(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> list[str]:
         def prompt(problem: Problem):
             what = config.prompt, config.policy.chat, problem, kernels
-            return prompts.from_archive(*what, environment, config.seed, 0)
+            return prompts.from_archive(*what, environment, config.seed, 0, worker=config.worker)
 
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
         return writer.write(*loaded(), [shown[one] for one in problems], config.policy, target, config.seed)

@@ -12,6 +12,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
+from cudal2.policy.quoting import quoted
 
 CACHE_BYTES = 8 << 30
 """Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
@@ -58,9 +59,11 @@ def sample(
 
     `model` is as `load` in `model.py` gives it: without adapters, its generation_config `whole`.
     The same seed, model, prompts and machine give the same completions. The caller's random state is
-    left as it was. Raises ValueError where vLLM is asked for and not installed.
+    left as it was. Raises ValueError where vLLM is asked for and not installed, or a prompt leaves no room to answer.
     """
     ids = [tokenize(tokenizer, prompt) for prompt in prompts]
+    for prompt, these in zip(prompts, ids):
+        check_room(prompt, len(these), context(model, config))
     if config.sampler == "vllm":
         return _with_vllm(model, tokenizer, ids, config, seed)
     # Prompts of similar length share a batch; completions go back to their places.
@@ -134,11 +137,44 @@ def _with_vllm(
         return [output.outputs[0].text for output in outputs]
 
 
-def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
-    """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
+def context(model: PreTrainedModel, config: PolicyConfig) -> int | None:
+    """How many tokens the policy reads at once, None where its configuration does not say."""
+    own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    served = config.vllm.max_model_length if config.sampler == "vllm" else 0
+    return min(filter(None, (own, served)), default=None)
+
+
+def check_room(prompt: Prompt, size: int, context: int | None) -> None:
+    """Raises ValueError where a prompt of `size` tokens leaves no room for an answer."""
+    if context is not None and size >= context:
+        less = len(text(prompt).encode()) * context // size // 2000 * 1000
+        raise ValueError(
+            f"a prompt has {size:,} tokens, and this policy reads {context:,} at once: show less in it, such as with "
+            f"prompt.bytes={max(less, 1000)}, which leaves about half of them for the answer, or take another policy"
+        )
+
+
+def text(prompt: Prompt) -> str:
+    """A prompt or a completion as text: itself, or the contents of its chat messages."""
+    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+
+
+def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
+    """The prompt as the policy gets it: a chat's messages without words that mean something to its template.
+
+    Raises ValueError for a chat with a model that has no such template.
+    """
     if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
+        return prompt
     if tokenizer.chat_template is None:
         raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
+    return quoted(tokenizer, prompt)
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+    """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
+    prompt = sent(tokenizer, prompt)
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
     encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
     return encoding["input_ids"]

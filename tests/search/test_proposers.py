@@ -135,7 +135,7 @@ def test_a_policys_search_goes_on_as_if_it_had_been_larger_at_once(hunt, policy)
 def test_a_policy_is_shown_what_its_own_search_found_and_nothing_else(hunt, policy, tmp_path, monkeypatch):
     shown = []
     render = prompts.render
-    monkeypatch.setattr(prompts, "render", lambda *a: shown.append((a[4], a[6])) or render(*a))
+    monkeypatch.setattr(prompts, "render", lambda *a, **k: shown.append((a[4], a[6])) or render(*a, **k))
     hunt(config(method="policy", policy=policy, kernels=4))
     prompt = PromptConfig(template="instruct", exemplars=2)
     _, asked, _, _ = hunt(config(method="policy", policy=policy, prompt=prompt, kernels=12, generation=4))

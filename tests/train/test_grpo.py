@@ -302,7 +302,7 @@ def test_training_and_evaluation_sample_alike(tmp_path, policy, monkeypatch):
 def test_exemplars_come_from_the_archive_as_it_grows(tmp_path, policy, monkeypatch):
     shown = []
     render = prompts.render
-    monkeypatch.setattr(prompts, "render", lambda *a: shown.append(a[4]) or render(*a))
+    monkeypatch.setattr(prompts, "render", lambda *a, **k: shown.append(a[4]) or render(*a, **k))
     options = ["trainer.steps=4", "prompt.exemplars=2", "shapes.names=[64_64_64]"]
     grpo.run(config(tmp_path / "run", policy, *options))
     assert len(shown[0]) == 0 and len(shown[-1]) == 2
