@@ -1,4 +1,4 @@
-"""Which kernels of an archive are worth showing or trying: contrasting exemplars, parents, neighbours' best, failures."""
+"""Which kernels of an archive are worth showing or trying: contrasting exemplars, parents, neighbours', failures."""
 
 import math
 import random

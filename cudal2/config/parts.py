@@ -79,6 +79,8 @@ class PromptConfig(Schema, frozen=True):
     bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
+        if self.template == "kernel_lm" and (self.parent or self.notes):
+            raise ValueError("the kernel LM's prompt shows no parent and no notes: use prompt.template=instruct")
         if self.islands > 1 and not self.exemplars and not self.parent:
             raise ValueError(
                 f"prompt.islands={self.islands} divides the kernels that a prompt shows, and this one shows none: add "

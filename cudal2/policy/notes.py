@@ -38,7 +38,7 @@ def nearest(folder: str, question: str, most: int) -> list[Passage]:
     """
     passages, index = _indexed(Path(folder).expanduser().absolute())
     words = sorted({word.lower() for word in re.findall(_WORD, question)})  # each once, however often a source has it
-    scores = index.get_scores(words)
+    scores = index.get_scores(words) if words else np.zeros(len(passages))
     chosen: list[Passage] = []
     for place in np.argsort(-scores, kind="stable"):
         size = len(passages[place].text.encode())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
 from cudal2.policy.quoting import quoted
@@ -63,7 +63,7 @@ def sample(
     """
     ids = [tokenize(tokenizer, prompt) for prompt in prompts]
     for prompt, these in zip(prompts, ids):
-        check_room(prompt, len(these), context(model, config))
+        check_room(prompt, len(these), context(model.config, config))
     if config.sampler == "vllm":
         return _with_vllm(model, tokenizer, ids, config, seed)
     # Prompts of similar length share a batch; completions go back to their places.
@@ -137,9 +137,9 @@ def _with_vllm(
         return [output.outputs[0].text for output in outputs]
 
 
-def context(model: PreTrainedModel, config: PolicyConfig) -> int | None:
-    """How many tokens the policy reads at once, None where its configuration does not say."""
-    own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:
+    """How many tokens the policy reads at once, None where the model's configuration does not say."""
+    own = getattr(model.get_text_config(), "max_position_embeddings", None)
     served = config.vllm.max_model_length if config.sampler == "vllm" else 0
     return min(filter(None, (own, served)), default=None)
 
@@ -169,6 +169,15 @@ def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
     if tokenizer.chat_template is None:
         raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
     return quoted(tokenizer, prompt)
+
+
+def whole_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
+    """What `tokenize` makes ids of: a plain prompt, or a chat in the model's template."""
+    prompt = sent(tokenizer, prompt)
+    if isinstance(prompt, str):
+        return prompt
+    written: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    return written
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:

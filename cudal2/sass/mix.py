@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 from cudal2.worker.cuda.compile import sass
 from cudal2.worker.sandbox import jail
@@ -17,6 +18,11 @@ def operations(cubin: bytes, kind: jail.Kind, seconds: float) -> dict[str, int]:
     what `sass.read` does.
     """
     with sass.listing(cubin, kind, seconds) as lines:
-        found = Counter(hit.group(1).decode() for line in lines if (hit := _OPERATION.match(line)))
+        return counted(lines)
+
+
+def counted(lines: Iterable[bytes]) -> dict[str, int]:
+    """What the lines of a listing say."""
+    found = Counter(hit.group(1).decode() for line in lines if (hit := _OPERATION.match(line)))
     del found["NOP"]
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

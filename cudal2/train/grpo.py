@@ -97,7 +97,7 @@ def run(config: TrainConfig) -> None:
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )
         policy.check(tokenizer, config.target)
-        check_room(first, len(tokenize(tokenizer, first)), context(model, config.policy))
+        check_room(first, len(tokenize(tokenizer, first)), context(model.config, config.policy))
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,
@@ -155,7 +155,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         tokenizer: Any = self.processing_class
         model: Any = self.model
         prompt = sent(tokenizer, self.judge.prompt(problem, step))
-        check_room(prompt, len(tokenize(tokenizer, prompt)), context(model, self.judge.config.policy))
+        check_room(prompt, len(tokenize(tokenizer, prompt)), context(model.config, self.judge.config.policy))
         return prompt
 
     def _save_complete_steps(self) -> None:
