@@ -47,7 +47,10 @@ def nearest(
 
 
 def island(kernels: Comparable, prompt: PromptConfig, problem: Problem, seed: int, step: int | None) -> Ranked:
-    """The kernels of the island that the prompt for that problem draws from at that step (None: after training)."""
+    """The kernels of the island that the prompt for that problem draws from at that step (None: after training).
+
+    Another seed than training had divides them otherwise.
+    """
     count = prompt.islands
     mine = islands.drawn(seed, step or 0, problem, count)
 

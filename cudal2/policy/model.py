@@ -85,7 +85,7 @@ def load_to_train(
     return wrapped.to(PartialState().device), tokenizer
 
 
-def words(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
+def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
     """The tokenizer that `load` gives, and the model's configuration, without its weights; raises what `load` does."""
     place = locate(config.path, target)
     base, tokenizer, file, adapted = _spoken(place)

@@ -28,7 +28,7 @@ def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:
         pool = stack.enter_context(Pool(config.worker, config.target))
         step = step_of(latest_checkpoint(folder)) // config.trainer.iterations + 1
         prompt = Judge(config, pool, archive).prompt(problem, step)
-    tokenizer, found = model.words(config.policy, config.target)
+    tokenizer, found = model.without_weights(config.policy, config.target)
     model.check(tokenizer, config.target)
     text, size = sampling.whole_text(tokenizer, prompt), len(sampling.tokenize(tokenizer, prompt))
     most = sampling.context(found, config.policy)
