@@ -85,8 +85,13 @@ def passages(folder: Path) -> list[Passage]:
 def split(text: str) -> list[str]:
     """A text as passages: each begins with its heading where it has one, and has at most LONGEST characters."""
     found: list[str] = []
+    alone = ""  # a heading right above another
     for section in _sections(text.replace("\r\n", "\n").split("\n")):
-        piece = ""
+        if len(whole := list(_paragraphs(section))) == 1 and _is_heading(whole[0]):
+            alone = f"{alone}\n\n{whole[0]}".lstrip("\n")
+            continue
+        section = [*alone.split("\n"), "", *section] if alone else section
+        alone = piece = ""
         for paragraph in (part for whole in _paragraphs(section) for part in _parts(whole)):
             joined = f"{piece}\n\n{paragraph}" if piece else paragraph
             if piece and len(joined) > LONGEST:
@@ -94,7 +99,12 @@ def split(text: str) -> list[str]:
                 joined = paragraph
             piece = joined
         found += [piece] if piece else []
-    return found
+    return [*found, alone] if alone else found
+
+
+def _is_heading(paragraph: str) -> bool:
+    first, *more = paragraph.split("\n")
+    return bool((_HEADING.match(first) and not more) or (len(more) == 1 and _UNDERLINE.fullmatch(more[0])))
 
 
 def _sections(lines: Sequence[str]) -> Iterator[list[str]]:

@@ -47,6 +47,7 @@ def test_passages_begin_with_their_headings_and_keep_code_together():
     assert copies.startswith("# Copies") and copies.rstrip().endswith("```") and "# not a heading" in copies
     assert swizzling.startswith("## Swizzling")
     assert [one.split("\n")[0] for one in notes.split(STRUCTURED)] == ["Tensor memory", "Barriers"]
+    assert notes.split("# Title\n\n" + MARKDOWN)[0].startswith("# Title\n\n# Copies\n")
 
 
 def test_no_word_is_lost_and_no_passage_too_long():
