@@ -17,7 +17,7 @@ from cudal2.evaluation.results import Results, Row, save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo
+from cudal2.train import grpo, preview
 from cudal2.train.folder import record
 
 
@@ -225,3 +225,12 @@ def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
     assert "1.500 / 0.500" in capsys.readouterr().out
     assert cli.main(["report", str(tmp_path / "none"), "--tables"]) == 2
     assert "cudal2 eval" in capsys.readouterr().err
+
+
+def test_train_prints_the_prompt_that_it_would_send(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(preview, "Pool", fakes.FakePool)
+    monkeypatch.setattr(grpo, "run", None)
+    tiny = fakes.tiny(tmp_path / "run", fakes.save_policy(tmp_path / "policy"))
+    assert cli.main(["train", "--prompt", "64_64_64", *tiny, "shapes.layout=nn"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "<|bos|><|cpu|><|nn|><|f32|><|m=64|><|n=64|><|k=64|>\n" and "tokens" in printed.err

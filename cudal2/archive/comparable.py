@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,20 @@ class Comparable(msgspec.Struct, frozen=True):
         """The latest `limit` kernels for `problem` of one of these statuses, latest first; edited ones left out."""
         return self._entries(f"{_STATUS} AND edit IS NULL ORDER BY id DESC LIMIT :limit", problem, limit, statuses)
 
+    def written(
+        self, problem: Problem, statuses: Sequence[Status] = (Status.OK,), before: int | None = None
+    ) -> list[tuple[int, Entry]]:
+        """The samples for `problem` of one of these statuses, each as the step that wrote it and its kernel with the
+        verdict that judged it, in order of step and index; edited ones left out, and those not from a step `before`
+        that one (None: of any)."""
+        query = (
+            "SELECT step, text, body FROM samples JOIN verdicts ON verdicts.id = samples.verdict "
+            f"JOIN sources ON sources.hash = verdicts.source WHERE {_HERE} AND problem = :problem AND {_STATUS} "
+            "AND (:before IS NULL OR step < :before) ORDER BY step, kind, run, position"
+        )
+        rows = self.archive.rows(query, self._values(problem, statuses) | {"before": before})
+        return [(step, Entry(text, self.archive.read(body))) for step, text, body in rows]
+
     def problems(self, statuses: Sequence[Status] = (Status.OK,)) -> list[Problem]:
         """Problems that have a kernel of one of these statuses, in order."""
         rows = self.archive.rows(
@@ -47,12 +62,13 @@ class Comparable(msgspec.Struct, frozen=True):
     def _entries(
         self, condition: str, problem: Problem, limit: int, statuses: Sequence[Status] = (Status.OK,)
     ) -> list[Entry]:
-        values = {
-            **{"target": self.target, "fingerprint": self.fingerprint, "problem": problem.name},
-            **{"statuses": json.dumps(statuses), "limit": limit},
-        }
+        values = self._values(problem, statuses) | {"limit": limit}
         query = f"SELECT text, body, edit FROM latest WHERE {_HERE} AND problem = :problem AND {condition}"
         return [
             Entry(text, self.archive.read(body), edit_from_json(edit) if edit else None)
             for text, body, edit in self.archive.rows(query, values)
         ]
+
+    def _values(self, problem: Problem, statuses: Sequence[Status]) -> dict[str, Any]:
+        place = {"target": self.target, "fingerprint": self.fingerprint}
+        return place | {"problem": problem.name, "statuses": json.dumps(statuses)}

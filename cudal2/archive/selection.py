@@ -1,17 +1,22 @@
-"""Which kernels of an archive are worth showing or trying: contrasting exemplars, neighbours' best, failures."""
+"""Which kernels of an archive are worth showing or trying: contrasting exemplars, parents, neighbours', failures."""
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from cudal2.archive import islands
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.config import PromptConfig
 from cudal2.problem import Problem
 from cudal2.records import Status
 
 EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LAUNCH_ERROR)
 """Failures whose log tells an author what to change."""
+
+Ranked = Callable[[Problem], list[Entry]]
+"""Correct kernels for a problem, best first: all of an archive, or one island of it."""
 
 
 def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
@@ -41,18 +46,55 @@ def nearest(
     return [entry for entry in bests if entry is not None]
 
 
-def exemplars(kernels: Comparable, problem: Problem, count: int, rng: random.Random) -> list[Entry]:
+def island(kernels: Comparable, prompt: PromptConfig, problem: Problem, seed: int, step: int | None) -> Ranked:
+    """The kernels of the island that the prompt for that problem draws from at that step (None: after training).
+
+    Another seed than training had divides them otherwise.
+    """
+    count = prompt.islands
+    mine = islands.drawn(seed, step or 0, problem, count)
+
+    def ranked(other: Problem) -> list[Entry]:
+        born = kernels.written(other, before=step)
+        return islands.ranked(islands.divided(other, born, count, prompt.island_steps, seed, step)[mine])
+
+    return ranked
+
+
+def exemplars(
+    kernels: Comparable, problem: Problem, count: int, rng: random.Random, ranked: Ranked | None = None
+) -> list[Entry]:
     """Up to `count` correct, timed kernels of contrasting speed, fastest first, to be shown in a prompt: those of the
-    problem, and of its neighbours while there are too few."""
+    problem, and of its neighbours while there are too few; of those that `ranked` gives, else of all."""
     found: dict[str, Entry] = {}
     for other in by_distance(problem, kernels.problems()):
         if len(found) >= count:
             break
-        for entry in kernels.ranked(other):
-            # What was only checked has no speed to contrast, and an edited kernel's is not its source's.
-            if entry.verdict.timing and entry.edit is None:
+        for entry in (ranked or kernels.ranked)(other):
+            if _shows_speed(entry):
                 found.setdefault(entry.source, entry)
     return contrasting(list(found.values()), count, rng)
+
+
+def parent(
+    kernels: Comparable, problem: Problem, among: int, rng: random.Random, ranked: Ranked | None = None
+) -> Entry | None:
+    """A kernel to be improved: one of the best `among` of the problem, or of the nearest one that has any."""
+    for other in by_distance(problem, kernels.problems()):
+        if found := among_best([one for one in (ranked or kernels.ranked)(other) if _shows_speed(one)], among, rng):
+            return found
+    return None
+
+
+def among_best(entries: Sequence[Entry], count: int, rng: random.Random) -> Entry | None:
+    """One of the `count` fastest of these timed kernels; None where there are none."""
+    best = sorted(entries, key=lambda entry: entry.low, reverse=True)[:count]
+    return rng.choice(best) if best else None
+
+
+def _shows_speed(entry: Entry) -> bool:
+    """What was only checked has no speed to show, and an edited kernel's is not its source's."""
+    return entry.verdict.timing is not None and entry.edit is None
 
 
 def contrasting(entries: list[Entry], count: int, rng: random.Random) -> list[Entry]:
@@ -67,11 +109,16 @@ def contrasting(entries: list[Entry], count: int, rng: random.Random) -> list[En
     return [rng.choice(entries[low:high]) for low, high in pairwise(edges)]
 
 
-def failures(kernels: Comparable, problem: Problem, count: int) -> list[Entry]:
+def failures(kernels: Comparable, problem: Problem, count: int, before: int | None = None) -> list[Entry]:
     """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
-    problem first, then those of its neighbours."""
+    problem first, then those of its neighbours. Of samples from steps `before` that one; None: of all that is there."""
     found: list[Entry] = []
     for other in by_distance(problem, kernels.problems(EXPLAINED)):
-        if len(found) < count:
+        if len(found) >= count:
+            break
+        if before is None:
             found += kernels.latest(other, EXPLAINED, count - len(found))
+        else:
+            latest = {entry.source: entry for _, entry in reversed(kernels.written(other, EXPLAINED, before))}
+            found += list(latest.values())[: count - len(found)]
     return found

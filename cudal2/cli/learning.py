@@ -1,6 +1,7 @@
 """The verbs by which a policy learns, and its run travels. They import what they need when they run."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ def add(verbs: Any) -> None:
     """Add `train`, `sft`, `pack` and `unpack` to the command's verbs."""
     verb = add_verb(verbs, "train", _train, "GRPO: sample kernels, judge them, update the policy; continues a run")
     add_overrides(verb, "Hydra overrides, e.g. experiment=demo trainer.steps=10; run=FOLDER continues a run")
+    text = "print what the policy would be asked next for this problem, and train nothing"
+    verb.add_argument("--prompt", metavar="M_N_K", help=text)
     verb.set_defaults(again="the same command, or `cudal2 train run=FOLDER`, takes the step under way again")
     verb = add_verb(verbs, "sft", _sft, "teach a model kernels: the kernel LM from nothing, or the one in policy.path")
     verb.set_defaults(again="the same command goes on: from a checkpoint with policy.path, else from the start")
@@ -29,6 +32,14 @@ def add(verbs: Any) -> None:
 def _train(arguments: argparse.Namespace) -> None:
     config = training_config(arguments.overrides)
     stay_offline(config.policy.path)
+    if arguments.prompt:
+        from cudal2.problem import parse
+        from cudal2.train.preview import preview
+
+        text, length = preview(config, parse(arguments.prompt, config.shapes.layout, config.shapes.accumulate))
+        print(text)
+        print(length, file=sys.stderr)
+        return
     from cudal2.train import grpo
 
     grpo.run(config)

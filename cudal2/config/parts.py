@@ -56,11 +56,36 @@ class PolicyConfig(Schema, frozen=True):
 
 
 class PromptConfig(Schema, frozen=True):
-    """Which Jinja template of `prompts/`, and how many exemplars and failed attempts from the archive it shows."""
+    """Which Jinja template of `prompts/`, and what it shows beside the problem. All but the template is of prompts that
+    are written in words, and off by default.
+
+    `exemplars` and `failures` are how many kernels of contrasting speed and failed attempts from the archive. With
+    `islands` from two on those exemplars, and the parent, are of one part of the archive's kernels alone, as
+    `archive/islands.py` divides them; every `island_steps` steps the worse half of the islands begins anew, 0: never.
+    `parent` shows a kernel to be improved, with its profile: one of so many of the best. `notes` is a folder of a
+    user's, of whose texts the passages nearest to the problem are shown, `notes_bytes` at most. Where the whole would
+    have more than `bytes`, failures are left out, then exemplars from the slowest on, then notes, then the parent; 0:
+    no limit.
+    """
 
     template: str = "kernel_lm"
     exemplars: int = 0
     failures: int = 0
+    islands: Annotated[int, msgspec.Meta(ge=0)] = 0
+    island_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    parent: Annotated[int, msgspec.Meta(ge=0)] = 0
+    notes: str = ""
+    notes_bytes: Annotated[int, msgspec.Meta(gt=0)] = 4000
+    bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if self.template == "kernel_lm" and (self.parent or self.notes):
+            raise ValueError("the kernel LM's prompt shows no parent and no notes: use prompt.template=instruct")
+        if self.islands > 1 and not self.exemplars and not self.parent:
+            raise ValueError(
+                f"prompt.islands={self.islands} divides the kernels that a prompt shows, and this one shows none: add "
+                "prompt.exemplars=3 or prompt.parent=1"
+            )
 
 
 class TurnsConfig(Schema, frozen=True):

@@ -88,9 +88,10 @@ class SftConfig(Schema, frozen=True):
     def __post_init__(self) -> None:
         if (self.examples == "archive") != bool(self.archive):
             raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
-        if self.prompt.exemplars or self.prompt.failures:
+        if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:
             raise ValueError(
-                "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0"
+                "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "
+                "prompt.parent=0"
             )
         if self.policy.path and self.start:
             raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")

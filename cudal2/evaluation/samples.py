@@ -42,7 +42,7 @@ def sampler(config: EvalConfig) -> Sampler:
     def begin(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> Writer:
         def prompt(problem: Problem):
             what = config.prompt, config.policy.chat, problem, kernels
-            return prompts.from_archive(*what, environment, config.seed, 0)
+            return prompts.from_archive(*what, environment, config.seed, 0, worker=config.worker)
 
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
         firsts = [shown[one] for one in problems]

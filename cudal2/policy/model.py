@@ -7,10 +7,12 @@ from typing import Any
 from accelerate import PartialState
 from peft import LoraConfig as PeftLora
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -83,39 +85,67 @@ def load_to_train(
     return wrapped.to(PartialState().device), tokenizer
 
 
+def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
+    """The tokenizer that `load` gives, and the model's configuration, without its weights; raises what `load` does."""
+    place = locate(config.path, target)
+    base, tokenizer, file, adapted = _spoken(place)
+    how = gguf.options(file, weights=False) if file else {}
+    try:
+        return tokenizer, AutoConfig.from_pretrained(base, local_files_only=Path(base).is_dir(), **how)
+    except (OSError, ValueError) as error:
+        raise _unloadable(place, base, file, adapted, error) from error
+
+
 def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PeftLora | None]:
     """The model as it was saved, its tokenizer, and what is known of the adapters that `path` holds for it, if any.
 
     Its generation_config is `sampling.whole`: nothing but the configuration decides how a policy is sampled.
     """
+    base, tokenizer, file, found = _spoken(place)
+    packed = gguf.options(file, weights=True) if file else {}
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            base, local_files_only=Path(base).is_dir(), dtype=dtype, **packed
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unloadable(place, base, file, found, error) from error
+    model.generation_config = sampling.whole(tokenizer, model.generation_config)
+    return model, tokenizer, found
+
+
+def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, PeftLora | None]:
+    """Folder or hub name of the model in `place`, or that the adapters there belong to; its tokenizer, its GGUF file if
+    it has one, and what is known of the adapters, if any."""
     base = place
     found = adapters.recorded(place)
     if found:
         base = _base(place, found)
     file = gguf.file_of(base)
     base = str(file.parent) if file else base
-    packed, words = (gguf.options(file, weights) if file else {} for weights in (True, False))
-    local = Path(base).is_dir()
+    how = gguf.options(file, weights=False) if file else {}
     spoken = base
     if found and (Path(place) / "tokenizer_config.json").is_file():
-        spoken, words = place, {}  # adapters may have brought their own
+        spoken, how = place, {}  # adapters may have brought their own
     try:
-        tokenizer = AutoTokenizer.from_pretrained(spoken, local_files_only=local, padding_side="left", **words)
-        model: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=local, dtype=dtype, **packed)
+        local = Path(base).is_dir()
+        tokenizer = AutoTokenizer.from_pretrained(spoken, local_files_only=local, padding_side="left", **how)
     except (OSError, ValueError, RuntimeError) as error:
-        remedy = (
-            f"transformers reads no GGUF file like {file.name}"
-            if file
-            else "it needs config.json, model.safetensors and tokenizer.json"
-            if local
-            else "check the name and the network, or download it first and give the folder"
-        )
-        whose = "" if found is None else f", the model {base} of its adapters,"
-        raise ValueError(f"the policy {place}{whose} cannot be loaded ({error}); {remedy}") from error
+        raise _unloadable(place, base, file, found, error) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    model.generation_config = sampling.whole(tokenizer, model.generation_config)
-    return model, tokenizer, found
+    return base, tokenizer, file, found
+
+
+def _unloadable(place: str, base: str, file: Path | None, found: PeftLora | None, error: Exception) -> ValueError:
+    remedy = (
+        f"transformers reads no GGUF file like {file.name}"
+        if file
+        else "it needs config.json, model.safetensors and tokenizer.json"
+        if Path(base).is_dir()
+        else "check the name and the network, or download it first and give the folder"
+    )
+    whose = "" if found is None else f", the model {base} of its adapters,"
+    return ValueError(f"the policy {place}{whose} cannot be loaded ({error}); {remedy}")
 
 
 def _base(place: str, found: PeftLora) -> str:

@@ -5,13 +5,19 @@ from collections.abc import Sequence
 from functools import cache
 
 import jinja2
+import msgspec
+from msgspec import structs
+from msgspec.structs import replace
 
 from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.assets import asset
-from cudal2.config import PromptConfig
+from cudal2.config import PromptConfig, WorkerConfig
 from cudal2.contract import ENTRY, SIZER, sizer_declaration
+from cudal2.policy import notes, profile
+from cudal2.policy.notes import Passage
+from cudal2.policy.profile import Profile
 from cudal2.problem import Problem
 from cudal2.records import Environment, Verdict
 from cudal2.source import MAX_BYTES, fenced
@@ -22,6 +28,25 @@ LOG_CHARACTERS, REASON_CHARACTERS = 2000, 400
 """So much of a build's log, and of the judge's reason, a policy is told after a turn."""
 
 
+class Shown(msgspec.Struct, frozen=True):
+    """What a prompt shows beside the problem: correct, timed kernels, fastest first; attempts that failed; a kernel to
+    be improved with its profile; passages of notes."""
+
+    exemplars: tuple[Entry, ...] = ()
+    failures: tuple[Entry, ...] = ()
+    parent: Entry | None = None
+    profile: Profile | None = None
+    notes: tuple[Passage, ...] = ()
+
+    def less(self) -> "Shown | None":
+        """Without what is missed least: a failure, the slowest exemplar, the least fitting note, the parent; None where
+        nothing is left."""
+        for name in ("failures", "exemplars", "notes"):
+            if some := getattr(self, name):
+                return replace(self, **{name: some[:-1]})
+        return replace(self, parent=None, profile=None) if self.parent else None
+
+
 def from_archive(
     prompt: PromptConfig,
     policy_chat: bool,
@@ -30,15 +55,24 @@ def from_archive(
     environment: Environment,
     seed: int,
     step: int,
+    *,
+    worker: WorkerConfig | None = None,
 ) -> str | list[Message]:
     """The prompt for one problem as training and evaluation write it, with what the archive has to show by now.
 
-    `kernels` are those judged in this `environment`: times of another mean nothing beside this machine's.
+    `kernels` are those judged in this `environment`: times of another mean nothing beside this machine's. `step` is
+    that of training, counted from 1; 0 is after it. A parent's profile needs the `worker`'s.
     """
     rng = random.Random(f"{seed} {step} {problem.name}")
-    exemplars = selection.exemplars(kernels, problem, prompt.exemplars, rng) if prompt.exemplars else ()
-    failures = selection.failures(kernels, problem, prompt.failures) if prompt.failures else ()
-    return render(prompt, policy_chat, problem, find(kernels.target), exemplars, environment, failures)
+    ranked, before = None, None
+    if prompt.islands > 1:
+        before = step or None
+        ranked = selection.island(kernels, prompt, problem, seed, before)
+    exemplars = selection.exemplars(kernels, problem, prompt.exemplars, rng, ranked) if prompt.exemplars else []
+    parent = selection.parent(kernels, problem, prompt.parent, rng, ranked) if prompt.parent else None
+    failures = selection.failures(kernels, problem, prompt.failures, before) if prompt.failures else []
+    what = prompt, policy_chat, problem, find(kernels.target), exemplars, environment, failures
+    return render(*what, parent=parent, worker=worker)
 
 
 def render(
@@ -49,26 +83,32 @@ def render(
     exemplars: Sequence[Entry] = (),
     environment: Environment | None = None,
     failures: Sequence[Entry] = (),
+    *,
+    parent: Entry | None = None,
+    worker: WorkerConfig | None = None,
 ) -> str | list[Message]:
     """The prompt for one problem: text, or for a chat policy one user message.
 
     `exemplars` are correct, timed kernels, the first `prompt.exemplars` of which are shown with their times;
     `failures` are attempts that failed. Both are shown with what the build said of them (for a GPU registers,
     shared memory and spills too; already truncated by the worker);
-    `environment` gives the device facts. Raises ValueError for an unknown template.
+    `environment` gives the device facts. `parent` is a timed kernel to be improved, shown once, with its profile where
+    a `worker` says how it is compiled. Raises ValueError for an unknown template, and where `prompt.notes` cannot be
+    read; HarnessFault where a parent cannot be profiled for want of a compiler or a jail.
     """
-    text = (
-        _template(prompt.template)
-        .render(
-            problem=problem,
-            target=target,
-            contract=target.contract,
-            exemplars=list(exemplars)[: prompt.exemplars],
-            environment=environment,
-            failures=failures,
-        )
-        .strip()
+    template = _template(prompt.template)
+    shown = Shown(
+        tuple(entry for entry in exemplars if parent is None or entry.source != parent.source)[: prompt.exemplars],
+        tuple(failures),
+        parent,
+        profile.of(parent, target, worker) if parent and worker else None,
+        _notes(prompt, problem, target, environment, parent, failures) if prompt.notes else (),
     )
+    facts = {"problem": problem, "target": target, "contract": target.contract, "environment": environment}
+    text = template.render(facts, **structs.asdict(shown)).strip()
+    while prompt.bytes and len(text.encode()) > prompt.bytes and (fewer := shown.less()):
+        shown = fewer
+        text = template.render(facts, **structs.asdict(shown)).strip()
     return [{"role": "user", "content": text}] if policy_chat else text
 
 
@@ -91,6 +131,23 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} …"
 
 
+def _notes(
+    prompt: PromptConfig,
+    problem: Problem,
+    target: Target,
+    environment: Environment | None,
+    parent: Entry | None,
+    failures: Sequence[Entry],
+) -> tuple[Passage, ...]:
+    """What the notes have on the problem, the machine, the parent's source, and what was wrong with earlier ones."""
+    question = [problem.name, target.name, target.kind, "half precision matrix multiplication"]
+    question += sorted(target.architecture.instructions) if target.architecture else []
+    question += [environment.device] if environment else []
+    question += [parent.source] if parent else []
+    question += [f"{entry.verdict.reason} {entry.verdict.log}" for entry in failures]
+    return tuple(notes.nearest(prompt.notes, " ".join(question), prompt.notes_bytes))
+
+
 def powers(size: int) -> list[int]:
     """The powers of two whose sum is `size`, largest first: 384 is [256, 128].
 
@@ -110,7 +167,7 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.globals |= {"powers": powers, "source_kib": MAX_BYTES // 1024}
+    environment.globals |= {"powers": powers, "fenced": fenced, "source_kib": MAX_BYTES // 1024}
     environment.globals |= {"entry": ENTRY, "sizer": SIZER, "sizer_declaration": sizer_declaration}
     try:
         return environment.get_template(f"{name}.jinja")

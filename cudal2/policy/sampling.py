@@ -4,15 +4,15 @@
 as its generation_config.json says, with repetition penalties, min-p and the like, which training does not know of.
 """
 
-import re
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
+from cudal2.policy.quoting import quoted
 
 CACHE_BYTES = 8 << 30
 """Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
@@ -59,9 +59,11 @@ def sample(
 
     `model` is as `load` in `model.py` gives it: without adapters, its generation_config `whole`.
     The same seed, model, prompts and machine give the same completions. The caller's random state is
-    left as it was. Raises ValueError where vLLM is asked for and not installed.
+    left as it was. Raises ValueError where vLLM is asked for and not installed, or a prompt leaves no room to answer.
     """
     ids = [tokenize(tokenizer, prompt) for prompt in prompts]
+    for prompt, these in zip(prompts, ids):
+        check_room(prompt, len(these), context(model.config, config))
     if config.sampler == "vllm":
         return _with_vllm(model, tokenizer, ids, config, seed)
     # Prompts of similar length share a batch; completions go back to their places.
@@ -135,39 +137,53 @@ def _with_vllm(
         return [output.outputs[0].text for output in outputs]
 
 
-def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
-    """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
+def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:
+    """How many tokens the policy reads at once, None where the model's configuration does not say."""
+    own = getattr(model.get_text_config(), "max_position_embeddings", None)
+    served = config.vllm.max_model_length if config.sampler == "vllm" else 0
+    return min(filter(None, (own, served)), default=None)
+
+
+def check_room(prompt: Prompt, size: int, context: int | None) -> None:
+    """Raises ValueError where a prompt of `size` tokens leaves no room for an answer."""
+    if context is not None and size >= context:
+        less = len(text(prompt).encode()) * context // size // 2000 * 1000
+        raise ValueError(
+            f"a prompt has {size:,} tokens, and this policy reads {context:,} at once: show less in it, such as with "
+            f"prompt.bytes={max(less, 1000)}, which leaves about half of them for the answer, or take another policy"
+        )
+
+
+def text(prompt: Prompt) -> str:
+    """A prompt or a completion as text: itself, or the contents of its chat messages."""
+    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+
+
+def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
+    """The prompt as the policy gets it: a chat's messages without words that mean something to its template.
+
+    Raises ValueError for a chat with a model that has no such template.
+    """
     if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
+        return prompt
     if tokenizer.chat_template is None:
         raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
-    written, mark = _defused(tokenizer, prompt)
-    if not mark:
-        encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-        return encoding["input_ids"]
-    whole: Any = tokenizer.apply_chat_template(written, add_generation_prompt=True, tokenize=False)
-    return [token for part in whole.split(mark) for token in tokenizer(part, add_special_tokens=False)["input_ids"]]
+    return quoted(tokenizer, prompt)
 
 
-def _defused(tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
-    """The messages with a mark in the middle of each text that the tokenizer would take for a token of the template's,
-    and that mark; "" where there is none.
+def whole_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
+    """What `tokenize` makes ids of: a plain prompt, or a chat in the model's template."""
+    prompt = sent(tokenizer, prompt)
+    if isinstance(prompt, str):
+        return prompt
+    written: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    return written
 
-    Messages quote what compilers say of a policy's own text, so that whoever writes a kernel could otherwise end the
-    turn and speak as somebody else. Cut at the marks and encoded piece by piece, such a text is only text.
-    """
-    template = str(tokenizer.chat_template)
-    tokens = [token for token in tokenizer.added_tokens_decoder.values() if len(token.content.strip()) > 1]
-    texts = {token.content for token in tokens if token.special or token.content in template}
-    found = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
-    written = "".join(message["content"] for message in prompt)
-    if not found.search(written):
-        return prompt, ""
-    mark = next(one for one in map(chr, range(0xE000, 0xF900)) if one not in written)  # of Unicode's private use
 
-    def defused(text: str) -> str:
-        while found.search(text):
-            text = found.sub(lambda match: match[0][0] + mark + match[0][1:], text)
-        return text
-
-    return [{**message, "content": defused(message["content"])} for message in prompt], mark
+def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+    """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
+    prompt = sent(tokenizer, prompt)
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+    return encoding["input_ids"]

@@ -6,7 +6,6 @@ even these are too long for the model, the oldest turns go first.
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from cudal2.config import PolicyConfig
 from cudal2.policy import prompts
 from cudal2.policy.prompts import Message
-from cudal2.policy.sampling import Prompt, tokenize
+from cudal2.policy.sampling import Prompt, context, tokenize
 from cudal2.records import Verdict
 from cudal2.source import fenced
 from cudal2.target import Target
@@ -81,11 +80,8 @@ def fitted(
 
 def room(model: PreTrainedModel, config: PolicyConfig) -> int:
     """The tokens of the longest prompt that leaves `config.max_new_tokens` for the completion."""
-    shape: Any = model.config.get_text_config()
-    longest = [getattr(shape, "max_position_embeddings", None) or UNBOUNDED]
-    if config.sampler == "vllm" and config.vllm.max_model_length:
-        longest.append(config.vllm.max_model_length)
-    return min(longest) - config.max_new_tokens
+    longest = context(model.config, config)
+    return (UNBOUNDED if longest is None else longest) - config.max_new_tokens
 
 
 def seeded(seed: int, turn: int) -> int:

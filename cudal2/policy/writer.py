@@ -22,8 +22,3 @@ def write(
     """A source for each prompt, in order, "" where the completion holds none; otherwise as `sampling.sample` says."""
     completions = sampling.sample(model, tokenizer, prompts, config, seed)
     return [extract(completion, target) or "" for completion in completions]
-
-
-def text(prompt: Prompt) -> str:
-    """A prompt or a completion as text: itself, or the contents of its chat messages."""
-    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)

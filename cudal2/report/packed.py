@@ -9,7 +9,7 @@ import msgspec
 
 from cudal2.report.headline import Line
 from cudal2.report.kernels import Kernel
-from cudal2.report.roof import Roof
+from cudal2.roof import Roof
 
 LIMIT = 8_000_000
 """Bytes that the data may take; what else a page holds is some hundred thousand."""

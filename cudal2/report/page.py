@@ -21,11 +21,12 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from cudal2 import roof
 from cudal2.archive.store import Archive
 from cudal2.evaluation import audit, results
 from cudal2.evaluation.results import Row
 from cudal2.records import HarnessFault, Status
-from cudal2.report import budget, figures, headline, kernels, outsiders, packed, roof, steps
+from cudal2.report import budget, figures, headline, kernels, outsiders, packed, steps
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step

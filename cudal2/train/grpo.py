@@ -36,7 +36,7 @@ from cudal2.config import TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy import turns
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
-from cudal2.policy.sampling import choice, tokenize
+from cudal2.policy.sampling import check_room, choice, context, sent, tokenize
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
@@ -96,11 +96,12 @@ def run(config: TrainConfig) -> None:
             judge = Judge(config, None, archive)
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
-        first = judge.prompt(problems[0], 1)
+        first = judge.prompt(problems[0], done + 1)
         model, tokenizer = policy.load_to_train(
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )
         policy.check(tokenizer, config.target)
+        check_room(first, len(tokenize(tokenizer, first)), context(model.config, config.policy))
         if config.turns.count > 1:
             turns.fitted(tokenizer, first, (), find(config.target), turns.room(model, config.policy))
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
@@ -149,7 +150,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
         self.judge.begin()
         self._asked = [row["problem"] for row in inputs]
-        written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
+        written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         try:
             return super()._generate_and_score_completions(
                 [{**row, "prompt": written[row["problem"]]} for row in inputs]
@@ -169,6 +170,14 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def _tokenize_prompts(self, prompts: list) -> tuple[list[list[int]], None, dict[str, Any]]:
         """As an evaluation does it, so that no text that a prompt quotes is a token of the chat template's."""
         return [tokenize(self._tokenizer, prompt) for prompt in prompts], None, {}
+
+    def _prompt(self, problem: Problem, step: int) -> str | list[dict]:
+        """As the policy gets it; ValueError where it leaves no room for an answer, before anything is sampled."""
+        tokenizer: Any = self.processing_class
+        model: Any = self.model
+        prompt = sent(tokenizer, self.judge.prompt(problem, step))
+        check_room(prompt, len(tokenize(tokenizer, prompt)), context(model.config, self.judge.config.policy))
+        return prompt
 
     def _save_complete_steps(self) -> None:
         """A checkpoint while a step is sampled or judged: all is as the step before left it.

@@ -15,7 +15,7 @@ from cudal2.archive.records import Origin
 from cudal2.config import TrainConfig
 from cudal2.judging import judge
 from cudal2.policy import prompts
-from cudal2.policy.writer import text
+from cudal2.policy.sampling import text
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
@@ -49,7 +49,7 @@ class Judge:
         config = self.config
         kernels = Comparable(self.archive, config.target, self.environment.fingerprint)
         what = config.prompt, config.policy.chat, problem, kernels
-        return prompts.from_archive(*what, self.environment, config.seed, step)
+        return prompts.from_archive(*what, self.environment, config.seed, step, worker=config.worker)
 
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any

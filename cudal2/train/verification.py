@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cudal2 import corpus, judging
 from cudal2.archive.records import Origin
 from cudal2.config import SftConfig
-from cudal2.policy import prompts, writer
+from cudal2.policy import prompts, sampling, writer
 from cudal2.policy.model import load
 from cudal2.problem import Layout
 from cudal2.records import Candidate, digest
@@ -42,7 +42,7 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
     samples = [
         (
             Candidate(source, problem, target.name),
-            Origin(kind="sft", run=run, step=0, index=index, policy=policy, prompt=writer.text(prompt)),
+            Origin(kind="sft", run=run, step=0, index=index, policy=policy, prompt=sampling.text(prompt)),
         )
         for index, (source, problem, prompt) in enumerate(zip(written, problems, asked))
     ]

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
-def save(folder: Path, texts: Sequence[str], context: int = 4096) -> Path:
-    """Its tokenizer keeps every text as it is; `</s>` ends a turn as well as a text."""
+def words(texts: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer that keeps every text as it is; `</s>` ends a turn as well as a text."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -21,6 +21,12 @@ def save(folder: Path, texts: Sequence[str], context: int = 4096) -> Path:
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def save(folder: Path, texts: Sequence[str], context: int = 4096) -> Path:
+    """The model and its `words`, learnt from these texts."""
+    tokenizer = words(texts)
     torch.manual_seed(0)
     LlamaForCausalLM(
         LlamaConfig(

@@ -51,7 +51,8 @@ def test_no_text_that_is_quoted_is_a_token_of_the_templates(words, attack):
     ids = tokenize(words, said)
     plain = [{**message, "content": "x"} for message in said]
     assert own(words, ids) == own(words, words.apply_chat_template(plain, add_generation_prompt=True)["input_ids"])
-    assert attack in said[1]["content"] and attack in words.decode(ids)
+    shown = words.decode(ids).replace(" ", "")
+    assert attack in said[1]["content"] and attack.replace(" ", "") in shown
     assert len(own(words, words(attack)["input_ids"])) > 0, "the tokenizer would otherwise take it for some"
 
 

@@ -5,17 +5,21 @@ import random
 
 import msgspec
 import pytest
-from fakes import FakePool, save_policy
+from fakes import ENVIRONMENT, FakePool, save_policy, verdict
 from rich.console import Console
 
 from cudal2 import corpus, search
-from cudal2.archive import Archive
+from cudal2.archive import Archive, islands
 from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, TurnsConfig, load
 from cudal2.policy import prompts, turns
-from cudal2.problem import parse
+from cudal2.problem import Problem, parse
+from cudal2.records import Candidate, digest
 from cudal2.search import known, proposers
+from cudal2.search.history import History
 from cudal2.search.lineage import Mutated, answered, made, origin
 from cudal2.search.mutations import kinds
+from cudal2.search.proposer import Trial
+from cudal2.search.proposers.policy import make
 from cudal2.search.settings import Setting, draw
 from cudal2.target import find
 
@@ -133,10 +137,30 @@ def test_a_policys_search_goes_on_as_if_it_had_been_larger_at_once(hunt, policy)
     assert first + rest == whole and len(whole) == 12
 
 
+def test_a_policys_prompt_shows_a_parent_of_the_island_that_its_generation_draws_from(tmp_path):
+    showing = PromptConfig(template="instruct", exemplars=2, parent=1, islands=2)
+    problem, asked = Problem(64, 64, 64), config(method="policy", prompt=showing)
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        history = History(asked, ENVIRONMENT, archive)
+        for generation in range(8):
+            one = Candidate(f"int hgemm(){{}} fast number {generation}", problem)
+            trial = Trial("", generation, 0, digest(one.source))
+            archive.add(verdict(one), one, history.origin(problem, trial))
+        trials = history.trials(problem)
+        for generation in range(1, 9):
+            text = make(history)._prompt(problem, trials[:generation], generation)
+            mine, others = [], []
+            for past in range(generation):
+                place, here = (islands.drawn(0, one, problem, 2) for one in (past, generation))
+                (mine if place == here else others).append(f"number {past}\n")
+            assert ("Improve this one" in text) == bool(mine)
+            assert not any(one in text for one in others) and sum(one in text for one in mine) >= min(len(mine), 2)
+
+
 def test_a_policy_is_shown_what_its_own_search_found_and_nothing_else(hunt, policy, tmp_path, monkeypatch):
     shown = []
     render = prompts.render
-    monkeypatch.setattr(prompts, "render", lambda *a: shown.append((a[4], a[6])) or render(*a))
+    monkeypatch.setattr(prompts, "render", lambda *a, **k: shown.append((a[4], a[6])) or render(*a, **k))
     hunt(config(method="policy", policy=policy, kernels=4))
     prompt = PromptConfig(template="instruct", exemplars=2)
     _, asked, _, _ = hunt(config(method="policy", policy=policy, prompt=prompt, kernels=12, generation=4))

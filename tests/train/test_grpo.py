@@ -25,7 +25,7 @@ from cudal2.policy.model import load as load_policy
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo
+from cudal2.train import grpo, preview
 from cudal2.train.folder import only_trainer_of, record
 
 
@@ -302,7 +302,7 @@ def test_training_and_evaluation_sample_alike(tmp_path, policy, monkeypatch):
 def test_exemplars_come_from_the_archive_as_it_grows(tmp_path, policy, monkeypatch):
     shown = []
     render = prompts.render
-    monkeypatch.setattr(prompts, "render", lambda *a: shown.append(a[4]) or render(*a))
+    monkeypatch.setattr(prompts, "render", lambda *a, **k: shown.append(a[4]) or render(*a, **k))
     options = ["trainer.steps=4", "prompt.exemplars=2", "shapes.names=[64_64_64]"]
     grpo.run(config(tmp_path / "run", policy, *options))
     assert len(shown[0]) == 0 and len(shown[-1]) == 2
@@ -352,3 +352,28 @@ def test_schedule_meets_every_problem_equally_and_can_be_extended():
         assert long[:count] == short
         met = [short.count(problem) for problem in problems]
         assert max(met) - min(met) <= 1 and sum(met) == count
+
+
+def test_a_prompt_longer_than_the_context_is_named_before_anything_is_sampled(tmp_path, policy):
+    short = shutil.copytree(policy, tmp_path / "policy")
+    declared = json.loads((short / "config.json").read_text()) | {"max_position_embeddings": 64}
+    (short / "config.json").write_text(json.dumps(declared))
+    with pytest.raises(ValueError, match=r"64 at once.*prompt\.bytes="):
+        grpo.run(config(tmp_path / "run", short, "prompt=instruct", "prompt.exemplars=0"))
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        assert not list(archive.samples())
+
+
+def test_a_preview_is_what_the_next_step_sends_and_leaves_no_trace(tmp_path, policy, monkeypatch):
+    monkeypatch.setattr(preview, "Pool", FakePool)
+    options = ["prompt=islands", "prompt.parent=2", "shapes.names=[64_64_64]", "trainer.problems_per_step=1"]
+    start, more = (config(tmp_path / "run", policy, *options, f"trainer.steps={steps}") for steps in (3, 4))
+    asked, length = preview.preview(start, Problem(64, 64, 64))
+    assert "## Contract" in asked and "Improve" not in asked and "of the 2,048" in length
+    assert not (tmp_path / "run").exists()
+    grpo.run(start)
+    asked, length = preview.preview(more, Problem(64, 64, 64))
+    grpo.run(more)
+    with Archive(tmp_path / "run/archive.sqlite") as archive:
+        assert {sample.origin.prompt for sample in archive.samples() if sample.origin.step == 4} == {asked}
+    assert "Improve this one" in asked and length.startswith("step 4: ")

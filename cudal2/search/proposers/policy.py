@@ -14,9 +14,10 @@ from itertools import cycle, islice
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cudal2.archive import selection
+from cudal2.archive import islands, selection
+from cudal2.archive.records import Entry
 from cudal2.policy import model as policy
-from cudal2.policy import prompts, turns, writer
+from cudal2.policy import prompts, sampling, turns, writer
 from cudal2.policy.sampling import Prompt
 from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem
@@ -89,7 +90,7 @@ class Policy:
         if self._config.turns.count > 1:
             self._fitted(first, ())
         if not turn:
-            return [(first, writer.text(first))]
+            return [(first, sampling.text(first))]
         found = []
         for trial in trials:
             if trial.generation == generation - 1:
@@ -116,12 +117,24 @@ class Policy:
 
     def _prompt(self, problem: Problem, trials: Sequence[Trial], generation: int) -> Prompt:
         config, wanted = self._config, self._config.prompt
-        shown = self._history.entries(problem, trials) if wanted.exemplars + wanted.failures else []
-        timed = [entry for entry in shown if entry.verdict.timing]
-        exemplars = selection.contrasting(timed, wanted.exemplars, seeded(config, Task(problem), generation))
-        failed = [entry for entry in reversed(shown) if entry.verdict.status in selection.EXPLAINED]
+        asked = wanted.exemplars + wanted.failures + wanted.parent
+        tried = [(one.generation, entry) for one in trials for entry in self._entries(problem, one)] if asked else []
+        timed = [(born, entry) for born, entry in tried if entry.verdict.timing]
+        fast = [entry for _, entry in timed]
+        if wanted.islands > 1:
+            place = islands.drawn(config.seed, generation, problem, wanted.islands)
+            how = wanted.islands, wanted.island_steps, config.seed, generation
+            fast = islands.ranked(islands.divided(problem, timed, *how)[place])
+        rng = seeded(config, Task(problem), generation)
+        exemplars = selection.contrasting(fast, wanted.exemplars, rng)
+        parent = selection.among_best(fast, wanted.parent, rng) if wanted.parent else None
+        failed = [entry for _, entry in reversed(tried) if entry.verdict.status in selection.EXPLAINED]
         what = wanted, config.policy.chat, problem, find(config.target)
-        return prompts.render(*what, exemplars, self._history.environment, failed[: wanted.failures])
+        past = exemplars, self._history.environment, failed[: wanted.failures]
+        return prompts.render(*what, *past, parent=parent, worker=config.worker)
+
+    def _entries(self, problem: Problem, trial: Trial) -> list[Entry]:
+        return self._history.entries(problem, [trial])
 
 
 make = Policy

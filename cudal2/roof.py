@@ -1,4 +1,4 @@
-"""The ceilings that a page draws over its kernels: arithmetic and memory, as the maker states them or as measured.
+"""The ceilings over a device's kernels: arithmetic and memory, as the maker states them or as measured.
 
 Samuel Williams, Andrew Waterman, David Patterson: "Roofline: an insightful visual performance model for multicore
 architectures", CACM 52 (2009). Stated figures are those of the makers' data sheets for dense fp16 with fp32 sums.
@@ -32,11 +32,15 @@ class Roof(msgspec.Struct, frozen=True):
     stated: bool
 
 
+def stated(device: str) -> Roof | None:
+    """The data sheet's ceilings; None for a device not in STATED."""
+    return next((Roof(*figures, True) for name, figures in STATED.items() if name in device), None)
+
+
 def of(device: str, measured: Iterable[tuple[Problem, float]]) -> Roof:
     """The data sheet's ceilings; for a device not in STATED the most that any of these problems reached in its
     microseconds, which then touches its roof."""
-    for name, (flops, bandwidth) in STATED.items():
-        if name in device:
-            return Roof(flops, bandwidth, True)
+    if found := stated(device):
+        return found
     rates = [(problem.flop / us * 1e6, problem.bytes / us * 1e6) for problem, us in measured]
     return Roof(max(flops for flops, _ in rates), max(bandwidth for _, bandwidth in rates), False)

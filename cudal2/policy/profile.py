@@ -1,0 +1,93 @@
+"""What is known of why a kernel is as fast as it is, for the author who is to improve it.
+
+Times and rates are the archive's. What its code takes is read from what its source compiles to, in the jail: built
+anew or recalled from the worker's cache; nothing of the kernel runs. No hardware counters are taken: ncu starts the
+process that it looks at, so it would have to be let into the jail of the runner.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from cudal2 import roof
+from cudal2.archive.records import Entry
+from cudal2.config import WorkerConfig
+from cudal2.records import Status, digest
+from cudal2.target import Target
+from cudal2.worker.cache import Cache
+from cudal2.worker.sandbox import jail
+
+SECONDS = 30.0
+"""Wall time the disassembler may take."""
+OPERATIONS = 12
+"""So many of the most frequent are told."""
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What a kernel reaches, in FLOP/s and in bytes/s (A, B and C touched once), each also as a share of the device's
+    data sheet, None where there is none. `operations` counts the instructions of each operation in a GPU's code, {}
+    where no disassembler is installed; `counters` are a profiler's by name, of which none are taken so far.
+
+    Registers, shared memory and spills stand in the `log` of the kernel's verdict.
+    """
+
+    flops: float
+    bandwidth: float
+    flops_share: float | None = None
+    bandwidth_share: float | None = None
+    operations: dict[str, int] = {}
+    counters: dict[str, float] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        """For a prompt: a fact each."""
+        arithmetic = f"{self.flops / 1e12:.1f} TFLOP/s" if self.flops >= 1e12 else f"{self.flops / 1e9:.1f} GFLOP/s"
+        memory = f"{self.bandwidth / 1e9:.1f} GB/s of memory if A, B and C are touched once"
+        found = [f"{arithmetic}{_of(self.flops_share)}, {memory}{_of(self.bandwidth_share)}"]
+        if self.operations:
+            some = ", ".join(f"{count} {name}" for name, count in list(self.operations.items())[:OPERATIONS])
+            found.append(f"{sum(self.operations.values())} instructions in its code, of which {some}")
+        return found + [f"{name}: {value:.4g}" for name, value in self.counters.items()]
+
+
+def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
+    """The profile of a timed kernel. Raises HarnessFault where there is no compiler for its target, or no jail."""
+    timing, problem = entry.verdict.timing, entry.verdict.problem
+    assert timing is not None
+    flops, bandwidth = (amount / timing.candidate_us * 1e6 for amount in (problem.flop, problem.bytes))
+    top = roof.stated(entry.verdict.environment.device)
+    operations = _operations(entry.source, target, worker) if target.kind == "cuda" else {}
+    return Profile(
+        flops,
+        bandwidth,
+        flops / top.flops if top else None,
+        bandwidth / top.bandwidth if top else None,
+        operations,
+    )
+
+
+def _of(share: float | None) -> str:
+    return "" if share is None else f" ({share:.0%} of what the device can do)"
+
+
+def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
+    """Of what a source compiles to, counted once for each cubin; {} where it no longer compiles."""
+    from cudal2.sass import mix
+    from cudal2.worker.cuda.compile import build, sass, toolchain
+
+    cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
+    built = build.build(source, target, cache, kind, worker.compile_seconds)
+    if built.status is not Status.OK or toolchain.nvdisasm() is None:
+        return {}
+    key = digest("mix", Path(mix.__file__).read_text(), built.cubin.hex())
+    with cache.lock("mixes", key):
+        if (stored := cache.read("mixes", key)) is not None:
+            return msgspec.msgpack.decode(stored, type=dict[str, int])
+        try:
+            found = mix.operations(built.cubin, kind, SECONDS)
+        except sass.Unfinished:
+            return {}  # the machine was busy: another time
+        except ValueError:
+            found = {}
+        cache.write("mixes", key, msgspec.msgpack.encode(found))
+    return found

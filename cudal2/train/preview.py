@@ -1,0 +1,36 @@
+"""The prompt that the next step of a run would send, for whoever wants to read it first."""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from cudal2.archive import Archive
+from cudal2.config import TrainConfig
+from cudal2.policy import model, sampling
+from cudal2.policy.checkpoints import latest_checkpoint, step_of
+from cudal2.problem import Problem
+from cudal2.train.judge import Judge
+from cudal2.worker.pool import Pool
+
+
+def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:
+    """The text that the policy would read, its chat template included, and how long it is, in a sentence.
+
+    It shows what the archive of the run holds by now, if there is one; nothing is trained or judged. Raises what
+    training would: ValueError where the configuration cannot work, HarnessFault where there is no such device.
+    """
+    folder = Path(config.run)
+    with ExitStack() as stack:
+        place = folder
+        if not Archive.file(folder).exists():
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        archive = stack.enter_context(Archive.of(place))
+        pool = stack.enter_context(Pool(config.worker, config.target))
+        step = step_of(latest_checkpoint(folder)) // config.trainer.iterations + 1
+        prompt = Judge(config, pool, archive).prompt(problem, step)
+    tokenizer, found = model.without_weights(config.policy, config.target)
+    model.check(tokenizer, config.target)
+    text, size = sampling.whole_text(tokenizer, prompt), len(sampling.tokenize(tokenizer, prompt))
+    most = sampling.context(found, config.policy)
+    length = f"step {step}: {len(text.encode()):,} bytes, {size:,} tokens"
+    return text, length if most is None else f"{length} of the {most:,} that the policy reads at once"
