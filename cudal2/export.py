@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 
 from cudal2.archive import Archive
-from cudal2.evaluation.results import load, surely_faster
+from cudal2.evaluation.results import Row, load, surely_faster
 from cudal2.kernels import processor
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, write
@@ -70,9 +70,8 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
             new = Path(scratch) / "export"
             new.mkdir()
             rows.sort(key=lambda row: row.problem)
-            reason = "it is published for another entry point, behind which it is not exported"
-            refused = [Refused(problem=row.problem, reason=reason) for row in rows if row.abi != "contract"]
-            rows = [row for row in rows if row.abi == "contract"]
+            refused = [Refused(problem=row.problem, reason=_why(row)) for row in rows if not row.archived]
+            rows = [row for row in rows if row.archived]
             candidates = [
                 Candidate(archive.source(row.kernel), row.problem, target, edit=archive.edit(row.kernel))
                 for row in rows
@@ -107,6 +106,13 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
     return manifest
+
+
+def _why(row: Row) -> str:
+    """A kernel of which the archive holds no source is not exported."""
+    if row.binary:
+        return "code that was measured as it was says nothing of any source"
+    return "it is published for another entry point, behind which it is not exported"
 
 
 def _attempt(build: Builder, candidate: Candidate) -> Portable | Refused:

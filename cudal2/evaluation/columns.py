@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 PARQUET = find_spec("pyarrow") is not None
 """Whether Parquet can be written: datasets, which training needs, brings pyarrow."""
 
-_SHAPE = ("m", "n", "k", "layout", "accumulate", "fingerprint", "status", "kernel")
+_SHAPE = ("m", "n", "k", "layout", "accumulate", "fingerprint", "status", "kernel", "binary")
 _SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
 _TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
 NAMES = (*_SHAPE, *_TIMING)
-"""The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right."""
+"""The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right, and `binary`, the
+SHA-256 of code that was measured as it was, where a source was compiled."""
 _TYPES = dict.fromkeys(("m", "n", "k", "pairs"), "int64") | {"paired": "bool"}
 _TYPES |= dict.fromkeys(("candidate_us", "baseline_us", "speedup", "low", "high", "confidence"), "float64")
 
@@ -27,7 +28,8 @@ def flat(rows: "Iterable[Row]") -> list[tuple[Any, ...]]:
     """One tuple, in the order of NAMES, for each row and timing; None for what is not there."""
     found = []
     for row in rows:
-        head = (*msgspec.structs.astuple(row.problem), row.fingerprint, row.status, row.kernel)
+        code = next(iter(row.binary), None)
+        head = (*msgspec.structs.astuple(row.problem), row.fingerprint, row.status, row.kernel, code)
         for timing in row.timings or (None,):
             found.append((*head, *(getattr(timing, name, None) for name in _TIMING)))
     return found

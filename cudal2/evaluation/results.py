@@ -28,9 +28,9 @@ _REMEDY = "Make room or the folder writable and evaluate again: finished shapes 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one problem in one environment.
 
-    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is the hash of the kernel that was measured, of its source
-    or of source and edit, and `origin` the problem it was archived for; `considered` the hashes of all kernels that it
-    was chosen from.
+    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is `Candidate.kernel_hash` of the kernel that was measured,
+    and `origin` the problem it was archived for; `considered` the hashes of all kernels that it was chosen from.
+    `binary` are the digests of the files that were measured as they were, without compiling any source.
     """
 
     problem: Problem
@@ -41,6 +41,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     considered: tuple[str, ...] = ()
     timings: tuple[Timing, ...] = ()
     abi: Abi = "contract"
+    binary: tuple[str, ...] = ()
+
+    @property
+    def archived(self) -> bool:
+        """Whether an archive holds what was measured: see `Candidate.archivable`."""
+        return bool(self.kernel) and not self.binary and self.abi == "contract"
 
     @property
     def timing(self) -> Timing | None:

@@ -8,7 +8,7 @@ stopped. Shapes are judged a batch at a time, so that compilers work ahead and a
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,13 @@ def run(
     The kernels that `config.source` has for a problem compete, timed by `select` (a pool of `selection_worker`);
     `report` (of `reporting_worker`) measures the winner. From the archive these are its best `finalists` and the best
     of its `neighbours` nearest other problems; where nothing is archived near it, `sampler`, if given, writes new ones.
-    What the archive does not know yet joins it, but for kernels of another ABI, which it has no word for. A problem
-    whose row is there already, for this environment, these kernels and these protocols, is skipped; one whose
-    measurement the harness could not complete gets no row and is tried again by the next evaluation.
+    What the archive does not know yet joins it, but for what is not `archivable`. A problem whose row is there already,
+    for this environment, these kernels and these protocols, is skipped; one whose measurement the harness could not
+    complete gets no row and is tried again by the next evaluation.
 
     Archived kernels that were judged in another environment than this are tried only where `anywhere` says so. Raises
-    ValueError where there are no others, or no kernels in a folder; HarnessFault where the results, or files of a
+    ValueError where there are no others, no kernels in a folder, or exported code and sources would share one folder of
+    results; HarnessFault where the results, or files of a
     folder, cannot be read or written.
     """
     folder = Path(config.run)
@@ -83,6 +84,7 @@ def run(
     found: dict[Problem, Row] = {}
 
     with _opened(config, archive, select, environment, sampler) as source:
+        _apart(folder, results.rows, source.built)
         wanted = list(dict.fromkeys(map(source.asked, config.shapes.problems())))
         chosen = stratified(wanted)[: config.limit or None]
         places = {problem: place for place, problem in enumerate(wanted)}
@@ -100,7 +102,7 @@ def run(
 
         def judged(candidate: Candidate, verdict: Verdict) -> None:
             shown.took(verdict.seconds)
-            if source.foreign and candidate.abi == "contract":
+            if source.foreign and candidate.archivable:
                 archive.add(verdict, candidate, None)
 
         save_all()
@@ -124,6 +126,16 @@ def run(
                 save_all()
         shown.end()
     return [found[problem] for problem in wanted if problem in found]
+
+
+def _apart(folder: Path, rows: Sequence[Row], built: bool) -> None:
+    """ValueError where rows of sources would be replaced by those of exported code, or the other way round.
+
+    A source's row can be exported and shown with its source; that of code that was measured as it was can neither.
+    """
+    if any(row.kernel and bool(row.binary) != built for row in rows):
+        there = "sources" if built else "exported code"
+        raise ValueError(f"{folder / 'eval'} holds results of {there}, and the two are kept apart: name another run")
 
 
 @contextmanager
@@ -196,7 +208,8 @@ def _measure(
             return keep(problem, None)
         told(candidate, verdict)
         origin = new[problem][candidate]
-        fields = {"status": verdict.status.value, "timings": verdict.timings, "abi": candidate.abi}
+        digests = candidate.binary.digests if candidate.binary else ()
+        fields = {"status": verdict.status.value, "timings": verdict.timings, "abi": candidate.abi, "binary": digests}
         keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields))
 
     for problem in new:
