@@ -101,8 +101,15 @@ def load(folder: Path) -> Results:
 
 def add(folder: Path, row: Row) -> None:
     """Keep one more row, from which moment on no end of the process loses it. HarnessFault where it cannot be kept."""
+    rest = msgspec.json.encode(row) + b"\n"
     with _writing(folder), _added(folder).open("ab", buffering=0) as file:
-        file.write(msgspec.json.encode(row) + b"\n")
+        end = file.tell()
+        try:
+            while rest:  # a disk that fills up takes a part, and refuses the rest only when asked once more
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(end)  # the next row would join what is there of this one
+            raise
 
 
 def save(folder: Path, results: Results) -> None:

@@ -3,10 +3,10 @@
 import io
 import os
 import signal
-from pathlib import Path
 
 import msgspec
 import pytest
+from disks import no_file_beyond
 from evaluating import FakePool
 from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
@@ -97,14 +97,29 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, name: str, content: bytes
     assert "\n" not in str(raised.value)
 
 
-def test_a_full_disk_is_told_in_one_line_and_costs_no_row(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("room", [0, 1, 100, 400])
+def test_a_disk_that_fills_up_in_a_row_is_told_in_one_line_and_costs_no_other(tmp_path, room: int) -> None:
+    """It takes a part of the row without a word. What is added once there is room again must not join that part."""
     save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
-    monkeypatch.setattr(results, "_added", lambda _: Path("/dev/full"))
-    with pytest.raises(HarnessFault, match="No space left") as raised:
-        add(tmp_path, row(PROBLEMS[1]))
-    assert "\n" not in str(raised.value) and raised.value.remedy
-    monkeypatch.undo()
-    assert [one.problem for one in load(tmp_path).rows] == PROBLEMS[:1]
+    add(tmp_path, row(PROBLEMS[1]))
+    with no_file_beyond((tmp_path / "eval" / "results.jsonl").stat().st_size + room):
+        with pytest.raises(HarnessFault, match="cannot be written") as raised:
+            add(tmp_path, row(PROBLEMS[2]))
+        assert "\n" not in str(raised.value) and raised.value.remedy
+        with pytest.raises(HarnessFault, match="cannot be written"):
+            add(tmp_path, row(PROBLEMS[3]))
+    assert [one.problem for one in load(tmp_path).rows] == PROBLEMS[:2]
+    add(tmp_path, row(PROBLEMS[4]))
+    assert [one.problem for one in load(tmp_path).rows] == [*PROBLEMS[:2], PROBLEMS[4]]
+
+
+def test_a_full_disk_leaves_the_files_as_they_were(tmp_path) -> None:
+    save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
+    before = {path: path.read_bytes() for path in (tmp_path / "eval").iterdir()}
+    for room in (0, 10, 300):
+        with no_file_beyond(room), pytest.raises(HarnessFault, match="cannot be written"):
+            save(tmp_path, Results({}, tuple(map(row, PROBLEMS))))
+        assert {path: path.read_bytes() for path in (tmp_path / "eval").iterdir()} == before
 
 
 def test_parquet_says_what_the_csv_says(tmp_path) -> None:
