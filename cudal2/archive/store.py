@@ -78,7 +78,8 @@ DROP TABLE former;""",
 """What makes an archive of each former format one of the next."""
 _REMEDIES = {
     ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
-    ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, or choose another run folder",
+    # The log beside it cannot be opened either where the disk is too full for another file.
+    ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, make room, or choose another run folder",
     ("BUSY", "LOCKED", "PROTOCOL"): "Another process holds it: end that process, or use a local disk",
     ("NOTADB", "CORRUPT"): (
         "Nothing was changed in it. Move it aside and start again, or rescue its rows first with "

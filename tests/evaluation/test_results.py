@@ -12,7 +12,7 @@ from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
-from cudal2.evaluation import columns, results
+from cudal2.evaluation import columns
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.results import Results, Row, add, load, save
 from cudal2.problem import Problem, grid

@@ -4,25 +4,23 @@ import ast
 import base64
 import csv
 import hashlib
-import importlib.util
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-import warnings
+import tempfile
 import zipfile
 
 import pytest
 import torch
 from callings import K, M, N, half
-from exported import TN, wheel, write
+from disks import disk
+from exported import TN, imported, wheel, write
 
 from cudal2.problem import Problem
 from cudal2.runtime.op.build import LIBRARY, PACKAGE
 
-NUMBERS = itertools.count()
 CALL = """
 import sys, warnings
 class Alone:
@@ -54,19 +52,6 @@ print({"calls": calls, "told": [str(one.message) for one in told[before:]]})
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write(tmp_path_factory.mktemp("run") / "export", {Problem(M, N, K): (TN, 1.5)})
-
-
-def imported(folder):
-    """The folder's package, imported anew, and what it warned of."""
-    name = f"{PACKAGE}_{next(NUMBERS)}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / PACKAGE / "__init__.py", submodule_search_locations=[str(folder / PACKAGE)]
-    )
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    with pytest.warns() as told:
-        spec.loader.exec_module(module)
-        warnings.warn("the last", stacklevel=1)
-    return module, [str(one.message) for one in told][:-1]
 
 
 def changed(folder, place, **fields):
@@ -132,6 +117,29 @@ def test_a_damaged_folder_is_one_clear_line_and_torch_serves(folder, tmp_path, d
     assert torch.equal(module.linear(x, w), torch.nn.functional.linear(x, w))
     assert torch.equal(module.matmul(x, w.t()), torch.matmul(x, w.t()))
     assert module.library is None and module.patch(torch.nn.Sequential(torch.nn.Linear(K, N).half())) == []
+
+
+def test_a_folder_that_can_only_be_read_serves(folder, tmp_path):
+    with disk(tmp_path / "disk", 8000) as held:
+        copy = shutil.copytree(folder, held.path / "export")
+        held.only_read()
+        module, told = imported(copy)
+        module.linear(half(M, K), half(N, K))
+        assert told == [] and module.library.calls == {"kernel": 1}
+        with pytest.raises(OSError, match="Read-only"):
+            (copy / "x").touch()
+
+
+def test_a_full_disk_is_one_clear_line_and_torch_serves(tmp_path, monkeypatch):
+    """Of whatever a process may still have to write when it loads what it has not loaded before."""
+    fresh = write(tmp_path / "export", {Problem(M, N, K): (TN + "// never loaded\nint unused;", 1.5)})
+    with disk(tmp_path / "disk", 64) as full:
+        full.fill()
+        monkeypatch.setattr(tempfile, "tempdir", str(full.path))
+        module, (told,) = imported(fresh)
+    assert "\n" not in told and "Make room" in told and told.endswith("torch serves every call")
+    x, w = half(M, K), half(N, K)
+    assert torch.equal(module.linear(x, w), torch.nn.functional.linear(x, w))
 
 
 def test_another_device_is_one_clear_line_and_torch_serves(folder, tmp_path):
