@@ -12,7 +12,6 @@ Sides take turns in an order drawn anew for each round, and each has its median 
 
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,9 +67,7 @@ def settle(folder: Path, rows: list[Row]) -> int:
         for one in found.kernels
     )
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".settle.") as scratch:
-            manifest.write(Path(scratch), msgspec.structs.replace(found, kernels=kernels))
-            (Path(scratch) / manifest.FILE).replace(folder / manifest.FILE)
+        manifest.write(folder, msgspec.structs.replace(found, kernels=kernels))
     except OSError as error:
         raise HarnessFault(f"{folder} cannot be written: {error}", "Copy it to where it can") from error
     return sum(one.dispatch for one in kernels)

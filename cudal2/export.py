@@ -1,6 +1,6 @@
 """The best kernel of each evaluated shape as files that a program can use without the run they came from.
 
-    RUN/export/manifest.json        what is there, and how fast it was measured to be; manifest.schema.json beside it
+    RUN/export/manifest.json        what is there, and how fast it was measured to be; its schema and digest beside it
     RUN/export/sources/HASH.cpp     as the policy wrote it; .cu for a GPU
     RUN/export/sources/HASH.json    the edit of its built code, of a kernel that has one
 
