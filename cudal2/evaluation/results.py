@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from cudal2.evaluation import columns
 from cudal2.problem import Problem
@@ -80,6 +81,22 @@ class Summary(msgspec.Struct, frozen=True):
     dispatched: float
     wins: float
     sure_wins: float
+
+
+@contextmanager
+def only_evaluation_of(folder: Path) -> Iterator[None]:
+    """Held by whoever adds and saves rows there: two would each write over what the other has found.
+
+    Raises ValueError where another process holds it, HarnessFault where the folder cannot be written.
+    """
+    with _writing(folder):
+        (folder / "eval").mkdir(parents=True, exist_ok=True)
+        try:
+            held = FileLock(folder / "eval" / ".lock").acquire(timeout=0)
+        except Timeout:
+            raise ValueError(f"{folder} is being evaluated by another process; choose another run") from None
+    with held:
+        yield
 
 
 def load(folder: Path) -> Results:

@@ -19,7 +19,7 @@ from rich.console import Console
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
-from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, save
+from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, only_evaluation_of, save
 from cudal2.evaluation.samples import Sampler, asking, sampler
 from cudal2.evaluation.sources import Candidates, Source, archived, of_folder, written
 from cudal2.evaluation.terminal import Shown
@@ -73,10 +73,17 @@ def run(
     complete gets no row and is tried again by the next evaluation.
 
     Archived kernels that were judged in another environment than this are tried only where `anywhere` says so. Raises
-    ValueError where there are no others, no kernels in a folder, or exported code and sources would share one folder of
-    results; HarnessFault where the results, or files of a
-    folder, cannot be read or written.
+    ValueError where there are no others, no kernels in a folder, exported code and sources would share one folder of
+    results, or another process evaluates into it; HarnessFault where the results, or files of a folder, cannot be read
+    or written.
     """
+    with only_evaluation_of(Path(config.run)):
+        return _run(config, archive, select, report, sampler, console or Console())
+
+
+def _run(
+    config: EvalConfig, archive: Archive, select: Pool, report: Pool, sampler: Sampler | None, console: Console
+) -> list[Row]:
     folder = Path(config.run)
     results, environment = load(folder), report.environment()
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
@@ -88,7 +95,7 @@ def run(
         wanted = list(dict.fromkeys(map(source.asked, config.shapes.problems())))
         chosen = stratified(wanted)[: config.limit or None]
         places = {problem: place for place, problem in enumerate(wanted)}
-        shown = Shown(console or Console(), len(chosen))
+        shown = Shown(console, len(chosen))
 
         def save_all() -> None:
             ordered = sorted(rows.values(), key=lambda row: places.get(row.problem, -1))

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from disks import no_file_beyond
 from evaluating import FakePool
+from processes import wait_for
 from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
 from cudal2.evaluation import columns
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation.results import Results, Row, add, load, save
+from cudal2.evaluation.results import Results, Row, add, load, only_evaluation_of, save
 from cudal2.problem import Problem, grid
 from cudal2.records import HarnessFault
 
@@ -60,7 +61,26 @@ def test_kill_9_loses_no_row(tmp_path, monkeypatch) -> None:
     run(judge)
     assert len(judge.asked) == len(PROBLEMS) - Kills.last
     assert sorted(found.timing.speedup for found in load(tmp_path).rows) == [1.25] * 4 + [1.75] * 6
-    assert sorted(path.suffix for path in (tmp_path / "eval").iterdir()) == [".csv", ".json"]
+    assert sorted(path.suffix for path in (tmp_path / "eval").glob("[!.]*")) == [".csv", ".json"]
+
+
+def test_a_second_evaluation_of_a_run_would_lose_rows_and_is_refused(tmp_path) -> None:
+    """But for one that was killed: nobody holds the folder any more."""
+    quiet, config = Console(file=io.StringIO()), evaluation(tmp_path, PROBLEMS)
+    child = os.fork()
+    if not child:
+        with only_evaluation_of(tmp_path):
+            (tmp_path / "held").touch()
+            signal.pause()
+    try:
+        assert wait_for((tmp_path / "held").exists, 20)
+        with Archive.of(tmp_path) as archive, pytest.raises(ValueError, match="another process"):
+            evaluate.run(config, archive, FakePool(), FakePool(), console=quiet)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with Archive.of(tmp_path) as archive:
+        assert len(evaluate.run(config, archive, FakePool(), FakePool(), console=quiet)) == len(PROBLEMS)
 
 
 def test_a_row_that_was_cut_short_is_not_there_and_the_others_are(tmp_path) -> None:
