@@ -1,8 +1,8 @@
 """A run in a few files that travel: what another machine needs to go on with it.
 
-Inside are the configuration, the metrics, the newest complete checkpoint, the archive, and of the worker's cache the
-verdicts on this run's kernels and the vendor's tuned baselines. Built kernels stay behind: they are large, and compiled
-again where they are asked for.
+Inside are the configuration, the metrics, the newest complete checkpoint, the archive, what evaluations found, and of
+the worker's cache the verdicts on this run's kernels and the vendor's tuned baselines. Built kernels stay behind: they
+are large, and compiled again where they are asked for.
 """
 
 import io
@@ -22,7 +22,7 @@ from cudal2.records import HarnessFault
 from cudal2.train.folder import only_trainer_of
 
 PART_BYTES = 15 << 20
-KEPT = ("config.json", "metrics.jsonl", "verify.json")
+KEPT = ("config.json", "metrics.jsonl", "verify.json", "eval/results.json", "eval/results.jsonl")
 CACHED = ("verdicts", "baselines")
 """Kinds of cache entries that travel."""
 

@@ -1,14 +1,17 @@
 """A run whose disk fills up, or can only be read: one clear line, nothing kept is lost, and the command goes on."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import hasty
 import pytest
 from disks import Disk, disk
 
+from cudal2 import cli
 from cudal2.archive import Archive
 from cudal2.evaluation import results
 from cudal2.records import Status
@@ -19,18 +22,17 @@ COUNT = 3
 pytestmark = pytest.mark.slow
 
 
-def told(command: list[str], **environment: str) -> str:
+def told(command: list[str]) -> str:
     """The one line on why the command failed."""
-    where = os.environ | environment
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, env=where)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("cudal2: "))
+    with redirect_stderr(io.StringIO()) as said:
+        assert cli.main(command[len(hasty.PROGRAM) :]) == 2
+    (line,) = (line for line in said.getvalue().splitlines() if line.startswith("cudal2: "))
     return line
 
 
 def succeeds(command: list[str]) -> None:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    with redirect_stderr(io.StringIO()) as said:
+        assert cli.main(command[len(hasty.PROGRAM) :]) == 0, said.getvalue()
 
 
 def judged(run: Path) -> dict[tuple[str, int, int], tuple[str, Status]]:
@@ -88,8 +90,10 @@ def test_no_room_to_compile_says_nothing_about_a_kernel(small: Disk, tmp_path) -
     run = tmp_path / "run"
     search = hasty.search(run, tmp_path / "cache", SHAPES, "search.kernels=2", "search.generation=2")
     (small.path / "tmp").mkdir()
-    assert "TMPDIR" in told(search, TMPDIR=str(small.path / "tmp"))
-    assert judged(run) == {}
+    where = os.environ | {"TMPDIR": str(small.path / "tmp")}
+    done = subprocess.run([sys.executable, *search], capture_output=True, text=True, timeout=300, env=where)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "TMPDIR" in done.stderr.splitlines()[-1] and judged(run) == {}
 
 
 def test_a_cache_without_room_costs_what_it_would_have_kept(small: Disk, tmp_path) -> None:

@@ -22,7 +22,7 @@ from cudal2.archive import Archive
 from cudal2.evaluation import results
 
 SHAPES = "64_64_64,64_72_80,72_64_64,80_80_64"
-KERNELS, KILLS = 4, 4
+KERNELS, KILLS = 4, int(os.environ.get("KILLS", "4"))
 
 pytestmark = pytest.mark.slow
 Kept = dict[Any, Any]
