@@ -23,6 +23,7 @@ Only what an evaluation measured is exported: the archive's own figures selected
 flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
 """
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -183,7 +184,12 @@ def _worthwhile(timing: Timing, target: Target) -> bool:
 
 
 def _install(new: Path, final: Path, former: Path) -> None:
-    """Put `new` in the place of `final`; programs that hold the former libraries open keep them."""
+    """Put `new` in the place of `final`; programs that hold the former libraries open keep them.
+
+    Whoever is killed meanwhile leaves one of the two there, but on a file system that cannot exchange them.
+    """
+    if final.is_dir() and _exchanged(new, final):
+        return
     if final.exists():
         if not final.is_dir():
             raise NotADirectoryError(f"{final} is in the way")
@@ -196,3 +202,10 @@ def _install(new: Path, final: Path, former: Path) -> None:
         raise
     if former.exists():
         shutil.rmtree(former)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether two folders have changed places, at once, as renameat2(2) does it."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
