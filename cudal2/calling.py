@@ -12,7 +12,6 @@ Sides take turns in an order drawn anew for each round, and each has its median 
 
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,10 +85,7 @@ def settle(folder: Path, rows: list[Row]) -> int:
 def rewrite(folder: Path, found: manifest.Manifest) -> None:
     """Put a manifest in the place of the folder's, at once. Raises HarnessFault where the folder cannot be written."""
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".settle.") as scratch:
-            manifest.write(Path(scratch), found)
-            for name in (manifest.SCHEMA, manifest.FILE):
-                (Path(scratch) / name).replace(folder / name)
+        manifest.write(folder, found)
     except OSError as error:
         raise HarnessFault(f"{folder} cannot be written: {error}", "Copy it to where it can") from error
 

@@ -1,6 +1,6 @@
 """The best kernel of each evaluated shape as files that a program can use without the run they came from.
 
-    RUN/export/manifest.json        what is there, and how fast it was measured to be; manifest.schema.json beside it
+    RUN/export/manifest.json        what is there, and how fast it was measured to be; its schema and digest beside it
     RUN/export/sources/HASH.cpp     as the policy wrote it; .cu for a GPU
     RUN/export/sources/HASH.json    the edit of its built code, of a kernel that has one
 
@@ -23,6 +23,7 @@ Only what an evaluation measured is exported: the archive's own figures selected
 flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
 """
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -33,7 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from cudal2.archive import Archive
-from cudal2.evaluation.results import load, surely_faster
+from cudal2.evaluation.results import Row, load, surely_faster
 from cudal2.kernels import processor
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, write
@@ -70,9 +71,8 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
             new = Path(scratch) / "export"
             new.mkdir()
             rows.sort(key=lambda row: row.problem)
-            reason = "it is published for another entry point, behind which it is not exported"
-            refused = [Refused(problem=row.problem, reason=reason) for row in rows if row.abi != "contract"]
-            rows = [row for row in rows if row.abi == "contract"]
+            refused = [Refused(problem=row.problem, reason=_why(row)) for row in rows if not row.archived]
+            rows = [row for row in rows if row.archived]
             candidates = [
                 Candidate(archive.source(row.kernel), row.problem, target, edit=archive.edit(row.kernel))
                 for row in rows
@@ -107,6 +107,13 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
     return manifest
+
+
+def _why(row: Row) -> str:
+    """A kernel of which the archive holds no source is not exported."""
+    if row.binary:
+        return "code that was measured as it was says nothing of any source"
+    return "it is published for another entry point, behind which it is not exported"
 
 
 def _attempt(build: Builder, candidate: Candidate) -> Portable | Refused:
@@ -177,7 +184,12 @@ def _worthwhile(timing: Timing, target: Target) -> bool:
 
 
 def _install(new: Path, final: Path, former: Path) -> None:
-    """Put `new` in the place of `final`; programs that hold the former libraries open keep them."""
+    """Put `new` in the place of `final`; programs that hold the former libraries open keep them.
+
+    Whoever is killed meanwhile leaves one of the two there, but on a file system that cannot exchange them.
+    """
+    if final.is_dir() and _exchanged(new, final):
+        return
     if final.exists():
         if not final.is_dir():
             raise NotADirectoryError(f"{final} is in the way")
@@ -190,3 +202,10 @@ def _install(new: Path, final: Path, former: Path) -> None:
         raise
     if former.exists():
         shutil.rmtree(former)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether two folders have changed places, at once, as renameat2(2) does it."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0

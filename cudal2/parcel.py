@@ -1,8 +1,8 @@
 """A run in a few files that travel: what another machine needs to go on with it.
 
-Inside are the configuration, the metrics, the newest complete checkpoint, the archive, an evaluation's rows, and of the
-worker's cache the verdicts on this run's kernels and the vendor's tuned baselines. Built kernels stay behind: they are
-large, and compiled again where they are asked for.
+Inside are the configuration, the metrics, the newest complete checkpoint, the archive, what evaluations found, and of
+the worker's cache the verdicts on this run's kernels and the vendor's tuned baselines. Built kernels stay behind: they
+are large, and compiled again where they are asked for.
 """
 
 import io

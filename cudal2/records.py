@@ -147,8 +147,18 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def kernel_hash(self) -> str:
-        """Hex digest of what runs, whatever the problem."""
+        """Hex digest of what runs, whatever the problem: of source and edit, or of the binary.
+
+        Of which source a binary was built is only claimed, so that its verdict never counts as that source's.
+        """
+        if self.binary:
+            return digest("binary", *self.binary.digests)
         return kernel_hash(self.source, self.edit)
+
+    @property
+    def archivable(self) -> bool:
+        """Whether source and edit alone say what is judged, which is all that an archive knows of a kernel."""
+        return self.binary is None and self.abi == "contract"
 
 
 class Environment(msgspec.Struct, frozen=True):

@@ -213,6 +213,24 @@ def test_a_failed_export_leaves_the_former_one(tmp_path, archive):
     assert manifest.read(tmp_path / "run" / "export") == former
 
 
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_new_export_takes_the_place_of_the_former_one(tmp_path, archive, monkeypatch, exchanges):
+    """At once, where the file system can: there is no moment without an export."""
+    assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)})
+    export.run(tmp_path / "run", archive, built, HERE)
+    assess(tmp_path, archive, {SLOW: (candidate("b").source, 1.5)})
+    if exchanges:
+        (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+        if not export._exchanged(tmp_path / "a", tmp_path / "b"):
+            pytest.skip("this file system exchanges no folders")
+        monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("for a moment there is none"))
+    else:
+        monkeypatch.setattr(export, "_exchanged", lambda *_: False)
+    now = export.run(tmp_path / "run", archive, built, HERE)
+    assert manifest.read(tmp_path / "run" / "export") == now and len(now.kernels) == 2
+    assert [path for path in (tmp_path / "run").iterdir() if path.name[0] == "."] == []
+
+
 def test_a_place_that_cannot_be_written_is_a_fault(tmp_path, archive):
     assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)})
     (tmp_path / "run" / "export").write_text("in the way")

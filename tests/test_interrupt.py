@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import fakes
+import hasty
 import interrupted
 import pytest
 import torch
@@ -20,7 +21,6 @@ from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.tracking import read_metrics
 
 SECONDS = 8.0
-HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start
 TRAIN = interrupted.__file__
 
@@ -55,7 +55,7 @@ class Piped:
 def train(folder: Path, policy: Path, name: str) -> list[object]:
     shapes = ["shapes.names=[64_64_64,64_72_80]", "trainer.steps=3", "trainer.save_steps=2", "worker.run_seconds=600"]
     tiny = fakes.tiny(folder / name, policy)
-    return [TRAIN, "train", *tiny, *shapes, *HASTY, f"worker.cache={folder / 'cache'}"]
+    return [TRAIN, "train", *tiny, *shapes, *hasty.HASTY, f"worker.cache={folder / 'cache'}"]
 
 
 def test_training_stopped_in_the_middle_of_judging_ends_as_if_undisturbed(tmp_path, monkeypatch) -> None:
@@ -94,11 +94,9 @@ def busy(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
-    cli = ["-m", "cudal2.cli"]
-    hasty = [*HASTY, f"worker.cache={tmp_path / 'cache'}", "worker.max_pairs=5"]
-    few = ["search.kernels=6", "search.generation=3", "search.neighbours=0"]
-    search = [*cli, "search", "64_64_64", "64_72_80", f"run={tmp_path / 'run'}", *few, *hasty]
-    evaluate = [*cli, "eval", tmp_path / "run", "--shapes", "64_64_64,64_72_80", "neighbours=0", *hasty]
+    where = tmp_path / "run", tmp_path / "cache", "64_64_64,64_72_80"
+    search = hasty.search(*where, "search.kernels=6", "search.generation=3")
+    evaluate = hasty.evaluate(*where)
     for command, number in ((search, signal.SIGINT), (evaluate, signal.SIGTERM)):
         with Piped(*command) as run:
             assert wait_for(lambda run=run: {"runner", "cc1plus"} & names(below(run.process.pid)), 120)

@@ -24,7 +24,8 @@ def run(tmp_path) -> Path:
     (checkpoint / "trainer_state.json").write_text("{}")
     (checkpoint / "model.safetensors").write_bytes(os.urandom(300_000))
     (folder / "checkpoints/checkpoint-30").mkdir()  # left half-written by a kill
-    for name in ("config.json", "metrics.jsonl"):
+    (folder / "eval").mkdir()
+    for name in ("config.json", "metrics.jsonl", "eval/results.json"):
         (folder / name).write_text(f"this is {name}")
     with Archive(folder / "archive.sqlite") as archive:
         archive.add(specimens.verdict(CANDIDATE), CANDIDATE, Origin(kind="train", run="run", step=1, index=0))
@@ -44,7 +45,7 @@ def test_what_is_needed_to_go_on_arrives(run, tmp_path, monkeypatch):
     assert len(parts) == count > 3 and max(part.stat().st_size for part in parts) <= 100_000
     there = tmp_path / "there"
     parcel.unpack(tmp_path / "parcel", there, tmp_path / "cache there")
-    for name in ("config.json", "metrics.jsonl", "checkpoints/checkpoint-20/model.safetensors"):
+    for name in ("config.json", "metrics.jsonl", "eval/results.json", "checkpoints/checkpoint-20/model.safetensors"):
         assert (there / name).read_bytes() == (run / name).read_bytes()
     assert not (there / "checkpoints/checkpoint-30").exists()
     with Archive(there / "archive.sqlite") as archive:

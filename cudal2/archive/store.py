@@ -81,7 +81,8 @@ DROP TABLE former;""",
 """What makes an archive of each former format one of the next."""
 _REMEDIES = {
     ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
-    ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, or choose another run folder",
+    # The log beside it cannot be opened either where the disk is too full for another file.
+    ("READONLY", "CANTOPEN", "PERM"): "Make the folder and the file writable, make room, or choose another run folder",
     ("BUSY", "LOCKED", "PROTOCOL"): "Another process holds it: end that process, or use a local disk",
     ("NOTADB", "CORRUPT"): (
         "Nothing was changed in it. Move it aside and start again, or rescue its rows first with "
@@ -166,8 +167,11 @@ class Archive:
         fields will do) names one.
 
         Adding twice changes nothing; a step sampled anew after a resume replaces its samples, while the
-        verdicts of the old ones stay.
+        verdicts of the old ones stay. Raises ValueError where something else than the source was judged
+        (`Candidate.archivable`): nobody may rank, show or learn a source by what a binary measured.
         """
+        if not candidate.archivable:
+            raise ValueError(f"only what a source compiles to is archived, not the {_else(candidate)} that was judged")
         if (verdict.problem, verdict.target) != (candidate.problem, candidate.target):
             raise ValueError(f"verdict on {verdict.problem.name} given for {candidate.problem.name}")
         sample = None if origin is None else msgspec.convert(origin, Origin)
@@ -293,6 +297,10 @@ class Archive:
                 if code in codes:
                     raise HarnessFault(f"archive {self.path}: {error}", remedy) from error
             raise
+
+
+def _else(candidate: Candidate) -> str:
+    return "binary" if candidate.binary else f"kernel of {candidate.abi}"
 
 
 def _statements(script: str) -> list[str]:

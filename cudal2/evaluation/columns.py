@@ -18,8 +18,9 @@ _SHAPE = ("m", "n", "k", "layout", "accumulate")
 _ROW = ("fingerprint", "machine", "status", "reason", "rho", "max_error", "repeatable", "kernel")
 _SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
 _TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
-NAMES = (*_SHAPE, *_ROW, *_TIMING)
-"""The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right."""
+NAMES = (*_SHAPE, *_ROW, "binary", *_TIMING)
+"""The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right, and `binary`, the
+SHA-256 of code that was measured as it was, where a source was compiled."""
 _TYPES = dict.fromkeys(("m", "n", "k", "pairs"), "int64") | dict.fromkeys(("paired", "repeatable"), "bool")
 _REAL = ("rho", "max_error", "candidate_us", "baseline_us", "speedup", "low", "high", "confidence")
 _TYPES |= dict.fromkeys(_REAL, "float64")
@@ -29,7 +30,8 @@ def flat(rows: "Iterable[Row]") -> list[tuple[Any, ...]]:
     """One tuple, in the order of NAMES, for each row and timing; None for what is not there."""
     found = []
     for row in rows:
-        head = (*msgspec.structs.astuple(row.problem), *(getattr(row, name) for name in _ROW))
+        code = next(iter(row.binary), None)
+        head = (*msgspec.structs.astuple(row.problem), *(getattr(row, name) for name in _ROW), code)
         for timing in row.timings or (None,):
             found.append((*head, *(getattr(timing, name, None) for name in _TIMING)))
     return found

@@ -34,6 +34,7 @@ Named = dict[str, list[Path]]
 def exported(folder: Path, target: str) -> Source:
     """Every kernel of an exported folder, also those that it leaves to torch; judged as built, nothing is compiled.
 
+    That the code was built of the source beside it nobody can tell from the folder, so a verdict is the code's alone.
     Raises ValueError where it is for another target, HarnessFault where its manifest is damaged; `find` raises that of
     a file.
     """
@@ -55,7 +56,7 @@ def exported(folder: Path, target: str) -> Source:
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         return {one: {candidate(kernels[one]): one} if one in kernels else {} for one in problems}
 
-    return Source(candidates, at_once=COMPILED, foreign=True)
+    return Source(candidates, at_once=COMPILED, foreign=True, built=True)
 
 
 def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from cudal2.evaluation import columns
 from cudal2.problem import Problem
@@ -30,10 +31,11 @@ _REMEDY = "Make room or the folder writable and evaluate again: finished shapes 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one problem in one environment.
 
-    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is the hash of the kernel that was measured, of its source
-    or of source and edit, and `origin` the problem it was archived for; `considered` the hashes of all kernels that it
-    was chosen from. `reason`, `rho`, `max_error`, `repeatable` and `machine` are the verdict's; `notes` say where a
-    published kernel is judged otherwise than it was published.
+    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is `Candidate.kernel_hash` of the kernel that was measured,
+    and `origin` the problem it was archived for; `considered` the hashes of all kernels that it was chosen from.
+    `binary` are the digests of the files that were measured as they were, without compiling any source. `reason`,
+    `rho`, `max_error`, `repeatable` and `machine` are the verdict's; `notes` say where a published kernel is judged
+    otherwise than it was published.
     """
 
     problem: Problem
@@ -50,6 +52,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     repeatable: bool | None = None
     machine: str = ""
     notes: tuple[str, ...] = ()
+    binary: tuple[str, ...] = ()
+
+    @property
+    def archived(self) -> bool:
+        """Whether an archive holds what was measured: see `Candidate.archivable`."""
+        return bool(self.kernel) and not self.binary and self.abi == "contract"
 
     @property
     def timing(self) -> Timing | None:
@@ -85,6 +93,22 @@ class Summary(msgspec.Struct, frozen=True):
     sure_wins: float
 
 
+@contextmanager
+def only_evaluation_of(folder: Path) -> Iterator[None]:
+    """Held by whoever adds and saves rows there: two would each write over what the other has found.
+
+    Raises ValueError where another process holds it, HarnessFault where the folder cannot be written.
+    """
+    with _writing(folder):
+        (folder / "eval").mkdir(parents=True, exist_ok=True)
+        try:
+            held = FileLock(folder / "eval" / ".lock").acquire(timeout=0)
+        except Timeout:
+            raise ValueError(f"{folder} is being evaluated by another process; choose another run") from None
+    with held:
+        yield
+
+
 def load(folder: Path) -> Results:
     """What `folder/eval` holds, rows added to `results.jsonl` included; nothing where there is none.
 
@@ -104,8 +128,15 @@ def load(folder: Path) -> Results:
 
 def add(folder: Path, row: Row) -> None:
     """Keep one more row, from which moment on no end of the process loses it. HarnessFault where it cannot be kept."""
+    rest = msgspec.json.encode(row) + b"\n"
     with _writing(folder), _added(folder).open("ab", buffering=0) as file:
-        file.write(msgspec.json.encode(row) + b"\n")
+        end = file.tell()
+        try:
+            while rest:  # a disk that fills up takes a part, and refuses the rest only when asked once more
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(end)  # the next row would join what is there of this one
+            raise
 
 
 def save(folder: Path, results: Results) -> None:

@@ -8,7 +8,7 @@ stopped. Shapes are judged a batch at a time, so that compilers work ahead and a
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluation.folders import notes
-from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, save
+from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, only_evaluation_of, save
 from cudal2.evaluation.samples import Sampler, asking, sampler
 from cudal2.evaluation.sources import Candidates, Source, archived, of_folder, written
 from cudal2.evaluation.terminal import Shown
@@ -71,14 +71,22 @@ def run(
     The kernels that `config.source` has for a problem compete, timed by `select` (a pool of `selection_worker`);
     `report` (of `reporting_worker`) measures the winner. From the archive these are its best `finalists` and the best
     of its `neighbours` nearest other problems; where nothing is archived near it, `sampler`, if given, writes new ones.
-    What the archive does not know yet joins it, but for kernels of another ABI, which it has no word for. A problem
-    whose row is there already, for this environment, these kernels and these protocols, is skipped; one whose
-    measurement the harness could not complete gets no row and is tried again by the next evaluation.
+    What the archive does not know yet joins it, but for what is not `archivable`. A problem whose row is there already,
+    for this environment, these kernels and these protocols, is skipped; one whose measurement the harness could not
+    complete gets no row and is tried again by the next evaluation.
 
     Archived kernels that were judged in another environment than this are tried only where `anywhere` says so. Raises
-    ValueError where there are no others, or no kernels in a folder; HarnessFault where the results, or files of a
-    folder, cannot be read or written.
+    ValueError where there are no others, no kernels in a folder, exported code and sources would share one folder of
+    results, or another process evaluates into it; HarnessFault where the results, or files of a folder, cannot be read
+    or written.
     """
+    with only_evaluation_of(Path(config.run)):
+        return _run(config, archive, select, report, sampler, console or Console())
+
+
+def _run(
+    config: EvalConfig, archive: Archive, select: Pool, report: Pool, sampler: Sampler | None, console: Console
+) -> list[Row]:
     folder = Path(config.run)
     results, environment = load(folder), report.environment()
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
@@ -86,10 +94,11 @@ def run(
     found: dict[Problem, Row] = {}
 
     with _opened(config, archive, select, environment, sampler) as source:
+        _apart(folder, results.rows, source.built)
         wanted = list(dict.fromkeys(map(source.asked, config.shapes.problems())))
         chosen = stratified(wanted)[: config.limit or None]
         places = {problem: place for place, problem in enumerate(wanted)}
-        shown = Shown(console or Console(), len(chosen))
+        shown = Shown(console, len(chosen))
 
         def save_all() -> None:
             ordered = sorted(rows.values(), key=lambda row: places.get(row.problem, -1))
@@ -103,7 +112,7 @@ def run(
 
         def judged(candidate: Candidate, verdict: Verdict) -> None:
             shown.took(verdict.seconds)
-            if source.foreign and candidate.abi == "contract":
+            if source.foreign and candidate.archivable:
                 archive.add(verdict, candidate, None)
 
         save_all()
@@ -127,6 +136,16 @@ def run(
                 save_all()
         shown.end()
     return [found[problem] for problem in wanted if problem in found]
+
+
+def _apart(folder: Path, rows: Sequence[Row], built: bool) -> None:
+    """ValueError where rows of sources would be replaced by those of exported code, or the other way round.
+
+    A source's row can be exported and shown with its source; that of code that was measured as it was can neither.
+    """
+    if any(row.kernel and bool(row.binary) != built for row in rows):
+        there = "sources" if built else "exported code"
+        raise ValueError(f"{folder / 'eval'} holds results of {there}, and the two are kept apart: name another run")
 
 
 @contextmanager
@@ -200,7 +219,8 @@ def _measure(
         told(candidate, verdict)
         origin = new[problem][candidate]
         fields = {name: getattr(verdict, name) for name in _OF_VERDICT} | {"status": verdict.status.value}
-        foreign = {"abi": candidate.abi, "notes": notes(candidate)}
+        digests = candidate.binary.digests if candidate.binary else ()
+        foreign = {"abi": candidate.abi, "binary": digests, "notes": notes(candidate)}
         keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields, **foreign))
 
     for problem in new:

@@ -37,13 +37,14 @@ class Source(msgspec.Struct, frozen=True):
     """`find` gives each of a batch's problems its kernels; one that it leaves out could not be asked about, and is
     tried again by the next evaluation. `asked` is the problem that stands in for another: a kernel may want its B
     stored otherwise. `at_once` are a batch's shapes for each GPU. `foreign`: the run's archive does not know these
-    kernels yet.
+    kernels yet. `built`: they are code already, and judged as they are.
     """
 
     find: Callable[[Sequence[Problem]], dict[Problem, Candidates]]
     asked: Callable[[Problem], Problem] = _as_it_is
     at_once: int = AT_ONCE
     foreign: bool = False
+    built: bool = False
 
 
 def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) -> Source:

@@ -1,14 +1,18 @@
 """What an exported folder holds, as its `manifest.json` says: as much of it as is needed to run the kernels.
 
-The whole of the manifest is `cudal2.runtime.manifest`; its JSON schema lies beside it in the folder.
+The whole of the manifest is `cudal2.runtime.manifest`; its JSON schema lies beside it in the folder, and so does its
+digest: one digit that is another may name a shape that a kernel was never judged on.
 """
 
+import hashlib
 import json
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 VERSION = 3
 FILE = "manifest.json"
+DIGEST = "manifest.sha256"
+"""As `sha256sum --check` reads it. An export of before has none; who changes a manifest by hand removes it."""
 
 
 class Unusable(Exception):
@@ -68,23 +72,23 @@ def read(folder: Path, every: bool = False) -> Held:
         return Held(
             folder=folder,
             on_gpu=found["target"] != "cpu",
-            device=where["device"],
-            threads=where["threads"],
-            instructions=tuple(found["instructions"]),
-            alignment=contract["alignment"],
-            semaphores=contract["semaphores"],
-            entry=contract["entry"],
-            sizer=contract["sizer"],
+            device=_text(where["device"]),
+            threads=_number(where["threads"], 0),
+            instructions=tuple(map(_text, found["instructions"])),
+            alignment=_number(contract["alignment"], 1),
+            semaphores=_number(contract["semaphores"], 0),
+            entry=_text(contract["entry"]),
+            sizer=_text(contract["sizer"]),
             launcher=_file(found.get("launcher")),
             op=_file(found.get("op")),
-            kernels=tuple(_kernel(one, every) for one in found["kernels"] if every or one["dispatch"]),
+            kernels=tuple(_kernel(one, every) for one in found["kernels"] if every or one["dispatch"] is True),
         )
     except (KeyError, TypeError) as error:
         raise Unusable(f"{folder / FILE} is damaged: {error!r}", "Export again") from error
 
 
 def decoded(folder: Path) -> dict[str, Any]:
-    """The manifest as plain JSON, of this version and with no path that leads out of the folder.
+    """The manifest as plain JSON, as it was written, of this version and with no path that leads out of the folder.
 
     Raises Unusable where it is otherwise, and ValueError where there is none.
     """
@@ -92,12 +96,18 @@ def decoded(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{folder} holds no exported kernels; write them with `cudal2 export`")
     try:
-        found = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        digest = (folder / DIGEST).read_bytes()[:64] if (folder / DIGEST).exists() else None
+        found = json.loads(data)
         version = found["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unusable(f"{path} cannot be read: {error}", "Export again") from error
     if version != VERSION:
         raise Unusable(f"{path} has format {version}, not {VERSION}", "Export again")
+    if digest not in (None, hashlib.sha256(data).hexdigest().encode()):
+        raise Unusable(
+            f"{path} is damaged: its digest is another", f"Export again, or remove {DIGEST} if you changed it"
+        )
     for name in _names(found):
         if not _within(name):
             remedy = "`cudal2 export` writes no such path: find out who did, and export again"
@@ -106,16 +116,31 @@ def decoded(folder: Path) -> dict[str, Any]:
 
 
 def _file(found: Any) -> File | None:
-    return None if found is None else File(found["path"], found["sha256"])
+    return None if found is None else File(_text(found["path"]), _text(found["sha256"]))
 
 
 def _kernel(found: Any, every: bool) -> Kernel:
     p, code, fewest = found["problem"], _file(found["code"]), found.get("fewest_rows")
     assert code is not None
-    fewest = 1 if every else p["m"] if fewest is None else fewest
-    if type(fewest) is not int or not 1 <= fewest <= p["m"]:
+    m, n, k = (_number(p[name], 1) for name in "mnk")
+    if p["layout"] not in ("nn", "tn"):
+        raise TypeError(f"{str(p['layout'])[:40]} is no layout")
+    fewest = 1 if every else m if fewest is None else _number(fewest, 1)
+    if fewest > m:
         raise TypeError(f"fewest_rows {fewest}")
-    return Kernel(p["m"], p["n"], p["k"], p["layout"], p["accumulate"], code, _file(found.get("recipe")), fewest)
+    return Kernel(m, n, k, p["layout"], _text(p["accumulate"]), code, _file(found.get("recipe")), fewest)
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"{str(found)[:40]} is no text")
+    return found
+
+
+def _number(found: Any, least: int) -> int:
+    if type(found) is not int or not least <= found < 1 << 31:
+        raise TypeError(f"{str(found)[:40]} is no number from {least} on")
+    return found
 
 
 def _names(found: Any) -> list[str]:

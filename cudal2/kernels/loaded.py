@@ -5,6 +5,8 @@ import hashlib
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .held import File, Unusable
@@ -46,15 +48,29 @@ def address(function: object) -> int:
 
 
 def _mapped(content: bytes) -> ctypes.CDLL:
-    """These very bytes, from memory of our own: what becomes of the file they were read from is not seen."""
+    """These very bytes, from memory of our own: what becomes of the file they were read from is not seen.
+
+    Raises Unusable where there is no room for the link that they are named by.
+    """
     file = os.memfd_create("hgemm", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(file), "wb") as out:
             out.write(content)
-        with tempfile.TemporaryDirectory(prefix="cudal2.") as folder:
-            # The loader takes a name it knows for the library that had it, and numbers of descriptors come again.
-            name = Path(folder) / "hgemm.so"
-            name.symlink_to(f"/proc/self/fd/{file}")
-            return ctypes.CDLL(str(name))  # without OpenMP of its own: torch's is loaded, and shared
+        with _link(f"/proc/self/fd/{file}") as name:
+            return ctypes.CDLL(name)  # without OpenMP of its own: torch's is loaded, and shared
     finally:
         os.close(file)
+
+
+@contextmanager
+def _link(to: str) -> Iterator[str]:
+    """A name for it that was never used: the loader takes a name it knows for the library that had it, and numbers of
+    descriptors come again."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="cudal2.")
+        name = Path(folder.name) / "hgemm.so"
+        name.symlink_to(to)
+    except OSError as error:
+        raise Unusable(f"no library can be loaded: {error}", "Make room, or point TMPDIR elsewhere") from error
+    with folder:
+        yield str(name)

@@ -73,8 +73,10 @@ def rows(archive: Archive, fingerprint: str) -> list[Row]:
 
 
 def of(archive: Archive, fingerprint: str, rows: Sequence[Row]) -> list[Kernel]:
-    """The kernels worth showing beside the figures of `rows`, the ones that these are of first, none twice; none where
-    the archive holds nothing of that environment, as it holds no kernels of another ABI than the contract's."""
+    """The kernels worth showing beside the figures of `rows`, the ones that these are of first, none twice.
+
+    Of what is not archived there is nothing to show but its figures.
+    """
     if fingerprint not in archive.environments():
         return []
     kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
@@ -91,7 +93,7 @@ def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterato
     """Those that the rows are of, the fastest first."""
     archive, listings = kernels.archive, LISTINGS
     for row in sorted(rows, key=lambda row: -row.timing.low if row.timing else 0.0):
-        if not row.kernel or row.abi != "contract":
+        if not row.archived:
             continue
         source, edit = archive.source(row.kernel), archive.edit(row.kernel)
         listing = ""

@@ -24,8 +24,8 @@ from markupsafe import Markup
 from cudal2 import roof
 from cudal2.archive.store import Archive
 from cudal2.evaluation import audit, results
-from cudal2.evaluation.results import Row
-from cudal2.records import HarnessFault, Status
+from cudal2.evaluation.results import Results, Row
+from cudal2.records import Environment, HarnessFault, Status
 from cudal2.report import budget, figures, headline, kernels, outsiders, packed, steps
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
@@ -49,7 +49,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
     out = out or folder / "report.html"
     with Archive.of(folder, create=False) as archive:
         found = results.load(folder)
-        environments = archive.environments() or found.environments
+        environments = archive.environments() or _evaluated(found)
         if not environments:
             raise ValueError(f"the archive in {folder} is empty; train first")
         fingerprint = fingerprint or list(environments)[-1]
@@ -68,6 +68,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             elsewhere=sum(sample.fingerprint != fingerprint for sample in samples),
             facts=_facts(learned, lines, bool(evaluated)),
             evaluated=bool(evaluated),
+            built=any(row.binary for row in rows),
             lines=lines,
             protocols=headline.PROTOCOLS,
             failed=Counter(row.status for row in rows if not row.timings),
@@ -110,6 +111,12 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
     except OSError as error:
         raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
     return out
+
+
+def _evaluated(found: Results) -> dict[str, Environment]:
+    """Where an evaluation measured something: an archive knows nothing of code that was judged as it was."""
+    measured = {row.fingerprint for row in found.rows if row.kernel}
+    return {fingerprint: one for fingerprint, one in found.environments.items() if fingerprint in measured}
 
 
 def _facts(learned: list[Step], lines: Sequence[Line], evaluated: bool) -> dict[str, str]:

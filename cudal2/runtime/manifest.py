@@ -4,13 +4,15 @@ Paths are relative to the folder and stay in it, so that it may be copied anywhe
 the JSON schema of these records. What of them is needed to run the kernels is `cudal2.kernels.held`.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from cudal2.contract import ENTRY, SIZER
-from cudal2.kernels.held import FILE, VERSION, Unusable, decoded
+from cudal2.evaluation.results import replace
+from cudal2.kernels.held import DIGEST, FILE, VERSION, Unusable, decoded
 from cudal2.problem import Problem
 from cudal2.records import Environment, HarnessFault, Timing
 
@@ -77,9 +79,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """The manifest and its schema, for people too. Raises OSError."""
-    for name, content in ((FILE, manifest), (SCHEMA, msgspec.json.schema(Manifest))):
-        (folder / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+    """The manifest, its schema and its digest, for people too. Raises OSError.
+
+    Whoever is killed meanwhile leaves a manifest without a digest, never one with another's.
+    """
+    (folder / DIGEST).unlink(missing_ok=True)
+    for name, content in ((SCHEMA, msgspec.json.schema(Manifest)), (FILE, manifest)):
+        text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        replace(folder / name, text)
+    replace(folder / DIGEST, f"{hashlib.sha256(text).hexdigest()}  {FILE}\n".encode())
 
 
 def read(folder: Path) -> Manifest:

@@ -5,6 +5,9 @@ or by a barrier (`flow` with the figures of `latencies`), and which operands are
 with its scheduling fields, so a swap is legal where the schedule after it keeps every rule that it kept before.
 """
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import msgspec
 
 from cudal2.records import Control, Shift
@@ -25,6 +28,13 @@ class Violation(msgspec.Struct, frozen=True):
     position: int
     earlier: int
     why: str
+
+
+class Left(NamedTuple):
+    """What is under way where a block ends, that was entered as `node` says."""
+
+    node: flow.Node
+    state: flow.State
 
 
 def violations(listing: Listing) -> tuple[Violation, ...]:
@@ -140,6 +150,18 @@ class Checker:
 
     def _timing(self, listing: Listing, block: Block, position: int, settle: bool = True) -> str:
         """What a changed listing breaks from `position` to the block's end, or could break behind it."""
+        for found in self.within(listing, block, position, settle):
+            if why := self._behind(found) if isinstance(found, Left) else self._worse(found):
+                return why
+        return ""
+
+    def within(
+        self, listing: Listing, block: Block, position: int, settle: bool = True
+    ) -> Iterator[flow.Meeting | Left]:
+        """What meets in a listing that is changed from `position` on, up to the block's end, and what is left there.
+
+        Where it may `settle`, a walk ends, and leaves nothing, as soon as the same is under way as without the change.
+        """
         for node, begin in self._begins.items():
             if self.blocks[node[0]] != block:
                 continue
@@ -148,17 +170,13 @@ class Checker:
             for place in range(position, block.stop):
                 if settle and place > position + 1 and state == states[place - block.start]:
                     break
-                for met in flow.step(state, listing.instructions[place], self.table.unknown):
-                    if why := self._worse(met):
-                        return why
+                yield from flow.step(state, listing.instructions[place], self.table.unknown)
             else:
-                if why := self._behind(node, flow.left(state)):
-                    return why
-        return ""
+                yield Left(node, flow.left(state))
 
-    def _behind(self, node: flow.Node, left: flow.State) -> str:
+    def _behind(self, left: Left) -> str:
         """What breaks in the blocks after one, whose end is now left so."""
-        todo = [(following, left) for following in self._edges(node)]
+        todo = [(following, left.state) for following in self._edges(left.node)]
         for _ in range(FOLLOWED):
             if not todo:
                 return ""

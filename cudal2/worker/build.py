@@ -91,8 +91,9 @@ def trusted(command: list[str]) -> str:
     place = {"TMPDIR": os.environ["TMPDIR"]} if "TMPDIR" in os.environ else {}
     done = subprocess.run(command, capture_output=True, text=True, env=jail.ENVIRONMENT | place, start_new_session=True)
     if done.returncode:
+        check_space(jail.scratch())
         raise HarnessFault(
-            f"{' '.join(command[:2])} failed: {done.stderr[-500:]}",
+            f"{' '.join(command[:2])} failed: {' '.join(done.stderr.split())[-500:]}",
             "Reinstall the compiler: apt-get install g++",
         )
     return done.stdout

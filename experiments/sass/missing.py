@@ -31,20 +31,11 @@ def forbidden(checker: Checker, position: int) -> set[str]:
             return {"branch", "pinned"}
         return {"block"} | forbidden_order(checker, position, None)
     found = forbidden_order(checker, position, block.start)
-    swapped, _ = checker._swapped(position)
     if reuse.stale(checker.listing.swapped(position), position, block.stop):
         found.add("reuse")
-    for node, begin in checker._begins.items():
-        if checker.blocks[node[0]] != block:
-            continue
-        states = checker._along(node, begin)
-        state = states[position - block.start].copy()
-        for place in range(position, block.stop):
-            if place > position + 1 and state == states[place - block.start]:
-                break
-            for met in flow.step(state, swapped.instructions[place], checker.table.unknown):
-                if checker.broken(met, strictly=True):
-                    found.add(f"{met.kind}, {'barrier' if met.cycles is None else 'cycles'}")
+    for met in checker.within(checker.swap(position)[0], block, position):
+        if isinstance(met, flow.Meeting) and checker.broken(met, strictly=True):
+            found.add(f"{met.kind}, {'barrier' if met.cycles is None else 'cycles'}")
     return found
 
 

@@ -3,18 +3,19 @@
 import io
 import os
 import signal
-from pathlib import Path
 
 import msgspec
 import pytest
+from disks import no_file_beyond
 from evaluating import FakePool
+from processes import wait_for
 from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
-from cudal2.evaluation import columns, results
+from cudal2.evaluation import columns
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation.results import Results, Row, add, load, save
+from cudal2.evaluation.results import Results, Row, add, load, only_evaluation_of, save
 from cudal2.problem import Problem, grid
 from cudal2.records import HarnessFault
 
@@ -60,7 +61,26 @@ def test_kill_9_loses_no_row(tmp_path, monkeypatch) -> None:
     run(judge)
     assert len(judge.asked) == len(PROBLEMS) - Kills.last
     assert sorted(found.timing.speedup for found in load(tmp_path).rows) == [1.25] * 4 + [1.75] * 6
-    assert sorted(path.suffix for path in (tmp_path / "eval").iterdir()) == [".csv", ".json"]
+    assert sorted(path.suffix for path in (tmp_path / "eval").glob("[!.]*")) == [".csv", ".json"]
+
+
+def test_a_second_evaluation_of_a_run_would_lose_rows_and_is_refused(tmp_path) -> None:
+    """But for one that was killed: nobody holds the folder any more."""
+    quiet, config = Console(file=io.StringIO()), evaluation(tmp_path, PROBLEMS)
+    child = os.fork()
+    if not child:
+        with only_evaluation_of(tmp_path):
+            (tmp_path / "held").touch()
+            signal.pause()
+    try:
+        assert wait_for((tmp_path / "held").exists, 20)
+        with Archive.of(tmp_path) as archive, pytest.raises(ValueError, match="another process"):
+            evaluate.run(config, archive, FakePool(), FakePool(), console=quiet)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with Archive.of(tmp_path) as archive:
+        assert len(evaluate.run(config, archive, FakePool(), FakePool(), console=quiet)) == len(PROBLEMS)
 
 
 def test_a_row_that_was_cut_short_is_not_there_and_the_others_are(tmp_path) -> None:
@@ -97,14 +117,29 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, name: str, content: bytes
     assert "\n" not in str(raised.value)
 
 
-def test_a_full_disk_is_told_in_one_line_and_costs_no_row(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("room", [0, 1, 100, 400])
+def test_a_disk_that_fills_up_in_a_row_is_told_in_one_line_and_costs_no_other(tmp_path, room: int) -> None:
+    """It takes a part of the row without a word. What is added once there is room again must not join that part."""
     save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
-    monkeypatch.setattr(results, "_added", lambda _: Path("/dev/full"))
-    with pytest.raises(HarnessFault, match="No space left") as raised:
-        add(tmp_path, row(PROBLEMS[1]))
-    assert "\n" not in str(raised.value) and raised.value.remedy
-    monkeypatch.undo()
-    assert [one.problem for one in load(tmp_path).rows] == PROBLEMS[:1]
+    add(tmp_path, row(PROBLEMS[1]))
+    with no_file_beyond((tmp_path / "eval" / "results.jsonl").stat().st_size + room):
+        with pytest.raises(HarnessFault, match="cannot be written") as raised:
+            add(tmp_path, row(PROBLEMS[2]))
+        assert "\n" not in str(raised.value) and raised.value.remedy
+        with pytest.raises(HarnessFault, match="cannot be written"):
+            add(tmp_path, row(PROBLEMS[3]))
+    assert [one.problem for one in load(tmp_path).rows] == PROBLEMS[:2]
+    add(tmp_path, row(PROBLEMS[4]))
+    assert [one.problem for one in load(tmp_path).rows] == [*PROBLEMS[:2], PROBLEMS[4]]
+
+
+def test_a_full_disk_leaves_the_files_as_they_were(tmp_path) -> None:
+    save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
+    before = {path: path.read_bytes() for path in (tmp_path / "eval").iterdir()}
+    for room in (0, 10, 300):
+        with no_file_beyond(room), pytest.raises(HarnessFault, match="cannot be written"):
+            save(tmp_path, Results({}, tuple(map(row, PROBLEMS))))
+        assert {path: path.read_bytes() for path in (tmp_path / "eval").iterdir()} == before
 
 
 def test_parquet_says_what_the_csv_says(tmp_path) -> None:

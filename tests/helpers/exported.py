@@ -2,11 +2,15 @@
 
 import hashlib
 import importlib.util
+import itertools
 import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import launcher
 import msgspec
+import pytest
 import torch
 from specimens import HERE, timing
 
@@ -16,6 +20,7 @@ from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.runtime import manifest as manifests
 from cudal2.runtime.op import build as op
+from cudal2.runtime.op.build import PACKAGE
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.cuda.recipe import seal
 
@@ -34,6 +39,7 @@ extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, i
 }
 """
 TN, NN = NAIVE.replace("INDEX", "j * K + k"), NAIVE.replace("INDEX", "k * N + j")
+NUMBERS = itertools.count()
 REFUSES = 'extern "C" int hgemm(const void*, const void*, void*, int, int, int, void*) { return 1; }\n'
 
 
@@ -70,6 +76,19 @@ def wheel(folder: Path, out: Path) -> Path:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return out / module.build_wheel(str(out))
+
+
+def imported(folder):
+    """The folder's package, imported anew, and what it warned of."""
+    name = f"{PACKAGE}_{next(NUMBERS)}"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / PACKAGE / "__init__.py", submodule_search_locations=[str(folder / PACKAGE)]
+    )
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    with pytest.warns() as told:
+        spec.loader.exec_module(module)
+        warnings.warn("the last", stacklevel=1)
+    return module, [str(one.message) for one in told][:-1]
 
 
 def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], environment: Environment) -> Path:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
-from exported import change, described, write_launched
+from exported import change, described, imported, write_launched
 from launcher import launched, multiplier
 from specimens import HERE
 
@@ -236,6 +236,29 @@ def test_a_damaged_or_missing_file_is_one_clear_line(folder, gpu, tmp_path, name
             load(copy)
         assert name in str(fault.value) and "\n" not in str(fault.value)
         (copy / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (f"cubins/{GOOD.name}.cubin", f"cubins/{GOOD.name}.cubin"),
+        (f"recipes/{GOOD.name}.recipe", f"recipes/{GOOD.name}.recipe"),
+        ("lib/libcudal2.so", "lib/libcudal2.so"),
+        ("manifest.json", "manifest.json"),
+        ("another GPU", "not on NVIDIA H100, 132 multiprocessors"),
+    ],
+)
+def test_the_installed_package_says_why_in_one_line_and_torch_serves(folder, gpu, tmp_path, damage, named):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    if damage == "another GPU":
+        gpu.name = "NVIDIA H100"
+    else:
+        (copy / damage).write_bytes((copy / damage).read_bytes()[:-5])
+    module, (told,) = imported(copy)
+    assert "\n" not in told and named in told and told.endswith("torch serves every call")
+    x, weight = half(GOOD.m, GOOD.k), half(GOOD.n, GOOD.k)
+    assert torch.equal(module.linear(x, weight), torch.nn.functional.linear(x, weight))
+    assert torch.equal(module.matmul(x, weight.t()), torch.matmul(x, weight.t()))
 
 
 def test_a_recipe_of_another_cubin_is_named(folder, gpu, tmp_path):

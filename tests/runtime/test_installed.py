@@ -4,25 +4,26 @@ import ast
 import base64
 import csv
 import hashlib
-import importlib.util
-import itertools
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
-import warnings
+import tempfile
 import zipfile
+from copy import deepcopy
 
 import pytest
 import torch
 from callings import K, M, N, half
-from exported import TN, wheel, write
+from disks import disk
+from exported import TN, imported, wheel, write
 
+from cudal2.kernels.held import DIGEST
 from cudal2.problem import Problem
 from cudal2.runtime.op.build import LIBRARY, PACKAGE
 
-NUMBERS = itertools.count()
 CALL = """
 import sys, warnings
 class Alone:
@@ -56,23 +57,11 @@ def folder(tmp_path_factory):
     return write(tmp_path_factory.mktemp("run") / "export", {Problem(M, N, K): (TN, 1.5)})
 
 
-def imported(folder):
-    """The folder's package, imported anew, and what it warned of."""
-    name = f"{PACKAGE}_{next(NUMBERS)}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / PACKAGE / "__init__.py", submodule_search_locations=[str(folder / PACKAGE)]
-    )
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    with pytest.warns() as told:
-        spec.loader.exec_module(module)
-        warnings.warn("the last", stacklevel=1)
-    return module, [str(one.message) for one in told][:-1]
-
-
 def changed(folder, place, **fields):
     copy = shutil.copytree(folder, place)
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps(manifest | fields))
+    (copy / DIGEST).unlink()
     return copy
 
 
@@ -132,6 +121,76 @@ def test_a_damaged_folder_is_one_clear_line_and_torch_serves(folder, tmp_path, d
     assert torch.equal(module.linear(x, w), torch.nn.functional.linear(x, w))
     assert torch.equal(module.matmul(x, w.t()), torch.matmul(x, w.t()))
     assert module.library is None and module.patch(torch.nn.Sequential(torch.nn.Linear(K, N).half())) == []
+
+
+def served_by_torch(copy, told_once=True):
+    """Whatever the folder's manifest says now: nothing is raised, and results are right."""
+    module, told = imported(copy)
+    assert len(told) == 1 if told_once else len(told) < 2
+    assert all("\n" not in line and line.endswith("torch serves every call") for line in told)
+    x, w = half(M, K), half(N, K)
+    assert torch.allclose(module.linear(x, w), torch.nn.functional.linear(x, w), rtol=2e-3, atol=2e-2)
+    assert module.library is None or not told_once
+
+
+@pytest.mark.parametrize("name", ["manifest.json", DIGEST])
+def test_one_bit_of_a_manifest_that_is_another_is_told(folder, tmp_path, name):
+    copy, rng = shutil.copytree(folder, tmp_path / "copy"), random.Random(7)
+    whole = (copy / name).read_bytes()
+    for place in rng.sample(range(min(len(whole), 4000 if name == "manifest.json" else 64)), 8):
+        flipped = whole[place] ^ 1 << rng.randrange(8)
+        (copy / name).write_bytes(whole[:place] + bytes([flipped]) + whole[place + 1 :])
+        served_by_torch(copy)
+
+
+def leaves(found, path=()):
+    """The path of every value in it that holds no others."""
+    if isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from leaves(value, (*path, key))
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("share", [0.01, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_a_manifest_without_a_digest_may_hold_anything(folder, tmp_path, share):
+    """Except the name of the function that tells how much scratch memory a kernel wants: that it has one, it says."""
+    copy, rng = changed(folder, tmp_path / "copy"), random.Random(7)
+    whole = json.loads((copy / "manifest.json").read_text())
+    for path in leaves(whole):
+        for value in (None, -1, 0, "x", "\ud800", [], {}, 1.5, True, 10**30):
+            if path[-1] == "sizer" or rng.random() > share:
+                continue
+            found = deepcopy(whole)
+            place = found
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+            (copy / "manifest.json").write_text(json.dumps(found))
+            served_by_torch(copy, told_once=False)
+
+
+def test_a_folder_that_can_only_be_read_serves(folder, tmp_path):
+    with disk(tmp_path / "disk", 8000) as held:
+        copy = shutil.copytree(folder, held.path / "export")
+        held.only_read()
+        module, told = imported(copy)
+        module.linear(half(M, K), half(N, K))
+        assert told == [] and module.library.calls == {"kernel": 1}
+        with pytest.raises(OSError, match="Read-only"):
+            (copy / "x").touch()
+
+
+def test_a_full_disk_is_one_clear_line_and_torch_serves(tmp_path, monkeypatch):
+    """Of whatever a process may still have to write when it loads what it has not loaded before."""
+    fresh = write(tmp_path / "export", {Problem(M, N, K): (TN + "// never loaded\nint unused;", 1.5)})
+    with disk(tmp_path / "disk", 64) as full:
+        full.fill()
+        monkeypatch.setattr(tempfile, "tempdir", str(full.path))
+        module, (told,) = imported(fresh)
+    assert "\n" not in told and "Make room" in told and told.endswith("torch serves every call")
+    x, w = half(M, K), half(N, K)
+    assert torch.equal(module.linear(x, w), torch.nn.functional.linear(x, w))
 
 
 def test_another_device_is_one_clear_line_and_torch_serves(folder, tmp_path):

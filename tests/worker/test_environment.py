@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from disks import disk
 
+from cudal2.records import HarnessFault
 from cudal2.worker import build
 from cudal2.worker.cpu import baselines
 from cudal2.worker.sandbox import jail
@@ -52,3 +54,20 @@ def test_the_callers_include_path_is_not_the_toolchains(tmp_path: Path, monkeypa
     monkeypatch.setenv("CPATH", str(tmp_path))
     assert subprocess.run([build.compiler(), "-fsyntax-only", source], capture_output=True).returncode
     build.trusted([build.compiler(), "-fsyntax-only", str(source)])
+
+
+def test_no_room_for_a_job_is_told_as_such(tmp_path: Path, monkeypatch) -> None:
+    """In one line, and not as a compiler that has to be installed again."""
+    with disk(tmp_path / "disk", 64) as full:
+        place = full.path / "scratch"
+        place.mkdir()
+        monkeypatch.setattr(jail, "scratch", lambda: place)
+        full.fill()
+        for attempt in (jail.job_folder, lambda: build.trusted([build.compiler(), "-fsyntax-only", "gone.cpp"])):
+            with pytest.raises(HarnessFault, match=r"[Nn]o space left.*TMPDIR") as told:
+                attempt()
+            assert "\n" not in str(told.value)
+    monkeypatch.undo()
+    with pytest.raises(HarnessFault, match=r"gone\.cpp.*apt-get") as told:
+        build.trusted([build.compiler(), "-fsyntax-only", "gone.cpp"])
+    assert "\n" not in str(told.value)

@@ -253,8 +253,16 @@ def scratch() -> Path:
 
 
 def job_folder() -> Path:
-    """A fresh folder in `scratch()` that the jail's user may write to; the caller removes it."""
-    path = Path(tempfile.mkdtemp(dir=scratch(), prefix="job-"))
-    if os.geteuid() == 0:
-        os.chown(path, NOBODY, NOBODY)
+    """A fresh folder in `scratch()` that the jail's user may write to; the caller removes it.
+
+    Raises HarnessFault where the disk refuses.
+    """
+    try:
+        path = Path(tempfile.mkdtemp(dir=scratch(), prefix="job-"))
+        if os.geteuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+    except OSError as error:
+        raise HarnessFault(
+            f"no folder for a job can be made: {error}", "Make room, or point TMPDIR elsewhere"
+        ) from error
     return path

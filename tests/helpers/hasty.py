@@ -1,0 +1,18 @@
+"""Commands of a run that judge in a tenth of a second what usually takes some, for tests of what becomes of the run."""
+
+from pathlib import Path
+
+HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]
+PROGRAM = ["-m", "cudal2.cli"]
+
+
+def search(run: Path, cache: Path, shapes: str, *more: str) -> list[str]:
+    """`cudal2 search` of these shapes (with commas between), as Python's arguments."""
+    where = [f"run={run}", f"worker.cache={cache}", "search.neighbours=0", "worker.max_pairs=5"]
+    return [*PROGRAM, "search", "--shapes", shapes, *where, *HASTY, *more]
+
+
+def evaluate(run: Path, cache: Path, shapes: str, *more: str) -> list[str]:
+    """`cudal2 eval` of these shapes, as Python's arguments."""
+    where = [str(run), f"worker.cache={cache}", "neighbours=0", "worker.max_pairs=5"]
+    return [*PROGRAM, "eval", *where, "--shapes", shapes, *HASTY, *more]
