@@ -37,8 +37,10 @@ from cudal2.policy.sampling import choice
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
+from cudal2.train import artefacts
 from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, quiet, taken
 from cudal2.train.devices import one_gpu
+from cudal2.train.draws import Draws, used_by
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
 from cudal2.train.sharded import deepspeed_file, merged_weights
@@ -100,7 +102,6 @@ def run(config: TrainConfig) -> None:
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,
-            config.seed,
             model=model,
             processing_class=tokenizer,
             args=arguments,
@@ -111,6 +112,8 @@ def run(config: TrainConfig) -> None:
         if state.is_main_process:
             record(folder / "config.json", config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if state.is_main_process and metrics.wandb:
+            artefacts.keep(metrics.wandb, config, problems, archive, judge.environment.fingerprint)
 
 
 def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
@@ -128,9 +131,11 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
 class KernelTrainer(WithoutCard, GRPOTrainer):
     """TRL's trainer, with each step's randomness and prompts made from its number when it is sampled."""
 
-    def __init__(self, judge: Judge, seed: int, **arguments: Any) -> None:
+    def __init__(self, judge: Judge, **arguments: Any) -> None:
         super().__init__(reward_funcs=judge, **arguments)
-        self.judge, self.seed = judge, seed
+        self.judge, self.seed = judge, judge.config.seed
+        self.draws = Draws(judge.config.policy)
+        used_by(self.accelerator.unwrap_model(self.model), self.draws)
         sampler = self.vllm_generation if self.use_vllm else None
         if sampler and is_peft_model(self.model) and not sampler._dist.is_fsdp:
             weights = partial(merged_weights, sampler.model, sampler._dist.gather_params)
@@ -138,7 +143,9 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self.state.global_step // self.num_iterations + 1
-        torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
+        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+        torch.manual_seed(hash((self.seed, step, rank)))
+        self.draws.begin(hash((self.seed, step)), rank * len(inputs), ranks * len(inputs))
         self.judge.started = time.perf_counter()
         written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         try:
@@ -239,7 +246,7 @@ class _Report(TrainerCallback):
         names = {"loss": "loss", "grad_norm": "grad_norm", "kl": "kl", "entropy": "entropy"}
         names["completions/mean_length"] = "tokens_mean"
         row |= {name: float(logs[logged]) for logged, name in names.items() if logs.get(logged) is not None}
-        self.metrics.log(row)
+        self.metrics.log(row, tables={"kernels": self.judge.kernels})
         self.terminal.show(row)
 
 

@@ -29,7 +29,7 @@ from cudal2.worker.pool import Pool
 class Judge:
     """The reward function TRL calls: completions in, rewards out, every sample into the archive.
 
-    `row` describes the step that was judged last, for metrics.jsonl. Without a `pool` (on every rank but the
+    `row` describes the step that was judged last, for metrics.jsonl, `kernels` its kernels. Without a `pool` (on every rank but the
     main one) it only sends candidates and receives rewards.
     """
 
@@ -38,6 +38,7 @@ class Judge:
     def __init__(self, config: TrainConfig, pool: Pool | None, archive: Archive) -> None:
         self.config, self.pool, self.archive = config, pool, archive
         self.row: dict[str, Any] = {}
+        self.kernels: list[dict[str, Any]] = []
         self.progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None
         self.started = self.finished = time.perf_counter()
         box = [pool.environment() if pool else None]
@@ -92,6 +93,7 @@ class Judge:
             for candidate, verdict in zip(candidates, verdicts)
         ]
         self.row = summarize(step, verdicts, rewards, candidates)
+        self.kernels = tabulate(candidates, verdicts, rewards, self.config.tracker.kernels)
         return rewards
 
     def _reward(self, candidate: Candidate, verdict: Verdict) -> float:
@@ -136,3 +138,25 @@ def summarize(
         "unique": len({candidate.key for candidate in candidates}),
         "problems": sorted({candidate.problem.name for candidate in candidates}),
     }
+
+
+def tabulate(
+    candidates: Sequence[Candidate], verdicts: Sequence[Verdict | None], rewards: Sequence[float | None], limit: int
+) -> list[dict[str, Any]]:
+    """Up to `limit` of the distinct kernels with source and verdict, spread evenly from the best reward to the worst."""
+    judged = {one.key: (one, verdict, reward) for one, verdict, reward in zip(candidates, verdicts, rewards) if verdict}
+    ranked = sorted(judged.values(), key=lambda row: row[2], reverse=True)
+    shown = ranked[:: max(1, -(-len(ranked) // limit))] if limit else []
+    return [
+        {
+            "problem": candidate.problem.name,
+            "reward": reward,
+            "status": verdict.status.value,
+            "speedup": verdict.speedup,
+            "low": verdict.timing.low if verdict.timing else None,
+            "high": verdict.timing.high if verdict.timing else None,
+            "reason": verdict.reason,
+            "source": candidate.source,
+        }
+        for candidate, verdict, reward in shown
+    ]
