@@ -26,9 +26,11 @@ class Metrics:
         self.wandb = WandbRun(run, tracker, config) if tracker.name == "wandb" else None
         """What else is told of the run; None where nobody asked for it."""
 
-    def log(self, row: dict[str, Any], durable: bool = True, tables: Mapping[str, Sequence[dict]] | None = None) -> None:
+    def log(
+        self, row: dict[str, Any], durable: bool = True, tables: Mapping[str, Sequence[dict]] | None = None
+    ) -> None:
         """Writes one step to the file, so that a kill loses nothing that was reported; where `durable`, to the disk,
-        which takes milliseconds. Tables, by name and each a list of rows with the same keys, go to Weights & Biases alone.
+        which takes milliseconds. Tables, each a list of rows with the same keys, go to Weights & Biases alone.
         """
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")

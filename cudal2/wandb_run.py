@@ -4,6 +4,7 @@ Offline all of it lies in `RUN/wandb`, which may be copied elsewhere: `wandb syn
 """
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class WandbRun:
             raise ValueError("tracker.mode=online needs a login: run `wandb login` once, or use offline")
         self._wandb = wandb
         if not (run / ID).is_file():
-            (run / ID).write_text(wandb.util.generate_id() + "\n")
+            (run / ID).write_text(secrets.token_hex(6) + "\n")
         self.id = (run / ID).read_text().strip()
         self._staged = os.environ.get(_STAGED)
         # What artefacts hold is copied there: beside the run's own files, not into the user's home.
@@ -48,7 +49,8 @@ class WandbRun:
 
     def log(self, row: Mapping[str, Any], tables: Mapping[str, Sequence[dict]]) -> None:
         """One step, `row["step"]`, with its tables."""
-        self._run.log(_plain(row) | {name: self._table(rows) for name, rows in tables.items() if rows}, step=row["step"])
+        shown = {name: self._table(rows) for name, rows in tables.items() if rows}
+        self._run.log(_plain(row) | shown, step=row["step"])
 
     def show(self, name: str, rows: Sequence[dict]) -> None:
         """A table of the whole run, after its last step."""

@@ -12,6 +12,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
+from cudal2.policy.trouble import SAMPLED, told
 
 CACHE_BYTES = 8 << 30
 """Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
@@ -47,6 +48,7 @@ def _ends(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None)
     return sorted(end for end in ends if end is not None)
 
 
+@told(SAMPLED)
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -16,8 +16,10 @@ STATE = ("optimizer.pt", "scheduler.pt", "training_args.bin", "trainer_state.jso
 """Files of a checkpoint that only training reads; those of single processes have names of their own."""
 
 
-def keep(tracked: WandbRun, config: TrainConfig, problems: Sequence[Problem], archive: Archive, fingerprint: str) -> None:
-    """The configuration, the metrics and the best kernel of each problem with its verdict; the policy where asked for."""
+def keep(
+    tracked: WandbRun, config: TrainConfig, problems: Sequence[Problem], archive: Archive, fingerprint: str
+) -> None:
+    """The configuration, the metrics, the best kernel of each problem with its verdict; the policy where asked for."""
     folder, target = Path(config.run), find(config.target)
     files: dict[str, Path | str] = {name: folder / name for name in ("config.json", "metrics.jsonl")}
     kernels = Comparable(archive, config.target, fingerprint)

@@ -34,6 +34,7 @@ from cudal2.config import TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import choice
+from cudal2.policy.trouble import ADAPTERS, SHARED, TRAINED, told
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
@@ -95,6 +96,7 @@ def run(config: TrainConfig) -> None:
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
         judge.prompt(problems[0], 1)
+        stack.enter_context(told(TRAINED, ADAPTERS, SHARED))
         model, tokenizer = policy.load_to_train(
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )
@@ -182,6 +184,11 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         raise ValueError(
             f"policy.vllm.tensor_parallel_size={vllm.tensor_parallel_size} does not divide the {ranks} processes of "
             "this start: choose one that does, or start more with accelerate launch --num_processes N"
+        )
+    if trainer.deepspeed and "WORLD_SIZE" not in os.environ:
+        raise ValueError(
+            f"trainer.deepspeed={trainer.deepspeed} shares the training among processes, which a launcher starts: "
+            "torchrun --nproc_per_node N -m cudal2.cli train …, with N=1 for a single one"
         )
     batch = trainer.problems_per_step * trainer.group_size
     micro = trainer.micro_batch or max(batch // ranks, 1)

@@ -29,8 +29,8 @@ from cudal2.worker.pool import Pool
 class Judge:
     """The reward function TRL calls: completions in, rewards out, every sample into the archive.
 
-    `row` describes the step that was judged last, for metrics.jsonl, `kernels` its kernels. Without a `pool` (on every rank but the
-    main one) it only sends candidates and receives rewards.
+    `row` describes the step that was judged last, for metrics.jsonl, `kernels` its kernels. Without a `pool` (on every
+    rank but the main one) it only sends candidates and receives rewards.
     """
 
     __name__ = "kernel"
@@ -143,7 +143,7 @@ def summarize(
 def tabulate(
     candidates: Sequence[Candidate], verdicts: Sequence[Verdict | None], rewards: Sequence[float | None], limit: int
 ) -> list[dict[str, Any]]:
-    """Up to `limit` of the distinct kernels with source and verdict, spread evenly from the best reward to the worst."""
+    """Up to `limit` of the distinct kernels with source and verdict, spread evenly from best reward to worst."""
     judged = {one.key: (one, verdict, reward) for one, verdict, reward in zip(candidates, verdicts, rewards) if verdict}
     ranked = sorted(judged.values(), key=lambda row: row[2], reverse=True)
     shown = ranked[:: max(1, -(-len(ranked) // limit))] if limit else []
