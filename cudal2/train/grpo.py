@@ -44,7 +44,7 @@ from cudal2.train.devices import one_gpu
 from cudal2.train.draws import Draws, used_by
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
-from cudal2.train.sharded import deepspeed_file, merged_weights
+from cudal2.train.sharded import connect, deepspeed_file, merged_weights
 from cudal2.worker.pool import Pool
 
 LONGEST_STEP = 24 * 3600
@@ -97,6 +97,8 @@ def run(config: TrainConfig) -> None:
         callbacks.append(_Stop(ends, config.trainer.iterations))
         judge.prompt(problems[0], 1)
         stack.enter_context(told(TRAINED, ADAPTERS, SHARED))
+        if config.trainer.deepspeed:
+            connect()
         model, tokenizer = policy.load_to_train(
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )

@@ -28,6 +28,15 @@ def deepspeed_file(name: str) -> str | None:
     return str(path) if name else None
 
 
+def connect() -> None:
+    """Has DeepSpeed know the processes that accelerate connected: on processors nobody tells it, and it would take each
+    for a single one when it shares out the weights that are being loaded."""
+    from deepspeed import comm
+
+    if not comm.is_initialized():
+        comm.init_distributed(auto_mpi_discovery=False, verbose=False)
+
+
 def merged_weights(model: Any, gather: Gather) -> Iterator[tuple[str, Tensor]]:
     """The weights of PEFT's `model` with its adapters added in, one tensor at a time, named as without adapters.
 
