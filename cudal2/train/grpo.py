@@ -44,7 +44,7 @@ from cudal2.train.devices import one_gpu
 from cudal2.train.draws import Draws, used_by
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
-from cudal2.train.sharded import connect, deepspeed_file, merged_weights
+from cudal2.train.sharded import check_shares, connect, deepspeed_file, merged_weights
 from cudal2.worker.pool import Pool
 
 LONGEST_STEP = 24 * 3600
@@ -71,6 +71,7 @@ def run(config: TrainConfig) -> None:
             check(folder, config)
         state.wait_for_everyone()
         checkpoint = latest_checkpoint(folder)
+        check_shares(checkpoint, state.num_processes)
         done = step_of(checkpoint) // config.trainer.iterations
         if done >= steps:
             print(f"{folder} has its {done} steps; a greater trainer.steps goes on from there")

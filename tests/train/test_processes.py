@@ -21,7 +21,6 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import load as load_policy
-from cudal2.runtime.manifest import Manifest
 from cudal2.tracking import read_metrics
 
 pytestmark = pytest.mark.parts
@@ -29,6 +28,7 @@ pytestmark = pytest.mark.parts
 HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]
 STEPS = ["trainer.steps=3", "trainer.save_steps=2", "shapes.names=[64_64_64,64_72_80]"]
 LAUNCHED = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+SHORT = ["policy.max_new_tokens=8", *HASTY, "worker.max_pairs=5", "neighbours=0"]
 ADAPTERS = ["policy.lora.rank=4"]
 
 
@@ -38,10 +38,11 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.policy = fakes.save_policy(folder / "policy")
+        self.cache = f"worker.cache={folder / 'cache'}"
 
     def command(self, name: str, *more: str, launched: bool = True) -> list[str]:
         tiny = [word for word in fakes.tiny(self.folder / name, self.policy) if "deepspeed" not in word]
-        words = [*tiny, *STEPS, *HASTY, f"worker.cache={self.folder / 'cache'}", *more]
+        words = [*tiny, *STEPS, *HASTY, self.cache, *more]
         return [sys.executable, *(LAUNCHED if launched else []), interrupted.__file__, "train", *words]
 
     def train(self, name: str, *more: str, launched: bool = True) -> Path:
@@ -125,28 +126,46 @@ def test_what_zero3_made_is_evaluated_on_one_process(place, runs):
     assert evaluated(place, runs["zero3"]) == 4
 
 
-@pytest.mark.parametrize("more", [[], ["trainer.deepspeed=zero3"]], ids=["one", "zero3"])
-def test_adapters_are_saved_merged_evaluated_and_exported(place, more):
-    folder = place.train("adapters" + "zero3" * len(more), *ADAPTERS, *more, launched=bool(more))
+def test_another_number_of_processes_cannot_take_the_shares(place, runs):
+    words = place.command("zero3", "trainer.deepspeed=zero3", "trainer.steps=4")
+    words[words.index("--nproc_per_node=2")] = "--nproc_per_node=1"
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode and "saved by 2 processes" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def adapters(place) -> dict[str, Path]:
+    """Runs that train adapters, on one process and shared out."""
+    shared = place.train("adapters-zero3", *ADAPTERS, "trainer.deepspeed=zero3")
+    return {"one": place.train("adapters-one", *ADAPTERS, launched=False), "zero3": shared}
+
+
+def test_adapters_shared_out_ask_for_the_same(adapters):
+    assert asked(adapters["zero3"]) == asked(adapters["one"])
+
+
+@pytest.mark.parametrize("name", ["one", "zero3"])
+def test_adapters_are_saved_merged_evaluated_and_exported(place, adapters, name):
+    folder = adapters[name]
     checkpoint = latest_checkpoint(folder)
     assert (checkpoint / "adapter_model.safetensors").is_file() and not (checkpoint / "model.safetensors").exists()
-    adapters = load_file(checkpoint / "adapter_model.safetensors")
-    assert all(weight.ndim == 2 and weight.numel() for weight in adapters.values())
+    saved = load_file(checkpoint / "adapter_model.safetensors")
+    assert all(weight.ndim == 2 and weight.numel() for weight in saved.values())
     merged, _ = load_policy(PolicyConfig(path=str(folder)))
     before, _ = load_policy(PolicyConfig(path=str(place.policy)))
     moved = [not torch.equal(a, b) for a, b in zip(merged.parameters(), before.parameters(), strict=True)]
     assert any(moved)
     assert evaluated(place, folder) == 4
+    run([sys.executable, interrupted.__file__, "eval", str(folder), "--shapes", "64_64_64", *SHORT, place.cache])
     run([sys.executable, interrupted.__file__, "export", str(folder)])
-    assert Manifest and (folder / "export/manifest.json").is_file()
+    assert (folder / "export/manifest.json").is_file()
 
 
 def evaluated(place: Place, folder: Path) -> int:
     """How many kernels `cudal2 eval` had the policy of that run write."""
     out = place.folder / f"eval-{folder.name}"
     words = ["--source", "policy", "samples=4", "--shapes", "64_64_64", f"policy.path={folder}"]
-    short = ["policy.max_new_tokens=8", *HASTY, "worker.max_pairs=5", f"worker.cache={place.folder / 'cache'}"]
-    run([sys.executable, interrupted.__file__, "eval", str(out), *words, *short])
+    run([sys.executable, interrupted.__file__, "eval", str(out), *words, *SHORT, place.cache])
     assert (out / "eval/results.csv").is_file()
     with Archive.of(out) as archive:
         return len(list(archive.samples("eval")))
