@@ -38,7 +38,7 @@ def connect() -> None:
 
 
 def check_shares(checkpoint: Path | None, processes: int) -> None:
-    """Raises ValueError where DeepSpeed has saved the checkpoint in another number of shares than there are processes."""
+    """Raises ValueError where DeepSpeed saved the checkpoint in another number of shares than there are processes."""
     shares = len(list(checkpoint.glob("global_step*/*_optim_states.pt"))) if checkpoint else 0
     if shares not in (0, processes):
         raise ValueError(
