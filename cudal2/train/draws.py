@@ -6,7 +6,7 @@ found by inverse transform sampling (L. Devroye, Non-Uniform Random Variate Gene
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import FloatTensor, LongTensor
@@ -48,7 +48,7 @@ class Draws(LogitsProcessor):
         mine = drawn[self._first : self._first + len(scores)].to(below.device)
         tokens = torch.searchsorted(below, mine * below[:, -1:], right=True)
         chosen = torch.full_like(scores, -torch.inf)
-        return chosen.scatter_(-1, tokens.clamp_(max=scores.shape[-1] - 1), 0.0)
+        return cast(FloatTensor, chosen.scatter_(-1, tokens.clamp_(max=scores.shape[-1] - 1), 0.0))
 
 
 def used_by(model: Any, draws: Draws) -> None:

@@ -51,10 +51,23 @@ class Place:
 
 
 def run(words: list[str]) -> str:
-    done = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
-    said = done.stdout.decode()
-    assert done.returncode == 0, said
+    """What the command said; it and all below it are gone afterwards."""
+    with subprocess.Popen(
+        words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            said = process.communicate(timeout=300)[0]
+        except BaseException:
+            kill(process)
+            raise
+    assert process.returncode == 0, said
     return said
+
+
+def kill(process: subprocess.Popen) -> None:
+    """At once: the launcher would end the processes that it started in order."""
+    for pid in [*below(process.pid), process.pid]:
+        os.kill(pid, signal.SIGKILL)
 
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
@@ -112,8 +125,7 @@ def test_killed_in_the_middle_it_goes_on_as_if_it_had_not_been(place, runs, name
         assert wait_for(lambda: len(read_metrics(folder / "metrics.jsonl")) == 2, 300)
         assert wait_for(lambda: latest_checkpoint(folder), 60)
     finally:
-        for pid in [*below(process.pid), process.pid]:  # the launcher would end the others in order
-            os.kill(pid, signal.SIGKILL)
+        kill(process)
         process.wait()
     assert latest_checkpoint(folder).name == "checkpoint-2"
     place.train("killed" + name, f"trainer.deepspeed={name}")
