@@ -28,8 +28,8 @@ pytestmark = pytest.mark.parts
 HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.min_pairs=3", "worker.disturbed=1000"]
 STEPS = ["trainer.steps=3", "trainer.save_steps=2", "shapes.names=[64_64_64,64_72_80]"]
 LAUNCHED = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+DEEPSPEED = ("zero2", "zero3")
 SHORT = ["policy.max_new_tokens=8", *HASTY, "worker.max_pairs=5", "neighbours=0"]
-ADAPTERS = ["policy.lora.rank=4"]
 
 
 class Place:
@@ -78,14 +78,25 @@ def place(tmp_path_factory) -> Place:
     return Place(tmp_path_factory.mktemp("processes"))
 
 
+class Runs(dict[str, Path]):
+    """Runs by name, each trained when it is first asked for: `one` process, `two`, and two under `zero2` and `zero3`,
+    with `-adapters` of adapters."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def __missing__(self, name: str) -> Path:
+        kind, _, adapters = name.partition("-")
+        more = ["policy.lora.rank=4"] if adapters else []
+        if kind in DEEPSPEED:
+            more.append(f"trainer.deepspeed={kind}")
+        self[name] = self.place.train(name, *more, launched=kind != "one")
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def runs(place) -> dict[str, Path]:
-    """The same run on one process, on two, and shared out by DeepSpeed."""
-    one, two = place.train("one", launched=False), place.train("two")
-    return {"one": one, "two": two} | {name: place.train(name, f"trainer.deepspeed={name}") for name in DEEPSPEED}
-
-
-DEEPSPEED = ("zero2", "zero3")
+def runs(place) -> Runs:
+    return Runs(place)
 
 
 def asked(folder: Path) -> list[list[tuple]]:
@@ -139,26 +150,20 @@ def test_what_zero3_made_is_evaluated_on_one_process(place, runs):
 
 
 def test_another_number_of_processes_cannot_take_the_shares(place, runs):
+    assert latest_checkpoint(runs["zero3"])
     words = place.command("zero3", "trainer.deepspeed=zero3", "trainer.steps=4")
     words[words.index("--nproc_per_node=2")] = "--nproc_per_node=1"
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode and "saved by 2 processes" in done.stderr
 
 
-@pytest.fixture(scope="module")
-def adapters(place) -> dict[str, Path]:
-    """Runs that train adapters, on one process and shared out."""
-    shared = place.train("adapters-zero3", *ADAPTERS, "trainer.deepspeed=zero3")
-    return {"one": place.train("adapters-one", *ADAPTERS, launched=False), "zero3": shared}
+def test_adapters_shared_out_ask_for_the_same(runs):
+    assert asked(runs["zero3-adapters"]) == asked(runs["one-adapters"])
 
 
-def test_adapters_shared_out_ask_for_the_same(adapters):
-    assert asked(adapters["zero3"]) == asked(adapters["one"])
-
-
-@pytest.mark.parametrize("name", ["one", "zero3"])
-def test_adapters_are_saved_merged_evaluated_and_exported(place, adapters, name):
-    folder = adapters[name]
+@pytest.mark.parametrize("name", ["one-adapters", "zero3-adapters"])
+def test_adapters_are_saved_merged_evaluated_and_exported(place, runs, name):
+    folder = runs[name]
     checkpoint = latest_checkpoint(folder)
     assert (checkpoint / "adapter_model.safetensors").is_file() and not (checkpoint / "model.safetensors").exists()
     saved = load_file(checkpoint / "adapter_model.safetensors")
