@@ -109,6 +109,17 @@ def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch
         grpo._arguments(alone)
 
 
+def test_a_checkpoint_in_shares_says_how_many_processes_it_wants(tmp_path):
+    for rank in range(2):
+        (tmp_path / "global_step4").mkdir(exist_ok=True)
+        (tmp_path / f"global_step4/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    sharded.check_shares(tmp_path, 2)
+    sharded.check_shares(None, 3)
+    sharded.check_shares(tmp_path / "global_step4/whole", 3)
+    with pytest.raises(ValueError, match="--nproc_per_node 2"):
+        sharded.check_shares(tmp_path, 4)
+
+
 @pytest.fixture
 def adapted(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(fakes.save_policy(tmp_path), dtype=torch.bfloat16)
