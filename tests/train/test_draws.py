@@ -18,7 +18,7 @@ def drawn(draws: Draws, scores: torch.Tensor) -> list[int]:
 
 @pytest.mark.parametrize("changed", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7, "temperature": 2.0}])
 def test_frequencies_are_those_of_the_distribution(changed):
-    config, rows = PolicyConfig(**changed), 20_000
+    config, rows = PolicyConfig(**changed), 5_000
     scores = torch.tensor([[0.3, -1.0, 2.0, -torch.inf, 1.0, 0.0]])
     expected = scores / config.temperature
     for warper in [*([TopKLogitsWarper(config.top_k)] if config.top_k else []), TopPLogitsWarper(config.top_p)]:
@@ -26,7 +26,7 @@ def test_frequencies_are_those_of_the_distribution(changed):
     draws = Draws(config)
     draws.begin(1, 0, rows)
     counts = torch.bincount(torch.tensor(drawn(draws, scores.repeat(rows, 1))), minlength=6) / rows
-    torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.015, rtol=0)
+    torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.03, rtol=0)
     assert counts[3] == 0
 
 
