@@ -12,8 +12,8 @@ from cudal2.records import to_json
 from cudal2.target import find
 from cudal2.wandb_run import WandbRun
 
-STATE = ("optimizer.pt", "scheduler.pt", "training_args.bin", "trainer_state.json", "latest", "zero_to_fp32.py")
-"""Files of a checkpoint that only training reads; those of single processes have names of their own."""
+STATE = (".pt", ".pth", ".bin", ".py", "trainer_state.json", "latest")
+"""How the files of a checkpoint end that only training reads, its own and DeepSpeed's."""
 
 
 def keep(
@@ -35,5 +35,4 @@ def keep(
 
 def policy_files(checkpoint: Path) -> list[Path]:
     """The model or its adapters, and the tokenizer."""
-    found = (path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name not in STATE)
-    return [path for path in found if not path.name.startswith("rng_state")]
+    return [path for path in sorted(checkpoint.iterdir()) if path.is_file() and not path.name.endswith(STATE)]
