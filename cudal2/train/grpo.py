@@ -139,8 +139,9 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def __init__(self, judge: Judge, **arguments: Any) -> None:
         super().__init__(reward_funcs=judge, **arguments)
         self.judge, self.seed = judge, judge.config.seed
-        self.draws = Draws(judge.config.policy)
-        used_by(self.accelerator.unwrap_model(self.model), self.draws)
+        self.draws = None if self.use_vllm else Draws(judge.config.policy)
+        if self.draws:
+            used_by(self.accelerator.unwrap_model(self.model), self.draws)
         sampler = self.vllm_generation if self.use_vllm else None
         if sampler and is_peft_model(self.model) and not sampler._dist.is_fsdp:
             weights = partial(merged_weights, sampler.model, sampler._dist.gather_params)
@@ -150,7 +151,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         step = self.state.global_step // self.num_iterations + 1
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         torch.manual_seed(hash((self.seed, step, rank)))
-        self.draws.begin(hash((self.seed, step)), rank * len(inputs), ranks * len(inputs))
+        if self.draws:
+            self.draws.begin(hash((self.seed, step)), rank * len(inputs), ranks * len(inputs))
         self.judge.started = time.perf_counter()
         written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         try:
