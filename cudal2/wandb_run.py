@@ -1,7 +1,7 @@
 """A run as Weights & Biases keeps it: curves, configuration, tables of kernels, and the small files that it leaves.
 
-Offline all of it lies in `RUN/wandb`, and `wandb sync RUN/wandb/offline-run-*` uploads it. (What it holds of artefacts is
-named by its place on this machine: elsewhere the curves and tables are found, the artefacts are not.)
+Offline all of it lies in `RUN/wandb`, and `wandb sync RUN/wandb/offline-run-*` uploads it. (What it holds of artefacts
+is named by its place on this machine: elsewhere the curves and tables are found, the artefacts are not.)
 """
 
 import os
