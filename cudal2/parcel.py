@@ -20,9 +20,10 @@ from cudal2.archive import Archive
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.records import HarnessFault
 from cudal2.train.folder import only_trainer_of
+from cudal2.wandb_run import ID
 
 PART_BYTES = 15 << 20
-KEPT = ("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl")
+KEPT = ("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl", ID)
 CACHED = ("verdicts", "baselines")
 """Kinds of cache entries that travel."""
 

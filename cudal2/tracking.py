@@ -2,11 +2,12 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from cudal2.config import TrackerConfig
+from cudal2.wandb_run import WandbRun
 
 
 class Metrics:
@@ -22,19 +23,22 @@ class Metrics:
         fresh = self.path.with_suffix(".tmp")
         fresh.write_text("".join(json.dumps(row) + "\n" for row in kept))
         fresh.replace(self.path)
-        self._wandb = _start_wandb(run, tracker, config) if tracker.name == "wandb" else None
+        self.wandb = WandbRun(run, tracker, config) if tracker.name == "wandb" else None
+        """What else is told of the run; None where nobody asked for it."""
 
-    def log(self, row: dict[str, Any], durable: bool = True) -> None:
+    def log(
+        self, row: dict[str, Any], durable: bool = True, tables: Mapping[str, Sequence[dict]] | None = None
+    ) -> None:
         """Writes one step to the file, so that a kill loses nothing that was reported; where `durable`, to the disk,
-        which takes milliseconds.
+        which takes milliseconds. Tables, each a list of rows with the same keys, go to Weights & Biases alone.
         """
         append(self.path, row, durable)
-        if self._wandb:
-            self._wandb.log({key: value for key, value in row.items() if key != "problems"}, step=row["step"])
+        if self.wandb:
+            self.wandb.log({key: value for key, value in row.items() if key != "problems"}, tables or {})
 
     def close(self) -> None:
-        if self._wandb:
-            self._wandb.finish()
+        if self.wandb:
+            self.wandb.close()
 
 
 def append(path: Path, row: dict[str, Any], durable: bool = True) -> None:
@@ -57,21 +61,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break  # torn by a kill; nothing can follow it
     return rows
-
-
-def _start_wandb(run: Path, tracker: TrackerConfig, config: dict[str, Any]) -> ModuleType | Any:
-    try:
-        import wandb
-    except ModuleNotFoundError as error:
-        raise ValueError('tracker=wandb needs a package: pip install "cudal2[wandb]"') from error
-    if tracker.mode == "online" and not wandb.api.api_key:
-        raise ValueError("tracker.mode=online needs a login: run `wandb login` once, or use offline")
-    return wandb.init(
-        project=tracker.project,
-        name=run.name,
-        id=run.name,
-        resume="allow",
-        dir=str(run),
-        mode=tracker.mode,
-        config=config,
-    )

@@ -128,7 +128,8 @@ class TrainerConfig(Schema, frozen=True):
     `loss` and `scale_rewards` are TRL's `loss_type` and `scale_rewards`; by group, samples of a certain policy that
     differ by the noise of a measurement alone weigh as much as right and wrong ones. `entropy` is the weight of an
     entropy bonus. `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed`
-    is the configuration that shards the model over the processes, a file or the one that ships (zero3). `resume` auto
+    is the configuration that shards the training over the processes, a file or one that ships: zero2, the gradients and
+    the optimiser's state; zero3, the weights too. `resume` auto
     continues a run found in the folder, never refuses to. A run ends after `steps`, or after the step in which it has
     taken `minutes`, all its starts together; 0: no limit.
     """
@@ -196,11 +197,16 @@ class ShapesConfig(Schema, frozen=True):
 
 
 class TrackerConfig(Schema, frozen=True):
-    """Metrics always go to `metrics.jsonl`; `wandb` adds Weights & Biases (offline asks for no login)."""
+    """Metrics always go to `metrics.jsonl`; `wandb` adds Weights & Biases (offline asks for no login): curves, the
+    configuration, a table of up to `kernels` of each step with source and verdict, from the best reward to the worst,
+    and in the end the best kernels and what the run's small files hold; where `policy`, the newest checkpoint's too.
+    """
 
     name: Literal["jsonl", "wandb"] = "jsonl"
     mode: Literal["offline", "online"] = "offline"
     project: str = "cudal2"
+    kernels: Annotated[int, msgspec.Meta(ge=0)] = 32
+    policy: bool = False
 
 
 class SearchMethodConfig(Schema, frozen=True):

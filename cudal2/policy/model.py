@@ -20,6 +20,7 @@ from transformers import (
 from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import adapters, checkpoints, gguf, sampling
+from cudal2.policy.trouble import SAMPLED, told
 from cudal2.target import targets
 
 
@@ -34,6 +35,7 @@ def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
         )
 
 
+@told(SAMPLED)
 def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 

@@ -13,6 +13,7 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, Pr
 
 from cudal2.config import PolicyConfig
 from cudal2.policy.quoting import quoted
+from cudal2.policy.trouble import SAMPLED, told
 
 CACHE_BYTES = 8 << 30
 """Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
@@ -48,6 +49,7 @@ def _ends(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None)
     return sorted(end for end in ends if end is not None)
 
 
+@told(SAMPLED)
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

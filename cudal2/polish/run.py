@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Spent, Task
 from cudal2.sass.simulator import Simulated
 from cudal2.tracking import Metrics
+
+KEPT = ("metrics.jsonl", "journal.jsonl", "edit.json")
+"""What a search hands to Weights & Biases in the end; its configuration stands in the journal's first line."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -84,16 +87,19 @@ def _search(
         budget = Budget(journal, judge.measure, limit, told)
         task = Task(start.copy(), config.search, config.seed, budget, simulated.of)
         try:
-            search(task)
-        except Spent:
-            pass
+            with suppress(Spent):
+                search(task)
+            best = budget.best
+            if best:
+                (folder / "edit.json").write_text(to_json(best.edit) + "\n")
+            if metrics.wandb:
+                metrics.wandb.show("kernels", _kernels(budget, config.tracker.kernels))
+                metrics.wandb.keep("run", {name: folder / name for name in KEPT})
         finally:
             metrics.close()
     seconds = sum(line.seconds for line in budget.seen.values())
-    best = budget.best
     if best is None:
         return Found(method, len(budget.seen), seconds)
-    (folder / "edit.json").write_text(to_json(best.edit) + "\n")
     return Found(method, len(budget.seen), seconds, best.edit, best.measured, judge.confirm(best.edit))
 
 
@@ -104,6 +110,15 @@ def _head(start: Play, config: SassConfig, method: str, environment: str) -> dic
         keys = {key: value for key, value in keys.items() if not key.startswith("worker.")}
     what = {"kernel": start.unedited.kernel, "sha256": start.unedited.sha256}
     return {**what, "method": method, "environment": environment, **keys}
+
+
+def _kernels(budget: Budget, limit: int) -> list[dict[str, Any]]:
+    """The `limit` best edits that were measured, the surest first."""
+    ranked = sorted(budget.seen.values(), key=lambda line: line.measured.low, reverse=True)
+    return [
+        {**msgspec.to_builtins(line.measured), "moves": len(line.edit.moves), "edit": to_json(line.edit)}
+        for line in ranked[:limit]
+    ]
 
 
 def _row(method: str, budget: Budget, line: Line, seconds: float) -> dict[str, Any]:

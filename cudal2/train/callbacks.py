@@ -21,7 +21,8 @@ def quiet() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     disable_progress_bars()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    for module in ("transformers", "torch.distributed"):  # DeepSpeed calls the latter by former names
+        warnings.filterwarnings("ignore", category=FutureWarning, module=module)
     warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
 
 

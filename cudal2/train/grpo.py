@@ -37,15 +37,17 @@ from cudal2.policy import model as policy
 from cudal2.policy import turns
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, choice, context, sent, tokenize
+from cudal2.policy.trouble import ADAPTERS, SHARED, TRAINED, told
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
-from cudal2.train import rollout
+from cudal2.train import artefacts, rollout
 from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, quiet, taken
 from cudal2.train.devices import one_gpu
+from cudal2.train.draws import Draws, used_by
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
-from cudal2.train.sharded import deepspeed_file, merged_weights
+from cudal2.train.sharded import check_shares, connect, deepspeed_file, merged_weights
 from cudal2.worker.pool import Pool
 
 LONGEST_STEP = 24 * 3600
@@ -72,6 +74,7 @@ def run(config: TrainConfig) -> None:
             check(folder, config)
         state.wait_for_everyone()
         checkpoint = latest_checkpoint(folder)
+        check_shares(checkpoint, state.num_processes)
         done = step_of(checkpoint) // config.trainer.iterations
         if done >= steps:
             print(f"{folder} has its {done} steps; a greater trainer.steps goes on from there")
@@ -97,6 +100,9 @@ def run(config: TrainConfig) -> None:
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
         first = judge.prompt(problems[0], done + 1)
+        stack.enter_context(told(TRAINED, ADAPTERS, SHARED))
+        if config.trainer.deepspeed:
+            connect()
         model, tokenizer = policy.load_to_train(
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )
@@ -107,7 +113,6 @@ def run(config: TrainConfig) -> None:
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
         trainer = KernelTrainer(
             judge,
-            config.seed,
             model=model,
             processing_class=tokenizer,
             args=arguments,
@@ -118,6 +123,8 @@ def run(config: TrainConfig) -> None:
         if state.is_main_process:
             record(folder / "config.json", config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if state.is_main_process and metrics.wandb:
+            artefacts.keep(metrics.wandb, config, problems, archive, judge.environment.fingerprint)
 
 
 def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
@@ -135,11 +142,14 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
 class KernelTrainer(WithoutCard, GRPOTrainer):
     """TRL's trainer, with each step's randomness and prompts made from its number when it is sampled."""
 
-    def __init__(self, judge: Judge, seed: int, **arguments: Any) -> None:
-        self.judge, self.seed, self.turns = judge, seed, judge.config.turns.count
+    def __init__(self, judge: Judge, **arguments: Any) -> None:
+        self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
         if self.turns > 1:
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
         super().__init__(**{"reward_funcs": judge} | arguments)
+        self._draws = None if self.use_vllm else Draws(judge.config.policy)
+        if self._draws:
+            used_by(self.accelerator.unwrap_model(self.model), self._draws)
         sampler = self.vllm_generation if self.use_vllm else None
         if sampler and is_peft_model(self.model) and not sampler._dist.is_fsdp:
             weights = partial(merged_weights, sampler.model, sampler._dist.gather_params)
@@ -148,6 +158,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self._sampled_step()
         torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
+        self.begin_turn(0, len(inputs))
         self.judge.begin()
         self._asked = [row["problem"] for row in inputs]
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
@@ -158,6 +169,12 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         except KeyboardInterrupt:
             self._save_complete_steps()
             raise
+
+    def begin_turn(self, turn: int, rows: int) -> None:
+        """Says which random numbers the rows are drawn by that this process writes now: as many as every other."""
+        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+        if self._draws:
+            self._draws.begin(hash((self.seed, self._sampled_step(), turn)), rank * rows, ranks * rows)
 
     def _sampled_step(self) -> int:
         return self.state.global_step // self.num_iterations + 1
@@ -208,6 +225,11 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         )
     count = config.turns.count
     batch = trainer.problems_per_step * trainer.group_size * count
+    if trainer.deepspeed and "WORLD_SIZE" not in os.environ:
+        raise ValueError(
+            f"trainer.deepspeed={trainer.deepspeed} shares the training among processes, which a launcher starts: "
+            "torchrun --nproc_per_node N -m cudal2.cli train …, with N=1 for a single one"
+        )
     micro = trainer.micro_batch or max(batch // ranks, 1)
     if batch % (ranks * micro) or batch // count % ranks:
         samples = "problems_per_step × group_size" + " × turns.count" * (count > 1)
@@ -271,7 +293,7 @@ class _Report(TrainerCallback):
         names = {"loss": "loss", "grad_norm": "grad_norm", "kl": "kl", "entropy": "entropy"}
         names["completions/mean_length"] = "tokens_mean"
         row |= {name: float(logs[logged]) for logged, name in names.items() if logs.get(logged) is not None}
-        self.metrics.log(row)
+        self.metrics.log(row, tables={"kernels": self.judge.kernels})
         self.terminal.show(row)
 
 

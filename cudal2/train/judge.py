@@ -21,15 +21,15 @@ from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.train.rewards import find as find_reward
 from cudal2.train.rewards import reward
-from cudal2.train.summary import Turn, by_turn, summarize
+from cudal2.train.summary import Turn, by_turn, summarize, tabulate
 from cudal2.worker.pool import Pool
 
 
 class Judge:
     """The reward function TRL calls: completions in, rewards out, every sample into the archive.
 
-    `row` describes the step that was judged last, for metrics.jsonl. Without a `pool` (on every rank but the
-    main one) it only sends candidates and receives rewards.
+    `row` describes the step that was judged last, for metrics.jsonl, `kernels` its kernels. Without a `pool` (on every
+    rank but the main one) it only sends candidates and receives rewards.
     """
 
     __name__ = "kernel"
@@ -37,6 +37,7 @@ class Judge:
     def __init__(self, config: TrainConfig, pool: Pool | None, archive: Archive) -> None:
         self.config, self.pool, self.archive = config, pool, archive
         self.row: dict[str, Any] = {}
+        self.kernels: list[dict[str, Any]] = []
         self.progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None
         self.begin()
         self.finished = self.started
@@ -92,7 +93,9 @@ class Judge:
         """All turns of the step are judged: `row` describes it."""
         if self._turns:
             columns = zip(*((turn.verdicts, turn.rewards, turn.candidates) for turn in self._turns))
-            self.row = summarize(step, *([one for turn in column for one in turn] for column in columns))
+            verdicts, rewards, candidates = ([one for turn in column for one in turn] for column in columns)
+            self.row = summarize(step, verdicts, rewards, candidates)
+            self.kernels = tabulate(candidates, verdicts, rewards, self.config.tracker.kernels)
             if len(self._turns) > 1:
                 self.row["turns"] = by_turn(self._turns)
             self.row["seconds"] = {"sample": self.finished - self.started - self._judging, "judge": self._judging}

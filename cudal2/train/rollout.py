@@ -61,6 +61,7 @@ def play(
     rewards: list[Rewards] = []
     for turn in range(config.turns.count):
         written.append([turns.fitted(words, *what, target, room) for what in zip(firsts, attempts)])
+        trainer.begin_turn(turn, len(firsts))
         ids, logprobs = trainer._generate_single_turn([one.ids for one in written[-1]], None, {}, num_generations=1)
         candidates = [
             Candidate(source.extract(text, target) or "", problem, target.name)

@@ -28,6 +28,7 @@ from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
+from cudal2.policy.trouble import ADAPTERS, TUNED, told
 from cudal2.records import HarnessFault
 from cudal2.train import supervised, text
 from cudal2.train.devices import one_gpu
@@ -74,6 +75,7 @@ def run(config: SftConfig) -> None:
             print(json.dumps(report), flush=True)
 
 
+@told(TUNED, ADAPTERS)
 def _train(config: SftConfig) -> list[Row]:
     """Makes `RUN/policy`: it has that name once it is complete, the configuration that made it included.
 

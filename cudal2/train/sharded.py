@@ -28,6 +28,25 @@ def deepspeed_file(name: str) -> str | None:
     return str(path) if name else None
 
 
+def connect() -> None:
+    """Has DeepSpeed know the processes that accelerate connected: on processors nobody tells it, and it would take each
+    for a single one when it shares out the weights that are being loaded."""
+    from deepspeed import comm
+
+    if not comm.is_initialized():
+        comm.init_distributed(auto_mpi_discovery=False, verbose=False)
+
+
+def check_shares(checkpoint: Path | None, processes: int) -> None:
+    """Raises ValueError where DeepSpeed saved the checkpoint in another number of shares than there are processes."""
+    shares = len(list(checkpoint.glob("global_step*/*_optim_states.pt"))) if checkpoint else 0
+    if shares not in (0, processes):
+        raise ValueError(
+            f"{checkpoint} was saved by {shares} processes, each with a share of it, and goes on with as many: "
+            f"torchrun --nproc_per_node {shares} -m cudal2.cli train …"
+        )
+
+
 def merged_weights(model: Any, gather: Gather) -> Iterator[tuple[str, Tensor]]:
     """The weights of PEFT's `model` with its adapters added in, one tensor at a time, named as without adapters.
 

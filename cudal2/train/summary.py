@@ -86,3 +86,29 @@ def summarize(
         "unique": len({candidate.key for candidate in candidates}),
         "problems": sorted({candidate.problem.name for candidate in candidates}),
     }
+
+
+def tabulate(
+    candidates: Sequence[Candidate], verdicts: Sequence[Verdict | None], rewards: Sequence[float | None], limit: int
+) -> list[dict[str, Any]]:
+    """Up to `limit` of the distinct kernels with source and verdict, spread evenly from best reward to worst."""
+    judged = {
+        one.key: (one, verdict, reward)
+        for one, verdict, reward in zip(candidates, verdicts, rewards)
+        if verdict is not None and reward is not None
+    }
+    ranked = sorted(judged.values(), key=lambda row: row[2], reverse=True)
+    shown = ranked[:: max(1, -(-len(ranked) // limit))] if limit else []
+    return [
+        {
+            "problem": candidate.problem.name,
+            "reward": reward,
+            "status": verdict.status.value,
+            "speedup": verdict.speedup,
+            "low": verdict.timing.low if verdict.timing else None,
+            "high": verdict.timing.high if verdict.timing else None,
+            "reason": verdict.reason,
+            "source": candidate.source,
+        }
+        for candidate, verdict, reward in shown
+    ]

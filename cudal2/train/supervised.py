@@ -46,5 +46,7 @@ def fit(trainer: Trainer, config: SftConfig, checkpoint: Path | None = None) -> 
         trainer.add_callback(ReportsLoss(metrics))
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         model.config.use_cache = True  # the trainer turned off what makes sampling fast
+        if metrics.wandb:
+            metrics.wandb.keep("run", {name: Path(config.run) / name for name in ("config.json", "metrics.jsonl")})
     finally:
         metrics.close()

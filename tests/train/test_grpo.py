@@ -323,27 +323,6 @@ def test_missing_packages_are_named(tmp_path, policy, override, monkeypatch):
         grpo.run(config(tmp_path / "run", policy, override))
 
 
-def test_wandb_is_offline_and_gets_every_step(tmp_path, policy, monkeypatch):
-    class Recorder:
-        def __init__(self):
-            self.options, self.steps, self.finished = {}, [], False
-
-        def init(self, **options):
-            self.options = options
-            return self
-
-        def log(self, row, step):
-            self.steps.append(step)
-
-        def finish(self):
-            self.finished = True
-
-    recorder = Recorder()
-    monkeypatch.setitem(sys.modules, "wandb", recorder)
-    grpo.run(config(tmp_path / "run", policy, "tracker=wandb", "trainer.steps=2"))
-    assert (recorder.options["mode"], recorder.steps, recorder.finished) == ("offline", [1, 2], True)
-
-
 def test_schedule_meets_every_problem_equally_and_can_be_extended():
     problems = [Problem(8 * i, 8, 8) for i in range(1, 6)]
     for seed in range(20):

@@ -4,7 +4,7 @@ import os
 import random
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import fakes
@@ -139,9 +139,11 @@ def test_an_interrupted_step_is_taken_again_from_its_first_turn(config, monkeypa
 
 
 def test_what_the_harness_failed_on_is_not_told_and_not_learnt(config, learnt, monkeypatch, tmp_path):
+    asked = count()
+
     class Flaky(FakePool):
         def _one(self, candidate):
-            return None if len(candidate.source) % 3 == 0 else super()._one(candidate)
+            return None if next(asked) % 3 == 0 else super()._one(candidate)
 
     monkeypatch.setattr(grpo, "Pool", Flaky)
     grpo.run(config("trainer.steps=1", "turns.reward=best"))

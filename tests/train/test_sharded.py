@@ -80,10 +80,10 @@ def test_the_large_experiment_fits_its_gpus(arguments):
     assert held + checkpoints + 5 * logits + 10 * GB < 0.9 * GPU
 
 
-def test_the_shipped_deepspeed_configuration_shards_and_saves(arguments):
-    plain = json.loads(Path(arguments["deepspeed"]).read_text())
-    assert plain["zero_optimization"]["stage"] == 3
-    assert plain["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"]
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_shipped_deepspeed_configurations_leave_to_the_trainer_what_is_its(stage):
+    plain = json.loads(Path(sharded.deepspeed_file(f"zero{stage}")).read_text())
+    assert plain["zero_optimization"]["stage"] == stage
     # The trainer states these, and refuses to start where a file says otherwise.
     for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
         assert plain[key] == "auto"
@@ -104,6 +104,20 @@ def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(ValueError, match="--num_processes"):
         grpo._arguments(config)
+    alone = load("train", ["experiment=qwen2.5-coder-32b", "policy.sampler=transformers"], TrainConfig)
+    with pytest.raises(ValueError, match="torchrun"):
+        grpo._arguments(alone)
+
+
+def test_a_checkpoint_in_shares_says_how_many_processes_it_wants(tmp_path):
+    for rank in range(2):
+        (tmp_path / "global_step4").mkdir(exist_ok=True)
+        (tmp_path / f"global_step4/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    sharded.check_shares(tmp_path, 2)
+    sharded.check_shares(None, 3)
+    sharded.check_shares(tmp_path / "global_step4/whole", 3)
+    with pytest.raises(ValueError, match="--nproc_per_node 2"):
+        sharded.check_shares(tmp_path, 4)
 
 
 @pytest.fixture

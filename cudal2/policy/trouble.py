@@ -1,0 +1,36 @@
+"""What a machine lacks for the policy that was asked of it, told as a mistake that can be corrected."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+SAMPLED = "set policy.dtype=bfloat16, lower policy.max_new_tokens, or take a smaller model"
+TUNED = "lower tuning.micro_batch (batch_size of a kernel LM) or context, set tuning.gradient_checkpointing=true"
+TRAINED = "lower trainer.micro_batch or policy.max_new_tokens, set trainer.gradient_checkpointing=true"
+ADAPTERS = "train adapters (policy.lora.rank=8 policy.dtype=bfloat16)"
+SHARED = "start a process for each of several GPUs with trainer.deepspeed=zero3"
+
+OPERATORS = (
+    "on GPUs zero2 and zero3 need none; what offloads needs g++, ninja and, in CUDA_HOME, the CUDA toolkit that torch "
+    "was built with; without a GPU one is needed, with g++, ninja and Python's headers (python3-dev)"
+)
+_FULL = ("DefaultCPUAllocator: ", "CUDA out of memory")
+_UNBUILT = ("Error building extension", "Unable to JIT load", "Error compiling objects")
+_NO_TOOLKIT = ("MissingCUDAException", "CUDAMismatchException")  # DeepSpeed's, which need not be installed
+
+
+@contextmanager
+def told(*remedies: str) -> Iterator[None]:
+    """Raises ValueError where what is done inside needs more memory than there is, with the remedies, or an operator of
+    DeepSpeed's that cannot be compiled here."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in said for text in _FULL):
+            why = f"the policy is too large for this machine ({said or 'no memory is left'})"
+            raise ValueError(f"{why}; {', or '.join(remedies)}") from error
+        if type(error).__name__ in _NO_TOOLKIT or any(text in said for text in _UNBUILT):
+            raise ValueError(f"DeepSpeed cannot compile an operator ({said}); {OPERATORS}") from error
+        raise

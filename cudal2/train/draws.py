@@ -1,0 +1,57 @@
+"""Tokens that are drawn alike on one process and on several: by random numbers that belong to the sample.
+
+What torch draws depends on the whole batch of a process, so that two processes with half a batch each would write other
+texts than one with all of it. Here sample 5 of a step has the same numbers wherever it is written, and each token is
+found by inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
+"""
+
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import FloatTensor, LongTensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from cudal2.config import PolicyConfig
+
+
+class Draws(LogitsProcessor):
+    """Leaves of each row's scores only the token that is drawn, by the temperature, top k and top p of `config`.
+
+    What transformers does to scores after its caller's processors then changes nothing more.
+    """
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self._warpers = LogitsProcessorList([TemperatureLogitsWarper(config.temperature)])
+        if config.top_k:
+            self._warpers.append(TopKLogitsWarper(config.top_k))
+        if config.top_p < 1.0:
+            self._warpers.append(TopPLogitsWarper(config.top_p))
+        self._generator = torch.Generator()
+        self._first = self._all = 0
+
+    def begin(self, seed: int, first: int, all: int) -> None:
+        """A batch of samples begins: those from number `first` on, of the `all` that the processes write together."""
+        self._generator.manual_seed(seed)
+        self._first, self._all = first, all
+
+    def __call__(self, input_ids: LongTensor, scores: FloatTensor) -> FloatTensor:
+        """Scores (rows, vocabulary): 0 for the token that each row draws and -inf for all others."""
+        below = torch.softmax(self._warpers(input_ids, scores).double(), -1).cumsum(-1)
+        drawn = torch.rand(self._all, 1, generator=self._generator, dtype=torch.float64)  # every process draws all
+        mine = drawn[self._first : self._first + len(scores)].to(below.device)
+        tokens = torch.searchsorted(below, mine * below[:, -1:], right=True)
+        chosen = torch.full_like(scores, -torch.inf)
+        return cast(FloatTensor, chosen.scatter_(-1, tokens.clamp_(max=scores.shape[-1] - 1), 0.0))
+
+
+def used_by(model: Any, draws: Draws) -> None:
+    """Has `model`, or PEFT's around one, draw its tokens so whenever it generates."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner.generate = partial(inner.generate, logits_processor=LogitsProcessorList([draws]))
