@@ -22,9 +22,10 @@ from cudal2.worker.pool import Pool
 
 log = logging.getLogger(__name__)
 
-Sampler = Callable[[Sequence[Problem], Comparable, Environment], Sequence[str]]
+Sampler = Callable[[Sequence[Problem], Comparable, Environment, Callable[[int, str], None]], Sequence[str]]
 """A new source for each of these problems from a policy ("" where a completion holds none), which may be shown what is
-archived. A problem stands there as often as it wants kernels."""
+archived. A problem stands there as often as it wants kernels. The last argument is told the place of each source while
+others are still being written."""
 
 
 def sampler(config: EvalConfig) -> Sampler:
@@ -34,13 +35,19 @@ def sampler(config: EvalConfig) -> Sampler:
     target = find(config.target)
     loaded = cache(partial(model.load, config.policy, config.target))
 
-    def sample(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> list[str]:
+    def sample(
+        problems: Sequence[Problem],
+        kernels: Comparable,
+        environment: Environment,
+        finished: Callable[[int, str], None] = lambda place, source: None,
+    ) -> list[str]:
         def prompt(problem: Problem):
             what = config.prompt, config.policy.chat, problem, kernels
             return prompts.from_archive(*what, environment, config.seed, 0)
 
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
-        return writer.write(*loaded(), [shown[one] for one in problems], config.policy, target, config.seed)
+        asked = [shown[one] for one in problems]
+        return writer.write(*loaded(), asked, config.policy, target, config.seed, finished)
 
     return sample
 
@@ -65,7 +72,11 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
         lacking = [problem for problem in problems if missing[problem]]
         wanted = [problem for problem in lacking for _ in range(config.samples)]
         asked = []
-        for place, source in enumerate(sampler(wanted, here, environment) if wanted else ()):
+
+        def finished(place: int, source: str) -> None:
+            select.ahead([Candidate(source, wanted[place], kernels.target)])
+
+        for place, source in enumerate(sampler(wanted, here, environment, finished) if wanted else ()):
             problem, index = wanted[place], place % config.samples
             if index in missing[problem]:
                 origin = Origin(kind="eval", run=problem.name + series, step=0, index=index, policy=config.policy.path)

@@ -51,16 +51,21 @@ class Judge:
         what = config.prompt, config.policy.chat, problem, kernels
         return prompts.from_archive(*what, self.environment, config.seed, step)
 
+    def ahead(self, completion: str, problem: Problem) -> None:
+        """Have the kernel in a completion built while others are still being written; all are judged together."""
+        if self.pool is not None:
+            self.pool.ahead([self._candidate(completion, problem)])
+
+    def _candidate(self, completion: str, problem: Problem) -> Candidate:
+        target = find(self.config.target)
+        return Candidate(source.extract(completion, target) or "", problem, target.name)
+
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any
     ) -> list[float | None]:
         judging = time.perf_counter()
         step = trainer_state.global_step // self.config.trainer.iterations + 1
-        target = find(self.config.target)
-        candidates = [
-            Candidate(source.extract(text(completion), target) or "", parse(name), target.name)
-            for completion, name in zip(completions, problem)
-        ]
+        candidates = [self._candidate(text(completion), parse(name)) for completion, name in zip(completions, problem)]
         samples = gather_object(list(zip(candidates, map(text, prompts))))
         box: list[Any] = [None]
         if self.pool is not None:

@@ -125,6 +125,11 @@ class Worker:
             for future in self._ahead.values():
                 future.exception()  # raised again where its candidate is judged
 
+    def forget_all_but(self, candidates: Sequence[Candidate]) -> None:
+        """What was built ahead of others stays in the cache alone: another process judges them, or nobody."""
+        wanted = set(candidates)
+        self._ahead = {one: future for one, future in self._ahead.items() if one in wanted}
+
     def ready(self, candidates: Sequence[Candidate]) -> Candidate:
         """Of these, one that is built or needs no building; where all are being built, the first that is done.
 
