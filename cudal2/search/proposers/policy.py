@@ -62,7 +62,11 @@ class Policy:
             if not lacking:
                 break
             batch = [written[problem] for problem in lacking]
-            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32))
+
+            def finished(place: int, source: str, asked: Sequence[Problem] = lacking) -> None:
+                self._history.ahead([Candidate(source, asked[place], target.name)])
+
+            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished)
             for problem, source in zip(lacking, sources):
                 if source and digest(source) not in tried[problem]:
                     found[problem][Candidate(source, problem, target.name)] = writer.text(written[problem])
