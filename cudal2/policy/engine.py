@@ -19,7 +19,7 @@ from cudal2.config import PolicyConfig
 FITS = Version("0.27"), Version("0.31.0")
 """Earlier ones need an older torch, later ones are unknown to TRL 1.16. 0.31 alone needs transformers < 5.18."""
 EXTENSION = "cudal2.policy.worker.Renewing"
-INSTALL = 'pip install "cudal2[vllm]"'
+INSTALL = 'pip install "cudal2[vllm]" (without a GPU: make vllm)'
 
 Finished = Callable[[int, str], None]
 """Told the place of a prompt and its completion, while others are still being written."""

@@ -1,7 +1,9 @@
 """A vLLM server that a trainer samples from: `trl vllm-serve`, on GPUs or a processor of its own."""
 
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -32,10 +34,18 @@ class Client(VLLMClient):
 
     def __init__(self, base_url: str, **arguments: Any) -> None:
         self._weights: Path | None = None
-        try:
-            super().__init__(base_url=base_url, **arguments)
-        except ConnectionError as error:
-            raise ServerGone(f"no vLLM server answers at {base_url}", REMEDY) from error
+        super().__init__(base_url=base_url, **arguments)
+
+    def check_server(self, total_timeout: float = 0.0, retry_interval: float = 2.0) -> None:
+        """Waits so many seconds for a server that is well; TRL's own would wait for ever for one of another kind."""
+        ends = time.monotonic() + total_timeout
+        while True:
+            with suppress(requests.RequestException):
+                if requests.get(f"{self.base_url}/health", timeout=10).ok:
+                    return
+            if time.monotonic() >= ends:
+                raise ServerGone(f"no vLLM server answers at {self.base_url}", REMEDY)
+            time.sleep(retry_interval)
 
     def _ask(self, method: str, url: str, **options: Any) -> dict:
         try:
