@@ -152,8 +152,10 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         self.judge.started = time.perf_counter()
         written = {name: self.judge.prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         if self.use_vllm:
-            asked = {tuple(tokenize(self.processing_class, prompt)): name for name, prompt in written.items()}
-            self.vllm_generation.finished = partial(self._finished, asked)
+            words: Any = self.processing_class
+            asked = {tuple(tokenize(words, prompt)): name for name, prompt in written.items()}
+            writer: Any = self.vllm_generation
+            writer.finished = partial(self._finished, asked)
         try:
             return super()._generate_and_score_completions(
                 [{**row, "prompt": written[row["problem"]]} for row in inputs]
@@ -165,8 +167,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def _finished(self, asked: dict[tuple[int, ...], str], prompt: Sequence[int], completion: Sequence[int]) -> None:
         """One completion is written, others are not: its kernel begins to be built. (`asked`: problems by prompt.)"""
         if name := asked.get(tuple(prompt)):
-            text: Any = self.processing_class.decode(completion, skip_special_tokens=True)
-            self.judge.ahead(text, parse(name))
+            words: Any = self.processing_class
+            self.judge.ahead(words.decode(list(completion), skip_special_tokens=True), parse(name))
 
     def _save_complete_steps(self) -> None:
         """A checkpoint while a step is sampled or judged: all is as the step before left it.
@@ -236,7 +238,7 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         vllm_max_model_length=vllm.max_model_length or None,
         vllm_enable_sleep_mode=vllm.sleep,
         vllm_importance_sampling_correction=vllm.correction != "none",
-        **({} if vllm.correction == "none" else {"vllm_importance_sampling_mode": vllm.correction}),
+        vllm_importance_sampling_mode=vllm.correction,
         vllm_importance_sampling_clip_max=vllm.correction_most,
         save_strategy="steps",
         save_steps=trainer.save_steps * trainer.iterations,

@@ -43,7 +43,8 @@ class Sampler(VLLMGeneration):
             with _replaced(vllm_generation, "VLLMClient", Client):
                 super()._init_vllm()
             if self.accelerator.is_main_process:
-                self.longest = self.vllm_client.longest()
+                info = self.vllm_client.get_server_info()
+                self.longest = info["model_config"]["max_model_len"]
             return
         made = partial(vllm_generation.LLM, **engine.options(self.policy))
         with engine.starting(), _replaced(vllm_generation, "LLM", made):

@@ -57,12 +57,8 @@ class Client(VLLMClient):
             raise HarnessFault(f"the vLLM server refuses {url}: {said}", "Its terminal says more; then start again")
         return answer.json() if answer.content else {}
 
-    _get = partialmethod(_ask, "GET")  # type: ignore[assignment]
-    _post = partialmethod(_ask, "POST")  # type: ignore[assignment]
-
-    def longest(self) -> int:
-        """Tokens of a prompt and its completion together that the server reads."""
-        return self.get_server_info()["model_config"]["max_model_len"]
+    _get = partialmethod(_ask, "GET")
+    _post = partialmethod(_ask, "POST")
 
     def init_communicator(self, device: Any = 0) -> None:
         try:
