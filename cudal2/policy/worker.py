@@ -19,7 +19,9 @@ class Renewing:
 
     def renew(self, weights: Iterable[tuple[str, Tensor]] | None = None, folder: str | None = None) -> None:
         """Takes these weights, named as in the model's checkpoint, or those of the safetensors files in a folder."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
         self.reload_weights(weights_iterator=weights, weights_path=folder)
-        model = self.model_runner.get_model()
-        if getattr(model.config, "tie_word_embeddings", False):
-            model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+        for layer in self.model_runner.get_model().modules():
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)
