@@ -1,5 +1,5 @@
 # Makes a virtual environment in .venv and calls cudal2 or pytest in it; nothing else is decided here.
-.PHONY: demo demo-gpu smoke test slow parts lint install clean
+.PHONY: demo demo-gpu smoke test slow parts vllm lint install clean
 .DEFAULT_GOAL := demo
 
 BIN := .venv/bin
@@ -36,8 +36,11 @@ test: install ## the tests, side by side on all processors: five minutes on two 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: twelve minutes more
 	$(TESTS) -m "slow and not gpu"
 
-parts: install .venv/.parts ## what needs the packages of large models and many machines: Ray, DeepSpeed, wandb
-	$(TESTS) -m "parts and not gpu"
+parts: install .venv/.parts vllm ## what needs the packages of large models and many machines: Ray, DeepSpeed, wandb
+	$(TESTS) -m "parts and not vllm and not gpu"
+
+vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
+	.venv-vllm/bin/pytest tests/policy tests/train -m "vllm and not gpu"
 
 lint: install
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
@@ -52,5 +55,9 @@ install: .venv/.installed ## .venv with cudal2 and its development tools, by the
 	./.ci/install .venv parts
 	touch $@
 
+.venv-vllm/.installed: pyproject.toml .ci/install .ci/install-vllm
+	./.ci/install-vllm .venv-vllm
+	touch $@
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .venv-vllm runs

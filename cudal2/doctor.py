@@ -42,7 +42,8 @@ def run(cache: str = "~/.cache/cudal2") -> list[Check]:
         _driver(),
         *_cuda(),
         *(_distribution(name, 'pip install "cudal2[cuda]"') for name in ("cuda-bindings", "nvmath-python")),
-        *(_module(name, f'pip install "cudal2[{name}]"') for name in ("vllm", "deepspeed", "ray", "wandb")),
+        _vllm(),
+        *(_module(name, f'pip install "cudal2[{name}]"') for name in ("deepspeed", "ray", "wandb")),
     ]
 
 
@@ -80,6 +81,16 @@ def _module(name: str, remedy: str, needed: bool = False) -> Check:
         return Check(name, True, version(name), needed=needed)
     except PackageNotFoundError:
         return Check(name, True, "version unknown", needed=needed)
+
+
+def _vllm() -> Check:
+    from cudal2.policy import engine
+
+    try:
+        engine.check()
+    except ValueError as error:
+        return Check("vllm", False, engine.installed() or "not installed", str(error))
+    return Check("vllm", True, engine.installed() or "version unknown")
 
 
 def _distribution(name: str, remedy: str) -> Check:

@@ -175,16 +175,17 @@ def test_shapes_can_be_written_bare():
         load("train", ["shapes.names=[gpt-5.up]"], TrainConfig).shapes.problems()
 
 
+VLLM = ("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience")
 INDEPENDENT = {
     TrainConfig: {
         *("run", "tracker", "trainer.steps", "trainer.minutes", "trainer.save_steps", "trainer.resume"),
-        *("worker.cache", "worker.build_jobs", "worker.devices", "policy.vllm.gpu_memory_utilization"),
+        *("worker.cache", "worker.build_jobs", "worker.devices", *VLLM),
     },
     SearchConfig: {
-        *("run", "search.kernels", "search.seconds", "policy.vllm.gpu_memory_utilization"),
+        *("run", "search.kernels", "search.seconds", *VLLM),
         *("worker.cache", "worker.build_jobs", "worker.devices"),
     },
-    SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", "policy.vllm.gpu_memory_utilization"},
+    SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", *VLLM},
 }
 
 

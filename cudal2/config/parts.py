@@ -20,14 +20,22 @@ class LoraConfig(Schema, frozen=True):
 class VllmConfig(Schema, frozen=True):
     """Where vLLM runs if `policy.sampler` is vllm: in the trainer's processes (colocate), or at `url` (server).
 
-    A server is started beforehand with `trl vllm-serve`, on GPUs of its own and with options of its own. In the
-    trainer's processes `tensor_parallel_size` of them share one copy of the weights, and each gives vLLM
-    `gpu_memory_utilization` of its GPU's memory for weights and cache; with `sleep` it is given back between
-    samplings. `max_model_length` is the longest prompt and completion together, 0: what the model allows.
+    A server is started beforehand with `trl vllm-serve`, on GPUs of its own and with options of its own; a trainer
+    waits `patience` seconds for it. In the trainer's processes `tensor_parallel_size` of them share one copy of the
+    weights, and each gives vLLM `gpu_memory_utilization` of its GPU's memory for weights and cache; with `sleep` it is
+    given back between samplings. Searches and evaluations sample so too, a server is for training alone.
+    `max_model_length` is the longest prompt and completion together, 0: what the model allows.
+
+    vLLM computes a little otherwise than the trainer, so a sample is weighed by the ratio of both probabilities, of its
+    tokens or of all of it (`correction`, TRL's `vllm_importance_sampling_mode`); beyond `correction_most` it is cut to
+    that (truncate) or left out (mask).
     """
 
     mode: Literal["colocate", "server"] = "colocate"
-    url: str = "http://localhost:8000"
+    url: Annotated[str, NEUTRAL] = "http://localhost:8000"
+    patience: Annotated[float, NEUTRAL] = 240.0
+    correction: Literal["sequence_mask", "sequence_truncate", "token_mask", "token_truncate", "none"] = "sequence_mask"
+    correction_most: Annotated[float, msgspec.Meta(gt=1)] = 3.0
     tensor_parallel_size: int = 1
     gpu_memory_utilization: Annotated[float, NEUTRAL] = 0.3
     max_model_length: int = 0

@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 Attempts = list[tuple[str, Verdict | None]]
 """What a policy wrote for one place so far, a source a turn, and what became of it (None: the harness failed)."""
 
-Writer = Callable[[Sequence[Attempts]], Sequence[str]]
-"""Writes a turn: of what was tried at each place a new source for it, "" where a completion holds none."""
+Writer = Callable[[Sequence[Attempts], Callable[[int, str], None]], Sequence[str]]
+"""Writes a turn: of what was tried at each place a new source for it, "" where a completion holds none. The last
+argument is told the place of each source while others are still being written."""
 
 Sampler = Callable[[Sequence[Problem], Comparable, Environment], Writer]
 """Has a policy write for these problems; it may be shown what is archived by now. A problem stands there as often as it
@@ -47,15 +48,15 @@ def sampler(config: EvalConfig) -> Sampler:
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
         firsts = [shown[one] for one in problems]
 
-        def write(tried: Sequence[Attempts]) -> list[str]:
-            if config.turns.count == 1:
-                return writer.write(*loaded(), firsts, config.policy, target, config.seed)
+        def write(tried: Sequence[Attempts], finished: Callable[[int, str], None]) -> list[str]:
             network, tokenizer = loaded()
+            if config.turns.count == 1:
+                return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished)
             room = turns.room(network, config.policy)
             attempts = [[turns.Attempt(*one) for one in some] for some in tried]
             written = [turns.fitted(tokenizer, *what, target, room).prompt for what in zip(firsts, attempts)]
             seed = turns.seeded(config.seed, len(attempts[0]))
-            return writer.write(network, tokenizer, written, config.policy, target, seed)
+            return writer.write(network, tokenizer, written, config.policy, target, seed, finished)
 
         return write
 
@@ -88,12 +89,16 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
         missing = {problem: set(range(config.samples)) - set(there(problem)) for problem in problems}
         # The index of the first sample of each series of turns.
         places = [(problem, first) for problem in problems if missing[problem] for first in firsts]
-        write = sampler([problem for problem, _ in places], here, environment) if places else lambda tried: ()
+        write = sampler([problem for problem, _ in places], here, environment) if places else lambda *_: ()
         tried: list[Attempts] = [[] for _ in places]
+
+        def finished(place: int, source: str) -> None:
+            select.ahead([Candidate(source, places[place][0], kernels.target)])
+
         for turn in range(config.turns.count):
             asked = [
                 (Candidate(source, problem, kernels.target), origin(problem, first + turn))
-                for source, (problem, first) in zip(write(tried), places)
+                for source, (problem, first) in zip(write(tried, finished), places)
             ]
             lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
             try:

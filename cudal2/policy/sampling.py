@@ -4,7 +4,6 @@
 as its generation_config.json says, with repetition penalties, min-p and the like, which training does not know of.
 """
 
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
+from cudal2.policy import engine
 from cudal2.policy.quoting import quoted
 from cudal2.policy.trouble import SAMPLED, told
 
@@ -56,18 +56,21 @@ def sample(
     prompts: Sequence[Prompt],
     config: PolicyConfig,
     seed: int,
+    finished: engine.Finished = lambda place, completion: None,
 ) -> list[str]:
     """One completion a prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
-    `model` is as `load` in `model.py` gives it: without adapters, its generation_config `whole`.
+    `model` is as `load` in `model.py` gives it: without adapters, its generation_config `whole`. `finished` is told of
+    each completion as it is written; with transformers, when its batch is.
     The same seed, model, prompts and machine give the same completions. The caller's random state is
-    left as it was. Raises ValueError where vLLM is asked for and not installed, or a prompt leaves no room to answer.
+    left as it was. Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt
+    leaves no room to answer, or memory does not hold it.
     """
     ids = [tokenize(tokenizer, prompt) for prompt in prompts]
     for prompt, these in zip(prompts, ids):
         check_room(prompt, len(these), context(model.config, config))
     if config.sampler == "vllm":
-        return _with_vllm(model, tokenizer, ids, config, seed)
+        return engine.complete(model, tokenizer, ids, config, choice(config), seed, finished)
     # Prompts of similar length share a batch; completions go back to their places.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     completions = [""] * len(ids)
@@ -78,6 +81,7 @@ def sample(
         for batch in (order[start : start + most] for start in range(0, len(order), most)):
             for i, text in zip(batch, _generate(model, tokenizer, [ids[i] for i in batch], config)):
                 completions[i] = text
+                finished(i, text)
     return completions
 
 
@@ -103,40 +107,6 @@ def _generate(
         ids = model.generate(**inputs.to(model.device), generation_config=generation)
     model.train(training)
     return tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-
-
-def _with_vllm(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: list[list[int]],
-    config: PolicyConfig,
-    seed: int,
-) -> list[str]:
-    """Starts an engine on the weights as they are in memory, completes everything, and stops it.
-
-    Starting takes tens of seconds, so callers pass all their prompts at once.
-    """
-    try:
-        import vllm
-    except ImportError as error:
-        raise ValueError(
-            'policy.sampler=vllm needs a package: pip install "cudal2[vllm]"; or policy.sampler=transformers'
-        ) from error
-    with tempfile.TemporaryDirectory(prefix="cudal2-vllm-") as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        engine = vllm.LLM(folder, dtype=config.dtype, seed=seed, generation_config="vllm")  # not the model's own
-        requests = [
-            vllm.SamplingParams(
-                **choice(config),
-                stop_token_ids=_ends(tokenizer, model.generation_config),
-                max_tokens=config.max_new_tokens,
-                seed=seed + i,  # one seed for all would complete equal prompts equally
-            )
-            for i in range(len(prompts))
-        ]
-        outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], requests)
-        return [output.outputs[0].text for output in outputs]
 
 
 def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:

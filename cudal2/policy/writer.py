@@ -1,6 +1,6 @@
 """Kernels that a policy writes: completions of prompts, as sources."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,7 +18,15 @@ def write(
     config: PolicyConfig,
     target: Target,
     seed: int,
+    finished: Callable[[int, str], None] = lambda place, source: None,
 ) -> list[str]:
-    """A source for each prompt, in order, "" where the completion holds none; otherwise as `sampling.sample` says."""
-    completions = sampling.sample(model, tokenizer, prompts, config, seed)
+    """A source for each prompt, in order, "" where the completion holds none; otherwise as `sampling.sample` says.
+
+    `finished` is told of each source while others are still being written.
+    """
+
+    def tell(place: int, completion: str) -> None:
+        finished(place, extract(completion, target) or "")
+
+    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell)
     return [extract(completion, target) or "" for completion in completions]

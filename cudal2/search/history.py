@@ -4,7 +4,7 @@ Every verdict is a sample of kind "search" whose `prompt` is what the proposer w
 generation and whose `index` its place therein.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from cudal2.archive import Archive
 from cudal2.archive.records import Entry, Origin
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
-from cudal2.records import Environment, Verdict, digest
+from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.search.proposer import Trial
 
 
@@ -39,11 +39,15 @@ def _digest(config: SearchConfig) -> str:
 
 
 class History(msgspec.Struct, frozen=True):
-    """One configuration's search in one environment: what was found elsewhere, or otherwise, is another search."""
+    """One configuration's search in one environment: what was found elsewhere, or otherwise, is another search.
+
+    `ahead` has candidates built that will be judged later, for whoever takes long to write others.
+    """
 
     config: SearchConfig
     environment: Environment
     archive: Archive
+    ahead: Callable[[Sequence[Candidate]], None] = lambda candidates: None
 
     def trials(self, problem: Problem) -> list[Trial]:
         """What was tried for `problem`, in order, each as this search itself measured it."""

@@ -41,7 +41,7 @@ def run(config: SearchConfig, pool: Pool, archive: Archive, console: Console | N
     _check(config)
     console = console or Console()
     problems = list(dict.fromkeys(config.shapes.problems()))
-    history = History(config, pool.environment(), archive)
+    history = History(config, pool.environment(), archive, pool.ahead)
     proposer = proposers.make(history)
     tasks = [Task(problem, _lenders(problem, problems, config.search.neighbours)) for problem in problems]
     trials = {problem: history.trials(problem) for problem in problems}

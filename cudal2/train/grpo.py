@@ -26,30 +26,41 @@ from typing import Any
 import msgspec
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object, is_peft_model
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
+from cudal2.policy import engine, turns
 from cudal2.policy import model as policy
-from cudal2.policy import turns
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, choice, context, sent, tokenize
 from cudal2.policy.trouble import ADAPTERS, SHARED, TRAINED, told
 from cudal2.problem import Problem, parse
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
-from cudal2.train import artefacts, rollout
+from cudal2.train import artefacts, rollout, sampler
 from cudal2.train.callbacks import SavesAsAsked, Terminal, WithoutCard, quiet, taken
 from cudal2.train.devices import one_gpu
 from cudal2.train.draws import Draws, used_by
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
-from cudal2.train.sharded import check_shares, connect, deepspeed_file, merged_weights
+from cudal2.train.server import ServerGone
+from cudal2.train.sharded import check_shares, connect, deepspeed_file
 from cudal2.worker.pool import Pool
 
+DRIFT = {
+    "sampling_logp_difference/mean": "vllm_logp_difference_mean",
+    "sampling_logp_difference/max": "vllm_logp_difference_max",
+    "importance_sampling_ratio/min": "vllm_ratio_min",
+    "importance_sampling_ratio/mean": "vllm_ratio_mean",
+    "importance_sampling_ratio/max": "vllm_ratio_max",
+}
+"""What TRL logs of how far vLLM's distribution is from the trainer's, and its keys in a run's metrics: the difference
+of a token's log-probabilities, and the ratio that weighs a sample for it (`policy.vllm.correction`; 0: it is left out).
+"""
 LONGEST_STEP = 24 * 3600
 """Seconds that the other processes wait for the main one to judge a step; torch's 1,800 may be too few."""
 
@@ -146,35 +157,47 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
         if self.turns > 1:
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
-        super().__init__(**{"reward_funcs": judge} | arguments)
+        with sampler.in_place(judge.config.policy):
+            super().__init__(**{"reward_funcs": judge} | arguments)
         self._draws = None if self.use_vllm else Draws(judge.config.policy)
         if self._draws:
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
-        sampler = self.vllm_generation if self.use_vllm else None
-        if sampler and is_peft_model(self.model) and not sampler._dist.is_fsdp:
-            weights = partial(merged_weights, sampler.model, sampler._dist.gather_params)
-            sampler._iter_named_params = weights  # type: ignore[method-assign]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self._sampled_step()
         torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
-        self.begin_turn(0, len(inputs))
         self.judge.begin()
         self._asked = [row["problem"] for row in inputs]
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
+        ids = {name: tokenize(self._tokenizer, prompt) for name, prompt in written.items()}
+        self.begin_turn(0, [(ids[name], parse(name)) for name in self._asked])
         try:
             return super()._generate_and_score_completions(
                 [{**row, "prompt": written[row["problem"]]} for row in inputs]
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise
 
-    def begin_turn(self, turn: int, rows: int) -> None:
-        """Says which random numbers the rows are drawn by that this process writes now: as many as every other."""
-        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+    def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:
+        """Before this process, as every other, writes so many rows: prompts, as ids, and the problems they ask about.
+
+        Says which random numbers the rows are drawn by, and which problem a kernel is for that an engine has written
+        while it still writes others.
+        """
+        rank, ranks, rows = self.accelerator.process_index, self.accelerator.num_processes, len(asked)
         if self._draws:
             self._draws.begin(hash((self.seed, self._sampled_step(), turn)), rank * rows, ranks * rows)
+        else:
+            engine: Any = self.vllm_generation
+            engine.finished = partial(self._finished, {tuple(ids): problem for ids, problem in asked})
+
+    def _finished(
+        self, asked: dict[tuple[int, ...], Problem], prompt: Sequence[int], completion: Sequence[int]
+    ) -> None:
+        """One completion is written, others are not: its kernel begins to be built."""
+        if problem := asked.get(tuple(prompt)):
+            self.judge.ahead(self._tokenizer.decode(list(completion), skip_special_tokens=True), problem)
 
     def _sampled_step(self) -> int:
         return self.state.global_step // self.num_iterations + 1
@@ -214,7 +237,7 @@ def _require(package: str, setting: str) -> None:
 def _arguments(config: TrainConfig) -> GRPOConfig:
     trainer, sampling = config.trainer, config.policy
     if sampling.sampler == "vllm":
-        _require("vllm", "policy.sampler=vllm")
+        engine.check()
     if trainer.deepspeed:
         _require("deepspeed", f"trainer.deepspeed={trainer.deepspeed}")
     ranks, vllm = int(os.environ.get("WORLD_SIZE", "1")), sampling.vllm
@@ -265,10 +288,14 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         use_vllm=sampling.sampler == "vllm",
         vllm_mode=vllm.mode,
         vllm_server_base_url=vllm.url,
+        vllm_server_timeout=vllm.patience,
         vllm_tensor_parallel_size=vllm.tensor_parallel_size,
         vllm_gpu_memory_utilization=vllm.gpu_memory_utilization,
         vllm_max_model_length=vllm.max_model_length or None,
         vllm_enable_sleep_mode=vllm.sleep,
+        vllm_importance_sampling_correction=vllm.correction != "none",
+        vllm_importance_sampling_mode=vllm.correction,
+        vllm_importance_sampling_clip_max=vllm.correction_most,
         save_strategy="steps",
         save_steps=trainer.save_steps * trainer.iterations,
         save_total_limit=2,
@@ -292,6 +319,7 @@ class _Report(TrainerCallback):
         row["learning_rate"] = logs["learning_rate"]
         names = {"loss": "loss", "grad_norm": "grad_norm", "kl": "kl", "entropy": "entropy"}
         names["completions/mean_length"] = "tokens_mean"
+        names |= {f"sampling/{name}": ours for name, ours in DRIFT.items()}
         row |= {name: float(logs[logged]) for logged, name in names.items() if logs.get(logged) is not None}
         self.metrics.log(row, tables={"kernels": self.judge.kernels})
         self.terminal.show(row)

@@ -52,15 +52,21 @@ class Judge:
         what = config.prompt, config.policy.chat, problem, kernels
         return prompts.from_archive(*what, self.environment, config.seed, step, worker=config.worker)
 
+    def ahead(self, completion: str, problem: Problem) -> None:
+        """Have the kernel in a completion built while others are still being written; all are judged together."""
+        if self.pool is not None:
+            self.pool.ahead([self.candidate(completion, problem)])
+
+    def candidate(self, completion: str, problem: Problem) -> Candidate:
+        """The kernel in a completion, which may be none."""
+        target = find(self.config.target)
+        return Candidate(source.extract(completion, target) or "", problem, target.name)
+
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any
     ) -> list[float | None]:
         step = trainer_state.global_step // self.config.trainer.iterations + 1
-        target = find(self.config.target)
-        candidates = [
-            Candidate(source.extract(text(completion), target) or "", parse(name), target.name)
-            for completion, name in zip(completions, problem)
-        ]
+        candidates = [self.candidate(text(completion), parse(name)) for completion, name in zip(completions, problem)]
         verdicts = self.turn(step, 0, candidates, list(map(text, prompts)))
         self.close(step)
         return [self.score(*what) for what in zip(candidates, verdicts)]

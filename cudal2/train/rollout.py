@@ -13,13 +13,11 @@ last is no bias: what is taken off for a state, whatever is done in it, changes 
 from collections.abc import Sequence
 from typing import Any
 
-from cudal2 import source
 from cudal2.config import ReturnsConfig
 from cudal2.policy import turns
 from cudal2.policy.sampling import Prompt
 from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem
-from cudal2.records import Candidate
 from cudal2.target import find
 from cudal2.train.judge import Judge
 
@@ -61,12 +59,10 @@ def play(
     rewards: list[Rewards] = []
     for turn in range(config.turns.count):
         written.append([turns.fitted(words, *what, target, room) for what in zip(firsts, attempts)])
-        trainer.begin_turn(turn, len(firsts))
+        trainer.begin_turn(turn, [(one.ids, problem) for one, problem in zip(written[-1], problems)])
         ids, logprobs = trainer._generate_single_turn([one.ids for one in written[-1]], None, {}, num_generations=1)
-        candidates = [
-            Candidate(source.extract(text, target) or "", problem, target.name)
-            for text, problem in zip(words.batch_decode(ids, skip_special_tokens=True), problems)
-        ]
+        texts = words.batch_decode(ids, skip_special_tokens=True)
+        candidates = [judge.candidate(*what) for what in zip(texts, problems)]
         told, shown = zip(*((one.told, one.shown) for one in written[-1]))
         verdicts = judge.turn(step, turn, candidates, told, shown)
         for some, candidate, verdict in zip(attempts, candidates, verdicts):

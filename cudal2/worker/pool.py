@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from multiprocessing import get_context
 
@@ -94,6 +94,10 @@ def _build(candidates: list[Candidate]) -> None:
     _started().build_ahead(candidates)
 
 
+def _begin(candidates: list[Candidate]) -> None:
+    _started().begin_building(candidates)
+
+
 def _ready(candidates: list[Candidate]) -> Candidate:
     return _started().ready(candidates)
 
@@ -142,6 +146,15 @@ class Pool:
     def environment(self) -> Environment:
         """Where verdicts are reached. Raises HarnessFault where the worker cannot start at all."""
         return self._retry(self.devices[0], _environment)
+
+    def ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Start to build what `evaluate` will be asked for later, and return at once.
+
+        Of several devices the first one's process builds; the others find it in the cache. A fault shows there too.
+        """
+        if self.devices[0] in self._executors:
+            with suppress(BrokenProcessPool):
+                self._submit(self.devices[0], _begin, list(candidates))
 
     def evaluate(
         self,

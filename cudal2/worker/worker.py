@@ -109,11 +109,20 @@ class Worker:
         return self.backend.portable(candidate, prepared.launchable)
 
     def build_ahead(self, candidates: Sequence[Candidate]) -> None:
-        """Start to build what has no verdict yet, on as many cores as allowed.
+        """Build what has no verdict yet, and nothing else from now on, on as many cores as allowed.
 
         Returns at once where building disturbs no measurement, else when all is built: compilers are in the way of
         what runs on a processor, and of calls that are timed on the host's clock.
         """
+        wanted = set(candidates)  # what was built for others stays in the cache alone
+        self._ahead = {one: future for one, future in self._ahead.items() if one in wanted}
+        self.begin_building(candidates)
+        if self.backend.exclusive_builds or not {"offline", "server"}.isdisjoint(self.config.protocols):
+            for future in self._ahead.values():
+                future.exception()  # raised again where its candidate is judged
+
+    def begin_building(self, candidates: Sequence[Candidate]) -> None:
+        """Start to build what has no verdict yet and will be asked for with others; nothing is measured meanwhile."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.config.build_jobs or len(os.sched_getaffinity(0)))
         new = [one for one in dict.fromkeys(candidates) if one not in self._ahead and self.recall(one) is None]
@@ -121,9 +130,6 @@ class Worker:
         first = {candidate.source: candidate for candidate in reversed(new)}
         for candidate in sorted(new, key=lambda candidate: first[candidate.source] is not candidate):
             self._ahead[candidate] = self._threads.submit(self.build, candidate)
-        if self.backend.exclusive_builds or not {"offline", "server"}.isdisjoint(self.config.protocols):
-            for future in self._ahead.values():
-                future.exception()  # raised again where its candidate is judged
 
     def ready(self, candidates: Sequence[Candidate]) -> Candidate:
         """Of these, one that is built or needs no building; where all are being built, the first that is done.

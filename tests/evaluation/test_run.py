@@ -147,7 +147,7 @@ def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
 def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     asked = []
 
-    def sampler(problems, shown, environment):
+    def sampler(problems, shown, environment, finished):
         assert (shown, environment) == (Comparable(archive, "cpu", HERE.fingerprint), HERE)
         asked.append(problems)
         return lambda tried: [candidate(f"new {i}").source for i in range(len(problems))]
@@ -170,7 +170,7 @@ def test_samples_that_the_harness_failed_on_are_no_missing_kernels(run, archive)
     """The shape gets no row, its samples are asked for again, and the others go on."""
     asked = []
 
-    def sampler(problems, shown, environment):
+    def sampler(problems, shown, environment, finished):
         asked.extend(problems)
         return lambda tried: [candidate(problem.name).source for problem in problems]
 

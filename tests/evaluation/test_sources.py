@@ -168,7 +168,7 @@ def test_a_policys_own_samples_are_judged_whatever_is_archived(run, archive) -> 
     put(archive, "own", 9.0)
     asked: list[list[Problem]] = []
 
-    def sampler(problems, shown, environment):
+    def sampler(problems, shown, environment, finished):
         asked.append(list(problems))
         call = len(asked)
         return lambda tried: [candidate(f"{call} {i}").source for i in range(len(problems))]

@@ -27,6 +27,9 @@ class Says:
     def environment(self) -> Environment:
         return self._environment
 
+    def ahead(self, candidates: Sequence[Candidate]) -> None:
+        pass
+
     def evaluate(
         self,
         candidates: Sequence[Candidate],

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import sys
-from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
@@ -130,32 +128,6 @@ def test_chat_needs_a_chat_template(folder):
     config = PolicyConfig(path=str(folder), chat=True)
     with pytest.raises(ValueError, match=r"set policy\.chat=false"):
         sampling.sample(*load(config), [[{"role": "user", "content": "hi"}]], config, seed=0)
-
-
-def test_vllm_is_given_the_weights_in_memory_and_a_seed_a_request(folder, monkeypatch):
-    model, words = load(PolicyConfig(path=str(folder)))
-    with torch.no_grad():
-        model.get_input_embeddings().weight.fill_(0.5)
-
-    class Engine:
-        def __init__(self, path, generation_config, **_):
-            assert generation_config == "vllm", "else what the folder says of sampling is added"
-            loaded, _ = load(PolicyConfig(path=path))
-            assert torch.equal(loaded.get_input_embeddings().weight, model.get_input_embeddings().weight)
-
-        def generate(self, prompts, requests):
-            assert all(r.stop_token_ids == [words.eos_token_id] for r in requests)
-            texts = [f"{words.decode(p['prompt_token_ids'])} {r.seed}" for p, r in zip(prompts, requests)]
-            return [SimpleNamespace(outputs=[SimpleNamespace(text=text)]) for text in texts]
-
-    fake = ModuleType("vllm")
-    fake.LLM, fake.SamplingParams = Engine, SimpleNamespace
-    monkeypatch.setitem(sys.modules, "vllm", fake)
-    config = PolicyConfig(path=str(folder), sampler="vllm")
-    assert sampling.sample(model, words, PROMPTS[:2], config, 5) == [f"{PROMPTS[0]} 5", f"{PROMPTS[1]} 6"]
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ValueError, match=r"cudal2\[vllm\]"):
-        sampling.sample(model, words, PROMPTS[:1], config, 5)
 
 
 def test_a_kernel_lm_is_asked_only_for_targets_it_has_a_word_for():

@@ -17,7 +17,8 @@ from cudal2.search.settings import Setting
 HERE = parse("256_256_256")
 CONFIG = SearchConfig(run="here", shapes=ShapesConfig(names=("256_256_256", "64_64_64")))
 INDEPENDENT = {
-    *("run", "search.kernels", "search.seconds", "policy.vllm.gpu_memory_utilization"),
+    *("run", "search.kernels", "search.seconds"),
+    *("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience"),
     *("worker.cache", "worker.build_jobs", "worker.devices"),
 }
 SETTING = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})

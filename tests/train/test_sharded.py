@@ -10,12 +10,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
-from trl.distributed import DistributedBackend
-from trl.generation.vllm_generation import VLLMGeneration
-from trl.trainer import grpo_trainer
 
 from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
+from cudal2.policy import engine
 from cudal2.train import grpo, sharded
 
 GB, GPU, GPUS = 1e9, 80e9, 8
@@ -40,6 +38,7 @@ def config() -> TrainConfig:
 def arguments(config, monkeypatch) -> dict:
     """What the trainer of one of eight processes is made with; vLLM and DeepSpeed are not here."""
     monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(engine, "check", lambda: None)
     monkeypatch.setattr(grpo, "GRPOConfig", dict)
     monkeypatch.setenv("WORLD_SIZE", str(GPUS))
     return grpo._arguments(config)
@@ -101,6 +100,7 @@ def test_deepspeed_configurations_are_named_or_a_path(tmp_path):
 
 def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch):
     monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(engine, "check", lambda: None)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(ValueError, match="--num_processes"):
         grpo._arguments(config)
@@ -146,29 +146,3 @@ def test_weights_are_merged_one_at_a_time_and_left_as_they_were(adapted):
     assert all(torch.equal(merged[name], plain[name]) for name in plain)
     assert not any(value.requires_grad for value in merged.values())
     assert max(whole) < sum(parameter.numel() for parameter in plain.values()) / 5
-
-
-def test_the_trainer_hands_vllm_merged_weights(tmp_path, monkeypatch):
-    class Sampler:
-        """Where TRL makes vLLM's engine, without its own way to the weights."""
-
-        def __init__(self, model, accelerator, **options):
-            self.model, self._dist, self.options = model, DistributedBackend(accelerator), options
-            made.append(self)
-
-        def sync_weights(self):
-            given.update(self._iter_named_params())
-            raise KeyboardInterrupt
-
-    made, given = [], {}
-    monkeypatch.setattr(grpo, "_require", lambda *_: None)
-    monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
-    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", Sampler)
-    policy = fakes.save_policy(tmp_path / "policy")
-    adapters = ["policy.sampler=vllm", "policy.lora.rank=4", "policy.vllm.max_model_length=64"]
-    with pytest.raises(KeyboardInterrupt):
-        grpo.run(load("train", [*fakes.tiny(tmp_path / "run", policy), *adapters], TrainConfig))
-    plain = dict(AutoModelForCausalLM.from_pretrained(policy).named_parameters())
-    assert all(torch.equal(given.pop(name), value) for name, value in plain.items())  # untrained adapters add nothing
-    assert not given and made[0].options["max_model_length"] == 64
-    assert callable(VLLMGeneration._iter_named_params)  # the name is no part of TRL's interface

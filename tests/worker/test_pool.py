@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -114,6 +115,21 @@ def test_nothing_to_judge_is_no_error_and_starts_no_process(gpus) -> None:
     assert gpus.evaluate([]) == [] and not gpus._executors
     gpus.evaluate(candidates(1))
     assert list(gpus._executors) == [0]
+
+
+def test_building_ahead_starts_no_process_and_survives_a_dead_one(gpus, monkeypatch) -> None:
+    gpus.ahead(candidates(1))
+    assert not gpus._executors
+    gpus.evaluate(candidates(1))
+    asked: list[object] = []
+
+    def submit(self, function, *arguments) -> Future:
+        asked.append(arguments[0])
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(FakeExecutor, "submit", submit)
+    gpus.ahead(candidates(2))
+    assert asked == [candidates(2)]
 
 
 def test_whoever_asks_for_all_gpus_gets_those_that_can_be_seen(monkeypatch) -> None:

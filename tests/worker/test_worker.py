@@ -72,6 +72,9 @@ def test_what_is_built_does_not_wait_for_a_slow_compiler(checking, monkeypatch) 
         )
         go_on.set()
         assert worker.ready([slow]) is slow
+        assert worker.ready([quick, slow]) is quick
+        worker.build_ahead([quick])
+        assert worker.ready([quick, slow]) is slow, "it is no longer known to be built"
 
 
 def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:

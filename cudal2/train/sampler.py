@@ -1,0 +1,85 @@
+"""vLLM in training: TRL's way to it, told what TRL leaves out, and in words that name this program's settings.
+
+TRL 1.16 has arguments neither for the class that samples nor for the engine's dtype. `in_place` puts ours where its
+trainer looks for them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from torch import Tensor
+from trl.generation import vllm_generation
+from trl.generation.vllm_generation import VLLMGeneration
+from trl.trainer import grpo_trainer
+
+from cudal2.config import PolicyConfig
+from cudal2.policy import engine
+from cudal2.train.server import Client
+from cudal2.train.sharded import merged_weights
+
+
+class Sampler(VLLMGeneration):
+    """Samples as `policy` says: here, beside the trainer (colocate), or on a server.
+
+    `finished` is told the ids of a prompt and of its completion while others are still being written; of those that a
+    server writes, which answers when all are done, nothing. `longest` is the tokens that vLLM reads at once.
+    Raises ValueError where vLLM cannot do it, HarnessFault where a server is gone.
+    """
+
+    def __init__(self, policy: PolicyConfig, **arguments: Any) -> None:
+        engine.check_model(arguments["model"], policy)
+        self.policy, self.longest = policy, 0
+        self.finished: Callable[[Sequence[int], Sequence[int]], None] = lambda prompt, completion: None
+        # vLLM reads of the model's folder what ends a text; here it may have been told otherwise.
+        arguments["generation_kwargs"] = {"stop_token_ids": engine.stops(arguments["model"])}
+        super().__init__(**arguments)
+
+    def _init_vllm(self) -> None:
+        if self.mode == "server":
+            with _replaced(vllm_generation, "VLLMClient", Client):
+                super()._init_vllm()
+            if self.accelerator.is_main_process:
+                info = self.vllm_client.get_server_info()
+                self.longest = info["model_config"]["max_model_len"]
+            return
+        made = partial(vllm_generation.LLM, **engine.options(self.policy))
+        with engine.starting(), _replaced(vllm_generation, "LLM", made):
+            super()._init_vllm()
+        self.longest = self.llm.llm_engine.model_config.max_model_len
+        engine.watch(self.llm, lambda one: self.finished(one.prompt_token_ids, one.outputs[0].token_ids))
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
+        if is_peft_model(self.model) and not self._dist.is_fsdp:
+            return merged_weights(self.model, self._dist.gather_params)
+        return super()._iter_named_params()
+
+    def sync_weights(self) -> None:
+        if self.mode == "server" or torch.cuda.is_available():
+            super().sync_weights()
+            return
+        self.llm.collective_rpc("renew", args=(self._iter_named_params(),))
+        self.llm.reset_prefix_cache()
+
+    def generate(self, prompts: list[list[int]], *arguments: Any, **options: Any) -> tuple:
+        if self.longest:
+            engine.check_prompts(prompts, self.longest)
+        return super().generate(prompts, *arguments, **options)
+
+
+def in_place(policy: PolicyConfig) -> Any:
+    """While it is entered a trainer of TRL that is made samples with `Sampler`."""
+    return _replaced(grpo_trainer, "VLLMGeneration", partial(Sampler, policy))
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
