@@ -48,7 +48,7 @@ def sampler(config: EvalConfig) -> Sampler:
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
         firsts = [shown[one] for one in problems]
 
-        def write(tried: Sequence[Attempts], finished: Callable[[int, str], None]) -> list[str]:
+        def write(tried: Sequence[Attempts], finished: Callable[[int, str], None] = lambda *_: None) -> list[str]:
             network, tokenizer = loaded()
             if config.turns.count == 1:
                 return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished)

@@ -147,10 +147,10 @@ def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
 def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     asked = []
 
-    def sampler(problems, shown, environment, finished):
+    def sampler(problems, shown, environment):
         assert (shown, environment) == (Comparable(archive, "cpu", HERE.fingerprint), HERE)
         asked.append(problems)
-        return lambda tried: [candidate(f"new {i}").source for i in range(len(problems))]
+        return lambda *_: [candidate(f"new {i}").source for i in range(len(problems))]
 
     put(archive, "near", 1.0, NEAR)
     nn = Problem(64, 128, 256, "nn")
@@ -170,9 +170,9 @@ def test_samples_that_the_harness_failed_on_are_no_missing_kernels(run, archive)
     """The shape gets no row, its samples are asked for again, and the others go on."""
     asked = []
 
-    def sampler(problems, shown, environment, finished):
+    def sampler(problems, shown, environment):
         asked.extend(problems)
-        return lambda tried: [candidate(problem.name).source for problem in problems]
+        return lambda *_: [candidate(problem.name).source for problem in problems]
 
     put(archive, "far", 1.0, FAR)
     f16 = Problem(64, 128, 256, "tn", "f16")

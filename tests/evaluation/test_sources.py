@@ -168,10 +168,10 @@ def test_a_policys_own_samples_are_judged_whatever_is_archived(run, archive) -> 
     put(archive, "own", 9.0)
     asked: list[list[Problem]] = []
 
-    def sampler(problems, shown, environment, finished):
+    def sampler(problems, shown, environment):
         asked.append(list(problems))
         call = len(asked)
-        return lambda tried: [candidate(f"{call} {i}").source for i in range(len(problems))]
+        return lambda *_: [candidate(f"{call} {i}").source for i in range(len(problems))]
 
     judge = FakePool(1.25)
     options = {"sampler": sampler, "source": "policy", "samples": 4, "finalists": 2, "neighbours": 0}
@@ -193,7 +193,7 @@ def test_a_policys_turns_are_samples_too_and_a_killed_evaluation_goes_on_with_th
     told: list[tuple[int, list[str]]] = []
 
     def sampler(problems, shown, environment):
-        def write(tried):
+        def write(tried, finished):
             for place, some in enumerate(tried):
                 told.append((place, [f"{source.split()[1]} {verdict and verdict.status}" for source, verdict in some]))
             return [candidate(f"{place}.{len(some)}").source for place, some in enumerate(tried)]

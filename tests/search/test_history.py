@@ -6,7 +6,7 @@ from fakes import ENVIRONMENT
 from landscape import BEST, Landscape
 
 from cudal2.archive import Archive
-from cudal2.config import SearchConfig, ShapesConfig
+from cudal2.config import PromptConfig, SearchConfig, ShapesConfig
 from cudal2.problem import parse
 from cudal2.records import Candidate, digest, to_json
 from cudal2.search.found import headline
@@ -15,7 +15,9 @@ from cudal2.search.proposer import Trial
 from cudal2.search.settings import Setting
 
 HERE = parse("256_256_256")
-CONFIG = SearchConfig(run="here", shapes=ShapesConfig(names=("256_256_256", "64_64_64")))
+CONFIG = SearchConfig(
+    run="here", shapes=ShapesConfig(names=("256_256_256", "64_64_64")), prompt=PromptConfig(template="instruct")
+)
 INDEPENDENT = {
     *("run", "search.kernels", "search.seconds"),
     *("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience"),

@@ -15,14 +15,14 @@ from fakes import FakePool, tiny
 from safetensors.torch import load_file
 from trl import GRPOTrainer
 from trl.distributed import DistributedBackend
-from trl.trainer import grpo_trainer
 
 from cudal2.archive import Archive
 from cudal2.config import ReturnsConfig, TrainConfig, load
+from cudal2.policy import engine
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.source import fenced
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo
+from cudal2.train import grpo, sampler
 from cudal2.train.rollout import earn
 
 TURNS = ["policy.chat=true", "turns.count=3", "trainer.group_size=4", "trainer.steps=2"]
@@ -162,9 +162,9 @@ def test_what_an_engine_sampled_keeps_its_own_likelihoods(config, learnt, monkey
     """Turn by turn each series asks the engine once more, from its own prompt."""
 
     class Engine:
-        """Where TRL makes vLLM's, which is not here."""
+        """Where vLLM would be, which is not here."""
 
-        def __init__(self, model, accelerator, **options):
+        def __init__(self, policy, model, accelerator, **options):
             self.model, self._dist, self.asked = model, DistributedBackend(accelerator), []
 
         def sync_weights(self):
@@ -176,8 +176,8 @@ def test_what_an_engine_sampled_keeps_its_own_likelihoods(config, learnt, monkey
             words = [[3, 4] * (1 + len(self.asked) % 3) + [1] for _ in prompts]
             return None, words, [[[-float(len(prompt))] for _ in ids] for prompt, ids in zip(prompts, words)], None
 
-    monkeypatch.setattr(grpo, "_require", lambda *_: None)
-    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", Engine)
+    monkeypatch.setattr(engine, "check", lambda: None)
+    monkeypatch.setattr(sampler, "Sampler", Engine)
     grpo.run(config("policy.sampler=vllm", "trainer.steps=1"))
     (batch,) = learnt
     for prompt, known, mask in zip(batch["prompt_mask"], batch["sampling_per_token_logps"], batch["completion_mask"]):
