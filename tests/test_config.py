@@ -149,11 +149,17 @@ def test_shapes_can_be_written_bare():
 INDEPENDENT = {
     TrainConfig: {
         *("run", "tracker", "trainer.steps", "trainer.minutes", "trainer.save_steps", "trainer.resume"),
-        *("worker.cache", "worker.build_jobs", "worker.devices", "policy.vllm.gpu_memory_utilization"),
+        *(
+            "worker.cache",
+            "worker.build_jobs",
+            "worker.devices",
+            "worker.executor",
+            "policy.vllm.gpu_memory_utilization",
+        ),
     },
     SearchConfig: {
         *("run", "search.kernels", "search.seconds", "policy.vllm.gpu_memory_utilization"),
-        *("worker.cache", "worker.build_jobs", "worker.devices"),
+        *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor"),
     },
     SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", "policy.vllm.gpu_memory_utilization"},
 }

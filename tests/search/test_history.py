@@ -18,7 +18,7 @@ HERE = parse("256_256_256")
 CONFIG = SearchConfig(run="here", shapes=ShapesConfig(names=("256_256_256", "64_64_64")))
 INDEPENDENT = {
     *("run", "search.kernels", "search.seconds", "policy.vllm.gpu_memory_utilization"),
-    *("worker.cache", "worker.build_jobs", "worker.devices"),
+    *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor"),
 }
 SETTING = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
 CANDIDATE = Candidate(msgspec.json.encode({"name": SETTING.family, "knobs": SETTING.knobs}).decode(), HERE)
