@@ -99,6 +99,7 @@ class Pool:
         left = list(dict.fromkeys(candidates))
         found: dict[Candidate, Verdict | None] = {}
         losses: Counter[Candidate] = Counter()
+        last: list[HarnessFault] = []
         one_at_a_time = threading.Lock()
 
         def know(candidate: Candidate, verdict: Verdict | None) -> None:
@@ -111,7 +112,7 @@ class Pool:
                 progress(candidate, verdict)
 
         def judge(slot: Slot, assigned: list[Candidate]) -> None:
-            candidate = assigned[0]
+            under_way: Candidate | None = None
             try:
                 try:
                     self._retry(slot, processes.build, assigned)
@@ -121,9 +122,11 @@ class Pool:
                     candidate = assigned[0]
                     try:
                         candidate = self._retry(slot, processes.ready, assigned[:CHOICE])
+                        under_way = candidate
                         verdict = self._retry(slot, processes.judge, candidate)
                     except HarnessFault as error:
                         self.fault, verdict = error, None
+                    under_way = None
                     assigned.remove(candidate)
                     know(candidate, verdict)
             except Lost as lost:
@@ -131,15 +134,21 @@ class Pool:
                 if self._leave.is_set():
                     return
                 log.warning("%s; what it had to judge is judged elsewhere", lost)
-                losses[candidate] += 1
-                if losses[candidate] == TRIES:
-                    self.fault = _fault(lost)
-                    know(candidate, None)
+                last.append(_fault(lost))
+                if under_way is not None:
+                    losses[under_way] += 1
+                    if losses[under_way] == TRIES:
+                        self.fault = last[-1]
+                        know(under_way, None)
 
+        rounds = 0
         while left:  # where there is nothing to judge, no process is started for it
             slots = self._fleet.slots()
             self._together(judge, [one for one in zip(slots, shard(left, len(slots))) if one[1]])
-            left = [candidate for candidate in left if candidate not in found]
+            before, left = left, [candidate for candidate in left if candidate not in found]
+            rounds = rounds + 1 if left == before else 0
+            if rounds == TRIES:  # slots that get lost before they judge anything
+                raise last[-1]
         return [found[candidate] for candidate in candidates]
 
     def _together(self, judge: Callable, shards: Sequence[tuple[Slot, list[Candidate]]]) -> None:

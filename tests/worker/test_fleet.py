@@ -122,6 +122,16 @@ def test_where_no_slot_is_left_what_was_judged_is_known(fleet) -> None:
     assert len({candidate for candidate, _ in seen}) == len(seen) >= 5 and all(verdict for _, verdict in seen)
 
 
+def test_slots_that_never_come_to_judging_are_not_tried_for_ever(fleet) -> None:
+    def accident(slot, function, *_):
+        machines.alive.add(slot + 1)
+        return Lost(f"slot {slot}") if function is processes.build else None
+
+    machines = fleet(2, accident)
+    with Pool(WorkerConfig()) as judges, pytest.raises(HarnessFault, match="slot"):
+        judges.evaluate(candidates(9))
+
+
 def test_an_environment_is_asked_of_another_slot(fleet) -> None:
     machines = fleet(2, lambda slot, *_: Lost("slot 0") if slot == 0 else None)
     with Pool(WorkerConfig()) as judges:

@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 
 _agents: dict[Place, tuple[Any, Any]] = {}  # each with its answer to what version it is
-_lost: set[Place] = set()
+_late: set[Place] = set()  # those were lost once, or did not answer in time: the others do not wait for them again
 _pools: set[str] = set()
 
 
@@ -42,7 +42,7 @@ def leave(pool: str) -> None:
     for agent, _ in _agents.values():
         ray().kill(agent)
     _agents.clear()
-    _lost.clear()
+    _late.clear()
 
 
 def start(place: Place, resources: dict[str, float]) -> None:
@@ -65,25 +65,27 @@ def forget(place: Place) -> None:
     """It is lost, or must not go on: the next `start` asks for another, for which nobody waits."""
     lost, _ = _agents.pop(place, (None, None))
     if lost is not None:
-        _lost.add(place)
+        _late.add(place)
         ray().kill(lost)
 
 
 def versions(places: list[Place]) -> dict[Place, str | Exception]:
     """What those agents answer that are there in time, or why they are not."""
     asked = {place: _agents[place][1] for place in places if place in _agents}
-    wait([answer for place, answer in asked.items() if place not in _lost], STARTING_SECONDS)
+    wait([answer for place, answer in asked.items() if place not in _late], STARTING_SECONDS)
     there = wait(list(asked.values()), 0)
-    if not there:  # all have been lost before
+    if not there:  # somebody must come
         there = wait(list(asked.values()), STARTING_SECONDS, 1)
     found: dict[Place, str | Exception] = {}
     for place, answer in asked.items():
-        if answer in there:
-            try:
-                found[place] = ray().get(answer)
-                _lost.discard(place)
-            except ray().exceptions.RayError as error:
-                found[place] = error
+        if answer not in there:
+            _late.add(place)
+            continue
+        try:
+            found[place] = ray().get(answer)
+            _late.discard(place)
+        except ray().exceptions.RayError as error:
+            found[place] = error
     return found
 
 

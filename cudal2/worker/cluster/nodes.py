@@ -40,6 +40,7 @@ class Cluster:
         self._environment: Environment | None = None
         self._admitted: dict[Place, Any] = {}  # with the agent that was looked at
         self._refused: dict[Place, str] = {}
+        self._asked: dict[Place, Remote] = {}  # for their environment, and nothing else so far
 
     def check(self) -> None:
         if self._environment is None:
@@ -61,11 +62,13 @@ class Cluster:
             )
         return chosen
 
-    def start(self, slot: Slot) -> Executor:
+    def start(self, slot: Slot) -> Remote:
         assert isinstance(slot, Place)
-        agent = held.agent(slot)
+        agent, asked = held.agent(slot), self._asked.pop(slot, None)
         if agent is None:
             raise Lost(f"{slot.name} is lost")
+        if asked and asked.agent is agent:
+            return asked
         return Remote(slot.name, agent, (self._name, self.config, self.target), partial(held.forget, slot))
 
     def end(self, *executors: Executor) -> None:
@@ -117,7 +120,8 @@ class Cluster:
             elif version != harness():
                 self._refuse(place, f"its cudal2 is {version}, here {harness()}: install the same one there")
             elif self._admitted.get(place) is not held.agent(place):
-                environments[place] = self.start(place).submit(processes.environment)
+                self._asked[place] = self.start(place)
+                environments[place] = self._asked[place].submit(processes.environment)
         for place, asked in environments.items():
             try:
                 found: Environment = asked.result()
@@ -137,4 +141,6 @@ class Cluster:
 
     def _refuse(self, place: Place, why: str) -> None:
         self._refused[place] = f"{place.name}: {why}"
+        if place in self._asked:
+            self._asked.pop(place).shutdown()
         log.warning("%s is left out: %s", place.name, why)
