@@ -6,6 +6,7 @@ batch is dealt out among those that are there when it begins.
 """
 
 import logging
+import time
 import uuid
 from concurrent.futures import BrokenExecutor, Executor, Future
 from functools import partial
@@ -48,19 +49,28 @@ class Cluster:
 
     def slots(self) -> list[Place]:
         held.enter(self._name)
+        until = time.monotonic() + held.STARTING_SECONDS
+        while True:
+            chosen, lost = self._there()
+            if chosen:
+                return chosen
+            if not lost or time.monotonic() > until:
+                break
+            time.sleep(0.5)  # until Ray has noticed which nodes are gone
+        waited = f"no {self._resource} was given within {held.STARTING_SECONDS:g} s"
+        why = "; ".join(dict.fromkeys((*self._refused.values(), *lost))) or waited
+        raise HarnessFault(
+            f"no node of the Ray cluster can judge: {why}", "`ray status` shows what is taken; then start again"
+        )
+
+    def _there(self) -> tuple[list[Place], list[str]]:
+        """What may judge now, and what was lost when it was asked."""
         offered = self._offered()
         possible = [place for place in offered if place not in self._refused]
         for place in possible:
             held.start(place, offered[place])
         lost = self._look_at(held.versions(possible))
-        chosen = [place for place in possible if self._admitted.get(place, self) is held.agent(place)]
-        if not chosen:
-            waited = f"no {self._resource} was given within {held.STARTING_SECONDS:g} s"
-            why = "; ".join((*self._refused.values(), *lost)) or waited
-            raise HarnessFault(
-                f"no node of the Ray cluster can judge: {why}", "`ray status` shows what is taken; then start again"
-            )
-        return chosen
+        return [place for place in possible if self._admitted.get(place, self) is held.agent(place)], lost
 
     def start(self, slot: Slot) -> Remote:
         assert isinstance(slot, Place)
@@ -140,7 +150,9 @@ class Cluster:
         return lost
 
     def _refuse(self, place: Place, why: str) -> None:
-        self._refused[place] = f"{place.name}: {why}"
+        said = f"{place.name}: {why}"
         if place in self._asked:
             self._asked.pop(place).shutdown()
-        log.warning("%s is left out: %s", place.name, why)
+        if said not in self._refused.values():  # as every GPU of a node says
+            log.warning("%s is left out: %s", place.name, why)
+        self._refused[place] = said
