@@ -9,25 +9,23 @@ from multiprocessing import get_context
 from typing import cast
 
 from cudal2.config import WorkerConfig
-from cudal2.records import Candidate, Environment, HarnessFault, Verdict
+from cudal2.records import Candidate, Environment, Verdict
 from cudal2.target import find
 from cudal2.worker import lifetime
 from cudal2.worker.fleet import Slot
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
-_worker: Worker | HarnessFault | None = None  # lives in the pool's process only; or why there is none
+_given: tuple[WorkerConfig, str] | None = None  # these live in the pool's process only
+_worker: Worker | None = None
 
 
 def _start(config: WorkerConfig, target: str, device: int | None) -> None:
-    global _worker
+    global _given
     lifetime.leave_with_parent()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
-    try:
-        _worker = Worker(config, target)
-    except HarnessFault as fault:  # whoever asks for something is told
-        _worker = fault
+    _given = config, target
 
 
 def _visible(device: int) -> str:
@@ -68,9 +66,11 @@ def _among(device: int, count: int) -> None:
 
 
 def _started() -> Worker:
-    if isinstance(_worker, HarnessFault):
-        raise _worker
-    assert _worker is not None
+    """Made when first asked for, so that whoever asks is told why it could not be."""
+    global _worker
+    if _worker is None:
+        assert _given is not None
+        _worker = Worker(*_given)
     return _worker
 
 

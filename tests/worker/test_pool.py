@@ -194,7 +194,7 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
             process.setattr(processes, "_worker", None)
             process.setattr(os, "environ", dict(os.environ))
             processes._start(*initargs)
-            seen.append(processes._worker)
+            seen.append(processes._started())
     assert seen == judging
 
 
