@@ -90,7 +90,7 @@ class Campaign(msgspec.Struct, frozen=True):
 
     def measure(self, archive: Archive, pools: Sequence[Pool], fingerprint: str) -> None:
         """Every slice that is not done. Raises TimeUp."""
-        here = {"fingerprint": fingerprint, "devices": len(self.config.worker.devices)}
+        here = {"fingerprint": fingerprint, "devices": pools[0].width}
         slices = self.slices
         total = sum(map(len, slices))
         done = {row.problem for row in self.rows(fingerprint)}

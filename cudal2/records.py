@@ -176,6 +176,11 @@ class Environment(msgspec.Struct, frozen=True):
         """Short hex digest of the whole record."""
         return digest(*(str(value) for value in msgspec.structs.astuple(self)))[:16]
 
+    def differences(self, here: "Environment") -> str:
+        """For people: what is another in this one than `here`, each with both values."""
+        pairs = ((name, getattr(self, name), getattr(here, name)) for name in self.__struct_fields__)
+        return "; ".join(f"{name}: {there}, here {now}" for name, there, now in pairs if there != now)
+
 
 STRICT = 0.95
 """The least confidence of an interval that anything is decided by: what is certain, what is dispatched."""

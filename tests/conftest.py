@@ -18,6 +18,7 @@ ALONE = ("alone", "gpu") if Path("/dev/nvidiactl").exists() else ("alone",)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if BESIDE_OTHERS:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

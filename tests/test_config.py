@@ -179,11 +179,11 @@ VLLM = ("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.pa
 INDEPENDENT = {
     TrainConfig: {
         *("run", "tracker", "trainer.steps", "trainer.minutes", "trainer.save_steps", "trainer.resume"),
-        *("worker.cache", "worker.build_jobs", "worker.devices", *VLLM),
+        *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor", *VLLM),
     },
     SearchConfig: {
         *("run", "search.kernels", "search.seconds", *VLLM),
-        *("worker.cache", "worker.build_jobs", "worker.devices"),
+        *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor"),
     },
     SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", *VLLM},
 }

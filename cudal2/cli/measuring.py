@@ -23,6 +23,7 @@ def add(verbs: Any) -> None:
     verb.add_argument(
         "--against", metavar="CSV", help="a table of figures by shape to print beside these, as CUDA-L2's"
     )
+    verb.add_argument("--ray", action="store_true", help="on all nodes of a Ray cluster, as worker.executor=ray")
     verb = add_verb(verbs, "search", _search, "the fastest of so many candidates of any proposer; resumable")
     verb.add_argument("--shapes", help="a list in conf/shapes (grid, llm, demo) or M_N_K,M_N_K (default demo)")
     verb.add_argument("--target", default="cpu")
@@ -72,6 +73,7 @@ def _eval(arguments: argparse.Namespace) -> None:
 
     given = {name: getattr(arguments, name) for name in ("source", "abi", "limit")}
     overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
+    overrides += ["worker.executor=ray"] * arguments.ray
     config = _eval_config(arguments, *_shapes(arguments), *overrides)
     config.shapes.problems()  # what is mistyped is told before anything is opened
     against = published.read(Path(arguments.against)) if arguments.against else None

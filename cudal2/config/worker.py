@@ -26,6 +26,9 @@ class WorkerConfig(Schema, frozen=True):
     devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1), NEUTRAL] = (0,)
     """GPUs that candidates are spread over, one owner each, counted from 0 among those that can be seen (what trains
     takes the first); a processor is used whole."""
+    executor: Annotated[Literal["processes", "ray"], NEUTRAL] = "processes"
+    """Where candidates are judged: in processes of this machine, or on every node of a Ray cluster, on each of its GPUs
+    or, for a processor's target, on the node as a whole."""
     protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
     """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
 
@@ -40,6 +43,13 @@ class WorkerConfig(Schema, frozen=True):
     """Timing stops once the interval of the speedup is within ± this share of it."""
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = STRICT
     """Of that interval, whatever the noise and however often one looks; `min_pairs` of 6 or less have no 95%."""
+
+    def __post_init__(self) -> None:
+        if self.executor == "ray" and self.devices != (0,):
+            raise ValueError(
+                "worker.devices names GPUs of this machine, and worker.executor=ray takes those of the cluster; leave "
+                "one of them out (`ray start --num-gpus` says how many a node gives)"
+            )
 
 
 class EffortConfig(Schema, frozen=True):

@@ -117,7 +117,7 @@ def _run(
 
         save_all()
         with shown.bar:
-            size = source.at_once * len(config.worker.devices)
+            size = source.at_once * report.width
             for start in range(0, len(chosen), size):
                 batch = chosen[start : start + size]
                 candidates, new = source.find(batch), dict[Problem, Candidates]()
@@ -177,11 +177,9 @@ def _comparable(archive: Archive, config: EvalConfig, environment: Environment) 
 
 
 def _elsewhere(there: Environment, here: Environment) -> str:
-    pairs = ((name, getattr(there, name), getattr(here, name)) for name in there.__struct_fields__)
-    differs = "; ".join(f"{name}: {archived}, here {now}" for name, archived, now in pairs if archived != now)
     return (
-        f"every kernel in the archive was judged in another environment ({differs}); set the worker up as it "
-        "was, or measure those kernels here with anywhere=true"
+        f"every kernel in the archive was judged in another environment ({there.differences(here)}); set the worker up "
+        "as it was, or measure those kernels here with anywhere=true"
     )
 
 

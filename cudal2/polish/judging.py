@@ -10,7 +10,7 @@ from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.sass.legality import Legality
 from cudal2.sass.simulator import Simulated
-from cudal2.worker import pool
+from cudal2.worker import processes
 from cudal2.worker.sandbox import jail
 
 
@@ -61,7 +61,7 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
     def legal(edits: Sequence[Edit]) -> Iterable[str]:
         return ("" if edit in proven else legality.why_not(edit) for edit in edits)
 
-    with pool.alone(config.worker.devices[0]), Worker(config.worker, config.target) as worker:
+    with processes.alone(config.worker.devices[0]), Worker(config.worker, config.target) as worker:
         parent = subject.launchable
         if parent is None:
             if subject.source is None:

@@ -1,19 +1,16 @@
 """Workers in processes of their own, one for each device: many candidates at once, timing one at a time on each.
 
 The trainer's process keeps its threads and its memory to itself, and the death of the worker's process (or of
-anything below it) costs a retry, not a run.
+anything below it, or of the machine that it runs on, where there are others) costs a retry, not a run.
 """
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from itertools import takewhile
-from multiprocessing import get_context
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 
 import msgspec
 
@@ -21,9 +18,8 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
-from cudal2.worker.lifetime import end, leave_with_parent
-from cudal2.worker.sandbox import jail
-from cudal2.worker.worker import Worker
+from cudal2.worker import processes
+from cudal2.worker.fleet import Fleet, Lost, Slot
 
 log = logging.getLogger(__name__)
 
@@ -33,91 +29,20 @@ TRIES = 3
 CHOICE = 64
 """What is judged next is chosen among so many: they are built in this order, and each choice sends their sources."""
 
-_worker: Worker | None = None  # lives in the pool's process only
-
-
-def _start(config: WorkerConfig, target: str, device: int | None) -> None:
-    global _worker
-    leave_with_parent()
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
-    _worker = Worker(config, target)
-
-
-def _visible(device: int) -> str:
-    """The name of the device-th GPU among those that this process may see, as worker.devices counts them.
-
-    Raises ValueError where CUDA_VISIBLE_DEVICES shows fewer; where it is unset only the driver knows (see `check`).
-    """
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if names is None:
-        return str(device)
-    # CUDA reads the list up to the first name that names nothing.
-    shown = list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, names.split(","))))
-    _among(device, len(shown))
-    return shown[device]
-
-
-@contextmanager
-def alone(device: int) -> Iterator[None]:
-    """Meanwhile the device-th GPU is the only one that can be seen, as number 0: here, where none was opened before,
-    and in processes that are started. Raises ValueError where CUDA_VISIBLE_DEVICES shows fewer.
-    """
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
-    try:
-        yield
-    finally:
-        del os.environ["CUDA_VISIBLE_DEVICES"]
-        if before is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
-
-
-def _among(device: int, count: int) -> None:
-    if device >= count:
-        raise ValueError(
-            f"worker.devices names GPU {device}, but only {count} can be seen here; they are counted from 0 among "
-            "those that CUDA_VISIBLE_DEVICES shows: name others in worker.devices, or show more"
-        )
-
-
-def _started() -> Worker:
-    assert _worker is not None
-    return _worker
-
-
-def _environment() -> Environment:
-    return _started().environment
-
-
-def _build(candidates: list[Candidate]) -> None:
-    _started().build_ahead(candidates)
-
-
-def _begin(candidates: list[Candidate]) -> None:
-    _started().begin_building(candidates)
-
-
-def _ready(candidates: list[Candidate]) -> Candidate:
-    return _started().ready(candidates)
-
-
-def _judge(candidate: Candidate) -> Verdict:
-    return _started().evaluate(candidate)
-
 
 class Pool:
     """Evaluates candidates for one target in worker processes, started on first use and again when they die.
 
-    A processor has one; GPUs have one each (`worker.devices`), and each gets its shard of the candidates. Use as a
-    context manager. `fault` is the last HarnessFault that cost a candidate its verdict, or None.
+    A processor has one; GPUs have one each (`worker.devices`), and each gets its shard of the candidates. With
+    `worker.executor=ray` these are the GPUs, or the processors, of a cluster's nodes. Use as a context manager. `fault`
+    is the last HarnessFault that cost a candidate its verdict, or None.
     """
 
     def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
         self.config, self.target = config, target
         self.fault: HarnessFault | None = None
-        self.devices: tuple[int | None, ...] = config.devices if find(target).kind == "cuda" else (None,)
-        self._executors: dict[int | None, ProcessPoolExecutor] = {}
+        self._fleet = _fleet(config, target)
+        self._executors: dict[Slot, Executor] = {}
         self._starting = threading.Lock()
         self._leave = threading.Event()
 
@@ -129,32 +54,46 @@ class Pool:
             self._kill(*self._executors)
         self.close()
 
-    def _kill(self, *devices: int | None) -> None:
+    def _kill(self, *slots: Slot) -> None:
         """Nobody waits for what is under way there: compilers with a queue before them, a kernel that does not end."""
-        end(*filter(None, map(self._executors.get, devices)))
+        self._fleet.end(*filter(None, map(self._executors.get, slots)))
 
     def close(self) -> None:
         """End the worker processes."""
-        for device in list(self._executors):
-            self._drop(device)
+        for slot in list(self._executors):
+            self._drop(slot)
+        self._fleet.close()
 
-    def _drop(self, device: int | None) -> None:
-        executor = self._executors.pop(device, None)
+    def _drop(self, slot: Slot) -> None:
+        executor = self._executors.pop(slot, None)
         if executor:
             executor.shutdown(cancel_futures=True)
 
+    @property
+    def width(self) -> int:
+        """How many candidates are judged at a time, as things stand."""
+        return len(self._fleet.slots())
+
     def environment(self) -> Environment:
         """Where verdicts are reached. Raises HarnessFault where the worker cannot start at all."""
-        return self._retry(self.devices[0], _environment)
+        for _ in range(TRIES):
+            slot = self._fleet.slots()[0]
+            try:
+                return self._retry(slot, processes.environment)
+            except Lost as lost:
+                self._drop(slot)
+                fault = _fault(lost)
+        raise fault
 
     def ahead(self, candidates: Sequence[Candidate]) -> None:
         """Start to build what `evaluate` will be asked for later, and return at once.
 
-        Of several devices the first one's process builds; the others find it in the cache. A fault shows there too.
+        Of several devices of this machine the first one's process builds; the others find it in the cache, which the
+        nodes of a cluster do not share. A fault shows in `evaluate`, too.
         """
-        if self.devices[0] in self._executors:
-            with suppress(BrokenProcessPool):
-                self._submit(self.devices[0], _begin, list(candidates))
+        if self.config.executor == "processes" and self._executors:
+            with suppress(BrokenExecutor):
+                self._submit(next(iter(self._executors)), processes.begin, list(candidates))
 
     def evaluate(
         self,
@@ -165,37 +104,68 @@ class Pool:
 
         None marks a candidate whose verdict the harness failed to reach in TRIES tries (`fault` says why).
         `progress` is called with each candidate and its verdict as that becomes known, one at a time. What it raises
-        ends the evaluation at once, as Ctrl-C does.
+        ends the evaluation at once, as Ctrl-C does. What a slot had to do that got lost is dealt out once more among
+        those that are there then; raises HarnessFault where none is left.
         """
-        distinct = list(dict.fromkeys(candidates))
+        left = list(dict.fromkeys(candidates))
         found: dict[Candidate, Verdict | None] = {}
+        losses: Counter[Candidate] = Counter()
+        last: list[HarnessFault] = []
         one_at_a_time = threading.Lock()
 
-        def judge(device: int | None, assigned: list[Candidate]) -> None:
-            try:
-                self._retry(device, _build, assigned)
-            except HarnessFault as fault:  # each candidate meets it again below, and alone
-                log.warning("%s", fault)
-            while assigned:
-                candidate = assigned[0]
-                try:
-                    candidate = self._retry(device, _ready, assigned[:CHOICE])
-                    verdict = self._retry(device, _judge, candidate)
-                except HarnessFault as error:
-                    self.fault, verdict = error, None
-                with one_at_a_time:
-                    if self._leave.is_set():
-                        return
-                    if verdict is None:
-                        log.error("no verdict: %s", self.fault)
-                    assigned.remove(candidate)
-                    found[candidate] = verdict
-                    progress(candidate, verdict)
+        def know(candidate: Candidate, verdict: Verdict | None) -> None:
+            with one_at_a_time:
+                if self._leave.is_set():
+                    return
+                if verdict is None:
+                    log.error("no verdict: %s", self.fault)
+                found[candidate] = verdict
+                progress(candidate, verdict)
 
-        # Where there is nothing to judge, no process is started for it.
-        shards = [one for one in zip(self.devices, shard(distinct, len(self.devices))) if one[1]]
+        def judge(slot: Slot, assigned: list[Candidate]) -> None:
+            under_way: Candidate | None = None
+            try:
+                try:
+                    self._retry(slot, processes.build, assigned)
+                except HarnessFault as fault:  # each candidate meets it again below, and alone
+                    log.warning("%s", fault)
+                while assigned and not self._leave.is_set():
+                    candidate = assigned[0]
+                    try:
+                        candidate = self._retry(slot, processes.ready, assigned[:CHOICE])
+                        under_way = candidate
+                        verdict = self._retry(slot, processes.judge, candidate)
+                    except HarnessFault as error:
+                        self.fault, verdict = error, None
+                    under_way = None
+                    assigned.remove(candidate)
+                    know(candidate, verdict)
+            except Lost as lost:
+                self._drop(slot)
+                if self._leave.is_set():
+                    return
+                log.warning("%s; what it had to judge is judged elsewhere", lost)
+                last.append(_fault(lost))
+                if under_way is not None:
+                    losses[under_way] += 1
+                    if losses[under_way] == TRIES:
+                        self.fault = last[-1]
+                        know(under_way, None)
+
+        rounds = 0
+        while left:  # where there is nothing to judge, no process is started for it
+            slots = self._fleet.slots()
+            self._together(judge, [one for one in zip(slots, shard(left, len(slots))) if one[1]])
+            before, left = left, [candidate for candidate in left if candidate not in found]
+            rounds = rounds + 1 if left == before else 0
+            if rounds == TRIES:  # slots that get lost before they judge anything
+                raise last[-1]
+        return [found[candidate] for candidate in candidates]
+
+    def _together(self, judge: Callable, shards: Sequence[tuple[Slot, list[Candidate]]]) -> None:
+        """Every shard in a thread of its own; what one of them raises ends all, as Ctrl-C does."""
         try:
-            with ThreadPoolExecutor(len(self.devices)) as threads:
+            with ThreadPoolExecutor(len(shards)) as threads:
                 try:
                     for done in as_completed([threads.submit(judge, *one) for one in shards]):
                         done.result()
@@ -206,52 +176,69 @@ class Pool:
                     raise
         finally:
             self._leave.clear()
-        return [found[candidate] for candidate in candidates]
 
-    def _retry(self, device: int | None, function: Callable, *arguments):
-        """The function's result from a device's worker process, over a few tries; then the fault is raised."""
-        if device not in self._executors:
-            check(self.config, self.target)  # no try mends a machine without a jail, a compiler or a GPU
+    def _retry(self, slot: Slot, function: Callable, *arguments):
+        """The function's result from a slot's worker process, over a few tries; then the fault is raised."""
+        if slot not in self._executors:
+            self._fleet.check()  # no try mends a machine without a jail, a compiler or a GPU
         for attempt in range(1, TRIES + 1):
             try:
-                return self._submit(device, function, *arguments).result()
-            except BrokenProcessPool as error:
-                self._drop(device)
+                return self._submit(slot, function, *arguments).result()
+            except BrokenExecutor as error:
+                self._drop(slot)
                 fault = HarnessFault("the worker process died", "Look at the messages above; is there enough memory?")
                 fault.__cause__ = error
             except _Interrupted:
                 raise
             except HarnessFault as error:
                 fault = error
-                if device is not None:  # its context may be spoilt
-                    self._kill(device)
-                    self._drop(device)
+                if find(self.target).kind == "cuda":  # its context may be spoilt
+                    self._kill(slot)
+                    self._drop(slot)
             if attempt < TRIES and not self._leave.is_set():
                 log.warning("%s; trying again (%d of %d)", fault, attempt, TRIES)
                 time.sleep(0.2 * attempt)
         raise fault
 
-    def _submit(self, device: int | None, function: Callable, *arguments) -> Future:
+    def _submit(self, slot: Slot, function: Callable, *arguments) -> Future:
         with self._starting:  # no process starts once all are told to leave
             if self._leave.is_set():
                 raise _Interrupted("the evaluation was interrupted", "Start it again to continue")
-            if device not in self._executors:
-                self._executors[device] = ProcessPoolExecutor(
-                    1,
-                    mp_context=get_context("spawn"),
-                    initializer=_start,
-                    initargs=(self.config, self.target, device),
-                )
-            return self._executors[device].submit(function, *arguments)
+            if slot not in self._executors:
+                self._executors[slot] = self._fleet.start(slot)
+            return self._executors[slot].submit(function, *arguments)
 
 
 class _Interrupted(HarnessFault):
     """Nobody waits for the rest any more: no fault that another try could mend."""
 
 
+def _fault(lost: Lost) -> HarnessFault:
+    return HarnessFault(str(lost), "Look at the log there; is there enough memory?")
+
+
+def _fleet(config: WorkerConfig, target: str) -> Fleet:
+    if config.executor == "ray":
+        from cudal2.worker.cluster.nodes import Cluster
+
+        return Cluster(config, target)
+    return processes.Processes(config, target)
+
+
+def check(config: WorkerConfig, target: str) -> None:
+    """Raises HarnessFault where no worker could start; makes no GPU context in this process.
+
+    Raises ValueError where `worker.devices` names a GPU that cannot be seen.
+    """
+    _fleet(config, target).check()
+
+
 def on_all(config: WorkerConfig, target: str) -> WorkerConfig:
-    """The worker on every GPU that can be seen; a processor's as it is. Raises HarnessFault where there is no GPU."""
-    if find(target).kind != "cuda":
+    """The worker on every GPU that can be seen; a processor's, or a cluster's, as it is.
+
+    Raises HarnessFault where there is no GPU.
+    """
+    if find(target).kind != "cuda" or config.executor != "processes":
         return config
     from cudal2.worker.cuda import device
 
@@ -271,23 +258,3 @@ def shard(candidates: Sequence[Candidate], count: int) -> list[list[Candidate]]:
     for piece in pieces:
         min(shards, key=len).extend(piece)
     return shards
-
-
-def check(config: WorkerConfig, target: str) -> None:
-    """Raises HarnessFault where a worker could not start here; makes no GPU context in this process.
-
-    Raises ValueError where `worker.devices` names a GPU that cannot be seen.
-    """
-    if find(target).kind == "cuda":
-        from cudal2.worker.cuda import device
-        from cudal2.worker.cuda.compile import toolchain
-
-        for number in config.devices:
-            _visible(number)
-        jail.choose(config.jail, system=True)
-        toolchain.find()
-        device.find()
-        for number in config.devices:
-            _among(number, device.count())
-    else:
-        Worker(config, target).close()

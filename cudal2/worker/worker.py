@@ -36,10 +36,12 @@ class Worker:
     """Judges candidates for one target: this machine's processor, or its first visible GPU.
 
     Raises HarnessFault, from any method, where the harness fails; what is wrong with a candidate is its verdict.
-    Use it as a context manager: leaving it ends the processes it keeps.
+    Use it as a context manager: leaving it ends the processes it keeps. ValueError for a config of other machines.
     """
 
     def __init__(self, config: WorkerConfig, target: str = "cpu") -> None:
+        if config.executor != "processes":
+            raise ValueError(f"this is measured on this machine alone; leave worker.executor={config.executor} out")
         self.config, self.target = config, find(target)
         self.cache = Cache(Path(config.cache).expanduser())
         self.backend = _backend(self.target, config, self.cache)

@@ -20,6 +20,7 @@ class Says:
     """A pool whose verdict on a candidate is what `judge` says of it."""
 
     fault = None
+    width = 1
 
     def __init__(self, judge: Callable[[Candidate], Verdict | None], environment: Environment) -> None:
         self.judge, self._environment = judge, environment

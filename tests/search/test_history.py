@@ -21,7 +21,7 @@ CONFIG = SearchConfig(
 INDEPENDENT = {
     *("run", "search.kernels", "search.seconds"),
     *("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience"),
-    *("worker.cache", "worker.build_jobs", "worker.devices"),
+    *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor"),
 }
 SETTING = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
 CANDIDATE = Candidate(msgspec.json.encode({"name": SETTING.family, "knobs": SETTING.knobs}).decode(), HERE)

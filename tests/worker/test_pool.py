@@ -19,7 +19,7 @@ from transformers import TrainingArguments
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
-from cudal2.worker import pool
+from cudal2.worker import pool, processes
 from cudal2.worker.pool import Pool
 
 
@@ -36,14 +36,14 @@ class FakeExecutor:
 
     def submit(self, function, *arguments) -> Future:
         future: Future = Future()
-        if function is pool._judge:
+        if function is processes.judge:
             FakeExecutor.judged.append((self.device, arguments[0].source))
             if self.device in FakeExecutor.broken:
                 FakeExecutor.broken.discard(self.device)
                 future.set_exception(HarnessFault("the GPU is lost", "find it"))
                 return future
             future.set_result(specimens.verdict(arguments[0]))
-        elif function is pool._ready:
+        elif function is processes.ready:
             future.set_result(arguments[0][0])
         else:
             future.set_result(None)
@@ -56,8 +56,8 @@ class FakeExecutor:
 @pytest.fixture
 def gpus(monkeypatch):
     FakeExecutor.judged, FakeExecutor.broken = [], set()
-    monkeypatch.setattr(pool, "ProcessPoolExecutor", FakeExecutor)
-    monkeypatch.setattr(pool, "check", lambda *_: None)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", FakeExecutor)
+    monkeypatch.setattr(processes, "check", lambda *_: None)
     with Pool(WorkerConfig(devices=(0, 3)), "sm_90a") as pool_:
         yield pool_
 
@@ -170,9 +170,9 @@ def test_what_progress_raises_ends_the_evaluation_on_every_gpu(gpus, monkeypatch
 
 def test_names_of_visible_devices_are_kept(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-    assert pool._visible(1) == "GPU-b"
+    assert processes._visible(1) == "GPU-b"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert pool._visible(2) == "2"
+    assert processes._visible(2) == "2"
 
 
 @pytest.mark.parametrize(
@@ -194,23 +194,23 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
             super().__init__(workers, initargs=initargs, **options)
             started.append(initargs)
 
-    monkeypatch.setattr(pool, "ProcessPoolExecutor", Executor)
-    monkeypatch.setattr(pool, "check", lambda *_: None)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(processes, "check", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     arguments = TrainingArguments(use_cpu=False)
     assert one_gpu(arguments).n_gpu == 1 and arguments.device.index in (0, None)
     with Pool(WorkerConfig(devices=(1, 2, 3)), "sm_90a") as some:
         assert all(some.evaluate(candidates(6)))
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
-    monkeypatch.setattr(pool, "leave_with_parent", lambda: None)
-    monkeypatch.setattr(pool, "Worker", lambda *_: os.environ["CUDA_VISIBLE_DEVICES"])
+    monkeypatch.setattr(processes.lifetime, "leave_with_parent", lambda: None)
+    monkeypatch.setattr(processes, "Worker", lambda *_: os.environ["CUDA_VISIBLE_DEVICES"])
     seen = []
     for initargs in sorted(started, key=lambda given: given[2]):
         with monkeypatch.context() as process:
-            process.setattr(pool, "_worker", None)
+            process.setattr(processes, "_worker", None)
             process.setattr(os, "environ", dict(os.environ))
-            pool._start(*initargs)
-            seen.append(pool._worker)
+            processes._start(*initargs)
+            seen.append(processes._started())
     assert seen == judging
 
 
@@ -218,7 +218,7 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
 def test_a_device_that_cannot_be_seen_is_named_before_anything_starts(monkeypatch, shown, count) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     for device in range(count):
-        assert pool._visible(device) == shown.split(",")[device].strip()
+        assert processes._visible(device) == shown.split(",")[device].strip()
     config = WorkerConfig(devices=(*range(count), count))
     with Pool(config, "sm_90a") as nowhere, pytest.raises(ValueError, match=f"GPU {count}, but only {count}"):
         nowhere.environment()
@@ -227,11 +227,11 @@ def test_a_device_that_cannot_be_seen_is_named_before_anything_starts(monkeypatc
 def test_a_gpu_is_seen_alone_only_meanwhile(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     for _ in range(2):
-        with pool.alone(1):
+        with processes.alone(1):
             assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with pool.alone(1):
+    with processes.alone(1):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
@@ -241,7 +241,7 @@ def test_without_a_list_of_visible_devices_the_driver_counts_them(monkeypatch) -
     from cudal2.worker.cuda.compile import toolchain
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for module, name in [(toolchain, "find"), (device, "find"), (pool.jail, "choose")]:
+    for module, name in [(toolchain, "find"), (device, "find"), (processes.jail, "choose")]:
         monkeypatch.setattr(module, name, lambda *_, **__: None)
     monkeypatch.setattr(device, "count", lambda: 2)
     pool.check(WorkerConfig(devices=(0, 1)), "sm_90a")

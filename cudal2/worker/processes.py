@@ -1,0 +1,139 @@
+"""A pool's worker processes on this machine, one for each device; what runs in them and what they see."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import takewhile
+from multiprocessing import get_context
+from typing import cast
+
+from cudal2.config import WorkerConfig
+from cudal2.records import Candidate, Environment, Verdict
+from cudal2.target import find
+from cudal2.worker import lifetime
+from cudal2.worker.fleet import Slot
+from cudal2.worker.sandbox import jail
+from cudal2.worker.worker import Worker
+
+_given: tuple[WorkerConfig, str] | None = None  # these live in the pool's process only
+_worker: Worker | None = None
+
+
+def _start(config: WorkerConfig, target: str, device: int | None) -> None:
+    global _given
+    lifetime.leave_with_parent()
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
+    _given = config, target
+
+
+def _visible(device: int) -> str:
+    """The name of the device-th GPU among those that this process may see, as worker.devices counts them.
+
+    Raises ValueError where CUDA_VISIBLE_DEVICES shows fewer; where it is unset only the driver knows (see `check`).
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return str(device)
+    # CUDA reads the list up to the first name that names nothing.
+    shown = list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, names.split(","))))
+    _among(device, len(shown))
+    return shown[device]
+
+
+@contextmanager
+def alone(device: int) -> Iterator[None]:
+    """Meanwhile the device-th GPU is the only one that can be seen, as number 0: here, where none was opened before,
+    and in processes that are started. Raises ValueError where CUDA_VISIBLE_DEVICES shows fewer.
+    """
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
+    try:
+        yield
+    finally:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def _among(device: int, count: int) -> None:
+    if device >= count:
+        raise ValueError(
+            f"worker.devices names GPU {device}, but only {count} can be seen here; they are counted from 0 among "
+            "those that CUDA_VISIBLE_DEVICES shows: name others in worker.devices, or show more"
+        )
+
+
+def _started() -> Worker:
+    """Made when first asked for, so that whoever asks is told why it could not be."""
+    global _worker
+    if _worker is None:
+        assert _given is not None
+        _worker = Worker(*_given)
+    return _worker
+
+
+def environment() -> Environment:
+    return _started().environment
+
+
+def build(candidates: list[Candidate]) -> None:
+    _started().build_ahead(candidates)
+
+
+def begin(candidates: list[Candidate]) -> None:
+    _started().begin_building(candidates)
+
+
+def ready(candidates: list[Candidate]) -> Candidate:
+    return _started().ready(candidates)
+
+
+def judge(candidate: Candidate) -> Verdict:
+    return _started().evaluate(candidate)
+
+
+class Processes:
+    """The Fleet of this machine: a slot is the number of a GPU among those that can be seen, None a processor."""
+
+    def __init__(self, config: WorkerConfig, target: str) -> None:
+        self.config, self.target = config, target
+        self._slots: tuple[int | None, ...] = config.devices if find(target).kind == "cuda" else (None,)
+
+    def check(self) -> None:
+        check(self.config, self.target)
+
+    def slots(self) -> tuple[int | None, ...]:
+        return self._slots
+
+    def start(self, slot: Slot) -> ProcessPoolExecutor:
+        assert slot is None or isinstance(slot, int)
+        given = (self.config, self.target, slot)
+        return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_start, initargs=given)
+
+    def end(self, *executors: Executor) -> None:
+        lifetime.end(*cast(Sequence[ProcessPoolExecutor], executors))
+
+    def close(self) -> None:
+        """Nothing is left but what was started."""
+
+
+def check(config: WorkerConfig, target: str) -> None:
+    """Raises HarnessFault where a worker could not start here; makes no GPU context in this process.
+
+    Raises ValueError where `worker.devices` names a GPU that cannot be seen.
+    """
+    if find(target).kind == "cuda":
+        from cudal2.worker.cuda import device
+        from cudal2.worker.cuda.compile import toolchain
+
+        for number in config.devices:
+            _visible(number)
+        jail.choose(config.jail, system=True)
+        toolchain.find()
+        device.find()
+        for number in config.devices:
+            _among(number, device.count())
+    else:
+        Worker(config, target).close()
