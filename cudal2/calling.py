@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import torch
 
-from cudal2.evaluation.results import surely_faster
+from cudal2.evaluation.summary import surely_faster
 from cudal2.kernels.held import Kernel, Unusable
 from cudal2.kernels.library import Library
 from cudal2.kernels.op import PADDED

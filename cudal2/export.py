@@ -34,7 +34,9 @@ from functools import partial
 from pathlib import Path
 
 from cudal2.archive import Archive
-from cudal2.evaluation.results import Row, load, surely_faster
+from cudal2.evaluation.records import Row
+from cudal2.evaluation.results import load
+from cudal2.evaluation.summary import surely_faster
 from cudal2.kernels import processor
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, write

@@ -17,7 +17,7 @@ from specimens import ELSEWHERE, HERE, verdict
 from cudal2 import campaign, deadline, judging
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, ShapesConfig
-from cudal2.evaluation import columns, results
+from cudal2.evaluation import columns, records, results
 from cudal2.problem import parse
 from cudal2.records import HarnessFault, Verdict
 from cudal2.tracking import append, read_metrics
@@ -53,7 +53,7 @@ def begin(tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "PARQUET", False)
     monkeypatch.setattr(campaign.report, "run", lambda folder: folder / "report.html")
 
-    def begin(judge: Judge, run: str = "run", **options) -> list[results.Row]:
+    def begin(judge: Judge, run: str = "run", **options) -> list[records.Row]:
         class Pool(fakes.Says):
             def __init__(self, *_: object) -> None:
                 super().__init__(judge, judge.environment)

@@ -13,7 +13,8 @@ from msgspec import to_builtins
 from cudal2 import bench, cli
 from cudal2.cli import learning, measuring
 from cudal2.config import EvalConfig, TrainConfig, load
-from cudal2.evaluation.results import Results, Row, save
+from cudal2.evaluation.records import Results, Row
+from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
 from cudal2.tracking import read_metrics

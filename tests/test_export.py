@@ -17,8 +17,9 @@ from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation import folders
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation.results import Results, save
+from cudal2.evaluation.records import Results
 from cudal2.evaluation.results import load as load_results
+from cudal2.evaluation.results import save
 from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json

@@ -180,16 +180,17 @@ def _tables(folders: list[Path], against: Path | None) -> str:
 
 def _audit(folders: list[Path]) -> str:
     """What became of every kernel that was evaluated, and on which machines."""
-    from cudal2.evaluation import audit, results
+    from cudal2.evaluation import audit, summary
 
     found = _evaluated(folders)
-    measured = "; ".join(f"{count} on {name}" for name, count in results.machines(found).most_common())
+    measured = "; ".join(f"{count} on {name}" for name, count in summary.machines(found).most_common())
     return f"{audit.text(found.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}"
 
 
 def _evaluated(folders: list[Path]) -> Any:
     """The results of evaluations together; of a shape that several have, the last one's."""
-    from cudal2.evaluation.results import Results, load
+    from cudal2.evaluation.records import Results
+    from cudal2.evaluation.results import load
 
     found = [load(folder) for folder in folders]
     rows = {row.problem: row for one in found for row in one.rows}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from cudal2.evaluation import tables
-from cudal2.evaluation.results import NOTHING_ARCHIVED, Row, why
+from cudal2.evaluation.records import NOTHING_ARCHIVED, Row, why
 from cudal2.problem import grid
 from cudal2.records import Status
 

@@ -4,12 +4,11 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from cudal2.evaluation.results import Row
+from cudal2.evaluation.records import Row
 
 PARQUET = find_spec("pyarrow") is not None
 """Whether Parquet can be written: datasets, which training needs, brings pyarrow."""
@@ -26,7 +25,7 @@ _REAL = ("rho", "max_error", "candidate_us", "baseline_us", "speedup", "low", "h
 _TYPES |= dict.fromkeys(_REAL, "float64")
 
 
-def flat(rows: "Iterable[Row]") -> list[tuple[Any, ...]]:
+def flat(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
     """One tuple, in the order of NAMES, for each row and timing; None for what is not there."""
     found = []
     for row in rows:
@@ -37,7 +36,7 @@ def flat(rows: "Iterable[Row]") -> list[tuple[Any, ...]]:
     return found
 
 
-def as_csv(rows: "Iterable[Row]") -> str:
+def as_csv(rows: Iterable[Row]) -> str:
     """With a line of NAMES on top."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -46,7 +45,7 @@ def as_csv(rows: "Iterable[Row]") -> str:
     return text.getvalue()
 
 
-def as_parquet(rows: "Sequence[Row]") -> bytes:
+def as_parquet(rows: Sequence[Row]) -> bytes:
     """The same table with types. Raises ImportError without pyarrow."""
     import pyarrow
     from pyarrow import parquet

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from cudal2.evaluation.sources import AT_ONCE, Candidates, Source
+from cudal2.kernels import held
 from cudal2.problem import Layout, Problem, parse
 from cudal2.records import Abi, Binary, Candidate, edit_from_json
 from cudal2.runtime import manifest
@@ -29,6 +30,17 @@ _SHAPE = re.compile(r"\d+_\d+_\d+(?:_(?:nn|tn)_(?:f32|f16))?(?![0-9])")
 
 Named = dict[str, list[Path]]
 """Files by the shape that they are for, as M_N_K or as a problem's whole name; "" for those of every shape."""
+
+
+def source(folder: Path, target: str, abi: Abi) -> Source | None:
+    """Of an exported folder or one of sources; None for a run's, whose archive has to be opened first.
+
+    Raises ValueError where there are no kernels for the target in it.
+    """
+    if (folder / "archive.sqlite").exists():
+        return None
+    is_export = any((folder / name).exists() for name in (held.FILE, manifest.SCHEMA))
+    return exported(folder, target) if is_export else sources(folder, target, abi)
 
 
 def exported(folder: Path, target: str) -> Source:

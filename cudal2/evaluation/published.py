@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2.evaluation.results import Row
+from cudal2.evaluation.records import Row
 from cudal2.evaluation.tables import FASTEST, MAX, PROTOCOLS, against, library, markdown
 from cudal2.problem import Problem
 from cudal2.records import Timing

@@ -19,10 +19,11 @@ from rich.console import Console
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
-from cudal2.evaluation.folders import notes
-from cudal2.evaluation.results import NOTHING_ARCHIVED, Results, Row, add, load, only_evaluation_of, save
+from cudal2.evaluation import folders
+from cudal2.evaluation.records import NOTHING_ARCHIVED, Results, Row
+from cudal2.evaluation.results import add, load, only_evaluation_of, save
 from cudal2.evaluation.samples import Sampler, asking, sampler
-from cudal2.evaluation.sources import Candidates, Source, archived, of_folder, written
+from cudal2.evaluation.sources import Candidates, Source, archived, written
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem, stratified
 from cudal2.records import STRICT, Candidate, Environment, Verdict
@@ -161,7 +162,7 @@ def _opened(
     elif not config.source:
         kernels = _comparable(archive, config, environment)
         yield archived(kernels, config, asking(config, sampler, select, kernels, environment) if sampler else None)
-    elif source := of_folder(folder := Path(config.source).expanduser(), config):
+    elif source := folders.source(folder := Path(config.source).expanduser(), config.target, config.abi):
         yield source
     else:
         with Archive.of(folder, create=False) as other:
@@ -218,7 +219,7 @@ def _measure(
         origin = new[problem][candidate]
         fields = {name: getattr(verdict, name) for name in _OF_VERDICT} | {"status": verdict.status.value}
         digests = candidate.binary.digests if candidate.binary else ()
-        foreign = {"abi": candidate.abi, "binary": digests, "notes": notes(candidate)}
+        foreign = {"abi": candidate.abi, "binary": digests, "notes": folders.notes(candidate)}
         keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields, **foreign))
 
     for problem in new:

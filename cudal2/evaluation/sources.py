@@ -5,7 +5,6 @@ kernels: what `cudal2 export` wrote, another run's archive, or sources (see `fol
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -13,7 +12,6 @@ from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.config import EvalConfig
-from cudal2.kernels import held
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 
@@ -81,20 +79,6 @@ def written(kernels: Comparable, config: EvalConfig, ask: Ask) -> Source:
         }
 
     return Source(find)
-
-
-def of_folder(folder: Path, config: EvalConfig) -> Source | None:
-    """Of an exported folder or one of sources; None for a run's, whose archive has to be opened first.
-
-    Raises ValueError where there are no kernels for the target in it.
-    """
-    from cudal2.evaluation import folders
-    from cudal2.runtime import manifest
-
-    if (folder / "archive.sqlite").exists():
-        return None
-    exported = any((folder / name).exists() for name in (held.FILE, manifest.SCHEMA))
-    return folders.exported(folder, config.target) if exported else folders.sources(folder, config.target, config.abi)
 
 
 def _entered(entries: Sequence[Entry], problem: Problem, kernels: Comparable) -> Candidates:

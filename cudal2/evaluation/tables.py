@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from cudal2.evaluation.results import Row
+from cudal2.evaluation.records import Row
 from cudal2.records import Timing
 from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
 

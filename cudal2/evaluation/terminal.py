@@ -11,7 +11,8 @@ from rich.table import Table
 
 from cudal2.evaluation import tables
 from cudal2.evaluation.pace import Pace, said
-from cudal2.evaluation.results import Row, by_decade, summarise, why
+from cudal2.evaluation.records import Row, why
+from cudal2.evaluation.summary import by_decade, summarise
 from cudal2.problem import Problem
 from cudal2.records import Timing
 

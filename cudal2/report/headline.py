@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cudal2.evaluation import results, tables
-from cudal2.evaluation.results import Row, Summary
+from cudal2.evaluation import tables
+from cudal2.evaluation.records import Row
+from cudal2.evaluation.summary import Summary, by_decade, summarise, surely_faster
 from cudal2.records import Timing
 from cudal2.report import budget
 from cudal2.report.budget import Estimate
@@ -63,15 +64,15 @@ def against(row: Row, protocol: str, baseline: str) -> Row:
 
 
 def _line(protocol: str, baseline: str, rows: Sequence[Row]) -> Line:
-    summary = results.summarise(rows)
+    summary = summarise(rows)
     assert summary  # a pair that some row was timed against
     timings = [row.timing for row in rows if row.timing]
     served = budget.estimate([_worth(timing) for timing in timings])
     geometric = Estimate(*map(math.exp, served))
     average = mean([timing.speedup for timing in timings])
-    return Line(protocol, baseline, tuple(rows), summary, average, geometric, results.by_decade(rows))
+    return Line(protocol, baseline, tuple(rows), summary, average, geometric, by_decade(rows))
 
 
 def _worth(timing: Timing) -> float:
     """Logarithm of what dispatch makes of it."""
-    return math.log(timing.speedup) if results.surely_faster(timing) else 0.0
+    return math.log(timing.speedup) if surely_faster(timing) else 0.0

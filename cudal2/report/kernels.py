@@ -10,7 +10,7 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry, Sample
 from cudal2.archive.store import Archive
 from cudal2.config import WorkerConfig
-from cudal2.evaluation.results import Row, why
+from cudal2.evaluation.records import Row, why
 from cudal2.problem import Problem
 from cudal2.records import Edit, Status, Timing, digest, kernel_hash
 from cudal2.report.edited import moved

@@ -23,8 +23,8 @@ from markupsafe import Markup
 
 from cudal2 import roof
 from cudal2.archive.store import Archive
-from cudal2.evaluation import audit, results
-from cudal2.evaluation.results import Results, Row
+from cudal2.evaluation import audit, records, results, summary
+from cudal2.evaluation.records import Results, Row
 from cudal2.records import Environment, HarnessFault, Status
 from cudal2.report import budget, figures, headline, kernels, outsiders, packed, steps
 from cudal2.report.budget import Estimate
@@ -73,8 +73,8 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             protocols=headline.PROTOCOLS,
             failed=Counter(row.status for row in rows if not row.timings),
             verdicts=audit.parts(evaluated) if (failures := audit.failures(evaluated)) else [],
-            unjudged=[(row.problem.name, results.why(row)) for row in audit.unjudged(evaluated)],
-            failures=[(row, audit.kind(row), audit.half_sum(row), results.why(row)) for row in failures],
+            unjudged=[(row.problem.name, records.why(row)) for row in audit.unjudged(evaluated)],
+            failures=[(row, audit.kind(row), audit.half_sum(row), records.why(row)) for row in failures],
             machines=Counter(row.machine or "not known" for row in rows),
             searches=(searches := _searches(archive, fingerprint)),
             learned=bool(learned),
@@ -86,7 +86,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
                 _roof(environment.device, rows),
                 steps=steps.drawn(learned) if learned else None,
                 searches=searches,
-                intervals=results.called(timing for row in rows for timing in row.timings),
+                intervals=summary.called(timing for row in rows for timing in row.timings),
             ),
             style=(style := _asset("style.css")),
             script=(script := _asset(*SCRIPTS)),

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from cudal2.contract import ENTRY, SIZER
-from cudal2.evaluation.results import replace
+from cudal2.files import replace
 from cudal2.kernels.held import DIGEST, FILE, VERSION, Unusable, decoded
 from cudal2.problem import Problem
 from cudal2.records import Environment, HarnessFault, Timing

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cudal2.evaluation.results import Row, load
+from cudal2.evaluation.records import Row
+from cudal2.evaluation.results import load
 from cudal2.evaluation.tables import MAX, against
 
 RESAMPLES = 10_000

@@ -9,8 +9,8 @@ from evaluating import NEAR
 from fakes import Says
 from specimens import HERE, PROBLEM, timing, verdict
 
-from cudal2.evaluation import audit, columns, results, terminal
-from cudal2.evaluation.results import Results, Row
+from cudal2.evaluation import audit, columns, records, results, summary, terminal
+from cudal2.evaluation.records import Results, Row
 from cudal2.problem import Problem, grid
 from cudal2.records import Status
 
@@ -44,7 +44,7 @@ def test_what_the_judge_cannot_do_is_no_fault_of_the_kernel() -> None:
 def test_shares_have_intervals_where_only_a_part_was_judged() -> None:
     some = [row("wrong" if place % 10 == 0 else "ok", problem) for place, problem in enumerate(grid())]
     assert [(part.count, part.low, part.high) for part in audit.parts(some)] == [(900, 0.9, 0.9), (100, 0.1, 0.1)]
-    right, wrong = audit.parts([*some[:50], row(results.NOTHING_ARCHIVED)])
+    right, wrong = audit.parts([*some[:50], row(records.NOTHING_ARCHIVED)])
     assert (right.count, wrong.count, wrong.share) == (45, 5, 0.1)
     assert wrong.low == pytest.approx(0.0435, abs=1e-4) and wrong.high == pytest.approx(0.2136, abs=1e-4)
     assert audit.wilson(0, 10)[0] == 0 and audit.wilson(10, 10) == (pytest.approx(0.7225, abs=1e-4), 1.0)
@@ -90,7 +90,7 @@ def test_a_row_keeps_what_the_verdict_said_and_on_which_machine(run, tmp_path) -
     assert row.notes == ("published for M padded to a multiple of 96; here M=64 is not padded",)
     (line,) = csv.DictReader(columns.as_csv([row]).splitlines())
     assert (line["reason"], line["rho"], line["machine"]) == ("ρ = 4.2, at most 1.05", "4.2", "0f3a5b7c")
-    assert results.machines(results.load(tmp_path)) == {f"{HERE.device}, machine 0f3a5b7c": 1}
-    assert results.machines(Results({}, (row, row))) == {f"{HERE.fingerprint}, machine 0f3a5b7c": 2}
+    assert summary.machines(results.load(tmp_path)) == {f"{HERE.device}, machine 0f3a5b7c": 1}
+    assert summary.machines(Results({}, (row, row))) == {f"{HERE.fingerprint}, machine 0f3a5b7c": 2}
     (place / f"{NEAR.mnk}.cu").write_text(PUBLISHED.replace("a.data_ptr()", "b.data_ptr()"))
     assert audit.kind(run([NEAR], Says(refused, HERE), **options)[0]) == audit.UNJUDGED

@@ -12,7 +12,7 @@ from specimens import HERE, PROBLEM, candidate, verdict
 from cudal2 import export, report
 from cudal2.archive import Archive, selection
 from cudal2.archive.comparable import Comparable
-from cudal2.evaluation import results
+from cudal2.evaluation import records, results
 from cudal2.problem import Problem
 from cudal2.records import Binary, Candidate
 from cudal2.runtime import manifest
@@ -44,8 +44,8 @@ def swapped(tmp_path):
         for text, problem in (("slow", PROBLEM), ("fast", NEAR)):
             one = put(archive, text, SPEEDS[text.encode()], problem)
             fields = {"problem": problem, "fingerprint": HERE.fingerprint, "status": "ok"}
-            rows.append(results.Row(**fields, kernel=one.kernel_hash, timings=measured(one).timings))
-        results.save(other, results.Results({HERE.fingerprint: HERE}, tuple(rows)))
+            rows.append(records.Row(**fields, kernel=one.kernel_hash, timings=measured(one).timings))
+        results.save(other, records.Results({HERE.fingerprint: HERE}, tuple(rows)))
         found = export.run(other, archive, build, HERE)
     folder, (first, second) = other / "export", found.kernels
     codes = [(folder / kernel.code.path).read_bytes() for kernel in (first, second)]

@@ -15,7 +15,8 @@ from specimens import HERE, candidate, evaluation, timing, verdict
 from cudal2.archive import Archive
 from cudal2.evaluation import columns
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation.results import Results, Row, add, load, only_evaluation_of, save
+from cudal2.evaluation.records import Results, Row
+from cudal2.evaluation.results import add, load, only_evaluation_of, save
 from cudal2.problem import Problem, grid
 from cudal2.records import HarnessFault
 

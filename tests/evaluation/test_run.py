@@ -12,9 +12,9 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, t
 
 from cudal2.archive.comparable import Comparable
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
-from cudal2.evaluation import results, terminal
+from cudal2.evaluation import records, results, summary, terminal
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation.results import Row
+from cudal2.evaluation.records import Row
 from cudal2.policy import model, sampling
 from cudal2.problem import Problem, grid, sample
 from cudal2.records import STRICT, Candidate, Timing, to_json
@@ -162,7 +162,7 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     bad = Problem(64, 128, 512, "nn", "f16")
     for _ in range(2):
         (row,) = run([bad], select=FakePool(0), sampler=sampler, samples=3)
-        assert row.status == results.NOTHING_ARCHIVED
+        assert row.status == records.NOTHING_ARCHIVED
     assert asked == [3 * [nn], 3 * [bad]]
 
 
@@ -220,19 +220,19 @@ def test_the_summary_is_the_geometric_mean_and_falls_back_where_uncertain():
 
     rows = [row(PROBLEM, 4.0), row(NEAR, 0.25), row(FAR, 1.3, spread=0.2)]
     rows.append(Row(problem=FAR, fingerprint="f", status="wrong"))
-    found = results.summarise(rows)
+    found = summary.summarise(rows)
     assert found.shapes == 3
     assert math.isclose(found.geomean, 1.3 ** (1 / 3))
     assert math.isclose(found.dispatched, 4 ** (1 / 3))
     assert (found.wins, found.sure_wins) == (2 / 3, 1 / 3)
-    assert {decade: s.shapes for decade, s in results.by_decade(rows).items()} == {6: 2, 10: 1}
-    assert results.summarise([]) is None
+    assert {decade: s.shapes for decade, s in summary.by_decade(rows).items()} == {6: 2, 10: 1}
+    assert summary.summarise([]) is None
 
 
 def test_decades_of_the_grid_are_exact():
     """2·64³ is 524,288 and 2·16384³ is 8.8e12."""
     rows = [Row(problem=p, fingerprint="", status="ok", timings=(timing(1.0),)) for p in grid()]
-    found = results.by_decade(rows)
+    found = summary.by_decade(rows)
     assert min(found) == 5 and max(found) == 12
     assert sum(summary.shapes for summary in found.values()) == 1000
 
@@ -254,11 +254,11 @@ def test_intervals_are_called_what_they_are():
     written = json.loads(to_json(strict))
     del written["confidence"]
     former = msgspec.convert(written, Timing)
-    assert [results.called(of) for of in ([strict], [strict, quick], [former, strict], [])] == [
+    assert [summary.called(of) for of in ([strict], [strict, quick], [former, strict], [])] == [
         *("95% intervals", "70% intervals"),
         *("intervals", "intervals"),
     ]
-    assert [results.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
+    assert [summary.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
 
 
 @pytest.mark.parametrize("tty", [False, True])

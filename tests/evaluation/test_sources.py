@@ -13,7 +13,7 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, v
 
 from cudal2.archive import Archive
 from cudal2.config import EvalConfig, PolicyConfig, TurnsConfig
-from cudal2.evaluation import folders, results
+from cudal2.evaluation import folders, records
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, write
@@ -54,7 +54,7 @@ def test_an_export_is_judged_as_it_was_built(run, archive, place) -> None:
     exported(place, PROBLEM, NEAR)
     judge, select = FakePool(1.25), Says(lambda one: pytest.fail("nothing to select from"), HERE)
     rows = run([PROBLEM, FAR, NEAR], judge, select, source=str(place))
-    assert [row.status for row in rows] == ["ok", results.NOTHING_ARCHIVED, "ok"]
+    assert [row.status for row in rows] == ["ok", records.NOTHING_ARCHIVED, "ok"]
     assert {one.source for one in judge.asked} == {f"source of {p.name}" for p in (PROBLEM, NEAR)}
     for one in judge.asked:
         path, sha256 = one.binary.code

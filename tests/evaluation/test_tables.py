@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cudal2.evaluation import tables
-from cudal2.evaluation.results import Row
+from cudal2.evaluation.records import Row
 from cudal2.evaluation.tables import FASTEST
 from cudal2.problem import Problem
 from cudal2.records import Timing

@@ -10,7 +10,8 @@ from specimens import timing
 from cudal2.archive import Archive
 from cudal2.cli import main
 from cudal2.config import WorkerConfig
-from cudal2.evaluation.results import Results, Row, save
+from cudal2.evaluation.records import Results, Row
+from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.runtime import manifest

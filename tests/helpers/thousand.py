@@ -7,7 +7,8 @@ from specimens import HERE
 
 from cudal2 import corpus
 from cudal2.archive.store import Archive
-from cudal2.evaluation.results import Results, Row, save
+from cudal2.evaluation.records import Results, Row
+from cudal2.evaluation.results import save
 from cudal2.problem import Problem, grid
 from cudal2.records import STRICT, Candidate, Environment, Status, Timing, Verdict, digest, to_json
 from cudal2.search.lineage import Mutated

@@ -13,7 +13,8 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, v
 from cudal2 import report
 from cudal2.archive import Archive
 from cudal2.evaluation import run as evaluate
-from cudal2.evaluation.results import Results, Row, save
+from cudal2.evaluation.records import Results, Row
+from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
 from cudal2.report import packed

@@ -81,6 +81,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream) {
 CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                         void**, void**) { return call(function); }
 CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction function, void**, void**) { return call(function); }
+CUresult cuMemcpyDtoDAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream) DONE
 CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream) DONE
 CUresult cuMemsetD16Async(CUdeviceptr, unsigned short, size_t, CUstream) DONE
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream) DONE

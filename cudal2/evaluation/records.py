@@ -1,0 +1,66 @@
+"""What became of each shape in an evaluation."""
+
+import msgspec
+
+from cudal2.problem import Problem
+from cudal2.records import Abi, Environment, Timing
+
+NOTHING_ARCHIVED = "no kernel"
+REASON = 300
+"""Characters shown of why a kernel failed."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one problem in one environment.
+
+    `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is `Candidate.kernel_hash` of the kernel that was measured,
+    and `origin` the problem it was archived for; `considered` the hashes of all kernels that it was chosen from.
+    `binary` are the digests of the files that were measured as they were, without compiling any source. `reason`,
+    `rho`, `max_error`, `repeatable` and `machine` are the verdict's; `notes` say where a published kernel is judged
+    otherwise than it was published.
+    """
+
+    problem: Problem
+    fingerprint: str
+    status: str
+    kernel: str = ""
+    origin: Problem | None = None
+    considered: tuple[str, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    abi: Abi = "contract"
+    reason: str = ""
+    rho: float | None = None
+    max_error: float | None = None
+    repeatable: bool | None = None
+    machine: str = ""
+    notes: tuple[str, ...] = ()
+    binary: tuple[str, ...] = ()
+
+    @property
+    def archived(self) -> bool:
+        """Whether an archive holds what was measured: see `Candidate.archivable`."""
+        return bool(self.kernel) and not self.binary and self.abi == "contract"
+
+    @property
+    def timing(self) -> Timing | None:
+        """Against the fastest baseline; None unless the kernel is correct."""
+        return self.timings[0] if self.timings else None
+
+    @property
+    def fastest(self) -> tuple[Timing, ...]:
+        """Against the fastest baseline under each protocol."""
+        protocols = dict.fromkeys(timing.protocol for timing in self.timings)
+        alike = ([timing for timing in self.timings if timing.protocol == protocol] for protocol in protocols)
+        return tuple(min(timings, key=lambda timing: timing.baseline_us) for timings in alike)
+
+
+class Results(msgspec.Struct, frozen=True):
+    """All rows of `eval/results.json`, and the environments they were measured in, by fingerprint."""
+
+    environments: dict[str, Environment] = {}
+    rows: tuple[Row, ...] = ()
+
+
+def why(row: Row) -> str:
+    """The reason of its verdict in one line, without what a terminal would obey: authors have a say in it."""
+    return "".join(letter for letter in " ".join(row.reason.split()) if letter.isprintable())[:REASON]

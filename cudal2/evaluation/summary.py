@@ -1,0 +1,75 @@
+"""What the rows of an evaluation come to: which kernels are surely faster, means, shares won, machines."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from cudal2.evaluation.records import NOTHING_ARCHIVED, Results, Row
+from cudal2.records import STRICT, Timing
+
+WIDEST = 0.2
+"""An interval wider than this share of its median is no ground to prefer a kernel on."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Of a set of correct rows: speedups over the fastest baseline.
+
+    `wins` is the share of rows whose median lies above 1, `sure_wins` of those that are `surely_faster`.
+    `dispatched` is the geometric mean where torch serves all the others, as it does in an exported library.
+    """
+
+    shapes: int
+    geomean: float
+    dispatched: float
+    wins: float
+    sure_wins: float
+
+
+def surely_faster(timing: Timing) -> bool:
+    """Whether the interval lies above 1, is narrow and of STRICT confidence. A wide one says that the machine was busy
+    with something else, and then its lower bound says little too."""
+    narrow = timing.high - timing.low <= WIDEST * timing.speedup
+    return timing.low > 1 and narrow and timing.confidence >= STRICT
+
+
+def called(timings: Iterable[Timing]) -> str:
+    """What to call their intervals: "95% intervals" by the least confidence; "intervals" where one states none."""
+    least = min((timing.confidence for timing in timings), default=0.0)
+    return f"{least:.0%} intervals" if least else "intervals"
+
+
+def summarise(rows: Sequence[Row]) -> Summary | None:
+    """Over the correct ones of `rows`; None where there is none."""
+    timings = [row.timing for row in rows if row.timing]
+    if not timings:
+        return None
+    count = len(timings)
+    return Summary(
+        shapes=count,
+        geomean=math.exp(sum(math.log(t.speedup) for t in timings) / count),
+        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if surely_faster(t)) / count),
+        wins=sum(t.speedup > 1 for t in timings) / count,
+        sure_wins=sum(map(surely_faster, timings)) / count,
+    )
+
+
+def by_decade(rows: Sequence[Row]) -> dict[int, Summary]:
+    """A summary for each decade of work that has correct rows: key 8 is 1e8 to 1e9 FLOP."""
+    decades = defaultdict(list)
+    for row in rows:
+        decades[row.problem.decade].append(row)
+    found = {decade: summarise(decades[decade]) for decade in sorted(decades)}
+    return {decade: summary for decade, summary in found.items() if summary}
+
+
+def machines(found: Results) -> Counter[str]:
+    """On which machines, device by device, so many of the rows were measured: `NVIDIA H200, machine 0f3a5b7c`."""
+
+    def name(row: Row) -> str:
+        environment = found.environments.get(row.fingerprint)
+        device = environment.device if environment else row.fingerprint
+        return f"{device}, machine {row.machine or 'unknown'}"
+
+    return Counter(name(row) for row in found.rows if row.status != NOTHING_ARCHIVED)
