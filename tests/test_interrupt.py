@@ -58,6 +58,7 @@ def train(folder: Path, policy: Path, name: str) -> list[object]:
     return [TRAIN, "train", *tiny, *shapes, *hasty.HASTY, f"worker.cache={folder / 'cache'}"]
 
 
+@pytest.mark.slow
 def test_training_stopped_in_the_middle_of_judging_ends_as_if_undisturbed(tmp_path, monkeypatch) -> None:
     policy = fakes.save_policy(tmp_path / "policy")
     with Piped(*train(tmp_path, policy, "run"), HANG_AT="40") as run:  # in the third step of sixteen

@@ -21,11 +21,20 @@ def config(**fields) -> SftConfig:
     return SftConfig(run="", **fields)
 
 
-def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(monkeypatch):
-    several = draw(config(), 450)
+@pytest.fixture(scope="module")
+def drawn() -> list[drawing.Example]:
+    """By several processes, which take seconds to start."""
+    return draw(config(), 4000)
+
+
+@pytest.fixture
+def one_core(monkeypatch) -> None:
     monkeypatch.setattr(drawing.os, "sched_getaffinity", lambda _: {0})
-    assert draw(config(), 250) == several[:250]
-    assert draw(config(seed=1), 250) != several[:250]
+
+
+def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(drawn, one_core):
+    assert draw(config(), 250) == drawn[:250]
+    assert draw(config(seed=1), 250) != drawn[:250]
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
@@ -42,10 +51,9 @@ def test_a_plan_names_the_family_and_every_knob_and_the_source_follows(target):
         assert source in [corpus.render(family, knobs, layout) for layout in layouts]
 
 
-def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs():
-    examples = draw(config(), 3000)
+def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(drawn):
     seen = set()
-    for prompt, _ in examples:
+    for prompt, _ in drawn:
         seen.update(re.findall(r"<\|.*?\|>", prompt))
         sizes: list[int] = []
         for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
@@ -55,16 +63,15 @@ def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs():
     assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
 
 
-def test_knobs_do_not_depend_on_the_shape():
+def test_knobs_do_not_depend_on_the_shape(drawn):
     """The same draws of sources, whatever the shapes: mutual information would show as different mixes."""
-    examples = draw(config(), 4000)
-    small = [source for prompt, source in examples if "<|m=64|>" in prompt]
-    large = [source for prompt, source in examples if "<|m=1024|>" in prompt]
+    small = [source for prompt, source in drawn if "<|m=64|>" in prompt]
+    large = [source for prompt, source in drawn if "<|m=1024|>" in prompt]
     shares = [sum("omp parallel" in source for source in group) / len(group) for group in (small, large)]
     assert abs(shares[0] - shares[1]) < 0.1
 
 
-def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks():
+def test_a_kernel_keeps_its_sums_as_precisely_as_its_problem_asks(one_core):
     """A kernel that sums in f32 serves either problem, one that sums in f16 only those content with that."""
     examples = draw(config(target="sm_90a"), 400)
     assert len({source for _, source in examples}) > 380
