@@ -63,9 +63,9 @@ def _sft(arguments: argparse.Namespace) -> None:
 
     config = load("sft", arguments.overrides, SftConfig)
     stay_offline(config.policy.path)
-    from cudal2.train import sft
+    from cudal2.train.sft.run import run
 
-    sft.run(config)
+    run(config)
 
 
 def _pack(arguments: argparse.Namespace) -> None:

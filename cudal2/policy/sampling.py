@@ -122,7 +122,8 @@ def check_room(prompt: Prompt, size: int, context: int | None) -> None:
         less = len(text(prompt).encode()) * context // size // 2000 * 1000
         raise ValueError(
             f"a prompt has {size:,} tokens, and this policy reads {context:,} at once: show less in it, such as with "
-            f"prompt.bytes={max(less, 1000)}, which leaves about half of them for the answer, or take another policy"
+            f"prompt.bytes={max(less, 1000)}, which leaves about half of them for the answer, or take a policy that "
+            "reads more (with vLLM policy.vllm.max_model_length bounds it, too)"
         )
 
 

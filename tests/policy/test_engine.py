@@ -61,7 +61,7 @@ def test_smollm2_says_the_same_as_with_transformers():
 @with_vllm
 def test_a_prompt_that_leaves_no_room_is_refused():
     short = replace(GREEDY, sampler="vllm", vllm=replace(GREEDY.vllm, max_model_length=8))
-    with pytest.raises(ValueError, match=r"leaves no room in the 8 .*policy\.vllm\.max_model_length"):
+    with pytest.raises(ValueError, match=r"reads 8 at once.*policy\.vllm\.max_model_length"):
         sampling.sample(*load(short), [prompt(PROBLEMS[3])], short, 0)
 
 

@@ -19,13 +19,14 @@ from trl import GRPOConfig
 
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
-from cudal2.policy import engine, prompts, sampling
+from cudal2.policy import engine, sampling
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import load as load_policy
+from cudal2.policy.prompts import template
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo, preview
+from cudal2.train import grpo, options, preview
 from cudal2.train.folder import only_trainer_of, record
 
 
@@ -187,7 +188,7 @@ def test_a_resumed_run_saves_as_often_as_it_is_told_now(tmp_path, policy, monkey
 
 def test_a_process_that_sees_several_gpus_trains_on_one(tmp_path, policy, monkeypatch):
     monkeypatch.setattr(grpo.torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(grpo, "GRPOConfig", lambda **kw: GRPOConfig(**{**kw, "use_cpu": False}))
+    monkeypatch.setattr(options, "GRPOConfig", lambda **kw: GRPOConfig(**{**kw, "use_cpu": False}))
     grpo.run(config(tmp_path / "run", policy, "trainer.steps=1"))
     assert [row["samples"] for row in read_metrics(tmp_path / "run/metrics.jsonl")] == [16]
 
@@ -301,8 +302,8 @@ def test_training_and_evaluation_sample_alike(tmp_path, policy, monkeypatch):
 
 def test_exemplars_come_from_the_archive_as_it_grows(tmp_path, policy, monkeypatch):
     shown = []
-    render = prompts.render
-    monkeypatch.setattr(prompts, "render", lambda *a, **k: shown.append(a[4]) or render(*a, **k))
+    render = template.render
+    monkeypatch.setattr(template, "render", lambda *a, **k: shown.append(a[4]) or render(*a, **k))
     options = ["trainer.steps=4", "prompt.exemplars=2", "shapes.names=[64_64_64]"]
     grpo.run(config(tmp_path / "run", policy, *options))
     assert len(shown[0]) == 0 and len(shown[-1]) == 2
@@ -318,7 +319,7 @@ def test_unequal_shares_are_refused(tmp_path, policy):
 def test_missing_packages_are_named(tmp_path, policy, override, monkeypatch):
     for package in ("vllm", "deepspeed", "wandb"):
         monkeypatch.setitem(sys.modules, package, None)
-    for module in (grpo, engine):
+    for module in (options, engine):
         monkeypatch.setattr(module, "find_spec", lambda package: None)
     with pytest.raises(ValueError, match=r"pip install .cudal2\["):
         grpo.run(config(tmp_path / "run", policy, override))

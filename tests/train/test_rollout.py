@@ -22,7 +22,7 @@ from cudal2.policy import engine
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.source import fenced
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo, sampler
+from cudal2.train import grpo, options, sampler
 from cudal2.train.rollout import earn
 
 TURNS = ["policy.chat=true", "turns.count=3", "trainer.group_size=4", "trainer.steps=2"]
@@ -217,7 +217,7 @@ def test_turns_that_cannot_be_are_refused(config, mistake, remedy, tmp_path):
 def test_a_series_of_turns_stays_in_one_process(config, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ValueError, match="each series of turns whole"):
-        grpo._arguments(config())
+        options.trl_options(config())
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
 from cudal2.policy import engine
-from cudal2.train import grpo, sharded
+from cudal2.train import options, sharded
 
 GB, GPU, GPUS = 1e9, 80e9, 8
 QWEN = Qwen2Config(  # Qwen2.5-Coder-32B-Instruct, as its config.json states it
@@ -37,11 +37,11 @@ def config() -> TrainConfig:
 @pytest.fixture
 def arguments(config, monkeypatch) -> dict:
     """What the trainer of one of eight processes is made with; vLLM and DeepSpeed are not here."""
-    monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(options, "_require", lambda *_: None)
     monkeypatch.setattr(engine, "check", lambda: None)
-    monkeypatch.setattr(grpo, "GRPOConfig", dict)
+    monkeypatch.setattr(options, "GRPOConfig", dict)
     monkeypatch.setenv("WORLD_SIZE", str(GPUS))
-    return grpo._arguments(config)
+    return options.trl_options(config)
 
 
 def test_a_step_of_the_large_experiment_is_shared_equally(config, arguments):
@@ -99,14 +99,14 @@ def test_deepspeed_configurations_are_named_or_a_path(tmp_path):
 
 
 def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch):
-    monkeypatch.setattr(grpo, "_require", lambda *_: None)
+    monkeypatch.setattr(options, "_require", lambda *_: None)
     monkeypatch.setattr(engine, "check", lambda: None)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(ValueError, match="--num_processes"):
-        grpo._arguments(config)
+        options.trl_options(config)
     alone = load("train", ["experiment=qwen2.5-coder-32b", "policy.sampler=transformers"], TrainConfig)
     with pytest.raises(ValueError, match="torchrun"):
-        grpo._arguments(alone)
+        options.trl_options(alone)
 
 
 def test_a_checkpoint_in_shares_says_how_many_processes_it_wants(tmp_path):

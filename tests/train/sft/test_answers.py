@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from cudal2 import corpus, source
 from cudal2.config import PromptConfig
-from cudal2.policy.answers import complete, end_of_turn
 from cudal2.target import find
+from cudal2.train.sft.answers import complete, end_of_turn
 
 INSTRUCT = PromptConfig(template="instruct")
 

@@ -15,13 +15,13 @@ from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer
 
 from cudal2.config import SftConfig
-from cudal2.policy.answers import end_of_turn
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
-from cudal2.train import supervised
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.devices import one_gpu
-from cudal2.train.examples import Row
+from cudal2.train.sft import supervised
+from cudal2.train.sft.answers import end_of_turn
+from cudal2.train.sft.examples import Row
 
 PROBE = "\t// a ≤ b\n    int  x = 0; \n\n}  /* !, ' */"
 """What a tokenizer must give back as it was: runs of blanks, of line feeds, signs that are no ASCII."""

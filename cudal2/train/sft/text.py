@@ -18,7 +18,7 @@ from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Problem, sample
 from cudal2.records import digest
 from cudal2.split import REPORTED, held_out
-from cudal2.train.examples import Row, draw
+from cudal2.train.sft.examples import Row, draw
 from cudal2.worker.cuda.compile.toolchain import cutlass
 
 LONGEST = 256 * 1024

@@ -15,9 +15,9 @@ from cudal2.archive.records import Entry
 from cudal2.assets import asset
 from cudal2.config import PromptConfig, WorkerConfig
 from cudal2.contract import ENTRY, SIZER, sizer_declaration
-from cudal2.policy import notes, profile
-from cudal2.policy.notes import Passage
-from cudal2.policy.profile import Profile
+from cudal2.policy.prompts import notes, profile
+from cudal2.policy.prompts.notes import Passage
+from cudal2.policy.prompts.profile import Profile
 from cudal2.problem import Problem
 from cudal2.records import Environment, Verdict
 from cudal2.source import MAX_BYTES, fenced

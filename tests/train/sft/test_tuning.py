@@ -18,8 +18,10 @@ from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.target import CPU
 from cudal2.tracking import read_metrics
-from cudal2.train import callbacks, sft, supervised, tuning
-from cudal2.train.examples import draw, draw_rows, fitting
+from cudal2.train import callbacks
+from cudal2.train.sft import run as sft
+from cudal2.train.sft import supervised, tuning
+from cudal2.train.sft.examples import draw, draw_rows, fitting
 
 TINY = ["samples=8", "epochs=1", "batch_size=2", "learning_rate=1e-2", "context=1100", "plan=true", "verify=0"]
 CHAT = ["prompt.template=instruct", "policy.chat=true", "policy.max_new_tokens=8"]

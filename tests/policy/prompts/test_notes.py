@@ -9,7 +9,8 @@ from specimens import HERE, PROBLEM, candidate, verdict
 
 from cudal2.archive.records import Entry
 from cudal2.config import PromptConfig
-from cudal2.policy import notes, prompts, sampling
+from cudal2.policy import prompts, sampling
+from cudal2.policy.prompts import notes
 from cudal2.target import CPU
 
 MARKDOWN = """# Copies

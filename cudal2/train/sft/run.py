@@ -30,11 +30,11 @@ from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.policy.trouble import ADAPTERS, TUNED, told
 from cudal2.records import HarnessFault
-from cudal2.train import supervised, text
 from cudal2.train.devices import one_gpu
-from cudal2.train.examples import FEW, Row, draw, draw_rows, encode, fitting, found, known
 from cudal2.train.folder import changes, only_trainer_of, record, stored
-from cudal2.train.verification import verify
+from cudal2.train.sft import supervised, text
+from cudal2.train.sft.examples import FEW, Row, draw, draw_rows, encode, fitting, found, known
+from cudal2.train.sft.verification import verify
 from cudal2.worker.pool import check
 
 TOKENIZER_SOURCES = 6000
@@ -86,7 +86,7 @@ def _train(config: SftConfig) -> list[Row]:
     shutil.rmtree(fresh, ignore_errors=True)
     learn = fit
     if config.policy.path:
-        from cudal2.train import tuning  # TRL takes seconds to import
+        from cudal2.train.sft import tuning  # TRL takes seconds to import
 
         _check_continues(folder, config)
         model, tokenizer = tuning.load(config)

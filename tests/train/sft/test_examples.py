@@ -13,8 +13,8 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.split import held_out, training
 from cudal2.target import find, targets
-from cudal2.train import examples as drawing
-from cudal2.train.examples import draw
+from cudal2.train.sft import examples as drawing
+from cudal2.train.sft.examples import draw
 
 
 def config(**fields) -> SftConfig:

@@ -17,9 +17,10 @@ from cudal2.policy.model import load as load_policy
 from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
 from cudal2.tracking import read_metrics
-from cudal2.train import sft, verification
-from cudal2.train.examples import Row, draw, encode, fitting
 from cudal2.train.folder import only_trainer_of, record
+from cudal2.train.sft import run as sft
+from cudal2.train.sft import verification
+from cudal2.train.sft.examples import Row, draw, encode, fitting
 
 TINY = ["samples=200", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
 

@@ -21,7 +21,6 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.config import SftConfig
 from cudal2.policy import prompts
-from cudal2.policy.answers import BARE, complete, end_of_turn
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Accumulate, Layout, Problem
@@ -29,6 +28,7 @@ from cudal2.records import digest
 from cudal2.search.known import settings
 from cudal2.split import held_out, training
 from cudal2.target import Target, find
+from cudal2.train.sft.answers import BARE, complete, end_of_turn
 from cudal2.worker.lifetime import end, leave_with_parent
 
 SHARD = 200

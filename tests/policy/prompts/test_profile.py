@@ -10,7 +10,8 @@ from transformers import LlamaConfig
 from cudal2.archive import selection
 from cudal2.archive.records import Entry
 from cudal2.config import PolicyConfig, PromptConfig, WorkerConfig
-from cudal2.policy import profile, prompts, sampling
+from cudal2.policy import prompts, sampling
+from cudal2.policy.prompts import profile
 from cudal2.problem import Problem
 from cudal2.target import CPU, find
 

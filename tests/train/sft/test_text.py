@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.problem import grid
 from cudal2.split import held_out, training
-from cudal2.train import text
+from cudal2.train.sft import text
 
 HELD_OUT = next(problem.mnk for problem in grid() if held_out(problem))
 SEEN = training()[0].mnk

@@ -1,0 +1,93 @@
+"""What TRL's trainer is told, of a run's configuration."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from trl import GRPOConfig
+
+from cudal2.config import TrainConfig
+from cudal2.policy import engine
+from cudal2.policy.sampling import choice
+from cudal2.train.sharded import deepspeed_file
+
+LONGEST_STEP = 24 * 3600
+"""Seconds that the other processes wait for the main one to judge a step; torch's 1,800 may be too few."""
+
+
+def _require(package: str, setting: str) -> None:
+    if find_spec(package) is None:
+        raise ValueError(f'{setting} needs a package: pip install "cudal2[{package}]"')
+
+
+def trl_options(config: TrainConfig) -> GRPOConfig:
+    """Raises ValueError where a package is missing, or the processes of this start cannot share a step."""
+    trainer, sampling = config.trainer, config.policy
+    if sampling.sampler == "vllm":
+        engine.check()
+    if trainer.deepspeed:
+        _require("deepspeed", f"trainer.deepspeed={trainer.deepspeed}")
+    ranks, vllm = int(os.environ.get("WORLD_SIZE", "1")), sampling.vllm
+    if sampling.sampler == "vllm" and vllm.mode == "colocate" and ranks % vllm.tensor_parallel_size:
+        raise ValueError(
+            f"policy.vllm.tensor_parallel_size={vllm.tensor_parallel_size} does not divide the {ranks} processes of "
+            "this start: choose one that does, or start more with accelerate launch --num_processes N"
+        )
+    count = config.turns.count
+    batch = trainer.problems_per_step * trainer.group_size * count
+    if trainer.deepspeed and "WORLD_SIZE" not in os.environ:
+        raise ValueError(
+            f"trainer.deepspeed={trainer.deepspeed} shares the training among processes, which a launcher starts: "
+            "torchrun --nproc_per_node N -m cudal2.cli train …, with N=1 for a single one"
+        )
+    micro = trainer.micro_batch or max(batch // ranks, 1)
+    if batch % (ranks * micro) or batch // count % ranks:
+        samples = "problems_per_step × group_size" + " × turns.count" * (count > 1)
+        raise ValueError(
+            f"a step has {samples} = {batch} samples, which {ranks} processes with "
+            f"trainer.micro_batch={micro} cannot share equally" + ", each series of turns whole" * (count > 1)
+        )
+    return GRPOConfig(
+        output_dir=str(Path(config.run) / "checkpoints"),
+        seed=config.seed,
+        max_steps=trainer.steps * trainer.iterations,
+        num_generations=trainer.group_size * count,
+        num_iterations=trainer.iterations,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=batch // (ranks * micro),
+        shuffle_dataset=False,  # the schedule is shuffled already
+        learning_rate=trainer.learning_rate,
+        lr_scheduler_type="constant",
+        max_grad_norm=trainer.max_grad_norm,
+        beta=trainer.beta,
+        epsilon=trainer.epsilon,
+        loss_type=trainer.loss,
+        scale_rewards=trainer.scale_rewards,
+        entropy_coef=trainer.entropy,
+        gradient_checkpointing=trainer.gradient_checkpointing,
+        deepspeed=deepspeed_file(trainer.deepspeed),
+        ddp_timeout=LONGEST_STEP,
+        bf16=sampling.dtype == "bfloat16",  # what it computes in; the weights it trains are float32
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        **choice(sampling),
+        max_completion_length=sampling.max_new_tokens,
+        use_vllm=sampling.sampler == "vllm",
+        vllm_mode=vllm.mode,
+        vllm_server_base_url=vllm.url,
+        vllm_server_timeout=vllm.patience,
+        vllm_tensor_parallel_size=vllm.tensor_parallel_size,
+        vllm_gpu_memory_utilization=vllm.gpu_memory_utilization,
+        vllm_max_model_length=vllm.max_model_length or None,
+        vllm_enable_sleep_mode=vllm.sleep,
+        vllm_importance_sampling_correction=vllm.correction != "none",
+        vllm_importance_sampling_mode=vllm.correction,
+        vllm_importance_sampling_clip_max=vllm.correction_most,
+        save_strategy="steps",
+        save_steps=trainer.save_steps * trainer.iterations,
+        save_total_limit=2,
+        logging_steps=1,
+        report_to=[],
+        disable_tqdm=True,
+    )

@@ -1,0 +1,97 @@
+"""TRL's trainer, as a run of kernels needs it."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from cudal2.policy.checkpoints import latest_checkpoint, step_of
+from cudal2.policy.sampling import check_room, context, sent, tokenize
+from cudal2.problem import Problem, parse
+from cudal2.train import rollout, sampler
+from cudal2.train.callbacks import WithoutCard
+from cudal2.train.draws import Draws, used_by
+from cudal2.train.judge import Judge
+from cudal2.train.server import ServerGone
+
+
+class KernelTrainer(WithoutCard, GRPOTrainer):
+    """With each step's randomness and prompts made from its number when it is sampled."""
+
+    def __init__(self, judge: Judge, **arguments: Any) -> None:
+        self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
+        if self.turns > 1:
+            arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
+        with sampler.in_place(judge.config.policy):
+            super().__init__(**{"reward_funcs": judge} | arguments)
+        self._draws = None if self.use_vllm else Draws(judge.config.policy)
+        if self._draws:
+            used_by(self.accelerator.unwrap_model(self.model), self._draws)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        step = self._sampled_step()
+        torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
+        self.judge.begin()
+        self._asked = [row["problem"] for row in inputs]
+        written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
+        ids = {name: tokenize(self._tokenizer, prompt) for name, prompt in written.items()}
+        self.begin_turn(0, [(ids[name], parse(name)) for name in self._asked])
+        try:
+            return super()._generate_and_score_completions(
+                [{**row, "prompt": written[row["problem"]]} for row in inputs]
+            )
+        except (KeyboardInterrupt, ServerGone):
+            self._save_complete_steps()
+            raise
+
+    def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:
+        """Before this process, as every other, writes so many rows: prompts, as ids, and the problems they ask about.
+
+        Says which random numbers the rows are drawn by, and which problem a kernel is for that an engine has written
+        while it still writes others.
+        """
+        rank, ranks, rows = self.accelerator.process_index, self.accelerator.num_processes, len(asked)
+        if self._draws:
+            self._draws.begin(hash((self.seed, self._sampled_step(), turn)), rank * rows, ranks * rows)
+        else:
+            engine: Any = self.vllm_generation
+            engine.finished = partial(self._finished, {tuple(ids): problem for ids, problem in asked})
+
+    def _finished(
+        self, asked: dict[tuple[int, ...], Problem], prompt: Sequence[int], completion: Sequence[int]
+    ) -> None:
+        """One completion is written, others are not: its kernel begins to be built."""
+        if problem := asked.get(tuple(prompt)):
+            self.judge.ahead(self._tokenizer.decode(list(completion), skip_special_tokens=True), problem)
+
+    def _sampled_step(self) -> int:
+        return self.state.global_step // self.num_iterations + 1
+
+    def _play(self, prompts: list) -> dict[str, Any]:
+        """TRL's `rollout_func`: each series of turns has as many rows."""
+        problems = [parse(name) for name in self._asked[:: self.turns]]
+        return rollout.play(self, self.judge, self._sampled_step(), prompts[:: self.turns], problems)
+
+    def _tokenize_prompts(self, prompts: list) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """As an evaluation does it, so that no text that a prompt quotes is a token of the chat template's."""
+        return [tokenize(self._tokenizer, prompt) for prompt in prompts], None, {}
+
+    def _prompt(self, problem: Problem, step: int) -> str | list[dict]:
+        """As the policy gets it; ValueError where it leaves no room for an answer, before anything is sampled."""
+        tokenizer: Any = self.processing_class
+        model: Any = self.model
+        prompt = sent(tokenizer, self.judge.prompt(problem, step))
+        check_room(prompt, len(tokenize(tokenizer, prompt)), context(model.config, self.judge.config.policy))
+        return prompt
+
+    def _save_complete_steps(self) -> None:
+        """A checkpoint while a step is sampled or judged: all is as the step before left it.
+
+        Only where there is one process: another cannot be asked, it may wait for this one's rewards.
+        """
+        saved = step_of(latest_checkpoint(Path(self.judge.config.run)))
+        if self.accelerator.num_processes == 1 and self.state.global_step > saved:
+            self._save_checkpoint(self.model, None)
