@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import textwrap
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Nodes:
     def kill(self, *nodes) -> None:
         for node in nodes:
             self.cluster.remove_node(node, allow_graceful=False)
+        time.sleep(3)  # its actors live on until they notice
 
     def workers(self) -> set[str]:
         return {"ray::Agent", "runner"} & names(below(os.getpid()))
