@@ -117,8 +117,9 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
 
 
 def _first(folder: Path, file: File) -> ctypes.CDLL:
-    while _STAND_INS:
-        _STAND_INS.pop()._destroy()
+    stand_ins = _stand_ins()
+    while stand_ins:
+        stand_ins.pop()._destroy()
     if _defined():  # a second definition would end the process
         raise Unusable("torch.ops.cudal2 is defined by something else in this process", "Load one of them only")
     try:
@@ -137,10 +138,16 @@ def stand_in() -> None:
     with _LOCK:
         if _defined():
             return
-        _STAND_INS.append(torch.library.Library("cudal2", "FRAGMENT"))
+        made = torch.library.Library("cudal2", "FRAGMENT")
+        _stand_ins().append(made)
         for name, (schema, function) in _TORCHS.items():
-            _STAND_INS[-1].define(name + schema)
-            _STAND_INS[-1].impl(name, function, "CompositeImplicitAutograd")
+            made.define(name + schema)
+            made.impl(name, function, "CompositeImplicitAutograd")
+
+
+def _stand_ins() -> list[torch.library.Library]:
+    """Of all packages in this process: one that was exported elsewhere may have needed them, and this one need none."""
+    return vars(torch.library).setdefault("_cudal2_stand_ins", [])
 
 
 def _defined() -> bool:
@@ -159,7 +166,6 @@ def _product(a, b, bias, transposed, library=0):
     return torch.nn.functional.linear(a, b, bias) if transposed else torch.matmul(a, b)
 
 
-_STAND_INS: list[torch.library.Library] = []
 _TORCHS: dict[str, tuple[str, Callable]] = {
     "linear": ("(Tensor input, Tensor weight, Tensor? bias=None, int library=0) -> Tensor", _linear),
     "matmul": ("(Tensor input, Tensor other, int library=0) -> Tensor", _matmul),

@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import textwrap
+import time
 from pathlib import Path
 
 import msgspec
