@@ -87,7 +87,7 @@ def test_nothing_outlives_a_killed_parent_in_the_middle(start, source, program) 
     assert all_gone(parent, below(parent.pid))
 
 
-@pytest.mark.parametrize("source", [ENDLESS, BUSY_COMPILER])
+@pytest.mark.parametrize("source", [ENDLESS, pytest.param(BUSY_COMPILER, marks=pytest.mark.slow)])
 def test_a_worker_that_is_told_to_leave_takes_all_with_it_and_caches_no_verdict(start, tmp_path, source) -> None:
     parent = start(source)
     program = "runner" if source is ENDLESS else "cc1plus"

@@ -274,7 +274,9 @@ def test_every_header_of_the_shim_exists_under_the_name_torch_gives_it():
 
 
 @needs_nvcc
-@pytest.mark.parametrize("source", [ROW_MAJOR, COLUMN_MAJOR], ids=["nn", "tn"])
+@pytest.mark.parametrize(
+    "source", [pytest.param(ROW_MAJOR, id="nn", marks=pytest.mark.slow), pytest.param(COLUMN_MAJOR, id="tn")]
+)
 def test_a_published_source_compiles_and_launches_on_the_stream_that_is_captured(source, tmp_path):
     library = build(tmp_path, source, Problem(64, 64, 64, abi.layout_of(source)))
     symbols = subprocess.run(["nm", str(library)], capture_output=True, text=True, check=True).stdout
@@ -305,7 +307,7 @@ def test_a_kernel_that_times_itself_is_called_once_before_it_is_recorded(tmp_pat
 
 
 @needs_nvcc
-@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("layout", [pytest.param("nn", marks=pytest.mark.slow), "tn"])
 def test_the_tensors_are_those_of_the_problem_and_the_absent_b_is_null(layout, tmp_path, capfd):
     problem = Problem(16, 24, 32, layout)
     assert call(build(tmp_path, DESCRIBES, problem), problem, 100, 200, 300, WORKSPACE) == UNKNOWN

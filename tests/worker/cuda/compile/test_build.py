@@ -115,7 +115,9 @@ def headers():
         yield folder
 
 
-@pytest.mark.parametrize("guard", ["#ifdef __CUDA_ARCH__", "#ifndef __CUDA_ARCH__"])
+@pytest.mark.parametrize(
+    "guard", ["#ifdef __CUDA_ARCH__", pytest.param("#ifndef __CUDA_ARCH__", marks=pytest.mark.slow)]
+)
 def test_a_changed_header_rebuilds(make, headers, guard):
     """Whichever pass of the compiler, device's or host's, is the one that reads it."""
     inner = headers / "inner.h"
