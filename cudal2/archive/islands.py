@@ -40,14 +40,13 @@ def divided(problem: Problem, born: Born, count: int, period: int, seed: int, st
     """
     islands: list[Island] = [{} for _ in range(count)]
     due = period
-    for written, entry in born:
-        while period and due <= written:
+    ends = [] if step is None else [(step, None)]
+    for when, entry in [*born, *ends]:
+        while period and due <= when:
             _begin_anew(islands, random.Random(f"founders {seed} {due} {problem.name}"))
             due += period
-        islands[drawn(seed, written, problem, count)].setdefault(entry.source, entry)
-    while period and step is not None and due <= step:
-        _begin_anew(islands, random.Random(f"founders {seed} {due} {problem.name}"))
-        due += period
+        if entry is not None:
+            islands[drawn(seed, when, problem, count)].setdefault(entry.source, entry)
     return islands
 
 

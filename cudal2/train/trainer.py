@@ -37,11 +37,10 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         self.judge.begin()
         self._asked = [row["problem"] for row in inputs]
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
-        ids = {name: tokenize(self._tokenizer, prompt) for name, prompt in written.items()}
-        self.begin_turn(0, [(ids[name], parse(name)) for name in self._asked])
+        self.begin_turn(0, [(written[name][1], parse(name)) for name in self._asked])
         try:
             return super()._generate_and_score_completions(
-                [{**row, "prompt": written[row["problem"]]} for row in inputs]
+                [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
             )
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
@@ -79,13 +78,15 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         """As an evaluation does it, so that no text that a prompt quotes is a token of the chat template's."""
         return [tokenize(self._tokenizer, prompt) for prompt in prompts], None, {}
 
-    def _prompt(self, problem: Problem, step: int) -> str | list[dict]:
-        """As the policy gets it; ValueError where it leaves no room for an answer, before anything is sampled."""
+    def _prompt(self, problem: Problem, step: int) -> tuple[str | list[dict], list[int]]:
+        """As the policy gets it, and its ids; ValueError where it leaves no room for an answer, before anything is
+        sampled."""
         tokenizer: Any = self.processing_class
         model: Any = self.model
         prompt = sent(tokenizer, self.judge.prompt(problem, step))
-        check_room(prompt, len(tokenize(tokenizer, prompt)), context(model.config, self.judge.config.policy))
-        return prompt
+        ids = tokenize(tokenizer, prompt)
+        check_room(prompt, len(ids), context(model.config, self.judge.config.policy))
+        return prompt, ids
 
     def _save_complete_steps(self) -> None:
         """A checkpoint while a step is sampled or judged: all is as the step before left it.

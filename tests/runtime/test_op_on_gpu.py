@@ -34,6 +34,16 @@ def problem(request, gpu_folder) -> Problem:
     return request.param
 
 
+def replay(graph, found, stream) -> None:
+    """On that stream, into outputs that were emptied."""
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for one in found:
+            one.zero_()
+        graph.replay()
+    torch.cuda.synchronize()
+
+
 def test_torch_finds_no_fault_with_the_operators(lib):
     a, b, _ = inputs(SEMAPHORES)
     bias = torch.randn(SEMAPHORES.n, device="cuda").half()
@@ -68,12 +78,7 @@ def test_a_first_call_may_be_captured_and_replayed_on_other_inputs(gpu_folder, p
         a.copy_(torch.randn_like(a))
         b.copy_(torch.randn_like(b))
         exact = a.double() @ b.double().t()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            for one in found:
-                one.zero_()
-            graph.replay()
-        torch.cuda.synchronize()
+        replay(graph, found, stream)
         assert all(right(one, exact) for one in found)
 
 
@@ -137,12 +142,7 @@ def test_fewer_rows_are_captured_and_replayed_on_other_inputs(wide, problem):
         a.copy_(torch.randn_like(a))
         exact = a.double() @ b.double().t()
         torch.full((4096, 4096), torch.nan, device="cuda")
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            for one in found:
-                one.zero_()
-            graph.replay()
-        torch.cuda.synchronize()
+        replay(graph, found, stream)
         assert all(right(one, exact) for one in found)
 
 
