@@ -22,6 +22,11 @@ _compiling = torch.compiler.is_dynamo_compiling
 _linear = torch.nn.functional.linear
 
 
+def _exporting() -> bool:
+    """torch.compiler.is_exporting(), which is also true of what torch.compile traces in torch 2.11."""
+    return torch.compiler._is_exporting_flag
+
+
 class Library:
     """The kernels of one exported folder, in sums of `accumulate` precision. Safe to use from several threads.
 
@@ -87,14 +92,14 @@ class Library:
         A `b` that is contiguous is the layout "nn"; one that is the transpose of a contiguous matrix, "tn".
         """
         if _compiling():
-            return torch.matmul(a, b) if torch.compiler.is_exporting() else torch.ops.cudal2.matmul(a, b, self.id)
+            return torch.matmul(a, b) if _exporting() else torch.ops.cudal2.matmul(a, b, self.id)
         found = self._product(a, b, None, False)
         return arrays.matmul(self, a, b) if found is None else found
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """torch.nn.functional.linear: x [..., K] times weight [N, K] transposed, plus bias [N]."""
         if _compiling():  # and fuses what an operator would hide from it
-            whole = bias is not None or torch.compiler.is_exporting()
+            whole = bias is not None or _exporting()
             return _linear(x, weight, bias) if whole else torch.ops.cudal2.linear(x, weight, None, self.id)
         found = self._product(x, weight, bias, True)
         if found is None:
