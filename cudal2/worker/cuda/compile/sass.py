@@ -6,6 +6,7 @@ nvdisasm parses bytes that a stranger chose, so it runs in the jail.
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -16,6 +17,7 @@ from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.sandbox import jail, seccomp
 
 SASS_BYTES = 512 << 20
+TOLD_BYTES = 300
 KILLED = (-9, 137)
 """How a process ends that a machine without memory left kills."""
 
@@ -61,8 +63,8 @@ def listing(
         (folder / "kernel.cubin").write_bytes(cubin)
         code = jail.run(
             kind,
-            # The jail has no standard output; the shell gives it a file.
-            ["/bin/sh", "-c", 'exec "$0" "$@" kernel.cubin > sass', str(program), *options],
+            # The jail has no standard output and no error output; the shell gives them files.
+            ["/bin/sh", "-c", 'exec "$0" "$@" kernel.cubin > sass 2> told', str(program), *options],
             seconds,
             readable=[] if program.is_relative_to("/usr") else [program.parent],
             writable=[folder],
@@ -75,9 +77,18 @@ def listing(
         if code in KILLED:
             raise Unfinished("the disassembler was killed")
         if code != 0 or sass.is_symlink() or not sass.is_file():
-            raise ValueError(f"the disassembler ended with {code}")
+            raise ValueError(f"the disassembler ended with {code}{_told(folder / 'told')}")
         with sass.open("rb") as lines:
             yield lines
+
+
+def _told(errors: Path) -> str:
+    """The first line of what it complained of."""
+    if errors.is_symlink() or not errors.is_file():
+        return ""
+    with errors.open("rb") as text:
+        line = text.readline(TOLD_BYTES).decode(errors="replace").strip()
+    return f": {''.join(letter if letter.isprintable() else '?' for letter in line)}" if line else ""
 
 
 def summarise(lines: Iterable[bytes]) -> Sass:
