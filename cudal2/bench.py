@@ -14,7 +14,7 @@ from cudal2.config import BenchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Status, Verdict, edit_from_json
 from cudal2.target import find
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 Row = dict[str, Any]

@@ -30,7 +30,7 @@ from cudal2.records import HarnessFault
 from cudal2.search.history import History
 from cudal2.tracking import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 LOG = "campaign.jsonl"

@@ -45,7 +45,7 @@ from cudal2.train.judge import Judge
 from cudal2.train.options import trl_options
 from cudal2.train.sharded import check_shares, connect
 from cudal2.train.trainer import KernelTrainer
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 DRIFT = {
     "sampling_logp_difference/mean": "vllm_logp_difference_mean",
