@@ -76,7 +76,7 @@ def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
 
 def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
     """An edit in pairs with its unedited kernel, and that with itself."""
-    from cudal2.sass.judge import opened
+    from cudal2.sass.judges.gpu import opened
 
     with opened(judge, parent, problem) as bench:
         found = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}

@@ -36,7 +36,7 @@ from cudal2.policy.sampling import check_room, context, tokenize
 from cudal2.policy.trouble import ADAPTERS, SHARED, TRAINED, told
 from cudal2.problem import Problem
 from cudal2.target import find
-from cudal2.tracking import Metrics, read_metrics
+from cudal2.tracking.metrics import Metrics, read_metrics
 from cudal2.train import artefacts
 from cudal2.train.callbacks import SavesAsAsked, Terminal, quiet, taken
 from cudal2.train.devices import one_gpu
