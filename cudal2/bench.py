@@ -14,7 +14,7 @@ from cudal2.config import BenchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Status, Verdict, edit_from_json
 from cudal2.target import find
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 Row = dict[str, Any]
@@ -76,7 +76,7 @@ def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
 
 def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
     """An edit in pairs with its unedited kernel, and that with itself."""
-    from cudal2.sass.judge import opened
+    from cudal2.sass.judges.gpu import opened
 
     with opened(judge, parent, problem) as bench:
         found = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}

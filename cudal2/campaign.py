@@ -28,9 +28,9 @@ from cudal2.evaluation.records import Row
 from cudal2.problem import Problem, stratified
 from cudal2.records import HarnessFault
 from cudal2.search.history import History
-from cudal2.tracking import append, read_metrics
+from cudal2.tracking.metrics import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 LOG = "campaign.jsonl"

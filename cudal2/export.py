@@ -59,9 +59,10 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
     Raises ValueError where nothing correct was evaluated in that environment or none of it can do without its host
     code, HarnessFault where a kernel cannot be built or the folder cannot be written; the former export then stays.
     """
-    rows = [row for row in load(folder).rows if row.timing and row.fingerprint == environment.fingerprint]
+    measured = [row for row in load(folder).rows if row.timing]
+    rows = [row for row in measured if row.fingerprint == environment.fingerprint]
     if not rows:
-        raise ValueError(f"{folder} holds no evaluated kernel for this machine; run `cudal2 eval` on it first")
+        raise ValueError(_nothing(folder, archive, measured, target))
     wanted = find(target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,6 +106,18 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
     return manifest
+
+
+def _nothing(folder: Path, archive: Archive, rows: list[Row], target: str) -> str:
+    """Why none of these rows, all measured in other environments, can be exported for `target`, and what to do."""
+    known = archive.environments()
+    others = sorted({archive.target(row.fingerprint) for row in rows if row.fingerprint in known})
+    if others and target not in others:
+        return (
+            f"{folder} was evaluated for {', '.join(others)}, not for {target}; "
+            f"add {' or '.join(f'target={other}' for other in others)}"
+        )
+    return f"{folder} holds no evaluated kernel for this machine; run `cudal2 eval` on it first"
 
 
 def _why(row: Row) -> str:

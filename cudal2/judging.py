@@ -14,7 +14,7 @@ from cudal2.archive import Archive
 from cudal2.archive.records import Origin
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, HarnessFault, Verdict
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 
 class NothingJudged(HarnessFault):

@@ -19,8 +19,8 @@ from typing import BinaryIO, cast
 from cudal2.archive import Archive
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.records import HarnessFault
+from cudal2.tracking.wandb_run import ID
 from cudal2.train.folder import only_trainer_of
-from cudal2.wandb_run import ID
 
 PART_BYTES = 15 << 20
 KEPT = ("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl", ID)

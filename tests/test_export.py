@@ -199,6 +199,17 @@ def test_what_was_not_evaluated_here_is_not_exported(tmp_path, archive):
         export.run(tmp_path / "run", archive, built, HERE)
 
 
+def test_a_run_evaluated_for_another_target_says_which(tmp_path, archive):
+    """Also on the machine where it was evaluated: its GPU's environment is not its processor's."""
+    assess_for_a_gpu(tmp_path, archive)
+    processor_here = msgspec.structs.replace(HERE, device="its processor")
+    with pytest.raises(ValueError, match="target=sm_90a") as told:
+        export.run(tmp_path / "run", archive, built, processor_here)
+    assert "this machine" not in str(told.value) and "\n" not in str(told.value)
+    with pytest.raises(ValueError, match="this machine"):
+        export.run(tmp_path / "run", archive, built, processor_here, target="sm_90a")
+
+
 def test_a_failed_export_leaves_the_former_one(tmp_path, archive):
     assess(tmp_path, archive, {FAST: (candidate("a").source, 1.5)})
     former = export.run(tmp_path / "run", archive, built, HERE)

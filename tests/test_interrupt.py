@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from cudal2 import cli, source
 from cudal2.archive import Archive
 from cudal2.policy.checkpoints import latest_checkpoint
-from cudal2.tracking import read_metrics
+from cudal2.tracking.metrics import read_metrics
 
 SECONDS = 8.0
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start

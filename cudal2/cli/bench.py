@@ -40,11 +40,12 @@ def add(verbs: Any) -> None:
 
 
 def _bench_call(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench, calling, neighbours
+    from cudal2 import bench
+    from cudal2.calling import cost, neighbours
 
-    folder, called = Path(arguments.folder), neighbours if arguments.neighbours else calling
+    folder, called = Path(arguments.folder), neighbours if arguments.neighbours else cost
     rows = called.run(folder, arguments.accumulate, 10**9 if arguments.settle else arguments.count)
-    print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{calling.summary(rows)}")
+    print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{cost.summary(rows)}")
     if arguments.settle:
         count = called.settle(folder, rows)
         what = "serve fewer rows than their own" if arguments.neighbours else "are dispatched"

@@ -4,7 +4,8 @@ The first signal raises KeyboardInterrupt in the main thread, so that all that i
 thread that waits inside a library (a collective of several processes, a kernel on the GPU) raises nothing until that
 returns, and what it raises may be lost in somebody's `except`. So a second thread hears of the signal too. It ends the
 process after PATIENCE seconds, or as soon as the same signal comes once more. That costs nothing but what was not yet
-on disk: every file here bears a kill at any moment, and the processes below leave with this one (`worker/lifetime.py`).
+on disk: every file here bears a kill at any moment, and the processes below leave with this
+one (`worker/pool/lifetime.py`).
 """
 
 import os

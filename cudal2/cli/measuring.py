@@ -117,7 +117,7 @@ def _everywhere(config: Any, arguments: argparse.Namespace) -> Any:
     """The configuration with all GPUs that can be seen, unless it is said which."""
     import msgspec
 
-    from cudal2.worker.pool import on_all
+    from cudal2.worker.pool.pool import on_all
 
     if any(word.startswith("worker.devices=") for word in arguments.overrides):
         return config

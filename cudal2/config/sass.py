@@ -13,7 +13,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class MachineConfig(Schema, frozen=True):
-    """What `cudal2.sass.simulator` simulates, in cycles; every figure may be fitted to measurements.
+    """What `cudal2.sass.judges.simulator` simulates, in cycles; every figure may be fitted to measurements.
 
     `warps` of one block share a scheduler and run a loop `iterations` times. `matrix`, `shared`, `copy` and `other` are
     how long one warp's instruction takes its pipe, the `…_latency` when the barrier falls that it sets; `read_latency`

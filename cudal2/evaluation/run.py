@@ -27,7 +27,7 @@ from cudal2.evaluation.sources import Candidates, Source, archived, written
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem, stratified
 from cudal2.records import STRICT, Candidate, Environment, Verdict
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 __all__ = ["Sampler", "reporting_worker", "run", "sampler", "selection_worker"]
 

@@ -17,7 +17,7 @@ from cudal2.evaluation.sources import Ask
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.target import find
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 log = logging.getLogger(__name__)
 

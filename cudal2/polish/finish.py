@@ -11,7 +11,7 @@ from cudal2.config import SassConfig, identity
 from cudal2.polish.run import Found, noise, table
 from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, Measured, Status, digest
-from cudal2.worker.processes import alone
+from cudal2.worker.pool.processes import alone
 
 
 def finished(subject: Subject, config: SassConfig, found: Sequence[Found], floor: Sequence[Measured]) -> str:

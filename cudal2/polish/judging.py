@@ -8,9 +8,9 @@ import msgspec
 from cudal2.config import SassConfig
 from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
+from cudal2.sass.judges.simulator import Simulated
 from cudal2.sass.legality import Legality
-from cudal2.sass.simulator import Simulated
-from cudal2.worker import processes
+from cudal2.worker.pool import processes
 from cudal2.worker.sandbox import jail
 
 

@@ -25,8 +25,8 @@ from cudal2.sass import searches
 from cudal2.sass.game.journal import Budget, Journal, Line
 from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Spent, Task
-from cudal2.sass.simulator import Simulated
-from cudal2.tracking import Metrics
+from cudal2.sass.judges.simulator import Simulated
+from cudal2.tracking.metrics import Metrics
 
 KEPT = ("metrics.jsonl", "journal.jsonl", "edit.json")
 """What a search hands to Weights & Biases in the end; its configuration stands in the journal's first line."""

@@ -26,7 +26,7 @@ from cudal2.search.found import Found, Live, describe, headline
 from cudal2.search.generation import affordable, missing, seconds
 from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 
 def run(config: SearchConfig, pool: Pool, archive: Archive, console: Console | None = None) -> list[Found]:

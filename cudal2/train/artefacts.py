@@ -10,7 +10,7 @@ from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.target import find
-from cudal2.wandb_run import WandbRun
+from cudal2.tracking.wandb_run import WandbRun
 
 STATE = (".pt", ".pth", ".bin", ".py", "trainer_state.json", "latest")
 """How the files of a checkpoint end that only training reads, its own and DeepSpeed's."""

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TimeRemainingColumn
 from transformers import TrainerCallback
 
 from cudal2.config import TrainerConfig
-from cudal2.tracking import Metrics
+from cudal2.tracking.metrics import Metrics
 
 
 def quiet() -> None:

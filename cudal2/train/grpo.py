@@ -36,7 +36,7 @@ from cudal2.policy.sampling import check_room, context, tokenize
 from cudal2.policy.trouble import ADAPTERS, SHARED, TRAINED, told
 from cudal2.problem import Problem
 from cudal2.target import find
-from cudal2.tracking import Metrics, read_metrics
+from cudal2.tracking.metrics import Metrics, read_metrics
 from cudal2.train import artefacts
 from cudal2.train.callbacks import SavesAsAsked, Terminal, quiet, taken
 from cudal2.train.devices import one_gpu
@@ -45,7 +45,7 @@ from cudal2.train.judge import Judge
 from cudal2.train.options import trl_options
 from cudal2.train.sharded import check_shares, connect
 from cudal2.train.trainer import KernelTrainer
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 DRIFT = {
     "sampling_logp_difference/mean": "vllm_logp_difference_mean",

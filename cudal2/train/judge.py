@@ -22,7 +22,7 @@ from cudal2.target import find
 from cudal2.train.rewards import find as find_reward
 from cudal2.train.rewards import reward
 from cudal2.train.summary import Turn, by_turn, summarize, tabulate
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 
 class Judge:

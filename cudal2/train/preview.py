@@ -10,7 +10,7 @@ from cudal2.policy import model, sampling
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.problem import Problem
 from cudal2.train.judge import Judge
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 
 def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:

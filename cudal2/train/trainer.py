@@ -11,11 +11,12 @@ from trl import GRPOTrainer
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
-from cudal2.train import rollout, sampler
+from cudal2.train import rollout
 from cudal2.train.callbacks import WithoutCard
-from cudal2.train.draws import Draws, used_by
 from cudal2.train.judge import Judge
-from cudal2.train.server import ServerGone
+from cudal2.train.sampling import sampler
+from cudal2.train.sampling.draws import Draws, used_by
+from cudal2.train.sampling.server import ServerGone
 
 
 class KernelTrainer(WithoutCard, GRPOTrainer):

@@ -17,7 +17,7 @@ from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Verdict
 from cudal2.target import CPU
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 
 STYLE = "terse"  # a style changes names and comments, never the code: measuring one is enough
 

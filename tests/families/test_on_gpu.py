@@ -19,7 +19,7 @@ from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.target import Target
-from cudal2.worker.pool import Pool, shard
+from cudal2.worker.pool.pool import Pool, shard
 from cudal2.worker.worker import Worker
 
 SETTINGS = 200

@@ -15,8 +15,8 @@ from cudal2.polish.judging import Judge
 from cudal2.polish.subject import Subject
 from cudal2.problem import parse
 from cudal2.records import Edit, Measured, Shift, Status, edit_from_json
-from cudal2.sass.simulator import Simulated
-from cudal2.tracking import read_metrics
+from cudal2.sass.judges.simulator import Simulated
+from cudal2.tracking.metrics import read_metrics
 
 SUBJECT = Subject(b"", listing(), parse("64_64_64"))
 

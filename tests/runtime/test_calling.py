@@ -4,7 +4,7 @@ import pytest
 from exported import NN, TN, write
 from specimens import HERE
 
-from cudal2 import calling
+from cudal2.calling import cost
 from cudal2.cli import main
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -16,8 +16,8 @@ SLOW, TALL = Problem(16, 16, 16), Problem(32, 16, 16, "nn")
 
 def test_every_kernel_of_a_folder_is_called_beside_torch(tmp_path, capsys, monkeypatch):
     """Also one that is not dispatched."""
-    monkeypatch.setattr(calling, "ROUNDS", 2)
-    monkeypatch.setattr(calling, "CALLS", 2)
+    monkeypatch.setattr(cost, "ROUNDS", 2)
+    monkeypatch.setattr(cost, "CALLS", 2)
     folder = write(tmp_path / "export", {TALL: (NN, 1.5), SLOW: (TN, 0.5)})
     assert main(["bench", "call", str(folder), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -30,7 +30,7 @@ def test_every_kernel_of_a_folder_is_called_beside_torch(tmp_path, capsys, monke
 
 def test_another_machine_is_a_fault(tmp_path):
     with pytest.raises(HarnessFault, match="not on"):
-        calling.run(write(tmp_path / "export", {SLOW: (TN, 1.5)}, environment=HERE))
+        cost.run(write(tmp_path / "export", {SLOW: (TN, 1.5)}, environment=HERE))
 
 
 def test_what_is_measured_decides_what_is_dispatched(tmp_path):
@@ -50,7 +50,7 @@ def test_what_is_measured_decides_what_is_dispatched(tmp_path):
         | ({} if graph is None else {"graph_us": 10 * graph, "graph_torch_us": 10.0})
         for problem, (call, graph) in zip(problems, ratios)
     ]
-    assert calling.settle(folder, rows) == 3 == len(load(folder))
+    assert cost.settle(folder, rows) == 3 == len(load(folder))
     assert [one.dispatch for one in read(folder).kernels] == [True, False, False, True, False, True]
     assert not list(folder.glob(".settle*"))
-    assert "more than 1% slower on 2 of 5" in calling.summary(rows)
+    assert "more than 1% slower on 2 of 5" in cost.summary(rows)

@@ -5,7 +5,7 @@ from callings import half
 from exported import NN, TN, change, write
 from test_padding import TELLS
 
-from cudal2 import calling, neighbours
+from cudal2.calling import cost, neighbours
 from cudal2.cli import main
 from cudal2.kernels.op import PADDED
 from cudal2.problem import Problem
@@ -27,7 +27,7 @@ def slower(monkeypatch, *numbers):
     """Let the kernels have been slower than torch just there."""
 
     def told(library, kernel, rows):
-        name, ratio = calling.problem(kernel).name, 2.0 if rows in numbers else 0.5
+        name, ratio = cost.problem(kernel).name, 2.0 if rows in numbers else 0.5
         return {"problem": name, "rows": rows, "served": True, "call_us": ratio, "call_torch_us": 1.0}
 
     monkeypatch.setattr(neighbours, "measured", told)
@@ -56,12 +56,12 @@ def test_each_dispatched_kernel_is_called_with_fewer_rows_until_torch_is_faster(
 
 
 def test_calls_with_fewer_rows_are_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(calling, "ROUNDS", 1)
-    monkeypatch.setattr(calling, "FEWEST", 1)
-    monkeypatch.setattr(calling, "CALLS", 1)
-    library = calling.opened(write(tmp_path / "export", {SMALL: (TN, 1.5), LEFT: (NN, 1.5)}), "f32")
+    monkeypatch.setattr(cost, "ROUNDS", 1)
+    monkeypatch.setattr(cost, "FEWEST", 1)
+    monkeypatch.setattr(cost, "CALLS", 1)
+    library = cost.opened(write(tmp_path / "export", {SMALL: (TN, 1.5), LEFT: (NN, 1.5)}), "f32")
     for kernel in library.kernels:
-        row = calling.measured(library, kernel, kernel.m - 1)
+        row = cost.measured(library, kernel, kernel.m - 1)
         assert row["served"] and row["rows"] == kernel.m - 1 and row["call_us"] > 0 < row["call_torch_us"]
     assert set(library.calls) == {PADDED}
 

@@ -21,9 +21,10 @@ from cudal2.config import ReturnsConfig, TrainConfig, load
 from cudal2.policy import engine
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.source import fenced
-from cudal2.tracking import read_metrics
-from cudal2.train import grpo, options, sampler
+from cudal2.tracking.metrics import read_metrics
+from cudal2.train import grpo, options
 from cudal2.train.rollout import earn
+from cudal2.train.sampling import sampler
 
 TURNS = ["policy.chat=true", "turns.count=3", "trainer.group_size=4", "trainer.steps=2"]
 

@@ -16,7 +16,7 @@ from cudal2.worker.backend import Prepared
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 PROBLEM = parse("64_72_80")

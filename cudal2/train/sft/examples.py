@@ -29,7 +29,7 @@ from cudal2.search.known import settings
 from cudal2.split import held_out, training
 from cudal2.target import Target, find
 from cudal2.train.sft.answers import BARE, complete, end_of_turn
-from cudal2.worker.lifetime import end, leave_with_parent
+from cudal2.worker.pool.lifetime import end, leave_with_parent
 
 SHARD = 200
 """Examples that one process draws at a time. Each shard has a seed of its own, so what is drawn depends on neither

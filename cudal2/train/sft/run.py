@@ -35,7 +35,7 @@ from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.train.sft import supervised, text
 from cudal2.train.sft.examples import FEW, Row, draw, draw_rows, encode, fitting, found, known
 from cudal2.train.sft.verification import verify
-from cudal2.worker.pool import check
+from cudal2.worker.pool.pool import check
 
 TOKENIZER_SOURCES = 6000
 """Sources the tokenizer is made from; more do not change which lines stand together."""

@@ -9,7 +9,7 @@ from transformers import PrinterCallback, Trainer
 
 from cudal2.config import SftConfig
 from cudal2.policy.checkpoints import step_of
-from cudal2.tracking import Metrics
+from cudal2.tracking.metrics import Metrics
 from cudal2.train.callbacks import ReportsLoss
 
 LOG_STEPS = 10

@@ -17,7 +17,7 @@ from cudal2.policy.model import load as load_policy
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.target import CPU
-from cudal2.tracking import read_metrics
+from cudal2.tracking.metrics import read_metrics
 from cudal2.train import callbacks
 from cudal2.train.sft import run as sft
 from cudal2.train.sft import supervised, tuning

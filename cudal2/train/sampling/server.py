@@ -16,7 +16,9 @@ from trl.generation.vllm_client import VLLMClient
 
 from cudal2.records import HarnessFault
 
-REMEDY = "Start it again (`trl vllm-serve --model …`, see README), or name another: policy.vllm.url; then start again"
+REMEDY = (
+    "Start it again (`trl vllm-serve --model …`, see docs/scale.md), or name another: policy.vllm.url; then start again"
+)
 
 
 class ServerGone(HarnessFault):

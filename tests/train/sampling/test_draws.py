@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
 from cudal2.config import PolicyConfig
-from cudal2.train.draws import Draws, used_by
+from cudal2.train.sampling.draws import Draws, used_by
 
 IDS = torch.zeros(1, 1, dtype=torch.long)
 

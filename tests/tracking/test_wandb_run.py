@@ -16,8 +16,8 @@ from cudal2.polish.judging import Judge
 from cudal2.polish.subject import Subject
 from cudal2.problem import parse
 from cudal2.records import Measured, Status
-from cudal2.sass.simulator import Simulated
-from cudal2.tracking import read_metrics
+from cudal2.sass.judges.simulator import Simulated
+from cudal2.tracking.metrics import read_metrics
 from cudal2.train import grpo
 
 pytestmark = pytest.mark.parts

@@ -10,7 +10,7 @@ import pytest
 from naive import ENDLESS, NAIVE
 from processes import below, names, wait_for
 
-from cudal2.worker.lifetime import children
+from cudal2.worker.pool.lifetime import children
 from cudal2.worker.sandbox import jail
 
 BUSY_COMPILER = (
@@ -30,7 +30,7 @@ PARENT = """
     from cudal2.config import WorkerConfig
     from cudal2.problem import parse
     from cudal2.records import Candidate
-    from cudal2.worker.pool import Pool
+    from cudal2.worker.pool.pool import Pool
     if __name__ == "__main__":
         limits = dict(compile_seconds=300, run_seconds=300, timing_seconds=0.1, batch_ms=2, min_pairs=3, disturbed=1e3)
         pool = Pool(WorkerConfig(cache=sys.argv[1], jail=sys.argv[2], **limits))

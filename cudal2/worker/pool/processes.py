@@ -11,8 +11,8 @@ from typing import cast
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, Environment, Verdict
 from cudal2.target import find
-from cudal2.worker import lifetime
-from cudal2.worker.fleet import Slot
+from cudal2.worker.pool import lifetime
+from cudal2.worker.pool.fleet import Slot
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from cudal2.config import WorkerConfig
-from cudal2.worker import lifetime, processes
-from cudal2.worker.cluster.connection import ray
-from cudal2.worker.fleet import Lost
 from cudal2.worker.harness import harness
+from cudal2.worker.pool import lifetime, processes
+from cudal2.worker.pool.cluster.connection import ray
+from cudal2.worker.pool.fleet import Lost
 
 CALLS = 8
 """That an agent serves at a time: one of each pool, and those that end them."""

@@ -19,8 +19,8 @@ from transformers import TrainingArguments
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
-from cudal2.worker import pool, processes
-from cudal2.worker.pool import Pool
+from cudal2.worker.pool import pool, processes
+from cudal2.worker.pool.pool import Pool
 
 
 class FakeExecutor:
@@ -94,7 +94,7 @@ def test_an_interrupted_pool_waits_for_no_kernel(tmp_path, request) -> None:
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     patience = 600.0
     config = WorkerConfig(cache=str(tmp_path), run_seconds=patience)
-    source = Path(__file__).with_name("kernels").joinpath("loops_forever.cpp").read_text()
+    source = (Path(__file__).parents[1] / "kernels" / "loops_forever.cpp").read_text()
     with Pool(config) as busy:
         environment = busy.environment()
 

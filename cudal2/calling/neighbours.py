@@ -2,7 +2,7 @@
 
 In a model N and K are a layer's, and M, the tokens, is anything. A kernel for M rows gives the product of m < M when
 they are copied to where M have room; whether that is faster than torch depends on how far M is, and on where torch's
-own time steps. So each kernel that is dispatched is called, as `calling` calls it, with numbers of rows from M - 1 down
+own time steps. So each kernel that is dispatched is called, as `cost` calls it, with numbers of rows from M - 1 down
 to the next smaller kernel of the same N and K: both sides of multiples of 64 (of 8 where M is small), where a tile more
 begins. The first number at which it is slower than torch ends that, for `settle` lets the kernel serve from the
 smallest one such that it was not slower there and at every larger one. What lies between two numbers that were measured
@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from cudal2.calling import Row, as_fast, measured, opened, operands, problem, rewrite, spread
+from cudal2.calling.cost import Row, as_fast, measured, opened, operands, problem, rewrite, spread
 from cudal2.kernels.held import Kernel
 from cudal2.kernels.library import Library
 from cudal2.records import HarnessFault

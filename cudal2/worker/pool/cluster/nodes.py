@@ -15,14 +15,14 @@ from typing import Any
 from cudal2.config import WorkerConfig
 from cudal2.records import Environment, HarnessFault
 from cudal2.target import find
-from cudal2.worker import processes
-from cudal2.worker.cluster import held
-from cudal2.worker.cluster.agent import Remote
-from cudal2.worker.cluster.connection import ray
-from cudal2.worker.cluster.held import Place
-from cudal2.worker.fleet import Lost, Slot
 from cudal2.worker.harness import harness
-from cudal2.worker.lifetime import LEAVING_SECONDS
+from cudal2.worker.pool import processes
+from cudal2.worker.pool.cluster import held
+from cudal2.worker.pool.cluster.agent import Remote
+from cudal2.worker.pool.cluster.connection import ray
+from cudal2.worker.pool.cluster.held import Place
+from cudal2.worker.pool.fleet import Lost, Slot
+from cudal2.worker.pool.lifetime import LEAVING_SECONDS
 
 log = logging.getLogger(__name__)
 

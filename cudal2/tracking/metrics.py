@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2.config import TrackerConfig
-from cudal2.wandb_run import WandbRun
+from cudal2.tracking.wandb_run import WandbRun
 
 
 class Metrics:

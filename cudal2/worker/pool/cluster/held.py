@@ -6,9 +6,9 @@ ends them all; where this process dies before, Ray does.
 
 from typing import Any, NamedTuple
 
-from cudal2.worker.cluster.agent import CALLS, Agent
-from cudal2.worker.cluster.connection import ray
-from cudal2.worker.lifetime import LEAVING_SECONDS
+from cudal2.worker.pool.cluster.agent import CALLS, Agent
+from cudal2.worker.pool.cluster.connection import ray
+from cudal2.worker.pool.lifetime import LEAVING_SECONDS
 
 STARTING_SECONDS = 60.0
 """For an agent to be there: where another job has the device, it waits for that job."""

@@ -17,11 +17,11 @@ from processes import below, names, wait_for
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
-from cudal2.worker.pool import Pool, check
+from cudal2.worker.pool.pool import Pool, check
 from cudal2.worker.worker import Worker
 
 pytestmark = pytest.mark.parts
-KERNELS = Path(__file__).with_name("kernels")
+KERNELS = Path(__file__).parents[1] / "kernels"
 
 
 class Nodes:
@@ -136,7 +136,7 @@ JUDGE = """
     from cudal2.config import WorkerConfig
     from cudal2.problem import Problem
     from cudal2.records import Candidate
-    from cudal2.worker.pool import Pool
+    from cudal2.worker.pool.pool import Pool
     interrupt.install()
     config = WorkerConfig(executor="ray", cache=sys.argv[1], run_seconds=600, protocols=(), threads=1)
     with Pool(config) as pool:
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_a_cluster_is_said_in_one_line(nodes, two, spread, mo
 
     assert "has a GPU to give" in said("sm_90a")
     with monkeypatch.context() as patch:
-        patch.setattr("cudal2.worker.cluster.nodes.harness", lambda: "0.0.9+else")
+        patch.setattr("cudal2.worker.pool.cluster.nodes.harness", lambda: "0.0.9+else")
         assert "0.0.9+else" in said() and "install the same" in said()
     ray.shutdown()
     with monkeypatch.context() as patch:

@@ -18,7 +18,7 @@ from trl.trainer import grpo_trainer
 
 from cudal2.config import PolicyConfig
 from cudal2.policy import engine
-from cudal2.train.server import Client
+from cudal2.train.sampling.server import Client
 from cudal2.train.sharded import merged_weights
 
 

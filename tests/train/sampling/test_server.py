@@ -22,8 +22,8 @@ from cudal2.policy import engine
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.records import HarnessFault
 from cudal2.train import grpo
-from cudal2.train.sampler import Sampler
-from cudal2.train.server import Client, ServerGone
+from cudal2.train.sampling.sampler import Sampler
+from cudal2.train.sampling.server import Client, ServerGone
 
 pytestmark = MARKS
 

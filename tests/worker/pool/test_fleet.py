@@ -11,9 +11,9 @@ import specimens
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
-from cudal2.worker import pool, processes
-from cudal2.worker.fleet import Lost
-from cudal2.worker.pool import TRIES, Pool
+from cudal2.worker.pool import pool, processes
+from cudal2.worker.pool.fleet import Lost
+from cudal2.worker.pool.pool import TRIES, Pool
 from cudal2.worker.worker import Worker
 
 

@@ -1,0 +1,1 @@
+"""What is written down of a run as it goes: a file of metrics, and Weights & Biases where it is chosen."""

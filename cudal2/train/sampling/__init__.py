@@ -1,0 +1,1 @@
+"""How a step's completions are drawn: by the trainer's own model, or by vLLM, in its process or on a server."""
