@@ -22,11 +22,7 @@ from cudal2.records import Status
 from cudal2.sass.game.journal import Line
 from cudal2.sass.judges.simulator import Simulated
 from cudal2.sass.legality import replayed
-<<<<<<< HEAD
 from cudal2.sass.listing import Listing
-from cudal2.sass.judges.simulator import Simulated
-=======
->>>>>>> rooms
 
 FIGURES = {
     "warps": (1, 2, 3, 4),
