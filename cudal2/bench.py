@@ -69,7 +69,7 @@ def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
     edited = msgspec.structs.replace(parent, cubin=cubin.apply(parent.cubin, edit)) if edit else parent
     with Worker(config.worker, config.target) as judge:
         outcome = judge.measure(edited, problem)
-        row = {"problem": problem.name, "target": config.target, "log": "", "edit": edit.name if edit else None}
+        row: Row = {"problem": problem.name, "target": config.target, "log": "", "edit": edit.name if edit else None}
         row |= msgspec.to_builtins(outcome) | {"counters": {}}
         if edit and outcome.status is Status.OK and config.worker.protocols:
             row |= _beside(judge, parent, problem, edit)

@@ -78,7 +78,7 @@ class Backend(Protocol[L]):
         """What is exported of a candidate that was prepared, or NotPortable where its host code is needed."""
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
-        """What the hardware counts in a call, by name; Uncounted where that cannot be told."""
+        """What the hardware counts in a call, by name, when the device is free; Uncounted where that cannot be told."""
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         """Headers that the candidate's ABI brings beside the target's own; ValueError for an unknown ABI."""

@@ -224,8 +224,7 @@ class Worker:
     def count(self, portable: Portable, problem: Problem) -> dict[str, float]:
         """`counters` of what was found to be ok elsewhere, when the device is free; nothing is recalled or cached."""
         try:
-            with device(exclusive=True, name=self.backend.lock):
-                return self.backend.counters(portable, problem)
+            return self.backend.counters(portable, problem)
         except (Uncounted, HarnessFault, OSError) as error:
             _tell(str(error))
             return {}

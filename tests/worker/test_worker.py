@@ -11,11 +11,12 @@ import torch
 from naive import ENDLESS, NAIVE
 
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, Edit, HarnessFault, Status
-from cudal2.worker.backend import Prepared
+from cudal2.records import Candidate, Edit, HarnessFault, Status, to_json, verdict_from_json
+from cudal2.worker.backend import Launchable, Prepared, Uncounted
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
+from cudal2.worker.outcome import Outcome
 from cudal2.worker.pool import Pool
 from cudal2.worker.worker import Worker
 
@@ -51,6 +52,60 @@ def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:
     with Worker(checking) as worker:
         verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
     assert verdict.ok and verdict.rho is not None and verdict.timing is None
+
+
+@pytest.fixture
+def counting(checking, monkeypatch):
+    """A worker that builds and measures nothing, and counts how often it judges and counts; None: it cannot."""
+    found: list[dict[str, float] | None] = []
+    judged: list[Candidate] = []
+
+    def measure(self, launchable, problem):
+        judged.append(problem)
+        return Outcome(Status.WRONG if launchable.library == b"wrong" else Status.OK)
+
+    def counters(portable, problem):
+        if found[0] is None:
+            raise Uncounted("nobody counts here")
+        found.append({"dram_pct": 12.5})
+        return found[-1]
+
+    def build(_, candidate):
+        return Prepared(Status.OK, launchable=Launchable(candidate.source.encode()))
+
+    monkeypatch.setattr(Worker, "build", build)
+    monkeypatch.setattr(Worker, "measure", measure)
+
+    def worker(wanted: bool = True) -> Worker:
+        made = Worker(msgspec.structs.replace(checking, counters=wanted))
+        monkeypatch.setattr(made.backend, "counters", counters)
+        return made
+
+    return worker, found, judged
+
+
+def test_counters_come_with_what_is_ok_and_are_taken_once(counting) -> None:
+    worker, found, judged = counting
+    found[:], right = [{}], Candidate("right", PROBLEM)
+    assert worker(False).evaluate(right).counters == {}, "unless asked for"
+    first, again = worker().evaluate(right), worker().evaluate(right)
+    assert first.counters == again.counters == {"dram_pct": 12.5} and first.cached
+    assert len(judged) == 1 and len(found) == 2, "neither judged again nor counted again"
+    assert worker(False).evaluate(right).counters == {}
+    assert worker().evaluate(Candidate("wrong", PROBLEM)).counters == {} and len(found) == 2
+    new = worker().evaluate(Candidate("another", PROBLEM))
+    assert new.counters and new.seconds["counters"] >= 0 and verdict_from_json(to_json(new)) == new
+
+
+def test_counters_that_are_not_to_be_had_cost_a_warning_alone(counting, caplog) -> None:
+    worker, found, _ = counting
+    found[:] = [None]
+    for name in ("one", "two"):
+        verdict = worker().evaluate(Candidate(name, PROBLEM))
+        assert verdict.ok and verdict.counters == {}
+    assert caplog.text.count("nobody counts here") == 1
+    found[:] = [{}]
+    assert worker().evaluate(Candidate("one", PROBLEM)).counters, "it may be permitted later"
 
 
 def test_what_is_built_does_not_wait_for_a_slow_compiler(checking, monkeypatch) -> None:

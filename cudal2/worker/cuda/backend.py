@@ -13,7 +13,7 @@ from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker import binary
+from cudal2.worker import binary, exclusive
 from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
@@ -167,7 +167,8 @@ class CudaBackend:
         return Portable(launchable.cubin, recipe.pack(made))
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
-        return counters.take(portable, problem, self.target)
+        with exclusive.device(exclusive=True, name=self.lock):
+            return counters.take(portable, problem, self.target)
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         return abi.headers() if candidate.abi == "cuda-l2" else frozenset()

@@ -18,7 +18,6 @@ kernels time and conflicts are of all together, the rest is their mean by time.
 
 import csv
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -163,5 +162,7 @@ def _why(said: str) -> str:
             "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root, or have the driver's module loaded "
             "with NVreg_RestrictProfilingToAdminUsers=0"
         )
-    errors = re.findall(r"^==ERROR==\s*(.+)$", said, re.MULTILINE) or said.strip().splitlines()[-1:]
-    return f"ncu counted nothing: {' '.join(errors)[:300] or 'it said nothing'}"
+    lines = said.strip().splitlines()
+    program = [line for line in lines if not line.startswith(("==", '"'))][-1:]
+    errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
+    return f"ncu counted nothing: {'; '.join(program + errors)[:300] or 'it saw no kernel'}"
