@@ -23,7 +23,11 @@ class NotPortable(ValueError):
 
 
 class Uncounted(ValueError):
-    """No hardware counters of a kernel can be had here; the message says why."""
+    """No hardware counters of this kernel are to be had; the message says why."""
+
+
+class Uncountable(Uncounted):
+    """Nor of any other kernel, here and now."""
 
 
 class Portable(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from cudal2.records import (
 )
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncounted
+from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncountable, Uncounted
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
 from cudal2.worker.outcome import Outcome
@@ -51,6 +51,7 @@ class Worker:
         self.backend = _backend(self.target, config, self.cache)
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._countable = True
 
     def __enter__(self) -> "Worker":
         return self
@@ -208,6 +209,8 @@ class Worker:
         with self.cache.lock("counters", key):
             if (stored := self.cache.read("counters", key)) is not None:
                 return msgspec.json.decode(stored, type=dict[str, float])
+            if not self._countable:
+                return {}
             try:
                 made = self.backend.portable(candidate, launchable) if launchable else self.portable(candidate)
             except NotPortable:
@@ -226,6 +229,7 @@ class Worker:
         try:
             return self.backend.counters(portable, problem)
         except (Uncounted, HarnessFault, OSError) as error:
+            self._countable = not isinstance(error, Uncountable)
             _tell(str(error))
             return {}
 

@@ -3,6 +3,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from naive import ENDLESS, NAIVE
 
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, HarnessFault, Status, to_json, verdict_from_json
-from cudal2.worker.backend import Launchable, Prepared, Uncounted
+from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
@@ -56,56 +57,50 @@ def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:
 
 @pytest.fixture
 def counting(checking, monkeypatch):
-    """A worker that builds and measures nothing, and counts how often it judges and counts; None: it cannot."""
-    found: list[dict[str, float] | None] = []
-    judged: list[Candidate] = []
+    """Workers that build nothing and say of everything but "wrong" that it is ok; `seen` is what they measured and
+    counted, and what they count is 12.5, unless they must not."""
+    seen: Counter[str] = Counter()
 
     def measure(self, launchable, problem):
-        judged.append(problem)
+        seen["measured"] += 1
         return Outcome(Status.WRONG if launchable.library == b"wrong" else Status.OK)
 
-    def counters(portable, problem):
-        if found[0] is None:
-            raise Uncounted("nobody counts here")
-        found.append({"dram_pct": 12.5})
-        return found[-1]
+    def make(wanted: bool = True, permitted: bool = True) -> Worker:
+        def counters(portable, problem):
+            seen["counted"] += 1
+            if not permitted:
+                raise Uncountable("nobody counts here")
+            return {"dram_pct": 12.5}
 
-    def build(_, candidate):
-        return Prepared(Status.OK, launchable=Launchable(candidate.source.encode()))
-
-    monkeypatch.setattr(Worker, "build", build)
-    monkeypatch.setattr(Worker, "measure", measure)
-
-    def worker(wanted: bool = True) -> Worker:
         made = Worker(msgspec.structs.replace(checking, counters=wanted))
         monkeypatch.setattr(made.backend, "counters", counters)
         return made
 
-    return worker, found, judged
+    monkeypatch.setattr(Worker, "build", lambda _, one: Prepared(Status.OK, launchable=Launchable(one.source.encode())))
+    monkeypatch.setattr(Worker, "measure", measure)
+    return make, seen
 
 
 def test_counters_come_with_what_is_ok_and_are_taken_once(counting) -> None:
-    worker, found, judged = counting
-    found[:], right = [{}], Candidate("right", PROBLEM)
-    assert worker(False).evaluate(right).counters == {}, "unless asked for"
-    first, again = worker().evaluate(right), worker().evaluate(right)
+    make, seen = counting
+    right = Candidate("right", PROBLEM)
+    assert make(wanted=False).evaluate(right).counters == {} and not seen["counted"]
+    first, again = make().evaluate(right), make().evaluate(right)
     assert first.counters == again.counters == {"dram_pct": 12.5} and first.cached
-    assert len(judged) == 1 and len(found) == 2, "neither judged again nor counted again"
-    assert worker(False).evaluate(right).counters == {}
-    assert worker().evaluate(Candidate("wrong", PROBLEM)).counters == {} and len(found) == 2
-    new = worker().evaluate(Candidate("another", PROBLEM))
+    assert seen == {"measured": 1, "counted": 1}, "what was judged before is counted, not judged again"
+    assert make(wanted=False).evaluate(right).counters == {}
+    assert make().evaluate(Candidate("wrong", PROBLEM)).counters == {} and seen["counted"] == 1
+    new = make().evaluate(Candidate("another", PROBLEM))
     assert new.counters and new.seconds["counters"] >= 0 and verdict_from_json(to_json(new)) == new
 
 
 def test_counters_that_are_not_to_be_had_cost_a_warning_alone(counting, caplog) -> None:
-    worker, found, _ = counting
-    found[:] = [None]
-    for name in ("one", "two"):
-        verdict = worker().evaluate(Candidate(name, PROBLEM))
-        assert verdict.ok and verdict.counters == {}
+    make, seen = counting
+    worker = make(permitted=False)
+    verdicts = [worker.evaluate(Candidate(name, PROBLEM)) for name in ("one", "two", "three")]
+    assert all(verdict.ok and verdict.counters == {} for verdict in verdicts) and seen["counted"] == 1
     assert caplog.text.count("nobody counts here") == 1
-    found[:] = [{}]
-    assert worker().evaluate(Candidate("one", PROBLEM)).counters, "it may be permitted later"
+    assert make().evaluate(Candidate("one", PROBLEM)).counters, "it is permitted now"
 
 
 def test_what_is_built_does_not_wait_for_a_slow_compiler(checking, monkeypatch) -> None:

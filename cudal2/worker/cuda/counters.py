@@ -28,7 +28,7 @@ from pathlib import Path
 
 from cudal2.problem import Problem
 from cudal2.target import Target
-from cudal2.worker.backend import Portable, Uncounted
+from cudal2.worker.backend import Portable, Uncountable, Uncounted
 from cudal2.worker.cuda import counted, device, recipe
 from cudal2.worker.cuda.launcher import build as launcher
 from cudal2.worker.sandbox import confine
@@ -55,10 +55,11 @@ SECONDS = 120.0
 
 
 def take(portable: Portable, problem: Problem, target: Target, ncu: Path | None = None) -> dict[str, float]:
-    """The counters of one call, by name. Raises Uncounted where there is no ncu, where it may not or cannot."""
+    """The counters of one call, by name. Raises Uncountable where there is no ncu or it may not count, Uncounted
+    where it fails."""
     ncu = ncu or find()
     if ncu is None:
-        raise Uncounted("ncu is not installed (it comes with the CUDA toolkit, as nsight-compute)")
+        raise Uncountable("ncu is not installed (it comes with the CUDA toolkit, as nsight-compute)")
     names = metrics(target)
     p = problem
     with tempfile.TemporaryDirectory(prefix="cudal2-counters-") as place:
@@ -77,7 +78,7 @@ def take(portable: Portable, problem: Problem, target: Target, ncu: Path | None 
         said = _run([str(ncu), *options, "--metrics", ",".join(names), *program], folder)
     found = read(said.splitlines(), names)
     if not found:
-        raise Uncounted(_why(said))
+        raise _why(said)
     return found
 
 
@@ -155,14 +156,14 @@ def _run(command: list[str], folder: Path) -> str:
             process.communicate()
 
 
-def _why(said: str) -> str:
+def _why(said: str) -> Uncounted:
     """Why ncu, which said that, counted nothing."""
     if "ERR_NVGPUCTRPERM" in said:
-        return (
+        return Uncountable(
             "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root, or have the driver's module loaded "
             "with NVreg_RestrictProfilingToAdminUsers=0"
         )
     lines = said.strip().splitlines()
     program = [line for line in lines if not line.startswith(("==", '"'))][-1:]
     errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
-    return f"ncu counted nothing: {'; '.join(program + errors)[:300] or 'it saw no kernel'}"
+    return Uncounted(f"ncu counted nothing: {'; '.join(program + errors)[:300] or 'it saw no kernel'}")
