@@ -40,8 +40,8 @@ def kernel(
 
     In place of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), of its own problem.
     `edit_file` holds an edit of what the source compiles to, as JSON: `beside` is then how it does beside the unedited
-    kernel, and `floor` how that does beside itself. Raises ValueError where a file cannot be read, HarnessFault where
-    the harness fails.
+    kernel, and `floor` how that does beside itself. With `worker.counters` there are `counters`, and of the unedited
+    kernel `unedited`. Raises ValueError where a file cannot be read, HarnessFault where the harness fails.
     """
     edit = edit_from_json(_text(edit_file)) if edit_file else None
     if file.is_dir():
@@ -55,6 +55,8 @@ def kernel(
             from cudal2.worker.cuda.edits.bench import parent_of
 
             row |= _beside(judge, parent_of(judge, candidate), problem, edit)
+        if edit and verdict.counters:
+            row["unedited"] = judge.evaluate(msgspec.structs.replace(candidate, edit=None)).counters
     return row
 
 
@@ -67,10 +69,15 @@ def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
     edited = msgspec.structs.replace(parent, cubin=cubin.apply(parent.cubin, edit)) if edit else parent
     with Worker(config.worker, config.target) as judge:
         outcome = judge.measure(edited, problem)
-        row = {"problem": problem.name, "target": config.target, "log": "", "edit": edit.name if edit else None}
-        row |= msgspec.to_builtins(outcome)
+        row: Row = {"problem": problem.name, "target": config.target, "log": "", "edit": edit.name if edit else None}
+        row |= msgspec.to_builtins(outcome) | {"counters": {}}
         if edit and outcome.status is Status.OK and config.worker.protocols:
             row |= _beside(judge, parent, problem, edit)
+        if config.worker.counters and outcome.status is Status.OK:
+            whole = foreign.portable(folder)
+            row["counters"] = judge.count(msgspec.structs.replace(whole, code=edited.cubin), problem)
+            if edit and row["counters"] and judge.measure(parent, problem).status is Status.OK:
+                row["unedited"] = judge.count(whole, problem)
     return row
 
 
@@ -120,7 +127,16 @@ def describe_kernel(row: Row) -> str:
             f"{timing['candidate_us']:.2f} µs against {timing['baseline_us']:.2f} µs  "
             f"{timing['protocol']}{'' if timing['paired'] else ', not paired'}"
         )
+    if row["counters"]:
+        lines.append(_counted(row["counters"], row.get("unedited")))
     return "\n".join([*lines, row["log"]]).rstrip()
+
+
+def _counted(counters: dict[str, float], unedited: dict[str, float] | None) -> str:
+    """A line for each counter but reasons that nothing waited for; beside it that of the unedited kernel."""
+    named = {"": counters} | ({"unedited": unedited} if unedited else {})
+    rows = [{"counter": name} | {of: one.get(name, 0.0) for of, one in named.items()} for name in counters]
+    return table([row for row in rows if any(value for name, value in row.items() if name != "counter")])
 
 
 def baseline(problem: Problem, config: BenchConfig) -> list[Row]:

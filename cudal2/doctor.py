@@ -176,6 +176,7 @@ def _driver() -> Check:
 
 def _cuda() -> list[Check]:
     """What CUDA kernels are built and read with; none of it is needed for target=cpu."""
+    from cudal2.worker.cuda import counters
     from cudal2.worker.cuda.compile import toolchain
 
     remedy = 'pip install "cudal2[toolchain]"'
@@ -184,10 +185,12 @@ def _cuda() -> list[Check]:
         compiler = Check("nvcc", True, f"{tools.version}, {tools.nvcc}")
     except HarnessFault as fault:
         compiler = Check("nvcc", False, fault.problem, fault.remedy)
-    disassembler, headers = toolchain.nvdisasm(), toolchain.cutlass()
+    disassembler, headers, profiler = toolchain.nvdisasm(), toolchain.cutlass(), counters.find()
+    install = "install NVIDIA Nsight Compute, for worker.counters=true alone"
     return [
         compiler,
         Check("nvdisasm", disassembler is not None, str(disassembler or "not found"), remedy),
         Check("CUTLASS headers", bool(headers), str(headers[0]) if headers else "not found", remedy),
         Check("pyelftools", find_spec("elftools") is not None, "", remedy),
+        Check("ncu", profiler is not None, str(profiler or "not found"), install),
     ]

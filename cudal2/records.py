@@ -216,7 +216,8 @@ class Verdict(msgspec.Struct, frozen=True):
     show in a prompt. `seconds` says where the wall time went, by stage; `cached` that none was spent. A failure has
     `rho` and `max_error` where a check came to them; `repeatable` says whether the same call gave the same bits, and
     is None unless every single call was right but, where False, the last. `machine` names the device it was measured
-    on, of two that are alike too; an earlier version did not say ("").
+    on, of two that are alike too; an earlier version did not say (""). `counters` are the hardware's by name, of one
+    call (worker/cuda/counters.py), {} where `worker.counters` does not ask for them or none are to be had.
     """
 
     key: str
@@ -233,6 +234,7 @@ class Verdict(msgspec.Struct, frozen=True):
     seconds: dict[str, float] = {}
     cached: bool = False
     machine: str = ""
+    counters: dict[str, float] = {}
 
     @property
     def ok(self) -> bool:

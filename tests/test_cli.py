@@ -1,6 +1,7 @@
 """Each verb hands the right things to the right stage; mistakes end in one line and exit code 2."""
 
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import fakes
 import pytest
 import specimens
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from cudal2 import bench, cli
 from cudal2.cli import learning, measuring
@@ -108,6 +110,20 @@ def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys, monk
     file.write_text('{"kernel": "multiply"}')
     assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 2
     assert "sha256" in capsys.readouterr().err
+
+
+def test_bench_kernel_shows_counters_beside_those_of_the_unedited_kernel(source, tmp_path, capsys, monkeypatch):
+    def evaluate(self, candidate: Candidate):
+        value = 25.5 if candidate.edit else 20.25
+        return replace(fakes.verdict(candidate), counters={"tensor_pct": value, "stall_drain": 0.0})
+
+    (tmp_path / "edit.json").write_text(to_json(Edit("multiply", "ab" * 32)))
+    monkeypatch.setattr(FakeWorker, "evaluate", evaluate)
+    command = ["bench", "kernel", source("void hgemm( fast"), "--counters", "--edit", str(tmp_path / "edit.json")]
+    assert cli.main([*command, "worker.protocols=[]"]) == 0
+    printed = capsys.readouterr().out
+    assert FakeWorker.asked[0].counters and "stall_drain" not in printed
+    assert re.search(r"counter +unedited\n", printed) and re.search(r"tensor_pct +25.5 +20.25\n", printed)
 
 
 def test_bench_baseline_ranks_by_speed(capsys):

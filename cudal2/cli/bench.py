@@ -17,6 +17,8 @@ def add(verbs: Any) -> None:
     verb.add_argument("file", help="source of the kernel, C++ or CUDA, or a folder with a cubin and its launch")
     verb.add_argument("--abi", default="contract", choices=("contract", "cuda-l2"), help="whose entry point it defines")
     verb.add_argument("--edit", metavar="JSON", help="a file with an edit of the built kernel, which is judged instead")
+    text = "what the hardware counts in a call (ncu), with --edit beside the unedited kernel: worker.counters=true"
+    verb.add_argument("--counters", action="store_true", help=text)
     _measured(verb, problem_option=True)
     verb = add_verb(what, "baseline", _bench_baseline, "time the baselines on one problem")
     _measured(verb)
@@ -55,6 +57,8 @@ def _bench_call(arguments: argparse.Namespace) -> None:
 def _bench_kernel(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
+    if arguments.counters:
+        arguments.overrides.append("worker.counters=true")
     config = _bench_config(arguments, Path(arguments.file))
     edit = Path(arguments.edit) if arguments.edit else None
     result = bench.kernel(Path(arguments.file), _problem(arguments), config, arguments.abi, edit)

@@ -33,6 +33,8 @@ class WorkerConfig(Schema, frozen=True):
     """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
 
     With none of them kernels are only checked, on any target."""
+    counters: bool = False
+    """Of kernels on a GPU that are ok a profiler's counters are taken too, and told to a policy: seconds for each."""
     host_calls: int = 50
     """Calls in a block of `offline` or `server`."""
     server_qps: float = 1000.0

@@ -22,6 +22,14 @@ class NotPortable(ValueError):
     """The kernel runs only with its author's host code; the message says why."""
 
 
+class Uncounted(ValueError):
+    """No hardware counters of this kernel are to be had; the message says why."""
+
+
+class Uncountable(Uncounted):
+    """Nor of any other kernel, here and now."""
+
+
 class Portable(msgspec.Struct, frozen=True):
     """What a user needs of a kernel, without any worker: a processor's shared object, or a GPU's cubin and the recipe
     of its launches.
@@ -72,6 +80,9 @@ class Backend(Protocol[L]):
 
     def portable(self, candidate: Candidate, launchable: L) -> Portable:
         """What is exported of a candidate that was prepared, or NotPortable where its host code is needed."""
+
+    def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
+        """What the hardware counts in a call, by name, when the device is free; Uncounted where that cannot be told."""
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         """Headers that the candidate's ABI brings beside the target's own; ValueError for an unknown ABI."""

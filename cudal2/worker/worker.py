@@ -1,9 +1,11 @@
 """`Worker.evaluate`: one candidate in, one verdict out, and never the same work twice."""
 
+import logging
 import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -25,11 +27,13 @@ from cudal2.records import (
 )
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Launchable, Portable, Prepared
+from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncountable, Uncounted
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -47,6 +51,7 @@ class Worker:
         self.backend = _backend(self.target, config, self.cache)
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._countable = True
 
     def __enter__(self) -> "Worker":
         return self
@@ -69,7 +74,8 @@ class Worker:
 
     def key(self, candidate: Candidate) -> str:
         """Under which a verdict is cached: candidate, environment and how hard we look."""
-        settings = msgspec.json.encode(identity(self.config), order="sorted").decode()
+        looks = {name: value for name, value in identity(self.config).items() if name != "counters"}
+        settings = msgspec.json.encode(looks, order="sorted").decode()
         return digest(candidate.key, self.environment.fingerprint, settings)
 
     def recall(self, candidate: Candidate) -> Verdict | None:
@@ -162,7 +168,7 @@ class Worker:
         with self.cache.lock("verdicts", key):
             known = self._recall(key)
             if known:
-                return known
+                return self._counted(known, candidate)
             started = time.perf_counter()
             ahead = self._ahead.pop(candidate, None)
             prepared = ahead.result() if ahead else self.build(candidate)
@@ -182,7 +188,50 @@ class Worker:
             )
             if verdict.status not in CLOCKED:
                 self.cache.write("verdicts", verdict.key, to_json(verdict).encode())
+            return self._counted(verdict, candidate, prepared.launchable)
+
+    def _counted(self, verdict: Verdict, candidate: Candidate, launchable: Launchable | None = None) -> Verdict:
+        """With counters, where they are wanted and the candidate is ok: they are cached apart from verdicts."""
+        if not (self.config.counters and verdict.ok):
             return verdict
+        clock = time.perf_counter()
+        found = self.counters(candidate, launchable)
+        seconds = verdict.seconds if verdict.cached else verdict.seconds | {"counters": time.perf_counter() - clock}
+        return msgspec.structs.replace(verdict, counters=found, seconds=seconds)
+
+    def counters(self, candidate: Candidate, launchable: Launchable | None = None) -> dict[str, float]:
+        """What the hardware counts in a call of a candidate that was found to be ok, by name (worker/cuda/counters.py).
+
+        {} where that cannot be told, with the reason as a warning, once. Recalled where it was counted in this
+        environment; what `build` made of the candidate may be handed in.
+        """
+        key = digest("counters", candidate.key, self.environment.fingerprint)
+        with self.cache.lock("counters", key):
+            if (stored := self.cache.read("counters", key)) is not None:
+                return msgspec.json.decode(stored, type=dict[str, float])
+            if not self._countable:
+                return {}
+            try:
+                made = self.backend.portable(candidate, launchable) if launchable else self.portable(candidate)
+            except NotPortable:
+                _tell("a kernel's launches depend on its own host code")
+                return {}
+            except HarnessFault as fault:
+                _tell(str(fault))
+                return {}
+            found = self.count(made, candidate.problem)
+            if found:
+                self.cache.write("counters", key, msgspec.json.encode(found))
+            return found
+
+    def count(self, portable: Portable, problem: Problem) -> dict[str, float]:
+        """`counters` of what was found to be ok elsewhere, when the device is free; nothing is recalled or cached."""
+        try:
+            return self.backend.counters(portable, problem)
+        except (Uncounted, HarnessFault, OSError) as error:
+            self._countable = not isinstance(error, Uncountable)
+            _tell(str(error))
+            return {}
 
     def baseline_seconds(self, problem: Problem, protocol: str = "device") -> dict[str, float]:
         """Seconds a call of each baseline of the vendor at its best under a protocol, by name.
@@ -199,6 +248,12 @@ class Worker:
         """
         with device(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem, protocol)
+
+
+@cache
+def _tell(reason: str) -> None:
+    """Once in each process: every further kernel has the same reason."""
+    log.warning("no hardware counters: %s", reason)
 
 
 def _both(prepared: Prepared, measured: Outcome) -> Outcome:

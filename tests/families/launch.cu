@@ -1,4 +1,4 @@
-// Launches a candidate's shared object on buffers of its own, for tools that watch a whole process (compute-sanitizer, ncu):
+// Launches a candidate's shared object on buffers of its own, for a tool that watches a whole process (compute-sanitizer):
 //
 //   launch KERNEL.so M N K CALLS
 //

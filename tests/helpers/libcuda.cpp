@@ -1,4 +1,5 @@
-// A driver of CUDA without a GPU, for the launcher of exported kernels and for the planner: device memory is the host's.
+// A driver of CUDA without a GPU, for the launcher of exported kernels, for what counts their calls and for the planner:
+// device memory is the host's.
 //
 // A cubin is text, a line for each kernel: its name and its parameters' sizes. Every launch and memset is written down as
 // JSON, as plan.py has it; of a memset `offset` is the address. A kernel called "on_the_host" computes too: see Multiply.
@@ -34,7 +35,7 @@ struct CUmod_st { std::map<std::string, CUfunc_st> functions; };
 static std::mutex mutex;
 static std::string text;
 static thread_local CUcontext current;
-static std::atomic<int> loads, failing, captured;
+static std::atomic<int> loads, failing, captured, profiling, under_profiler;
 static std::atomic<long> last_stream;
 static CUdeviceptr backed;
 
@@ -52,6 +53,7 @@ long stream() { return last_stream; }  // that of the last launch
 int modules() { return loads; }
 void fail(int code) { failing = code; }
 void capture(int status) { captured = status; }
+int profiled() { return under_profiler.exchange(0); }  // launches since the last time that a profiler would see
 void in_context(long context) { current = (CUcontext)context; }
 }
 
@@ -147,6 +149,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (capturing) return capture(*config, function, parameters);
     if (const int code = failing.exchange(0)) return (CUresult)code;
     last_stream = (long)config->hStream;
+    under_profiler += profiling;
     std::string cluster = "[0,0,0]", cooperative = "false", scheduling = "0", bytes;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const auto& value = config->attrs[i].value;
@@ -198,6 +201,9 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count,
 }
 CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count, CUstream) { return set(address, value, 2, count); }
 CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream) { return set(address, value, 4, count); }
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) { memcpy((void*)to, from, bytes); return CUDA_SUCCESS; }
+extern "C" CUresult cuProfilerStart() { profiling = 1; return CUDA_SUCCESS; }
+extern "C" CUresult cuProfilerStop() { profiling = 0; return CUDA_SUCCESS; }
 
 // The rest is for the planner.
 CUresult cuInit(unsigned) DONE

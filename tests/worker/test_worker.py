@@ -3,6 +3,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,12 @@ import torch
 from naive import ENDLESS, NAIVE
 
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, Edit, HarnessFault, Status
-from cudal2.worker.backend import Prepared
+from cudal2.records import Candidate, Edit, HarnessFault, Status, to_json, verdict_from_json
+from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
+from cudal2.worker.outcome import Outcome
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
@@ -51,6 +53,54 @@ def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:
     with Worker(checking) as worker:
         verdict = worker.evaluate(Candidate(NAIVE, PROBLEM))
     assert verdict.ok and verdict.rho is not None and verdict.timing is None
+
+
+@pytest.fixture
+def counting(checking, monkeypatch):
+    """Workers that build nothing and say of everything but "wrong" that it is ok; `seen` is what they measured and
+    counted, and what they count is 12.5, unless they must not."""
+    seen: Counter[str] = Counter()
+
+    def measure(self, launchable, problem):
+        seen["measured"] += 1
+        return Outcome(Status.WRONG if launchable.library == b"wrong" else Status.OK)
+
+    def make(wanted: bool = True, permitted: bool = True) -> Worker:
+        def counters(portable, problem):
+            seen["counted"] += 1
+            if not permitted:
+                raise Uncountable("nobody counts here")
+            return {"dram_pct": 12.5}
+
+        made = Worker(msgspec.structs.replace(checking, counters=wanted))
+        monkeypatch.setattr(made.backend, "counters", counters)
+        return made
+
+    monkeypatch.setattr(Worker, "build", lambda _, one: Prepared(Status.OK, launchable=Launchable(one.source.encode())))
+    monkeypatch.setattr(Worker, "measure", measure)
+    return make, seen
+
+
+def test_counters_come_with_what_is_ok_and_are_taken_once(counting) -> None:
+    make, seen = counting
+    right = Candidate("right", PROBLEM)
+    assert make(wanted=False).evaluate(right).counters == {} and not seen["counted"]
+    first, again = make().evaluate(right), make().evaluate(right)
+    assert first.counters == again.counters == {"dram_pct": 12.5} and first.cached
+    assert seen == {"measured": 1, "counted": 1}, "what was judged before is counted, not judged again"
+    assert make(wanted=False).evaluate(right).counters == {}
+    assert make().evaluate(Candidate("wrong", PROBLEM)).counters == {} and seen["counted"] == 1
+    new = make().evaluate(Candidate("another", PROBLEM))
+    assert new.counters and new.seconds["counters"] >= 0 and verdict_from_json(to_json(new)) == new
+
+
+def test_counters_that_are_not_to_be_had_cost_a_warning_alone(counting, caplog) -> None:
+    make, seen = counting
+    worker = make(permitted=False)
+    verdicts = [worker.evaluate(Candidate(name, PROBLEM)) for name in ("one", "two", "three")]
+    assert all(verdict.ok and verdict.counters == {} for verdict in verdicts) and seen["counted"] == 1
+    assert caplog.text.count("nobody counts here") == 1
+    assert make().evaluate(Candidate("one", PROBLEM)).counters, "it is permitted now"
 
 
 def test_what_is_built_does_not_wait_for_a_slow_compiler(checking, monkeypatch) -> None:

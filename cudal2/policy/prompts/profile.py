@@ -1,8 +1,8 @@
 """What is known of why a kernel is as fast as it is, for the author who is to improve it.
 
 Times and rates are the archive's. What its code takes is read from what its source compiles to, in the jail: built
-anew or recalled from the worker's cache; nothing of the kernel runs. No hardware counters are taken: ncu starts the
-process that it looks at, so it would have to be let into the jail of the runner.
+anew or recalled from the worker's cache; nothing of the kernel runs. Hardware counters are those that came with its
+verdict, where `worker.counters` had them taken.
 """
 
 from pathlib import Path
@@ -15,18 +15,27 @@ from cudal2.config import WorkerConfig
 from cudal2.records import Status, digest
 from cudal2.target import Target
 from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.counters import CONFLICTS, OCCUPANCY, STALL
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
 """Wall time the disassembler may take."""
-OPERATIONS = 12
-"""So many of the most frequent are told."""
+OPERATIONS, REASONS = 12, 5
+"""So many of the most frequent are told, operations and reasons to wait."""
+BUSY = {
+    "tensor_pct": "tensor cores",
+    "issue_pct": "issue slots",
+    "l1_pct": "L1 and shared memory",
+    "l2_pct": "L2",
+    "dram_pct": "memory",
+}
+"""Which counters tell what is busy, and of what."""
 
 
 class Profile(msgspec.Struct, frozen=True):
     """What a kernel reaches, in FLOP/s and in bytes/s (A, B and C touched once), each also as a share of the device's
     data sheet, None where there is none. `operations` counts the instructions of each operation in a GPU's code, {}
-    where no disassembler is installed; `counters` are a profiler's by name, of which none are taken so far.
+    where no disassembler is installed; `counters` are those of its verdict.
 
     Registers, shared memory and spills stand in the `log` of the kernel's verdict.
     """
@@ -47,7 +56,23 @@ class Profile(msgspec.Struct, frozen=True):
         if self.operations:
             some = ", ".join(f"{count} {name}" for name, count in list(self.operations.items())[:OPERATIONS])
             found.append(f"{sum(self.operations.values())} instructions in its code, of which {some}")
-        return found + [f"{name}: {value:.4g}" for name, value in self.counters.items()]
+        return found + counted(self.counters)
+
+
+def counted(counters: dict[str, float]) -> list[str]:
+    """A verdict's counters for a prompt: what is busy, how full it is, and what its warps wait for most; [] of none."""
+    found = []
+    busy = [f"{what} {counters[name]:.0f}%" for name, what in BUSY.items() if name in counters]
+    if busy:
+        found.append(f"Busy: {', '.join(busy)}")
+    waits = {name.removeprefix(STALL): value for name, value in counters.items() if name.startswith(STALL)}
+    if total := sum(waits.values()):
+        most = sorted(waits, key=lambda name: waits[name], reverse=True)[:REASONS]
+        shares = ", ".join(f"{name} {waits[name] / total:.0%}" for name in most if waits[name] >= 0.01 * total)
+        found.append(f"Warps wait for: {shares}")
+    if OCCUPANCY in counters and CONFLICTS in counters:
+        found.append(f"{counters[OCCUPANCY]:.0f}% of the warps that fit, {counters[CONFLICTS]:,.0f} bank conflicts")
+    return found
 
 
 def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
@@ -63,6 +88,7 @@ def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
         flops / top.flops if top else None,
         bandwidth / top.bandwidth if top else None,
         operations,
+        entry.verdict.counters,
     )
 
 

@@ -123,7 +123,8 @@ def told(verdict: Verdict, target: Target) -> str:
     news = verdict.log.strip() not in ("", verdict.reason.strip())
     log = fenced(_cut(verdict.log, LOG_CHARACTERS)) if news else ""
     reason = _cut(" ".join(verdict.reason.split()), REASON_CHARACTERS)
-    return _template("verdict").render(verdict=verdict, target=target, reason=reason, log=log).strip()
+    what = {"verdict": verdict, "target": target, "reason": reason, "log": log}
+    return _template("verdict").render(what, counted=profile.counted(verdict.counters)).strip()
 
 
 def _cut(text: str, most: int) -> str:

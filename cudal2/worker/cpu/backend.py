@@ -10,7 +10,7 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing, digest
 from cudal2.target import Target
 from cudal2.worker import binary
-from cudal2.worker.backend import Launchable, Portable, Prepared
+from cudal2.worker.backend import Launchable, Portable, Prepared, Uncountable
 from cudal2.worker.build import compiler_name
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import baselines, build
@@ -62,6 +62,9 @@ class CpuBackend:
 
     def portable(self, candidate: Candidate, launchable: Launchable) -> Portable:
         return Portable(launchable.library)
+
+    def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
+        raise Uncountable("those of a processor are not read")
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         if candidate.abi != "contract":

@@ -13,11 +13,11 @@ from cudal2.kernels import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker import binary
+from cudal2.worker import binary, exclusive
 from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import device, plan, recipe, session, unsealing
+from cudal2.worker.cuda import counters, device, plan, recipe, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.buffers import buffer_layout, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
@@ -152,6 +152,9 @@ class CudaBackend:
     def portable(self, candidate: Candidate, launchable: plan.CudaLaunchable) -> Portable:
         """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from."""
         problem = candidate.problem
+        if launchable.recipe:
+            known = unsealing.unsealed(launchable.recipe, launchable.cubin)
+            return Portable(launchable.cubin, recipe.pack(known))
         try:
             places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom())
             with self._planners:
@@ -162,6 +165,10 @@ class CudaBackend:
         except (CandidateFailed, ValueError) as error:
             raise recipe.RecipeRefused(str(error)) from error
         return Portable(launchable.cubin, recipe.pack(made))
+
+    def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
+        with exclusive.device(exclusive=True, name=self.lock):
+            return counters.take(portable, problem, self.target)
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:
         return abi.headers() if candidate.abi == "cuda-l2" else frozenset()

@@ -17,9 +17,11 @@ import msgspec
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
+from cudal2.worker.backend import Portable
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.buffers import BufferLayout, buffer_layout
 from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.cuda.recipe import Recipe, Relocation, pack
 
 CUBIN, LAUNCH = "kernel.cubin", "launch.json"
 THREADS = 1024
@@ -86,6 +88,16 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
             raise ValueError(f"an offset of {one.offset} bytes into {one.to}, which has {size}")
     plans = tuple((_kernel(launch, place),) for place in buffers.places)
     return plan.Recording(launch.workspace, plans)
+
+
+def portable(folder: Path) -> Portable:
+    """The cubin and a recipe of its launch, whose words for pointers hold offsets alone. Raises as `read` does."""
+    read(folder)
+    launch = _launch(folder / LAUNCH)
+    pointers = [(index, one) for index, one in enumerate(launch.parameters) if isinstance(one, Pointer)]
+    relocations = (Relocation(0, index, 0, plan.Place._fields.index(one.to)) for index, one in pointers)
+    made = Recipe(launch.workspace, (_kernel(launch, plan.Place(0, 0, 0, 0)),), tuple(relocations))
+    return Portable(_file(folder / CUBIN), pack(made))
 
 
 def _kernel(launch: Launch, place: plan.Place) -> plan.Kernel:

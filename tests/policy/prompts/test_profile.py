@@ -45,6 +45,28 @@ def test_a_parent_is_shown_once_with_its_profile_and_its_build():
     assert parent.source in told and "64 registers" in told and "GFLOP/s" in told and "(1.50×" in told
 
 
+COUNTERS = {"time_us": 9.0, "tensor_pct": 41.7, "dram_pct": 7.2, "occupancy_pct": 12.5, "bank_conflicts": 28695.0} | {
+    f"stall_{name}": value
+    for name, value in {"gmma": 6.0, "barrier": 2.0, "drain": 0.0, "wait": 1.0, "misc": 0.01, "sleeping": 1.0}.items()
+}
+
+
+def test_counters_are_told_of_a_parent_and_of_a_turn_in_little_room():
+    one = entry("parent", 1.5)
+    assert "Busy" not in prompts.told(one.verdict, CPU) and profile.counted({}) == []
+    seen = msgspec.structs.replace(one, verdict=msgspec.structs.replace(one.verdict, counters=COUNTERS))
+    config = PromptConfig(template="instruct", parent=1)
+    shown = prompts.render(config, False, PROBLEM, CPU, parent=seen, worker=WorkerConfig())
+    for text in (prompts.told(seen.verdict, CPU), shown):
+        assert "tensor cores 42%, memory 7%" in text and "28,695 bank conflicts" in text
+        assert "gmma 60%, barrier 20%, wait 10%" in text and "drain" not in text and "misc" not in text
+    names = [f"stall_{'x' * 20}{number}" for number in range(20)]
+    many = {name: 99.9 for name in profile.BUSY} | dict.fromkeys(names, 1.0) | {"bank_conflicts": 1e12}
+    assert len("\n".join(profile.counted(many | {"occupancy_pct": 99.0}))) < 400
+    for name in COUNTERS:
+        assert profile.counted({name: 0.0}) == [] or name in profile.BUSY
+
+
 def test_a_parent_is_one_of_the_best():
     class Kernels:
         def problems(self):

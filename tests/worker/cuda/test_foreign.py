@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cudal2.problem import Problem
-from cudal2.worker.cuda import foreign, plan, session
+from cudal2.worker.cuda import foreign, plan, recipe, session, unsealing
 from cudal2.worker.cuda.buffers import buffer_layout
 from cudal2.worker.cuda.compile import cubin
 
@@ -56,6 +56,15 @@ def test_each_set_has_its_addresses(folder) -> None:
         assert int.from_bytes(workspace, "little") == plan.BASE + buffers.workspace
         assert literal == bytes([0, 1, 0, 0])
         assert (kernel.grid, kernel.block, kernel.cluster, kernel.shared) == ((4, 2, 1), (128, 1, 1), (0, 0, 0), 4096)
+
+
+def test_its_recipe_gives_what_is_launched_at_each_set(folder) -> None:
+    problem, launchable = foreign.read(folder)
+    made = foreign.portable(folder)
+    known = unsealing.unsealed(recipe.seal(made.recipe, made.code, ""), launchable.cubin)
+    assert known.workspace == launchable.recording.workspace
+    for recorded, place in zip(launchable.recording.plans, buffer_layout(problem).places, strict=True):
+        assert recipe.applied(known, place) == recorded
 
 
 BAD = {
