@@ -89,12 +89,13 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
     for barrier in controls.waits:
         if (setter := state.armed.get(barrier)) is not None and now - setter.time < HORIZON:
             met.append(Meeting("arm", setter.one, one, f"barrier {barrier}", now - setter.time))
+    # BAR and MEMBAR tell nothing of it: memory instructions in front of them may read their sources later still. In 360
+    # cubins ptxas never overwrites one on their word alone, it waits for the barrier behind them as well. (Found by
+    # fuzzing on an H200: an address overwritten behind a MEMBAR.SC.CTA and before that wait was a wrong one.)
     mask = controls.wait | opcodes.drained(one)
     if mask:
         _wait(state.writing, mask)
         _wait(state.reading, mask)
-    if opcodes.settles(one):
-        state.reading.clear()
     variable = one.operation in unknown
     queue = opcodes.queue(one)
     for kind, registers in (("raw", one.uses), ("waw", one.defines)):

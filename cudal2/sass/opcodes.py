@@ -118,11 +118,6 @@ def drained(one: Instruction) -> int:
     return mask
 
 
-def settles(one: Instruction) -> bool:
-    """Whether all that memory instructions before it read was read when it is over."""
-    return one.operation in ("BAR", "MEMBAR", "UCGABAR_WAIT")
-
-
 def held(one: Instruction) -> bool:
     """Whether it must not issue too early behind a synchronization.
 

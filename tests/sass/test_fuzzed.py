@@ -3,6 +3,7 @@
 import random
 
 import msgspec
+import pytest
 from sass.game.test_play import agrees, wander
 from sass.planted import one
 
@@ -97,8 +98,27 @@ def test_a_predicate_is_not_saved_before_it_is_there() -> None:
         assert {found.rule for found in violations(right.swapped(place))} == {"raw"}
 
 
+def reread(opcode: str) -> Listing:
+    """A load, threads or memory in step, a wait for the load's address to be read, another value for it, in a loop."""
+    load = one("LDG.E.64", "", {"R88", "R89"}, {"R86", "R87"}, write_barrier=5, read_barrier=1)
+    step = one(opcode, "", set(), set(), stall=6)
+    waits = one("MOV", "R84, R60", {"R84"}, {"R60"}, wait=1 << 1)
+    idle = [one("NOP", "", set(), set(), stall=15, yield_=0) for _ in range(4)]
+    jump = one("BRA", "`(.L_1)", set(), set(), stall=5, target=1, wait=1 << 5)
+    nop, end = one("NOP", "", set(), set()), one("EXIT", "", set(), set(), stall=5)
+    return listed(nop, load, step, waits, move(86, 1), *idle, jump, end)
+
+
+@pytest.mark.parametrize("opcode", ["BAR.SYNC.DEFER_BLOCKING", "MEMBAR.SC.CTA", "MEMBAR.SC.GPU", "UCGABAR_WAIT"])
+def test_what_brings_memory_into_step_does_not_tell_that_an_address_was_read(opcode: str) -> None:
+    right = reread(opcode)
+    assert violations(right) == ()
+    assert "R86 of LDG (1)" in Checker(right).may_swap(3)
+    assert {(found.rule, found.earlier) for found in violations(right.swapped(3))} == {("war", 1)}
+
+
 def test_a_game_knows_it_too() -> None:
-    for given in (met(5), met(6), saved()):
+    for given in (met(5), met(6), saved(), reread("MEMBAR.SC.CTA")):
         play = Play(given)
         for seed in range(4):
             wander(play, random.Random(seed), 3)

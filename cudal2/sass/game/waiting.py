@@ -120,7 +120,7 @@ class Waiting:
 
     def _changes(self, state: State, one: Instruction) -> bool:
         """Whether the instruction has to do with anything that is awaited."""
-        if self._concerned(one) or opcodes.settles(one) or opcodes.drained(one):
+        if self._concerned(one) or opcodes.drained(one):
             return True
         apart = one.defines.isdisjoint(state.writing) and one.uses.isdisjoint(state.writing)
         return not (apart and one.defines.isdisjoint(state.reading))
