@@ -35,7 +35,8 @@ class SassSearchConfig(Schema, frozen=True):
     """Who looks for a faster schedule, with how many measurements.
 
     `method` is the name of a module in `sass/searches/`. A search that may ask the simulator first takes the best of
-    `surrogate` legal neighbours in its eyes, 0: the first. `episode` is the length of a random walk and of PPO's
+    `surrogate` legal neighbours in its eyes, 0: the first. After `fit` measurements, and whenever they have doubled,
+    the simulator's figures are fitted to them; 0: never. `episode` is the length of a random walk and of PPO's
     episodes, of which a share of `from_best` begins with the best schedule known; PPO learns for `pretrain` steps on
     the simulator before it measures anything.
     """
@@ -43,6 +44,7 @@ class SassSearchConfig(Schema, frozen=True):
     method: str = "evolution"
     measurements: Annotated[Count, NEUTRAL] = 500
     surrogate: Annotated[int, msgspec.Meta(ge=0)] = 0
+    fit: Annotated[int, msgspec.Meta(ge=0)] = 0
     episode: Count = 32
     from_best: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
     pretrain: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -25,7 +25,7 @@ from cudal2.sass import searches
 from cudal2.sass.game.journal import Budget, Journal, Line
 from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Spent, Task
-from cudal2.sass.judges.simulator import Simulated
+from cudal2.sass.judges.fitted import Fitted
 from cudal2.tracking.metrics import Metrics
 
 KEPT = ("metrics.jsonl", "journal.jsonl", "edit.json")
@@ -58,10 +58,13 @@ def compare(
     """What each search finds with as many measurements, and the unedited kernel beside itself."""
     found = {method: searches.find(method) for method in methods}  # what is missing is said before anything is measured
     folder = Path(config.run)
-    start, simulated = Play(subject.listing), Simulated(subject.listing, config.machine)
+    start = Play(subject.listing)
+    opinions = [Fitted(subject.listing, config.machine, config.search.fit, config.seed) for _ in methods]
     with _alone(folder), judging.opened(subject, config) as judge:
         floor = [judge.floor() for _ in range(config.floor)]
-        results = [_search(method, found[method], start, simulated, judge, config) for method in methods]
+        results = [
+            _search(method, found[method], start, opinion, judge, config) for method, opinion in zip(methods, opinions)
+        ]
     return results, floor
 
 
@@ -69,7 +72,7 @@ def _search(
     method: str,
     search: Callable[[Task], None],
     start: Play,
-    simulated: Simulated,
+    opinion: Fitted,
     judge: Judge,
     config: SassConfig,
 ) -> Found:
@@ -85,7 +88,13 @@ def _search(
                 metrics.log(_row(method, budget, line, time.perf_counter() - started), durable=False)
 
         budget = Budget(journal, judge.measure, limit, told)
-        task = Task(start.copy(), config.search, config.seed, budget, simulated.of)
+
+        def ask(edit: Edit) -> Measured:
+            measured = budget(edit)
+            opinion.learn(edit, measured)
+            return measured
+
+        task = Task(start.copy(), config.search, config.seed, ask, opinion.of)
         try:
             with suppress(Spent):
                 search(task)

@@ -20,31 +20,10 @@ from cudal2.config import MachineConfig, SassConfig, load
 from cudal2.polish import subject
 from cudal2.records import Status
 from cudal2.sass.game.journal import Line
+from cudal2.sass.judges.fitted import correlation, drawn
 from cudal2.sass.judges.simulator import Simulated
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing
-
-FIGURES = {
-    "warps": (1, 2, 3, 4),
-    "matrix": (2, 4, 8, 16, 32),
-    "shared": (2, 4, 8, 16, 32),
-    "shared_latency": (20, 28, 36, 48),
-    "copy": (2, 4, 8, 16, 32),
-    "copy_latency": (200, 400, 600, 900),
-    "read_latency": (8, 16, 32),
-}
-
-
-def ranks(values: list[float]) -> np.ndarray:
-    """Ranks from 0, equal values sharing their mean."""
-    _, place, count = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count + 1) / 2)[place]
-
-
-def correlation(one: list[float], other: list[float]) -> float:
-    """Spearman's, 0 where one of the two is constant."""
-    first, second = ranks(one), ranks(other)
-    return float(np.corrcoef(first, second)[0, 1]) if np.ptp(first) and np.ptp(second) else 0.0
 
 
 class Played(msgspec.Struct):
@@ -100,8 +79,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
     rng = random.Random(0)
-    drawn = [MachineConfig(**{k: rng.choice(v) for k, v in FIGURES.items()}) for _ in range(arguments.tries)]
-    machines = [MachineConfig(), *drawn]
+    machines = [MachineConfig(), *(drawn(rng) for _ in range(arguments.tries))]
     with ProcessPoolExecutor(arguments.jobs) as pool:
         paths = sorted((arguments.folder / "runs").iterdir())
         found = list(pool.map(tried, paths, repeat(machines), repeat(arguments.most)))
