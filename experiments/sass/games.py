@@ -75,7 +75,13 @@ def written(size: str) -> str:
 
 
 def play(
-    folder: Path, overrides: list[str], methods: tuple[str, ...], seconds: float, share: tuple[int, int], out: Path
+    folder: Path,
+    runs: str,
+    overrides: list[str],
+    methods: tuple[str, ...],
+    seconds: float,
+    share: tuple[int, int],
+    out: Path,
 ) -> None:
     started, rows = time.monotonic(), []
     those = [*folder.glob("*.cu"), *(path.parent for path in folder.glob(f"*/{foreign.LAUNCH}"))]
@@ -85,7 +91,7 @@ def play(
             print(f"{seconds:.0f} s are over; the same command goes on")
             break
         name, _, size = path.stem.rpartition("-")
-        config = load("sass", [f"run={folder}/runs/{path.stem}", f"problem={size}", *overrides], SassConfig)
+        config = load("sass", [f"run={folder}/{runs}/{path.stem}", f"problem={size}", *overrides], SassConfig)
         try:
             what = subject.find(path, config)
             found, floor = run.compare(what, config, methods)
@@ -108,6 +114,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(searches.METHODS))
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--share", default="0/1", help="I/N: every N-th kernel from the I-th on; the others elsewhere")
+    parser.add_argument("--runs", default="runs", help="where in FOLDER: other keys want another place")
     parser.add_argument("-o", dest="out", type=Path, default=Path("games.json"))
     arguments, rest = parser.parse_known_args()
     given = [*arguments.overrides, *rest]
@@ -116,7 +123,7 @@ def main() -> None:
     else:
         first, _, step = arguments.share.partition("/")
         share, methods = (int(first), int(step)), tuple(arguments.methods.split(","))
-        play(arguments.folder, given, methods, arguments.seconds, share, arguments.out)
+        play(arguments.folder, arguments.runs, given, methods, arguments.seconds, share, arguments.out)
 
 
 if __name__ == "__main__":
