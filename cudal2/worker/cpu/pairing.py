@@ -5,6 +5,7 @@ the other is timed, both are woken before the inputs of a batch exist, and a bat
 """
 
 import secrets
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -90,9 +91,9 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def timed(side: Side, first: int, calls: int, alone: float, perturbation: Perturbation | None) -> float:
-    """Seconds a call of a batch that is perturbed at a random moment; a call alone takes about `alone` seconds."""
-    moment = secrets.randbelow(1000) / 1000 * calls * alone
+def timed(side: Side, first: int, calls: int, each: float, perturbation: Perturbation | None) -> float:
+    """Seconds a call of a batch that is perturbed at a random moment; it takes about `each` seconds a call."""
+    moment = secrets.randbelow(1000) / 1000 * calls * each
     return side.run(first, calls, (moment, perturbation) if perturbation else None) / calls
 
 
@@ -111,7 +112,8 @@ class CpuSides(Sides):
         self._sides: dict[Role, Side] = {"candidate": candidate, "baseline": baseline}
         self._context, self._baseline_seconds = context, baseline_seconds
         self._expected: dict[Role, float] = {}
-        self._alone: dict[Role, float] = {}  # without waking and stopping, in which nothing can be found out
+        self._each: dict[Role, list[float]] = {"candidate": [], "baseline": []}  # seconds a call of its batches
+        self._alone = 0.0  # a single call of the candidate's, without waking and stopping
         self._perturbation: Perturbation | None = None
         self._watched = 0
         self._results: list[Tensor] = []
@@ -131,7 +133,7 @@ class CpuSides(Sides):
         self._context.fill(self.slots.start, 1)
         candidate = self._sides["candidate"]
         seconds, alone = zip(*((candidate.run(self.slots.start, 1), candidate.replied) for _ in range(GUESSES)))
-        self._alone = {"candidate": min(alone), "baseline": self._baseline_seconds}
+        self._alone = min(alone)
         return min(seconds)
 
     def wake(self, batch: Batch) -> None:
@@ -148,19 +150,29 @@ class CpuSides(Sides):
         self._context.poison(batch.first, batch.count)
 
     def run(self, role: Role, batch: Batch) -> float:
-        context, side, alone = self._context, self._sides[role], self._alone[role]
+        context, side = self._context, self._sides[role]
         if role == "candidate":
-            seconds = timed(side, batch.first, batch.candidate, alone, self._perturbation)
-            self._alone[role] = min(alone, side.replied / batch.candidate)
+            seconds = timed(side, batch.first, batch.candidate, self._length(role), self._perturbation)
+            self._each[role].append(seconds)
+            if self._perturbation:
+                self._perturbation.conclude()
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
         alike = context.perturbation(batch.first, batch.baseline, change=False)
-        seconds = timed(side, batch.first, batch.baseline, alone, alike)
-        self._alone[role] = min(alone, side.replied / batch.baseline)
+        seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
+        self._each[role].append(seconds)
         if batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
             side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
         self._references = context.outputs(batch.first, batch.candidate)
         return seconds
+
+    def _length(self, role: Role) -> float:
+        """Seconds a call that a batch of that side is likely to take: what most of its batches took so far.
+
+        Neither the fastest nor a single call, which a candidate could hurry in, lest all moments come early.
+        """
+        first = self._alone if role == "candidate" else self._baseline_seconds
+        return statistics.median(self._each[role] or [first])
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Where inputs changed, the baseline's result on the new ones; what may have used either is not compared."""

@@ -2,13 +2,17 @@
 
 A candidate sees the inputs of all calls of a batch. So that it cannot gain by doing the work of later calls early, the
 parent looks once, at a secret moment, how far the batch has come: the outputs are poisoned, so the first call that has
-left an element of its output as it was is not over yet. The inputs of the next few calls then change. A call whose
-predecessor was still not over after the change has not begun, and must use the new value. A later call that has already
-written its output gives its author away at once.
+left an element of its output as it was is not over yet. The inputs of the next few calls then change, and a sample of
+each output round there, and of some anywhere, is noted down. When the batch is over, it tells which calls were over at
+that moment: those whose sample was as it is in the end. What merely was written to is no sign, for a candidate could write anything into
+the outputs of calls whose inputs it is about to read. A call whose predecessor was still not over after the change has
+not begun, and must use the new value. One whose output was written to before an earlier call was over gives its author
+away at once.
 
 Concluding so from what one process reads on what another does takes a barrier on both sides: of the two, "the output
 is not written yet" and "the old input is read", at most one can then happen (the litmus test "store buffering" in
-Sewell et al., x86-TSO, CACM 53(7), 2010). The runner has one after every call.
+Sewell et al., x86-TSO, CACM 53(7), 2010). The runner has one after every call. And it takes reads in order: the outputs
+of later calls are looked at before those of earlier ones.
 """
 
 import secrets
@@ -20,14 +24,20 @@ from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
 MOST = 8
-"""Calls whose inputs change, but of a batch at most an eighth, and one at least."""
+"""Calls whose inputs change beside the one that runs, but of a batch at most an eighth, and one at least."""
+SAMPLE = 16
+"""Elements of an output that are looked at: of a call that works on the next one, too, hardly all are done."""
+ANYWHERE = 32
+"""Calls that are looked at wherever they are in the batch, for it may be worked on in any order."""
 
 
 class Perturbation:
-    """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; afterwards `changed` are the
-    slots whose inputs did, `unsure` those of them whose call may have begun before, and `early` is a slot whose output
-    was written before its call, None where there is none. `late` says that the batch was over before it came to that,
-    as on a machine too busy to let the parent look in time: nothing was found out then.
+    """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; `late` says that the batch was
+    over before it came to that, as on a machine too busy to let the parent look in time: no call had changed inputs.
+
+    `conclude` is called when the batch is over and nothing runs: then `changed` are the slots whose inputs did change,
+    `unsure` those of them whose call may have begun before, and `early` is a slot whose output was written to before
+    its call, None where there is none.
 
     With `change` False it takes as long, but leaves the inputs as they are: for the side that it is compared with.
     """
@@ -45,36 +55,49 @@ class Perturbation:
         # Everything is drawn now, so that it is quick when the time has come.
         rng = np.random.default_rng(secrets.randbits(128))
         m, n, k = arena.problem.m, arena.problem.n, arena.problem.k
-        self._output = c + int(rng.integers(m * n))
-        count = max(1, min(MOST, calls // 8))
-        values = ((4 + 4 * rng.random(count)) * rng.choice((-1, 1), count)).astype(np.float16).view(np.uint16)
-        places = [(a + int(rng.integers(m * k)), b + int(rng.integers(k * n)))[int(rng.integers(2))] for _ in values]
-        self._changes = list(zip(places, values.tolist()))
+        self._sample = c + rng.integers(m * n, size=SAMPLE)
+        self._output = int(self._sample[0])
+        count = 1 + max(1, min(MOST, calls // 8))
+        values = (4 + 4 * rng.random(count)) * rng.choice((-1, 1), count)
+        self._values = values.astype(np.float16).view(np.uint16)
+        places = a + rng.integers(m * k, size=count), b + rng.integers(k * n, size=count)
+        self._places = np.where(rng.integers(2, size=count), *places)
         self._barrier = threading.Lock()
+        self._anywhere = -np.sort(-rng.integers(calls, size=ANYWHERE))
+        self._looks: list[tuple[np.ndarray, np.ndarray]] = []
 
     def __call__(self) -> None:
         running = self._running()
         self.late = running == self._calls
-        # The search may have ended behind calls that were done early, with one before them still running.
-        for call in range(max(0, running - MOST), min(running, self._calls - 1)):
-            if self._written(call + 1) and not self._written(call):
-                self.early = self._first + call + 1
-        for call, (place, value) in enumerate(self._changes, running + 1):
-            if call >= self._calls:
-                return
-            at = place + call * self._input_step
-            if self._written(call) and not self._written(running):
-                self.early = self._first + call
-            self._inputs[at] = value if self._change else self._inputs[at]
-            with self._barrier:  # its locked instructions keep the write before the look that follows
-                pass
-            if self._change:
-                self.changed.append(self._first + call)
-                if self._written(call - 1):
-                    self.unsure.append(self._first + call)
+        # What runs may have begun before; only the sample tells. The first call has nothing before it that would.
+        calls = np.arange(max(running, 1), min(running + len(self._places), self._calls))
+        at = self._places[calls - running] + calls * self._input_step
+        self._inputs[at] = self._values[calls - running] if self._change else self._inputs[at]
+        with self._barrier:  # its locked instructions keep the writes before the looks that follow
+            pass
+        near = np.arange(min(running + MOST, self._calls - 1), max(running - MOST, 0) - 1, -1)
+        self._looks = [(looked, self._samples(looked)) for looked in (near, self._anywhere)]
+        if self._change:
+            self.changed = (self._first + calls).tolist()
+
+    def conclude(self) -> None:
+        """Compare what was seen with what the calls have left."""
+        for looked, seen in self._looks:
+            over = (seen == self._samples(looked)).all(axis=1)
+            touched = (seen != inputs.POISON).any(axis=1)
+            if looked is self._looks[0][0]:
+                known = dict(zip(looked.tolist(), over.tolist()))
+                self.unsure = [slot for slot in self.changed if known[slot - self._first - 1]]
+            for place in np.flatnonzero(touched):
+                if not over[place + 1 :][looked[place + 1 :] < looked[place]].all():  # those were looked at later
+                    self.early = self._first + int(looked[place])
+
+    def _samples(self, calls: np.ndarray) -> np.ndarray:
+        """Of the output of each of these calls, read in their order: 16-bit words [calls, SAMPLE]."""
+        return self._outputs[self._sample + calls[:, None] * self._output_step]
 
     def _running(self) -> int:
-        """The first call of the batch that is not over."""
+        """The first call of the batch that is not over, if every call that was written to is."""
         low, high = 0, self._calls
         while low < high:
             middle = (low + high) // 2

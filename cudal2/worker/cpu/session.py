@@ -73,24 +73,35 @@ class Side:
         """Seconds that calls `first` to `first + count - 1` took. When this returns, all of the side's threads stand
         still.
 
-        `meanwhile` is done that many seconds after the start, unless the calls are over by then.
+        `meanwhile` is done that many seconds after the process is let go, whatever it says it is doing then, unless the
+        calls are over by that time.
         """
         started = time.perf_counter()
         self._process.signal(signal.SIGCONT)
         # Its threads wake up while we wait for the reply to nothing: bound to cores of their own until then.
         self._tell(*NOTHING)
+        meanwhile = self._until_reply(meanwhile, started)
         self._done()
         self._placement.release()
         told = time.perf_counter()
         self._tell(first, count)
-        if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
-            meanwhile[1]()
+        self._until_reply(meanwhile, started)
         self._done()
         self.replied = time.perf_counter() - told
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
         self._wait_until_still()
         return elapsed
+
+    def _until_reply(self, meanwhile: Meanwhile | None, started: float) -> Meanwhile | None:
+        """Do it where its time comes before a reply; returns what is left to do."""
+        if not meanwhile:
+            return None
+        left = started + meanwhile[0] - time.perf_counter()
+        if select.select([self._reply], [], [], max(0.0, left))[0]:
+            return meanwhile
+        meanwhile[1]()
+        return None
 
     def _done(self) -> None:
         kind, code, detail = self.receive()
