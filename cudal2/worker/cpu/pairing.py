@@ -156,6 +156,9 @@ class CpuSides(Sides):
             self._each[role].append(seconds)
             if self._perturbation:
                 self._perturbation.conclude()
+                self._watched += side.met and not self._perturbation.late
+            else:
+                self._watched += 1
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
         alike = context.perturbation(batch.first, batch.baseline, change=False)
@@ -176,7 +179,6 @@ class CpuSides(Sides):
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Where inputs changed, the baseline's result on the new ones; what may have used either is not compared."""
-        self._watched += self._perturbation is None or not self._perturbation.late
         if self._perturbation:
             if self._perturbation.early is not None:
                 raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")

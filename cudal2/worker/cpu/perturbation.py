@@ -2,8 +2,8 @@
 
 A candidate sees the inputs of all calls of a batch. So that it cannot gain by doing the work of later calls early, the
 parent looks once, at a secret moment, how far the batch has come: the outputs are poisoned, so the first call that has
-left an element of its output as it was is not over yet. The inputs of the next few calls then change, and a sample of
-each output round there, and of some anywhere, is noted down. When the batch is over, it tells which calls were over at
+left an element of its output as it was is not over yet. The inputs of the next few calls then change, and those of some
+further ones, for a batch may be worked on in any order; and a sample of each output round there is noted down. When the batch is over, it tells which calls were over at
 that moment: those whose sample was as it is in the end. What merely was written to is no sign, for a candidate could write anything into
 the outputs of calls whose inputs it is about to read. A call whose predecessor was still not over after the change has
 not begun, and must use the new value. One whose output was written to before an earlier call was over gives its author
@@ -23,12 +23,15 @@ import numpy as np
 from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
-MOST = 8
-"""Calls whose inputs change beside the one that runs, but of a batch at most an eighth, and one at least."""
+MOST = 4
+"""Calls whose inputs change behind the one that runs, but of a batch at most an eighth, and one at least; and so many
+further on."""
+AROUND = 8
+"""Calls before and behind it whose outputs are looked at."""
 SAMPLE = 16
 """Elements of an output that are looked at: of a call that works on the next one, too, hardly all are done."""
 ANYWHERE = 32
-"""Calls that are looked at wherever they are in the batch, for it may be worked on in any order."""
+"""Calls that are looked at wherever they are in the batch."""
 
 
 class Perturbation:
@@ -57,39 +60,47 @@ class Perturbation:
         m, n, k = arena.problem.m, arena.problem.n, arena.problem.k
         self._sample = c + rng.integers(m * n, size=SAMPLE)
         self._output = int(self._sample[0])
-        count = 1 + max(1, min(MOST, calls // 8))
+        self._near = 1 + max(1, min(MOST, calls // 8))
+        self._further = rng.random(min(MOST, calls // 8))
+        count = self._near + len(self._further)
         values = (4 + 4 * rng.random(count)) * rng.choice((-1, 1), count)
         self._values = values.astype(np.float16).view(np.uint16)
         places = a + rng.integers(m * k, size=count), b + rng.integers(k * n, size=count)
         self._places = np.where(rng.integers(2, size=count), *places)
         self._barrier = threading.Lock()
-        self._anywhere = -np.sort(-rng.integers(calls, size=ANYWHERE))
-        self._looks: list[tuple[np.ndarray, np.ndarray]] = []
+        self._anywhere = rng.integers(calls, size=ANYWHERE)
+        self._looks: list[tuple[list[int], np.ndarray, np.ndarray]] = []
 
     def __call__(self) -> None:
-        running = self._running()
-        self.late = running == self._calls
+        running, end = self._running(), self._calls
+        self.late = running == end
         # What runs may have begun before; only the sample tells. The first call has nothing before it that would.
-        calls = np.arange(max(running, 1), min(running + len(self._places), self._calls))
-        at = self._places[calls - running] + calls * self._input_step
-        self._inputs[at] = self._values[calls - running] if self._change else self._inputs[at]
+        near = np.arange(max(running, 1), min(running + self._near, end))
+        around = np.arange(min(running + AROUND, end - 1), max(running - AROUND, 0) - 1, -1)
+        self._change_and_look(near, near - running, around)
+        beyond = running + self._near
+        further = np.unique((beyond + self._further * (end - beyond)).astype(np.int64)) if beyond < end else near[:0]
+        looked = np.unique(np.concatenate((self._anywhere, further - 1)))[::-1]
+        self._change_and_look(further, self._near + np.arange(len(further)), looked)
+
+    def _change_and_look(self, calls: np.ndarray, which: np.ndarray, looked: np.ndarray) -> None:
+        at = self._places[which] + calls * self._input_step
+        self._inputs[at] = self._values[which] if self._change else self._inputs[at]
         with self._barrier:  # its locked instructions keep the writes before the looks that follow
             pass
-        near = np.arange(min(running + MOST, self._calls - 1), max(running - MOST, 0) - 1, -1)
-        self._looks = [(looked, self._samples(looked)) for looked in (near, self._anywhere)]
-        if self._change:
-            self.changed = (self._first + calls).tolist()
+        self._looks.append((calls.tolist(), looked, self._samples(looked)))
 
     def conclude(self) -> None:
         """Compare what was seen with what the calls have left."""
-        for looked, seen in self._looks:
+        for changed, looked, seen in self._looks:
             over = (seen == self._samples(looked)).all(axis=1)
+            known = dict(zip(looked.tolist(), over.tolist()))
+            if self._change:
+                self.changed += [self._first + call for call in changed]
+                self.unsure += [self._first + call for call in changed if known[call - 1]]
             touched = (seen != inputs.POISON).any(axis=1)
-            if looked is self._looks[0][0]:
-                known = dict(zip(looked.tolist(), over.tolist()))
-                self.unsure = [slot for slot in self.changed if known[slot - self._first - 1]]
             for place in np.flatnonzero(touched):
-                if not over[place + 1 :][looked[place + 1 :] < looked[place]].all():  # those were looked at later
+                if not over[place + 1 :].all():  # earlier calls, and looked at later
                     self.early = self._first + int(looked[place])
 
     def _samples(self, calls: np.ndarray) -> np.ndarray:

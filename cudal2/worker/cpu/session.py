@@ -54,6 +54,8 @@ class Side:
         self.seconds, self.failed = seconds, failed
         self.replied = 0.0
         """Seconds that the calls of the last run took alone, without waking the process and stopping it."""
+        self.met = False
+        """Whether what was to be done meanwhile was done when the calls had been asked for, and not before."""
         self._closed = False
         self._placement = Placement(process.inside, cores(threads))
 
@@ -85,7 +87,7 @@ class Side:
         self._placement.release()
         told = time.perf_counter()
         self._tell(first, count)
-        self._until_reply(meanwhile, started)
+        self.met = meanwhile is not None and self._until_reply(meanwhile, started) is None
         self._done()
         self.replied = time.perf_counter() - told
         self._process.signal(signal.SIGSTOP)

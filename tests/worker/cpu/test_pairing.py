@@ -22,6 +22,7 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
+        self.met = True
 
     def run(self, first: int, count: int, meanwhile=None) -> float:
         self.batches.append(range(first, first + count))
