@@ -3,11 +3,12 @@
 A candidate sees the inputs of all calls of a batch. So that it cannot gain by doing the work of later calls early, the
 parent looks once, at a secret moment, how far the batch has come: the outputs are poisoned, so the first call that has
 left an element of its output as it was is not over yet. The inputs of the next few calls then change, and those of some
-further ones, for a batch may be worked on in any order; and a sample of each output round there is noted down. When the batch is over, it tells which calls were over at
-that moment: those whose sample was as it is in the end. What merely was written to is no sign, for a candidate could write anything into
-the outputs of calls whose inputs it is about to read. A call whose predecessor was still not over after the change has
-not begun, and must use the new value. One whose output was written to before an earlier call was over gives its author
-away at once.
+further ones, for a batch may be worked on in any order; and a sample of each output round there is noted down.
+
+When the batch is over, it tells which calls were over at that moment: those whose sample was as it is in the end. What
+merely was written to is no sign, for a candidate could write anything into the outputs of calls whose inputs it is
+about to read. A call whose predecessor was still not over after the change has not begun, and must use the new value.
+One whose output was written to before an earlier call was over gives its author away at once.
 
 Concluding so from what one process reads on what another does takes a barrier on both sides: of the two, "the output
 is not written yet" and "the old input is read", at most one can then happen (the litmus test "store buffering" in
@@ -17,6 +18,7 @@ of later calls are looked at before those of earlier ones.
 
 import secrets
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,9 +30,9 @@ MOST = 4
 further on."""
 AROUND = 8
 """Calls before and behind it whose outputs are looked at."""
-SAMPLE = 16
+SAMPLE = 8
 """Elements of an output that are looked at: of a call that works on the next one, too, hardly all are done."""
-ANYWHERE = 32
+ANYWHERE = 16
 """Calls that are looked at wherever they are in the batch."""
 
 
@@ -61,34 +63,36 @@ class Perturbation:
         self._sample = c + rng.integers(m * n, size=SAMPLE)
         self._output = int(self._sample[0])
         self._near = 1 + max(1, min(MOST, calls // 8))
-        self._further = rng.random(min(MOST, calls // 8))
+        self._further = rng.random(min(MOST, calls // 8)).tolist()
         count = self._near + len(self._further)
         values = (4 + 4 * rng.random(count)) * rng.choice((-1, 1), count)
-        self._values = values.astype(np.float16).view(np.uint16)
+        self._values = values.astype(np.float16).view(np.uint16).tolist()
         places = a + rng.integers(m * k, size=count), b + rng.integers(k * n, size=count)
-        self._places = np.where(rng.integers(2, size=count), *places)
+        self._places = np.where(rng.integers(2, size=count), *places).tolist()
         self._barrier = threading.Lock()
-        self._anywhere = rng.integers(calls, size=ANYWHERE)
-        self._looks: list[tuple[list[int], np.ndarray, np.ndarray]] = []
+        self._anywhere = rng.integers(calls, size=ANYWHERE).tolist()
+        self._looks: list[tuple[Sequence[int], np.ndarray, np.ndarray]] = []
 
     def __call__(self) -> None:
         running, end = self._running(), self._calls
         self.late = running == end
         # What runs may have begun before; only the sample tells. The first call has nothing before it that would.
-        near = np.arange(max(running, 1), min(running + self._near, end))
-        around = np.arange(min(running + AROUND, end - 1), max(running - AROUND, 0) - 1, -1)
-        self._change_and_look(near, near - running, around)
-        beyond = running + self._near
-        further = np.unique((beyond + self._further * (end - beyond)).astype(np.int64)) if beyond < end else near[:0]
-        looked = np.unique(np.concatenate((self._anywhere, further - 1)))[::-1]
-        self._change_and_look(further, self._near + np.arange(len(further)), looked)
+        near = range(max(running, 1), min(running + self._near, end))
+        around = range(min(running + AROUND, end - 1), max(running - AROUND, 0) - 1, -1)
+        self._change_and_look(near, near.start - running, around)
+        beyond = min(running + self._near, end)
+        further = sorted({beyond + int(share * (end - beyond)) for share in self._further}) if beyond < end else []
+        looked = sorted({*self._anywhere, *(call - 1 for call in further)}, reverse=True)
+        self._change_and_look(further, self._near, looked)
 
-    def _change_and_look(self, calls: np.ndarray, which: np.ndarray, looked: np.ndarray) -> None:
-        at = self._places[which] + calls * self._input_step
-        self._inputs[at] = self._values[which] if self._change else self._inputs[at]
+    def _change_and_look(self, calls: Sequence[int], first: int, looked: Sequence[int]) -> None:
+        """Change an input of each of these calls, by the values from `first` on; then look at outputs in that order."""
+        for call, place, value in zip(calls, self._places[first:], self._values[first:]):
+            at = place + call * self._input_step
+            self._inputs[at] = value if self._change else self._inputs[at]
         with self._barrier:  # its locked instructions keep the writes before the looks that follow
             pass
-        self._looks.append((calls.tolist(), looked, self._samples(looked)))
+        self._looks.append((calls, np.array(looked), self._samples(np.array(looked))))
 
     def conclude(self) -> None:
         """Compare what was seen with what the calls have left."""
