@@ -209,7 +209,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 REASON = 400
-"""Characters of a reason at most. Whoever wrote the kernel may have a say in it: a launcher's exception, a directive."""
+"""Characters of a reason at most. Whoever wrote a kernel may have a say in it: a launcher's exception, a directive."""
 
 
 def plain(text: str) -> str:
