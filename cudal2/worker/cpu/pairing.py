@@ -33,6 +33,12 @@ GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 
 
+BATCHES = 3
+"""So many, or more, tell how many cores a candidate keeps busy."""
+GREEDY = 1.3
+"""So many times its cores a candidate may keep busy: the clocks of two batches do not begin and end at one instant."""
+
+
 class TimingContext(msgspec.Struct, frozen=True):
     """Where sides are timed: the buffers, the normals their inputs are cut from, and for how long."""
 
@@ -116,6 +122,7 @@ class CpuSides(Sides):
         self._alone = 0.0  # a single call of the candidate's, without waking and stopping
         self._perturbation: Perturbation | None = None
         self._watched = 0
+        self._cores: list[float] = []  # busy in each of the candidate's batches
         self._results: list[Tensor] = []
         self._references: list[Tensor] = []
 
@@ -154,6 +161,7 @@ class CpuSides(Sides):
         if role == "candidate":
             seconds = timed(side, batch.first, batch.candidate, self._length(role), self._perturbation)
             self._each[role].append(seconds)
+            self._check_cores(side)
             if self._perturbation:
                 self._perturbation.conclude()
                 self._watched += side.met and not self._perturbation.late
@@ -168,6 +176,14 @@ class CpuSides(Sides):
             side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
         self._references = context.outputs(batch.first, batch.candidate)
         return seconds
+
+    def _check_cores(self, side: Side) -> None:
+        """Whoever starts threads of its own choice has more of the machine than what it is compared with."""
+        given = self._context.config.threads
+        self._cores.append(side.cores)
+        if given and len(self._cores) >= BATCHES and statistics.median(self._cores) > GREEDY * given:
+            said = f"keeps {statistics.median(self._cores):.1f} cores busy, of {given} that it was given"
+            raise CandidateFailed(Status.REJECTED, said)
 
     def _length(self, role: Role) -> float:
         """Seconds a call that a batch of that side is likely to take: what most of its batches took so far.

@@ -54,6 +54,8 @@ class Side:
         self.seconds, self.failed = seconds, failed
         self.replied = 0.0
         """Seconds that the calls of the last run took alone, without waking the process and stopping it."""
+        self.cores = 0.0
+        """Cores that it kept busy in the mean of the last run, threads that have ended included."""
         self.met = False
         """Whether what was to be done meanwhile was done when the calls had been asked for, and not before."""
         self._closed = False
@@ -78,6 +80,7 @@ class Side:
         `meanwhile` is done that many seconds after the process is let go, whatever it says it is doing then, unless the
         calls are over by that time.
         """
+        busy = self._process.busy_seconds()
         started = time.perf_counter()
         self._process.signal(signal.SIGCONT)
         # Its threads wake up while we wait for the reply to nothing: bound to cores of their own until then.
@@ -93,6 +96,7 @@ class Side:
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
         self._wait_until_still()
+        self.cores = (self._process.busy_seconds() - busy) / (time.perf_counter() - started)
         return elapsed
 
     def _until_reply(self, meanwhile: Meanwhile | None, started: float) -> Meanwhile | None:

@@ -1,7 +1,9 @@
 """What a side may see when, with sides that are Python functions on the arena."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
+import msgspec
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
-        self.met = True
+        self.met, self.cores = True, 1.0
 
     def run(self, first: int, count: int, meanwhile=None) -> float:
         self.batches.append(range(first, first + count))
@@ -122,3 +124,14 @@ def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(conte
             return super().run(first, count)
 
     assert pair(Between(honest(context)), Fake(honest(context)), context, "fake", 20e-6).pairs == 3
+
+
+@pytest.mark.parametrize(("given", "busy", "ok"), [(1, 1.9, False), (2, 1.9, True), (1, 1.1, True), (0, 9.0, True)])
+def test_no_candidate_keeps_more_cores_busy_than_it_was_given(context, given, busy, ok) -> None:
+    """`num_threads(64)`: what it is compared with has `worker.threads`."""
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, threads=given))
+    side = Fake(honest(context))
+    side.cores = busy
+    with nullcontext() if ok else pytest.raises(CandidateFailed, match="cores busy, of 1") as failed:
+        assert pair(side, Fake(honest(context)), context, "fake", 20e-6).pairs == 3
+    assert ok or failed.value.status == "rejected"
