@@ -9,7 +9,8 @@ import torch
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.worker import inputs
+from cudal2.records import HarnessFault
+from cudal2.worker import inputs, measurement
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.pairing import TimingContext, pair
 from cudal2.worker.outcome import CandidateFailed
@@ -135,3 +136,30 @@ def test_no_candidate_keeps_more_cores_busy_than_it_was_given(context, given, bu
     with nullcontext() if ok else pytest.raises(CandidateFailed, match="cores busy, of 1") as failed:
         assert pair(side, Fake(honest(context)), context, "fake", 20e-6).pairs == 3
     assert ok or failed.value.status == "rejected"
+
+
+def test_moments_go_by_the_length_of_most_batches(context) -> None:
+    """Neither by single calls nor by the fastest batch, which a candidate could hurry in."""
+    moments = []
+
+    class Timed(Fake):
+        def run(self, first: int, count: int, meanwhile=None) -> float:
+            super().run(first, count, meanwhile)
+            if meanwhile:
+                moments.append(meanwhile[0])
+            self.replied = 1e-6  # what it says
+            return 20e-6 * count
+
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=20, max_pairs=20))
+    side = Timed(honest(context))
+    pair(side, Fake(honest(context)), context, "fake", 20e-6)
+    calls = max(len(batch) for batch in side.batches)
+    assert max(moments[1:]) > 0.5 * 20e-6 * calls, "nineteen of them"
+
+
+def test_what_was_met_before_its_calls_were_asked_for_is_not_watched(context, monkeypatch) -> None:
+    monkeypatch.setattr(measurement, "UNWATCHED", 0)
+    side = Fake(honest(context))
+    side.met = False
+    with pytest.raises(HarnessFault, match="too busy to watch"):
+        pair(side, Fake(honest(context)), context, "fake", 20e-6)

@@ -1,6 +1,7 @@
 // expect: wrong
 // problem: 64_32_64_tn_f32
 // reason: in timed calls
+// slow: test_pairing.py has it without a process
 // Hurries where single calls tell how long a batch takes, so that the moment at which inputs change comes early in each;
 // what is left of a batch is worked ahead in.
 static float dot(const _Float16* a, const _Float16* b, int count) {
