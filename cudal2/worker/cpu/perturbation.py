@@ -1,9 +1,10 @@
 """Inputs that change while a timed batch runs, just before their calls: whoever worked ahead is found out.
 
 A candidate sees the inputs of all calls of a batch. So that it cannot gain by doing the work of later calls early, the
-parent looks once, at a secret moment, how far the batch has come: the outputs are poisoned, so the first call that has
-left an element of its output as it was is not over yet. The inputs of the next few calls then change, and those of some
-further ones, for a batch may be worked on in any order; and a sample of each output round there is noted down.
+parent looks at secret moments, how many of them nobody knows, how far the batch has come: the outputs are poisoned, so
+the first call that has left an element of its output as it was is not over yet. The inputs of the next few calls then
+change, and those of some further ones, for a batch may be worked on in any order; and a sample of each output round
+there is noted down.
 
 When the batch is over, it tells which calls were over at that moment: those whose sample was as it is in the end. What
 merely was written to is no sign, for a candidate could write anything into the outputs of calls whose inputs it is
@@ -65,8 +66,6 @@ class Perturbation:
         self._near = 1 + max(1, min(MOST, calls // 8))
         self._further = rng.random(min(MOST, calls // 8)).tolist()
         count = self._near + len(self._further)
-        values = (4 + 4 * rng.random(count)) * rng.choice((-1, 1), count)
-        self._values = values.astype(np.float16).view(np.uint16).tolist()
         places = a + rng.integers(m * k, size=count), b + rng.integers(k * n, size=count)
         self._places = np.where(rng.integers(2, size=count), *places).tolist()
         self._barrier = threading.Lock()
@@ -86,10 +85,12 @@ class Perturbation:
         self._change_and_look(further, self._near, looked)
 
     def _change_and_look(self, calls: Sequence[int], first: int, looked: Sequence[int]) -> None:
-        """Change an input of each of these calls, by the values from `first` on; then look at outputs in that order."""
-        for call, place, value in zip(calls, self._places[first:], self._values[first:]):
-            at = place + call * self._input_step
-            self._inputs[at] = value if self._change else self._inputs[at]
+        """Change the sign of an input of each of these calls, at the places from `first` on: what changed looks like
+        any normal. Then look at those outputs in their order.
+        """
+        sign = 0x8000 if self._change else 0
+        for call, place in zip(calls, self._places[first:]):
+            self._inputs[place + call * self._input_step] ^= sign
         with self._barrier:  # its locked instructions keep the writes before the looks that follow
             pass
         self._looks.append((calls, np.array(looked), self._samples(np.array(looked))))

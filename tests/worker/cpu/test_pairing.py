@@ -25,14 +25,15 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
-        self.met, self.cores = True, 1.0
+        self.cores = 1.0
 
-    def run(self, first: int, count: int, meanwhile=None) -> float:
+    def run(self, first: int, count: int, meanwhile=()) -> float:
         self.batches.append(range(first, first + count))
         for done, slot in enumerate(self.batches[-1]):
-            if meanwhile and done == self.after:
-                meanwhile[1]()
+            for _, look in meanwhile if done == self.after else ():
+                look()
             self.call(slot)
+        self.met = [look for _, look in meanwhile]
         self.replied = 20e-6 * count
         return self.replied
 
@@ -94,13 +95,12 @@ def test_outputs_written_before_their_calls_are_seen(context: TimingContext) -> 
     class Meddler(Fake):
         """Looked at while a call runs: the later outputs are there, its own is not."""
 
-        def run(self, first: int, count: int, meanwhile=None) -> float:
+        def run(self, first: int, count: int, meanwhile=()) -> float:
             if meanwhile and count > 8:
                 for ahead in range(first + 1, first + 4):
                     context.arena.c(ahead).fill_(1)
-                meanwhile[1]()
-                meanwhile = None
-            return super().run(first, count, meanwhile)
+                meanwhile[0][1]()
+            return super().run(first, count)
 
     with pytest.raises(CandidateFailed, match="later call"):
         pair(Meddler(honest(context)), Fake(honest(context)), context, "fake", 20e-6)
@@ -110,9 +110,9 @@ def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(conte
     """An honest side that is between two calls when the change comes is not accused."""
 
     class Between(Fake):
-        def run(self, first: int, count: int, meanwhile=None) -> float:
+        def run(self, first: int, count: int, meanwhile=()) -> float:
             if meanwhile and count > 8:
-                perturbation = meanwhile[1]
+                perturbation = meanwhile[0][1]
                 looked = perturbation._running()
                 perturbation._running = lambda: looked
                 old = product(context, first + looked + 1)  # begun with the old input …
@@ -120,6 +120,7 @@ def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(conte
                     self.call(slot)  # … as all before it are over
                 perturbation()
                 elapsed = super().run(first, count)
+                self.met = [perturbation]
                 context.arena.c(first + looked + 1).copy_(old)
                 return elapsed
             return super().run(first, count)
@@ -143,10 +144,9 @@ def test_moments_go_by_the_length_of_most_batches(context) -> None:
     moments = []
 
     class Timed(Fake):
-        def run(self, first: int, count: int, meanwhile=None) -> float:
+        def run(self, first: int, count: int, meanwhile=()) -> float:
             super().run(first, count, meanwhile)
-            if meanwhile:
-                moments.append(meanwhile[0])
+            moments.extend(moment for moment, _ in meanwhile)
             self.replied = 1e-6  # what it says
             return 20e-6 * count
 
@@ -159,7 +159,35 @@ def test_moments_go_by_the_length_of_most_batches(context) -> None:
 
 def test_what_was_met_before_its_calls_were_asked_for_is_not_watched(context, monkeypatch) -> None:
     monkeypatch.setattr(measurement, "UNWATCHED", 0)
-    side = Fake(honest(context))
-    side.met = False
+
+    class Early(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            elapsed = super().run(first, count, meanwhile)
+            self.met = []
+            return elapsed
+
+    side = Early(honest(context))
     with pytest.raises(HarnessFault, match="too busy to watch"):
         pair(side, Fake(honest(context)), context, "fake", 20e-6)
+
+
+def test_who_has_met_one_change_may_meet_another(context) -> None:
+    """Honest until an input has changed, from then on to the end of the batch four calls ahead."""
+    held: dict[int, torch.Tensor] = {}
+
+    class Cautious(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            pending, met = [look for _, look in meanwhile], False
+            for slot in range(first, first + count):
+                if (slot - first) % 5 == 3 and pending:
+                    pending.pop()()
+                    met = True
+                if met and slot not in held:
+                    held.update({ahead: product(context, ahead) for ahead in range(slot, min(slot + 4, first + count))})
+                context.arena.c(slot).copy_(held.pop(slot) if met else product(context, slot))
+            held.clear()
+            return super().run(first, 0, meanwhile) + 20e-6 * count
+
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=30, max_pairs=30))
+    with pytest.raises(CandidateFailed, match="in timed calls"):
+        pair(Cautious(lambda slot: None), Fake(honest(context)), context, "fake", 20e-6)

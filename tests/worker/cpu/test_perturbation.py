@@ -28,6 +28,7 @@ def changes(arena: Arena, perturbation: Perturbation) -> dict[int, int]:
     slots = range(GUARDED, FIRST + CALLS + 20)
     before = {slot: (arena.a(slot).clone(), arena.b(slot).clone()) for slot in slots}
     perturbation()
+    assert all((arena.a(slot).abs() == a.abs()).all() for slot, (a, _) in before.items()), "nobody sees which it was"
     found = {slot: int((arena.a(slot) != a).sum() + (arena.b(slot) != b).sum()) for slot, (a, b) in before.items()}
     return {slot: count for slot, count in found.items() if count}
 

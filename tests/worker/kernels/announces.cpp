@@ -1,7 +1,6 @@
 // expect: wrong
 // problem: 64_32_64_tn_f32
 // reason: in timed calls
-// slow: test_perturbation.py has it without a process
 // As works_ahead_in_memory, but every output of the eight is written to, in order, before an input is read: what looks
 // begun or done is not held to new inputs.
 static float dot(const _Float16* a, const _Float16* b, int count) {
