@@ -102,7 +102,8 @@ def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path
 
 
 def unpack(parcel: Path, run: Path, cache: Path) -> None:
-    """Lay a packed run out in the new folder `run`, and what it brings for the cache beside what is there.
+    """Lay a packed run out in the new folder `run`, and what it brings for the cache beside what is there: of the kinds
+    that travel, and nothing in the place of what this machine found itself.
 
     The folder has its name once it is complete.
     Raises ValueError where `run` holds anything or `parcel` is not a whole parcel.
@@ -117,6 +118,8 @@ def unpack(parcel: Path, run: Path, cache: Path) -> None:
             for member in tar:
                 top, _, rest = member.name.partition("/")
                 place = {"run": partial, "cache": cache}[top]
+                if top == "cache" and (rest.split("/")[0] not in CACHED or (cache / rest).exists()):
+                    continue
                 member.name = rest
                 tar.extract(member, place, filter="data")
     except (EOFError, lzma.LZMAError, tarfile.TarError, KeyError) as error:

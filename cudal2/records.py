@@ -208,6 +208,16 @@ class Timing(msgspec.Struct, frozen=True):
     confidence: float = 0.0
 
 
+REASON = 400
+"""Characters of a reason at most. Whoever wrote a kernel may have a say in it: a launcher's exception, a directive."""
+
+
+def plain(text: str) -> str:
+    """A reason as it is kept and shown: one short line of what can be printed."""
+    line = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    return line if len(line) <= REASON else f"{line[:REASON]} …"
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What the worker found out about one candidate.
 

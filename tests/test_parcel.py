@@ -56,6 +56,18 @@ def test_what_is_needed_to_go_on_arrives(run, tmp_path, monkeypatch):
     assert brought.read("verdicts", "ab" * 32) is None and brought.read("builds", "ef" * 32) is None
 
 
+def test_what_a_machine_found_itself_stays_and_built_kernels_are_not_taken(run, tmp_path, monkeypatch):
+    """A parcel may say anything: what it holds of others' kernels must not take the place of what was built here."""
+    monkeypatch.setattr(parcel, "CACHED", ("verdicts", "baselines", "builds"))
+    parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+    monkeypatch.undo()
+    here = Cache(tmp_path / "cache here")
+    here.write("baselines", "cd" * 32, b"tuned here")
+    parcel.unpack(tmp_path / "parcel", tmp_path / "there", here.root)
+    assert here.read("baselines", "cd" * 32) == b"tuned here" and here.read("builds", "ef" * 32) is None
+    assert here.read("verdicts", specimens.verdict(CANDIDATE).key) == b"of this run"
+
+
 def test_a_parcel_with_a_part_missing_or_cut_off_is_refused(run, tmp_path):
     parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
     last = max((tmp_path / "parcel").iterdir())

@@ -137,6 +137,8 @@ def _listed(folder: Path) -> Named:
         listed = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
         for name in listed:
             parse(name)
+        if outside := [file for files in listed.values() for file in files if not held.within(file)]:
+            raise ValueError(f"it names {outside[0]!r}, which is not inside its folder")
     except (OSError, ValueError) as error:
         raise ValueError(f'{path} cannot be read: {error}; write {{"64_64_64": ["mine.cu"]}}') from error
     return {name: [folder / file for file in files] for name, files in listed.items()}

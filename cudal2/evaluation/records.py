@@ -3,7 +3,7 @@
 import msgspec
 
 from cudal2.problem import Problem
-from cudal2.records import Abi, Environment, Timing
+from cudal2.records import Abi, Environment, Timing, plain
 
 NOTHING_ARCHIVED = "no kernel"
 REASON = 300
@@ -63,4 +63,4 @@ class Results(msgspec.Struct, frozen=True):
 
 def why(row: Row) -> str:
     """The reason of its verdict in one line, without what a terminal would obey: authors have a say in it."""
-    return "".join(letter for letter in " ".join(row.reason.split()) if letter.isprintable())[:REASON]
+    return plain(row.reason)[:REASON]

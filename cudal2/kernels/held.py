@@ -109,7 +109,7 @@ def decoded(folder: Path) -> dict[str, Any]:
             f"{path} is damaged: its digest is another", f"Export again, or remove {DIGEST} if you changed it"
         )
     for name in _names(found):
-        if not _within(name):
+        if not within(name):
             remedy = "`cudal2 export` writes no such path: find out who did, and export again"
             raise Unusable(f"{path} names {name!r}, which is not inside its folder", remedy)
     return found
@@ -153,6 +153,6 @@ def _names(found: Any) -> list[str]:
     return here + [name for one in found.values() for name in _names(one)]
 
 
-def _within(name: str) -> bool:
+def within(name: str) -> bool:
     """Whether a path relative to the folder stays in it. A link there may lead elsewhere: its owner made it."""
     return "\0" not in name and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts

@@ -19,6 +19,8 @@ from cudal2.worker.sandbox import jail
 LOG_BYTES = 4000
 """Compiler output beyond this is cut off before anyone stores it or shows it in a prompt."""
 FREE_BYTES = 32 << 20
+MIDNIGHT = {"SOURCE_DATE_EPOCH": "0"}
+"""For a compiler's environment: __DATE__ and __TIME__ are always the same, lest two builds of one source differ."""
 
 
 class Built(Protocol):
@@ -58,6 +60,12 @@ def job(doing: str) -> Iterator[Path]:
         raise HarnessFault(f"cannot {doing} in {folder}: {error}", "Make room, or point TMPDIR elsewhere") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_source(file: Path, source: str) -> None:
+    """As a file of no age, which __TIMESTAMP__ would tell."""
+    file.write_text(source)
+    os.utime(file, (0, 0))
 
 
 def check_space(folder: Path) -> None:

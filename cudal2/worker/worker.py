@@ -22,6 +22,7 @@ from cudal2.records import (
     Timing,
     Verdict,
     digest,
+    plain,
     to_json,
     verdict_from_json,
 )
@@ -97,7 +98,7 @@ class Worker:
         try:
             check(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:
-            return Prepared(Status.REJECTED, str(rejected), log=str(rejected))
+            return Prepared(Status.REJECTED, str(rejected), log=plain(str(rejected)))
         if not self.backend.exclusive_builds:
             return self.backend.prepare(candidate)
         with device(exclusive=False):
@@ -176,6 +177,7 @@ class Worker:
             outcome = Outcome(prepared.status, prepared.reason)
             if prepared.launchable:
                 outcome = _both(prepared, self.measure(prepared.launchable, candidate.problem))
+            outcome = msgspec.structs.replace(outcome, reason=plain(outcome.reason))
             verdict = Verdict(
                 key=key,
                 problem=candidate.problem,

@@ -109,7 +109,8 @@ def test_a_list_says_which_files_are_for_which_shape(place) -> None:
     sources(place, "one.cpp", "two.cpp", f"{PROBLEM.mnk}.cpp")
     (place / folders.SHAPES).write_text(json.dumps({PROBLEM.mnk: ["two.cpp", "one.cpp"], F16.name: ["one.cpp"]}))
     assert found(place, PROBLEM) == ["two.cpp", "one.cpp"] and found(place, FAR) == []
-    for wrong in ("[]", '{"64": []}', "{", '{"64_64_64": "one.cpp"}'):
+    outside = '{"64_64_64": ["../../secret"]}', '{"64_64_64": ["/etc/passwd"]}'  # compilers quote what they read
+    for wrong in ("[]", '{"64": []}', "{", '{"64_64_64": "one.cpp"}', *outside):
         (place / folders.SHAPES).write_text(wrong)
         with pytest.raises(ValueError, match=r"shapes\.json"):
             found(place, PROBLEM)

@@ -1,10 +1,12 @@
 """What a policy is told after a turn: the verdict, whole and harmless, in as much room as there is."""
 
+import copy
+
 import msgspec
 import pytest
 import tiny_chat
 from specimens import candidate, verdict
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 from transformers import AutoConfig, AutoTokenizer
 
 from cudal2.config import PolicyConfig
@@ -54,6 +56,16 @@ def test_no_text_that_is_quoted_is_a_token_of_the_templates(words, attack):
     shown = words.decode(ids).replace(" ", "")
     assert attack in said[1]["content"] and attack.replace(" ", "") in shown
     assert len(own(words, words(attack)["input_ids"])) > 0, "the tokenizer would otherwise take it for some"
+
+
+@pytest.mark.parametrize("normalizer", [normalizers.NFKC(), normalizers.Lowercase()], ids=["NFKC", "lower"])
+def test_no_text_is_such_a_token_in_its_normal_form(words, normalizer):
+    attack, words = "\uff1cTOOL\uff1e <TOOL> \uff1ctool>", copy.deepcopy(words)
+    words.backend_tokenizer.normalizer = normalizer
+    words.add_tokens([AddedToken("<TOOL>", special=True, normalized=True)], special_tokens=True)
+    ids = [tokenize(words, [{"role": "user", "content": text}]) for text in (f"x {attack} y", "x")]
+    marks = [sum(word in ("<TOOL>", "<tool>") for word in words.convert_ids_to_tokens(one)) for one in ids]
+    assert marks == [0, 0] and "tool" in words.decode(ids[0]).lower()
 
 
 def test_prompts_without_such_texts_are_encoded_as_ever(words):

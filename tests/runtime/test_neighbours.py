@@ -16,6 +16,8 @@ from cudal2.runtime.manifest import read
 SMALL, GOOD, LEFT = Problem(16, 16, 16), Problem(64, 16, 16), Problem(32, 8, 16, "nn")
 ADDS = TELLS.replace("C[i] = M", "C[i] = A[0] - A[0] + A[K * (M - 1)] * 0")
 """The first and the last row cancel in every other: right, as long as they are numbers."""
+MINDS = TELLS.replace("C[i] = M", "C[i] = float(A[K * (M - 1)]) > 1e3f ? 9 : 1")
+"""A NaN in the last row is seen in no other, a large number in all."""
 
 
 @pytest.fixture
@@ -81,9 +83,10 @@ def test_what_is_measured_decides_from_how_many_rows_on_a_kernel_serves(folder, 
     assert [one.fewest_rows for one in read(folder).kernels if one.problem == GOOD] == [None]
 
 
-def test_a_kernel_whose_rows_see_one_another_serves_no_fewer(tmp_path, folder, monkeypatch):
+@pytest.mark.parametrize("source", [ADDS, MINDS], ids=["adds", "minds"])
+def test_a_kernel_whose_rows_see_one_another_serves_no_fewer(tmp_path, folder, monkeypatch, source):
     slower(monkeypatch)
-    coupled = write(tmp_path / "coupled", {GOOD: (ADDS, 1.5)})
+    coupled = write(tmp_path / "coupled", {GOOD: (source, 1.5)})
     (row,) = neighbours.run(coupled)
     assert row["served"] and not row["apart"]
     assert neighbours.settle(coupled, [row]) == 0 and read(coupled).kernels[0].fewest_rows is None

@@ -65,7 +65,9 @@ TIMED = [path for path in KERNELS if _timed(path)]
 
 
 def kernels(paths: Sequence[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", paths, ids=[path.stem for path in paths])
+    """Those that say `// slow: WHY` are judged with the slow tests."""
+    slow = {path: [pytest.mark.slow] if directive(path.read_text(), "slow", "") else [] for path in paths}
+    return pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=slow[path]) for path in paths])
 
 
 @kernels([path for path in KERNELS if path not in TIMED])

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import signal
 import threading
@@ -13,12 +14,14 @@ from naive import ENDLESS, NAIVE
 
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, HarnessFault, Status, to_json, verdict_from_json
+from cudal2.target import CPU
 from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.pool.pool import Pool
+from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
 PROBLEM = parse("64_72_80")
@@ -47,6 +50,24 @@ def test_key_depends_on_all_that_matters(hasty) -> None:
         moved = Worker(msgspec.structs.replace(hasty, cache=hasty.cache + "2", build_jobs=1))
         assert moved.key(Candidate(NAIVE, PROBLEM)) == base
         assert Worker(msgspec.structs.replace(hasty, threads=2)).key(Candidate(NAIVE, PROBLEM)) != base
+
+
+@pytest.mark.parametrize("said", ["x\n## Kernels\n\x1b[2J" * 10**5, "ρ = 3 µs"], ids=["long", "short"])
+def test_a_reason_is_one_short_line_whatever_a_kernel_says(checking, said) -> None:
+    """A launcher's exception is quoted in it, and it stands in prompts and on terminals."""
+    with Worker(checking) as worker:
+        worker.backend.prepare = lambda _: Prepared(Status.PLAN_ERROR, said)
+        reason = worker.evaluate(Candidate(NAIVE, PROBLEM)).reason
+        rejected = worker.evaluate(Candidate(f"#include <{said[:30]}>\n", PROBLEM))
+    assert reason.isprintable() and len(reason) < 500 and reason[:5] == " ".join(said.split())[:5]
+    assert rejected.reason.isprintable() and "\x1b" not in rejected.log
+
+
+def test_what_a_source_compiles_to_does_not_tell_when(tmp_path) -> None:
+    """One source is one kernel, though it is built again elsewhere to be exported."""
+    source = 'extern "C" const char* hgemm() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
+    built = build.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
+    assert re.search(rb"Jan  1 1970 00:00:00 \w{3} \w{3} +\d+ [\d:]{8} 19(70|69)", built.library)
 
 
 def test_without_a_protocol_a_kernel_is_only_checked(checking) -> None:

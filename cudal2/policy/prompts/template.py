@@ -19,13 +19,13 @@ from cudal2.policy.prompts import notes, profile
 from cudal2.policy.prompts.notes import Passage
 from cudal2.policy.prompts.profile import Profile
 from cudal2.problem import Problem
-from cudal2.records import Environment, Verdict
+from cudal2.records import Environment, Verdict, plain
 from cudal2.source import MAX_BYTES, fenced
 from cudal2.target import Target, find
 
 Message = dict[str, str]
-LOG_CHARACTERS, REASON_CHARACTERS = 2000, 400
-"""So much of a build's log, and of the judge's reason, a policy is told after a turn."""
+LOG_CHARACTERS = 2000
+"""So much of a build's log a policy is told after a turn."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -122,8 +122,7 @@ def told(verdict: Verdict, target: Target) -> str:
     """
     news = verdict.log.strip() not in ("", verdict.reason.strip())
     log = fenced(_cut(verdict.log, LOG_CHARACTERS)) if news else ""
-    reason = _cut(" ".join(verdict.reason.split()), REASON_CHARACTERS)
-    what = {"verdict": verdict, "target": target, "reason": reason, "log": log}
+    what = {"verdict": verdict, "target": target, "reason": plain(verdict.reason), "log": log}
     return _template("verdict").render(what, counted=profile.counted(verdict.counters)).strip()
 
 
@@ -168,7 +167,7 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.globals |= {"powers": powers, "fenced": fenced, "source_kib": MAX_BYTES // 1024}
+    environment.globals |= {"powers": powers, "fenced": fenced, "plain": plain, "source_kib": MAX_BYTES // 1024}
     environment.globals |= {"entry": ENTRY, "sizer": SIZER, "sizer_declaration": sizer_declaration}
     try:
         return environment.get_template(f"{name}.jinja")

@@ -162,9 +162,9 @@ class Arena:
         data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size].view(np.float16)
         return [torch.from_numpy(data).as_strided((count, m, n), (stride // 2, n, 1))]
 
-    def words(self, file: int) -> memoryview:
+    def words(self, file: int) -> np.ndarray:
         """All of INPUTS or OUTPUTS as 16-bit words; a matrix begins at half its offset in `calls`."""
-        return self._bytes[file].data.cast("H")
+        return self._bytes[file].view(np.uint16)
 
     def canaries_intact(self) -> bool:
         """Whether every byte between and around the C matrices is as the parent left it."""

@@ -12,7 +12,19 @@ import msgspec
 from cudal2.contract import CPU_CONTRACT
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
-from cudal2.worker.build import LOG_BYTES, artefact, check_space, compiler, compiler_name, job, once, readable, trusted
+from cudal2.worker.build import (
+    LOG_BYTES,
+    MIDNIGHT,
+    artefact,
+    check_space,
+    compiler,
+    compiler_name,
+    job,
+    once,
+    readable,
+    trusted,
+    write_source,
+)
 from cudal2.worker.cache import Cache
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -54,7 +66,7 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
     headers = precompiled_headers(target)
     with job("build") as folder:
         file, output, messages = (folder / name for name in ("kernel" + target.suffix, "kernel.so", "log"))
-        file.write_text(source)
+        write_source(file, source)
         with messages.open("w+b") as stderr:
             code = jail.run(
                 kind,
@@ -63,7 +75,7 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
                 readable=[headers],
                 writable=[folder],
                 limits=jail.Limits(cpu_seconds=int(seconds) + 1),
-                environment={"TMPDIR": str(folder)},
+                environment={"TMPDIR": str(folder), **MIDNIGHT},
                 filter_program=seccomp.toolchain(),
                 stderr=stderr.fileno(),
             )

@@ -5,7 +5,8 @@ the other is timed, both are woken before the inputs of a batch exist, and a bat
 """
 
 import secrets
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -28,8 +29,16 @@ BASELINE_BATCHES = 7
 WATCHED = 3
 """Batches, or as many as are to be timed at least, that must not be over when their inputs change: who works ahead is
 overlooked in one of them in six."""
+LOOKS = 4
+"""At most, in a batch; half of the batches have one, a quarter two."""
 GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
+
+
+BATCHES = 3
+"""So many, or more, tell how many cores a candidate keeps busy."""
+GREEDY = 1.3
+"""So many times its cores a candidate may keep busy: the clocks of two batches do not begin and end at one instant."""
 
 
 class TimingContext(msgspec.Struct, frozen=True):
@@ -70,9 +79,14 @@ class TimingContext(msgspec.Struct, frozen=True):
         if expected < SLOW_CALL:
             side.run(0, 1)
 
-    def perturbation(self, first: int, calls: int, change: bool) -> Perturbation | None:
-        """For a batch of so many calls; None where no call has a later one to be found out by."""
-        return Perturbation(self.arena, first, calls, change) if first >= GUARDED and calls > 1 else None
+    def perturbations(self, first: int, calls: int, change: bool) -> list[Perturbation]:
+        """For a batch of so many calls one, and by chance more: whoever has met one does not know whether it was the
+        last. None where no call has a later one to be found out by.
+        """
+        if first < GUARDED or calls < 2:
+            return []
+        count = next((n for n in range(1, LOOKS) if secrets.randbelow(2)), LOOKS)
+        return [Perturbation(self.arena, first, calls, change) for _ in range(count)]
 
 
 @contextmanager
@@ -90,10 +104,10 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def timed(side: Side, first: int, calls: int, alone: float, perturbation: Perturbation | None) -> float:
-    """Seconds a call of a batch that is perturbed at a random moment; a call alone takes about `alone` seconds."""
-    moment = secrets.randbelow(1000) / 1000 * calls * alone
-    return side.run(first, calls, (moment, perturbation) if perturbation else None) / calls
+def timed(side: Side, first: int, calls: int, each: float, perturbations: Sequence[Perturbation]) -> float:
+    """Seconds a call of a batch that is perturbed at random moments; it takes about `each` seconds a call."""
+    moments = [secrets.randbelow(1000) / 1000 * calls * each for _ in perturbations]
+    return side.run(first, calls, list(zip(moments, perturbations))) / calls
 
 
 class CpuSides(Sides):
@@ -111,9 +125,11 @@ class CpuSides(Sides):
         self._sides: dict[Role, Side] = {"candidate": candidate, "baseline": baseline}
         self._context, self._baseline_seconds = context, baseline_seconds
         self._expected: dict[Role, float] = {}
-        self._alone: dict[Role, float] = {}  # without waking and stopping, in which nothing can be found out
-        self._perturbation: Perturbation | None = None
+        self._each: dict[Role, list[float]] = {"candidate": [], "baseline": []}  # seconds a call of its batches
+        self._alone = 0.0  # a single call of the candidate's, without waking and stopping
+        self._perturbations: list[Perturbation] = []
         self._watched = 0
+        self._cores: list[float] = []  # busy in each of the candidate's batches
         self._results: list[Tensor] = []
         self._references: list[Tensor] = []
 
@@ -131,12 +147,12 @@ class CpuSides(Sides):
         self._context.fill(self.slots.start, 1)
         candidate = self._sides["candidate"]
         seconds, alone = zip(*((candidate.run(self.slots.start, 1), candidate.replied) for _ in range(GUESSES)))
-        self._alone = {"candidate": min(alone), "baseline": self._baseline_seconds}
+        self._alone = min(alone)
         return min(seconds)
 
     def wake(self, batch: Batch) -> None:
-        """The perturbation is drawn here, so that nothing is left to do when its moment has come."""
-        self._perturbation = self._context.perturbation(batch.first, batch.candidate, change=True)
+        """Perturbations are drawn here, so that nothing is left to do when their moments have come."""
+        self._perturbations = self._context.perturbations(batch.first, batch.candidate, change=True)
         for role in batch.order:
             self._context.wake(self._sides[role], self._expected[role])
 
@@ -148,32 +164,51 @@ class CpuSides(Sides):
         self._context.poison(batch.first, batch.count)
 
     def run(self, role: Role, batch: Batch) -> float:
-        context, side, alone = self._context, self._sides[role], self._alone[role]
+        context, side = self._context, self._sides[role]
         if role == "candidate":
-            seconds = timed(side, batch.first, batch.candidate, alone, self._perturbation)
-            self._alone[role] = min(alone, side.replied / batch.candidate)
+            seconds = timed(side, batch.first, batch.candidate, self._length(role), self._perturbations)
+            self._each[role].append(seconds)
+            self._check_cores(side)
+            for one in self._perturbations:
+                one.conclude()
+            met = [one for one in self._perturbations if one in side.met and not one.late]
+            self._watched += bool(met) or not self._perturbations
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
-        alike = context.perturbation(batch.first, batch.baseline, change=False)
-        seconds = timed(side, batch.first, batch.baseline, alone, alike)
-        self._alone[role] = min(alone, side.replied / batch.baseline)
+        alike = context.perturbations(batch.first, batch.baseline, change=False)
+        seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
+        self._each[role].append(seconds)
         if batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
             side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
         self._references = context.outputs(batch.first, batch.candidate)
         return seconds
 
+    def _check_cores(self, side: Side) -> None:
+        """Whoever starts threads of its own choice has more of the machine than what it is compared with."""
+        given = self._context.config.threads
+        self._cores.append(side.cores)
+        if given and len(self._cores) >= BATCHES and statistics.median(self._cores) > GREEDY * given:
+            said = f"keeps {statistics.median(self._cores):.1f} cores busy, of {given} that it was given"
+            raise CandidateFailed(Status.REJECTED, said)
+
+    def _length(self, role: Role) -> float:
+        """Seconds a call that a batch of that side is likely to take: what most of its batches took so far.
+
+        Neither the fastest nor a single call, which a candidate could hurry in, lest all moments come early.
+        """
+        first = self._alone if role == "candidate" else self._baseline_seconds
+        return statistics.median(self._each[role] or [first])
+
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Where inputs changed, the baseline's result on the new ones; what may have used either is not compared."""
-        self._watched += self._perturbation is None or not self._perturbation.late
-        if self._perturbation:
-            if self._perturbation.early is not None:
-                raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
-            if batch.leader == "baseline":
-                for slot in self._perturbation.changed:
-                    self._sides["baseline"].run(slot, 1)
-                    self._references[0][slot - batch.first] = self._context.arena.c(slot)
-            for slot in self._perturbation.unsure:
-                self._results[0][slot - batch.first] = self._references[0][slot - batch.first]
+        if any(one.early is not None for one in self._perturbations):
+            raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
+        if batch.leader == "baseline":
+            for slot in {slot for one in self._perturbations for slot in one.changed}:
+                self._sides["baseline"].run(slot, 1)
+                self._references[0][slot - batch.first] = self._context.arena.c(slot)
+        for slot in {slot for one in self._perturbations for slot in one.unsure}:
+            self._results[0][slot - batch.first] = self._references[0][slot - batch.first]
         return list(zip(self._results, self._references))
 
     def watched(self) -> bool:

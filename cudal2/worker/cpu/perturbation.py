@@ -1,33 +1,49 @@
 """Inputs that change while a timed batch runs, just before their calls: whoever worked ahead is found out.
 
 A candidate sees the inputs of all calls of a batch. So that it cannot gain by doing the work of later calls early, the
-parent looks once, at a secret moment, how far the batch has come: the outputs are poisoned, so the first call that has
-left an element of its output as it was is not over yet. The inputs of the next few calls then change. A call whose
-predecessor was still not over after the change has not begun, and must use the new value. A later call that has already
-written its output gives its author away at once.
+parent looks at secret moments, how many of them nobody knows, how far the batch has come: the outputs are poisoned, so
+the first call that has left an element of its output as it was is not over yet. The inputs of the next few calls then
+change, and those of some further ones, for a batch may be worked on in any order; and a sample of each output round
+there is noted down.
+
+When the batch is over, it tells which calls were over at that moment: those whose sample was as it is in the end. What
+merely was written to is no sign, for a candidate could write anything into the outputs of calls whose inputs it is
+about to read. A call whose predecessor was still not over after the change has not begun, and must use the new value.
+One whose output was written to before an earlier call was over gives its author away at once.
 
 Concluding so from what one process reads on what another does takes a barrier on both sides: of the two, "the output
 is not written yet" and "the old input is read", at most one can then happen (the litmus test "store buffering" in
-Sewell et al., x86-TSO, CACM 53(7), 2010). The runner has one after every call.
+Sewell et al., x86-TSO, CACM 53(7), 2010). The runner has one after every call. And it takes reads in order: the outputs
+of later calls are looked at before those of earlier ones.
 """
 
 import secrets
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
 from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
-MOST = 8
-"""Calls whose inputs change, but of a batch at most an eighth, and one at least."""
+MOST = 4
+"""Calls whose inputs change behind the one that runs, but of a batch at most an eighth, and one at least; and so many
+further on."""
+AROUND = 8
+"""Calls before and behind it whose outputs are looked at."""
+SAMPLE = 8
+"""Elements of an output that are looked at: of a call that works on the next one, too, hardly all are done."""
+ANYWHERE = 16
+"""Calls that are looked at wherever they are in the batch."""
 
 
 class Perturbation:
-    """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; afterwards `changed` are the
-    slots whose inputs did, `unsure` those of them whose call may have begun before, and `early` is a slot whose output
-    was written before its call, None where there is none. `late` says that the batch was over before it came to that,
-    as on a machine too busy to let the parent look in time: nothing was found out then.
+    """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; `late` says that the batch was
+    over before it came to that, as on a machine too busy to let the parent look in time: no call had changed inputs.
+
+    `conclude` is called when the batch is over and nothing runs: then `changed` are the slots whose inputs did change,
+    `unsure` those of them whose call may have begun before, and `early` is a slot whose output was written to before
+    its call, None where there is none.
 
     With `change` False it takes as long, but leaves the inputs as they are: for the side that it is compared with.
     """
@@ -45,36 +61,59 @@ class Perturbation:
         # Everything is drawn now, so that it is quick when the time has come.
         rng = np.random.default_rng(secrets.randbits(128))
         m, n, k = arena.problem.m, arena.problem.n, arena.problem.k
-        self._output = c + int(rng.integers(m * n))
-        count = max(1, min(MOST, calls // 8))
-        values = ((4 + 4 * rng.random(count)) * rng.choice((-1, 1), count)).astype(np.float16).view(np.uint16)
-        places = [(a + int(rng.integers(m * k)), b + int(rng.integers(k * n)))[int(rng.integers(2))] for _ in values]
-        self._changes = list(zip(places, values.tolist()))
+        self._sample = c + rng.integers(m * n, size=SAMPLE)
+        self._output = int(self._sample[0])
+        self._near = 1 + max(1, min(MOST, calls // 8))
+        self._further = rng.random(min(MOST, calls // 8)).tolist()
+        count = self._near + len(self._further)
+        places = a + rng.integers(m * k, size=count), b + rng.integers(k * n, size=count)
+        self._places = np.where(rng.integers(2, size=count), *places).tolist()
         self._barrier = threading.Lock()
+        self._anywhere = rng.integers(calls, size=ANYWHERE).tolist()
+        self._looks: list[tuple[Sequence[int], np.ndarray, np.ndarray]] = []
 
     def __call__(self) -> None:
-        running = self._running()
-        self.late = running == self._calls
-        # The search may have ended behind calls that were done early, with one before them still running.
-        for call in range(max(0, running - MOST), min(running, self._calls - 1)):
-            if self._written(call + 1) and not self._written(call):
-                self.early = self._first + call + 1
-        for call, (place, value) in enumerate(self._changes, running + 1):
-            if call >= self._calls:
-                return
-            at = place + call * self._input_step
-            if self._written(call) and not self._written(running):
-                self.early = self._first + call
-            self._inputs[at] = value if self._change else self._inputs[at]
-            with self._barrier:  # its locked instructions keep the write before the look that follows
-                pass
+        running, end = self._running(), self._calls
+        self.late = running == end
+        # What runs may have begun before; only the sample tells. The first call has nothing before it that would.
+        near = range(max(running, 1), min(running + self._near, end))
+        around = range(min(running + AROUND, end - 1), max(running - AROUND, 0) - 1, -1)
+        self._change_and_look(near, near.start - running, around)
+        beyond = min(running + self._near, end)
+        further = sorted({beyond + int(share * (end - beyond)) for share in self._further}) if beyond < end else []
+        looked = sorted({*self._anywhere, *(call - 1 for call in further)}, reverse=True)
+        self._change_and_look(further, self._near, looked)
+
+    def _change_and_look(self, calls: Sequence[int], first: int, looked: Sequence[int]) -> None:
+        """Change the sign of an input of each of these calls, at the places from `first` on: what changed looks like
+        any normal. Then look at those outputs in their order.
+        """
+        sign = 0x8000 if self._change else 0
+        for call, place in zip(calls, self._places[first:]):
+            self._inputs[place + call * self._input_step] ^= sign
+        with self._barrier:  # its locked instructions keep the writes before the looks that follow
+            pass
+        self._looks.append((calls, np.array(looked), self._samples(np.array(looked))))
+
+    def conclude(self) -> None:
+        """Compare what was seen with what the calls have left."""
+        for changed, looked, seen in self._looks:
+            over = (seen == self._samples(looked)).all(axis=1)
+            known = dict(zip(looked.tolist(), over.tolist()))
             if self._change:
-                self.changed.append(self._first + call)
-                if self._written(call - 1):
-                    self.unsure.append(self._first + call)
+                self.changed += [self._first + call for call in changed]
+                self.unsure += [self._first + call for call in changed if known[call - 1]]
+            touched = (seen != inputs.POISON).any(axis=1)
+            for place in np.flatnonzero(touched):
+                if not over[place + 1 :].all():  # earlier calls, and looked at later
+                    self.early = self._first + int(looked[place])
+
+    def _samples(self, calls: np.ndarray) -> np.ndarray:
+        """Of the output of each of these calls, read in their order: 16-bit words [calls, SAMPLE]."""
+        return self._outputs[self._sample + calls[:, None] * self._output_step]
 
     def _running(self) -> int:
-        """The first call of the batch that is not over."""
+        """The first call of the batch that is not over, if every call that was written to is."""
         low, high = 0, self._calls
         while low < high:
             middle = (low + high) // 2

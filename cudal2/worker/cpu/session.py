@@ -12,7 +12,7 @@ import shutil
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cudal2.contract import CPU_CONTRACT, ENTRY
@@ -54,6 +54,10 @@ class Side:
         self.seconds, self.failed = seconds, failed
         self.replied = 0.0
         """Seconds that the calls of the last run took alone, without waking the process and stopping it."""
+        self.cores = 0.0
+        """Cores that it kept busy in the mean of the last run, threads that have ended included."""
+        self.met: list[Callable[[], None]] = []
+        """What was done meanwhile in the last run when the calls had been asked for, and not before."""
         self._closed = False
         self._placement = Placement(process.inside, cores(threads))
 
@@ -69,28 +73,43 @@ class Side:
             data += part
         return REPLY.unpack(data)
 
-    def run(self, first: int, count: int, meanwhile: Meanwhile | None = None) -> float:
+    def run(self, first: int, count: int, meanwhile: Sequence[Meanwhile] = ()) -> float:
         """Seconds that calls `first` to `first + count - 1` took. When this returns, all of the side's threads stand
         still.
 
-        `meanwhile` is done that many seconds after the start, unless the calls are over by then.
+        Each of `meanwhile` is done that many seconds after the process is let go, whatever it says it is doing then,
+        unless the calls are over by that time.
         """
+        pending = sorted(meanwhile, key=lambda one: one[0])
+        busy = self._process.busy_seconds()
         started = time.perf_counter()
         self._process.signal(signal.SIGCONT)
         # Its threads wake up while we wait for the reply to nothing: bound to cores of their own until then.
         self._tell(*NOTHING)
+        self._until_reply(pending, started)
         self._done()
         self._placement.release()
         told = time.perf_counter()
         self._tell(first, count)
-        if meanwhile and not select.select([self._reply], [], [], meanwhile[0])[0]:
-            meanwhile[1]()
+        self.met = self._until_reply(pending, started)
         self._done()
         self.replied = time.perf_counter() - told
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
         self._wait_until_still()
+        self.cores = (self._process.busy_seconds() - busy) / (time.perf_counter() - started)
         return elapsed
+
+    def _until_reply(self, pending: list[Meanwhile], started: float) -> list[Callable[[], None]]:
+        """Do what is pending as its time comes, until there is a reply; returns what was done."""
+        done = []
+        while pending:
+            left = started + pending[0][0] - time.perf_counter()
+            if select.select([self._reply], [], [], max(0.0, left))[0]:
+                break
+            done.append(pending.pop(0)[1])
+            done[-1]()
+        return done
 
     def _done(self) -> None:
         kind, code, detail = self.receive()

@@ -13,6 +13,9 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
 from cudal2.worker.cuda.buffers import GUARD, BufferLayout, Perturbation
 
+FEW = 2 / 3
+"""So often just two calls of a window find their inputs changed: who looks at some of them learns nothing of the rest.
+Else as many as may be, small numbers as often as large ones, for those who do the work of a few calls ahead."""
 DRAWN = 8
 """So many elements of a matrix are drawn; the largest of them is perturbed."""
 
@@ -101,12 +104,17 @@ class Arena:
         used[: CUDA_CONTRACT.semaphores // 2] = 0
 
     def perturb(self, sets: Sequence[int]) -> list[Perturbation]:
-        """For each of these sets an element of A or B and another value for it, which the private original takes on.
+        """For each of these sets an element of A or B and a value for it, which the private original takes on.
 
-        The value is the element's negative: after it the inputs are normals as before, and no call can tell from its
-        own that the others' will change too. Of DRAWN elements the largest, so that the change is seen in C.
+        In some of them, from two to all, that is the element's negative: after it the inputs are normals as before. In
+        the others it is what stands there already: no call can tell from its own whether the others' change, not even
+        one that has kept a copy. Of DRAWN elements the largest, so that the change is seen in C.
         """
         numbers = torch.as_tensor(sets, device=self.memory.device)
+        few, share = torch.rand(2, generator=self._rng, device=self.memory.device).tolist()
+        count = 2 if few < FEW else max(2, round(len(sets) ** share))
+        order = torch.randperm(len(sets), generator=self._rng, device=self.memory.device)
+        sign = torch.where(order < count, -1, 1).half()
         second = self._draw(2, numbers.shape).bool()
         offsets, values = torch.empty_like(numbers), torch.empty_like(numbers, dtype=torch.float16)
         places = ((~second, self.buffers.a), (second, self.buffers.b))
@@ -116,7 +124,7 @@ class Arena:
             at = torch.stack([self._draw(size, (DRAWN, len(number))) for size in (rows, columns)])
             largest = original[number, at[0], at[1]].abs().argmax(0)
             row, column = at[:, largest, torch.arange(len(number), device=number.device)]
-            original[number, row, column] *= -1
+            original[number, row, column] *= sign[chosen]
             values[chosen] = original[number, row, column]
             offsets[chosen] = number * self.buffers.stride + start + 2 * (row * columns + column)
         return list(zip(offsets.tolist(), values.view(torch.int16).tolist()))

@@ -1,13 +1,16 @@
 """What a side may see when, with sides that are Python functions on the arena."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
+import msgspec
 import pytest
 import torch
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.worker import inputs
+from cudal2.records import HarnessFault
+from cudal2.worker import inputs, measurement
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.pairing import TimingContext, pair
 from cudal2.worker.outcome import CandidateFailed
@@ -22,13 +25,15 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
+        self.cores = 1.0
 
-    def run(self, first: int, count: int, meanwhile=None) -> float:
+    def run(self, first: int, count: int, meanwhile=()) -> float:
         self.batches.append(range(first, first + count))
         for done, slot in enumerate(self.batches[-1]):
-            if meanwhile and done == self.after:
-                meanwhile[1]()
+            for _, look in meanwhile if done == self.after else ():
+                look()
             self.call(slot)
+        self.met = [look for _, look in meanwhile]
         self.replied = 20e-6 * count
         return self.replied
 
@@ -90,13 +95,12 @@ def test_outputs_written_before_their_calls_are_seen(context: TimingContext) -> 
     class Meddler(Fake):
         """Looked at while a call runs: the later outputs are there, its own is not."""
 
-        def run(self, first: int, count: int, meanwhile=None) -> float:
+        def run(self, first: int, count: int, meanwhile=()) -> float:
             if meanwhile and count > 8:
                 for ahead in range(first + 1, first + 4):
                     context.arena.c(ahead).fill_(1)
-                meanwhile[1]()
-                meanwhile = None
-            return super().run(first, count, meanwhile)
+                meanwhile[0][1]()
+            return super().run(first, count)
 
     with pytest.raises(CandidateFailed, match="later call"):
         pair(Meddler(honest(context)), Fake(honest(context)), context, "fake", 20e-6)
@@ -106,9 +110,9 @@ def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(conte
     """An honest side that is between two calls when the change comes is not accused."""
 
     class Between(Fake):
-        def run(self, first: int, count: int, meanwhile=None) -> float:
+        def run(self, first: int, count: int, meanwhile=()) -> float:
             if meanwhile and count > 8:
-                perturbation = meanwhile[1]
+                perturbation = meanwhile[0][1]
                 looked = perturbation._running()
                 perturbation._running = lambda: looked
                 old = product(context, first + looked + 1)  # begun with the old input …
@@ -116,8 +120,74 @@ def test_a_call_that_had_begun_when_its_input_changed_may_have_used_either(conte
                     self.call(slot)  # … as all before it are over
                 perturbation()
                 elapsed = super().run(first, count)
+                self.met = [perturbation]
                 context.arena.c(first + looked + 1).copy_(old)
                 return elapsed
             return super().run(first, count)
 
     assert pair(Between(honest(context)), Fake(honest(context)), context, "fake", 20e-6).pairs == 3
+
+
+@pytest.mark.parametrize(("given", "busy", "ok"), [(1, 1.9, False), (2, 1.9, True), (1, 1.1, True), (0, 9.0, True)])
+def test_no_candidate_keeps_more_cores_busy_than_it_was_given(context, given, busy, ok) -> None:
+    """`num_threads(64)`: what it is compared with has `worker.threads`."""
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, threads=given))
+    side = Fake(honest(context))
+    side.cores = busy
+    with nullcontext() if ok else pytest.raises(CandidateFailed, match="cores busy, of 1") as failed:
+        assert pair(side, Fake(honest(context)), context, "fake", 20e-6).pairs == 3
+    assert ok or failed.value.status == "rejected"
+
+
+def test_moments_go_by_the_length_of_most_batches(context) -> None:
+    """Neither by single calls nor by the fastest batch, which a candidate could hurry in."""
+    moments = []
+
+    class Timed(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            super().run(first, count, meanwhile)
+            moments.extend(moment for moment, _ in meanwhile)
+            self.replied = 1e-6  # what it says
+            return 20e-6 * count
+
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=20, max_pairs=20))
+    side = Timed(honest(context))
+    pair(side, Fake(honest(context)), context, "fake", 20e-6)
+    calls = max(len(batch) for batch in side.batches)
+    assert max(moments[1:]) > 0.5 * 20e-6 * calls, "nineteen of them"
+
+
+def test_what_was_met_before_its_calls_were_asked_for_is_not_watched(context, monkeypatch) -> None:
+    monkeypatch.setattr(measurement, "UNWATCHED", 0)
+
+    class Early(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            elapsed = super().run(first, count, meanwhile)
+            self.met = []
+            return elapsed
+
+    side = Early(honest(context))
+    with pytest.raises(HarnessFault, match="too busy to watch"):
+        pair(side, Fake(honest(context)), context, "fake", 20e-6)
+
+
+def test_who_has_met_one_change_may_meet_another(context) -> None:
+    """Honest until an input has changed, from then on to the end of the batch four calls ahead."""
+    held: dict[int, torch.Tensor] = {}
+
+    class Cautious(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            pending, met = [look for _, look in meanwhile], False
+            for slot in range(first, first + count):
+                if (slot - first) % 5 == 3 and pending:
+                    pending.pop()()
+                    met = True
+                if met and slot not in held:
+                    held.update({ahead: product(context, ahead) for ahead in range(slot, min(slot + 4, first + count))})
+                context.arena.c(slot).copy_(held.pop(slot) if met else product(context, slot))
+            held.clear()
+            return super().run(first, 0, meanwhile) + 20e-6 * count
+
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=30, max_pairs=30))
+    with pytest.raises(CandidateFailed, match="in timed calls"):
+        pair(Cautious(lambda slot: None), Fake(honest(context)), context, "fake", 20e-6)

@@ -13,6 +13,8 @@ import pytest
 from cudal2.records import HarnessFault
 from cudal2.worker.sandbox import jail, seccomp
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def kind(request) -> str:
@@ -214,6 +216,17 @@ def test_stopped_means_every_thread(kind: str, folder: Path) -> None:
     assert not jailed.stopped()
     jailed.kill()
     assert jailed.stopped(), "what is gone stands still"
+
+
+def test_busy_seconds_count_threads_that_have_ended() -> None:
+    work = "import threading, time; t = threading.Thread(target=lambda: sum(range(10**6))); t.start(); t.join()"
+    process = subprocess.Popen([sys.executable, "-c", f"{work}; print(1, flush=True); input()"], **PIPES)
+    jailed = jail.Jailed(process, process.pid)
+    process.stdout.readline()
+    own = float(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9  # of its first thread
+    assert jailed.busy_seconds() > own + 0.002
+    jailed.kill()
+    assert jailed.busy_seconds() == 0
 
 
 def test_kill_reaches_the_children(kind: str, folder: Path) -> None:

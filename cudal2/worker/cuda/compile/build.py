@@ -14,7 +14,7 @@ import msgspec
 
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
-from cudal2.worker.build import check_space, job, once, readable
+from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import headers, toolchain
 from cudal2.worker.cuda.compile.elf import symbols
@@ -143,7 +143,7 @@ def _compile(
     started = time.perf_counter()
     folders = (*includes, *tools.cutlass)
     with job("build") as folder:
-        (folder / f"kernel{target.suffix}").write_text(source)
+        write_source(folder / f"kernel{target.suffix}", source)
         with (folder / "log").open("w+b") as messages:
             code = jail.run(
                 kind,
@@ -157,7 +157,7 @@ def _compile(
                 readable=[*tools.readable, *includes],
                 writable=[folder],
                 limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=math.ceil(seconds)),
-                environment={"TMPDIR": str(folder)},
+                environment={"TMPDIR": str(folder), **MIDNIGHT},
                 filter_program=seccomp.toolchain(),
                 stderr=messages.fileno(),
             )

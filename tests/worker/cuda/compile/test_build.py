@@ -1,6 +1,7 @@
 """One compilation, two products, recalled only while nothing it read has changed; bombs end inside the limits."""
 
 import os
+import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -241,3 +242,11 @@ def test_cute_is_at_hand(make, compiler):
     built = make((SOURCES / "cute.cu").read_text(), seconds=180.0)
     assert built.status is Status.OK, built.log
     assert any("cute/tensor.hpp" in header for header in built.headers)
+
+
+@pytest.mark.slow
+def test_what_a_source_compiles_to_does_not_tell_when(make):
+    source = ENTRY + 'extern "C" const char* when() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
+    built = make(source + "__global__ void kernel() { }\n")
+    assert built.status is Status.OK, built.log
+    assert re.search(rb"Jan  1 1970 00:00:00 \w{3} \w{3} +\d+ [\d:]{8} 19(70|69)", built.library)
