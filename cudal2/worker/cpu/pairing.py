@@ -33,8 +33,6 @@ LOOKS = 4
 """At most, in a batch; half of the batches have one, a quarter two."""
 GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
-
-
 BATCHES = 3
 """So many, or more, tell how many cores a candidate keeps busy."""
 GREEDY = 1.3
