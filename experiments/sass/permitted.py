@@ -35,7 +35,7 @@ Place = tuple[str, str, int]
 
 class Open(NamedTuple):
     """A result or source that may be under way: barriers that tell by themselves, those that tell if something is
-    granted, and, once such a one was waited for, what it was: it is `over` then."""
+    granted, and, once such ones were waited for, what they were (one has to be true): it is `over` then."""
 
     one: Instruction
     own: frozenset[int]
@@ -58,16 +58,17 @@ def step(under: dict[Place, Open], one: Instruction, unknown: frozenset[str], ne
             told = frozenset({("DEPBAR", entry.one.operation, "")})
         if entry.own & waits:
             del under[place]
-        elif told and not entry.over:
+        elif told:
             under[place] = entry._replace(granted=entry.granted | told, over=True)
     variable = one.operation in unknown
     for (kind, register, _), entry in under.items():
         if register in one.defines or (kind == "told" and register in one.uses):
             first, granted = entry.one.operation, entry.granted
-            if not entry.over and kind == "read":
-                file = "P" if "P" in register else register.rstrip("0123456789")
-                needed = ("before", first, one.operation) if file == "R" else ("at once", first, file)
-                granted |= {needed if file != "R" or one_pipe(first, one.operation) else ("nothing", first, register)}
+            file = "P" if "P" in register else register.rstrip("0123456789")
+            if kind == "read" and file != "R":
+                granted |= {("at once", first, file)}
+            elif not entry.over and kind == "read":
+                granted |= {("before" if one_pipe(first, one.operation) else "nothing", first, one.operation)}
             elif not entry.over:
                 anew = variable and register in one.defines and one_pipe(first, one.operation)
                 granted |= {("anew" if anew else "nothing", first, one.operation)}
