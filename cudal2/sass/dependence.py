@@ -37,30 +37,33 @@ class Left(NamedTuple):
     state: flow.State
 
 
-def violations(listing: Listing) -> tuple[Violation, ...]:
+def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Violation, ...]:
     """Every rule that the schedule breaks; () for what the compiler wrote. Raises Unlisted for another architecture.
 
-    The order of instructions is compared with the compiler's (their `origin`), block by block.
+    The order of instructions is compared with the compiler's (their `origin`), block by block. With the checker of the
+    `compiled` schedule it is also blamed for what is closer than there and closer than the compiler ever left any two
+    such, well known or not: as strict as a swap is judged.
     """
     checker = Checker(listing)
+    broken = compiled.worse if compiled else checker.broken
     places = {one.origin: place for place, one in enumerate(listing.instructions)}
     found = list[Violation]()
     for position, met in flow.meetings(listing, checker.table.unknown, (checker.blocks, checker._begins)):
-        if why := checker.broken(met):
+        if why := broken(met):
             found.append(Violation(met.kind, position, places[met.earlier.origin], why))
     for block in checker.blocks:
-        found += _inverted(listing, block)
+        fixed = _fixed(listing, block, checker.table)
+        found += _inverted(listing, block, fixed)
         for position in range(block.start, block.stop):
             one = listing.instructions[position]
             if register := reuse.stale(listing, position, block.stop):
                 found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
-            if why := encoding.mismatch(one.controls) or _touched(one):
+            if why := encoding.mismatch(one.controls) or _touched(one, one.origin in fixed):
                 found.append(Violation("fields", position, position, why))
             if not block.start <= one.origin < block.stop:
                 found.append(Violation("order", position, position, "it has left its block"))
-            before = listing.instructions[position - 1] if position else None
-            if one.origin != position and (why := order.pinned(one, before, checker.table)):
-                found.append(Violation("order", position, position, f"it has moved: {why}"))
+            if one.origin != position and one.origin in fixed:
+                found.append(Violation("order", position, position, f"it has moved: {fixed[one.origin]}"))
     return tuple(dict.fromkeys(found))
 
 
@@ -93,7 +96,7 @@ class Checker:
             return f"{what}: nothing is known of how late is enough" if strictly else ""
         return f"{what} after {met.cycles} of {needed} cycles" if met.cycles < needed else ""
 
-    def _worse(self, met: flow.Meeting) -> str:
+    def worse(self, met: flow.Meeting) -> str:
         """What a meeting breaks that this listing keeps: what stands in it as close, or closer, is no change."""
         why = self.broken(met, strictly=True)
         if not why or met.cycles is None:
@@ -127,7 +130,8 @@ class Checker:
         if block is None:
             return "no instruction stands there"
         changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
-        if why := _touched(changed) or encoding.mismatch(controls):
+        fixed = bool(order.pinned(changed, None, self.table))
+        if why := _touched(changed, fixed) or encoding.mismatch(controls):
             return why
         if self.table.operations.isdisjoint({self.listing.instructions[position].operation}):
             return "nothing is known of this operation"
@@ -151,7 +155,7 @@ class Checker:
     def _timing(self, listing: Listing, block: Block, position: int, settle: bool = True) -> str:
         """What a changed listing breaks from `position` to the block's end, or could break behind it."""
         for found in self.within(listing, block, position, settle):
-            if why := self._behind(found) if isinstance(found, Left) else self._worse(found):
+            if why := self._behind(found) if isinstance(found, Left) else self.worse(found):
                 return why
         return ""
 
@@ -188,7 +192,7 @@ class Checker:
             block = self.blocks[node[0]]
             for one in self.listing.instructions[block.start : block.stop]:
                 for met in flow.step(state, one, self.table.unknown):
-                    if why := self._worse(met):
+                    if why := self.worse(met):
                         return why
             todo += [(following, flow.left(state)) for following in self._edges(node)]
         return "too much behind the block depends on it"
@@ -209,22 +213,46 @@ def _pair(met: flow.Meeting) -> tuple[str, int, int, str]:
     return met.kind, met.earlier.origin, met.later.origin, met.register
 
 
-def _touched(one: Instruction) -> str:
-    """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell."""
+def _touched(one: Instruction, fixed: bool) -> str:
+    """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell.
+
+    ptxas gives no stall of 0 to what moves at all, and to some of what never does (`fixed`: a MEMBAR, a DEPBAR, jumps)
+    always 4 to 6 cycles, for which no register is a reason.
+    """
     now, then = one.controls, one.compiled
     if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
         return TOUCHED
+    if now.stall < then.stall and (fixed or not now.stall):
+        return f"{one.operation} stalls as long as the compiler had it" if fixed else "it stalls a cycle at least"
     return "an operand is kept that was not" if now.reuse & ~then.reuse else ""
 
 
-def _inverted(listing: Listing, block: Block) -> list[Violation]:
-    """Pairs of a block that are not in the compiler's order and had to be."""
+def _fixed(listing: Listing, block: Block, table: latencies.Table) -> dict[int, str]:
+    """Why those of a block that never move do not, by their origin; who stood before whom is what the compiler had."""
+    inside = [one for one in listing.instructions[block.start : block.stop] if block.start <= one.origin < block.stop]
+    before: Instruction | None = None
+    found = dict[int, str]()
+    for one in sorted(inside, key=lambda one: one.origin):
+        if why := order.pinned(one, before, table):
+            found[one.origin] = why
+        before = one
+    return found
+
+
+def _inverted(listing: Listing, block: Block, fixed: dict[int, str]) -> list[Violation]:
+    """Pairs of a block that are not in the compiler's order and had to be.
+
+    Two that change places around a pinned one leave it where it was, and have passed it all the same.
+    """
     found, those = [], listing.instructions
     latest = max((one.origin for one in those[block.start : block.start + 1]), default=0)
     for place in range(block.start + 1, block.stop):
         if those[place].origin < latest:
             for before in range(block.start, place):
-                if those[before].origin > those[place].origin and (why := order.conflict(those[place], those[before])):
-                    found.append(Violation("order", place, before, why))
+                first, second = those[place], those[before]
+                if second.origin > first.origin:
+                    passed = next((one for one in (first, second) if one.origin in fixed), None)
+                    if why := order.conflict(first, second) or (passed and f"nothing passes {passed.operation}"):
+                        found.append(Violation("order", place, before, why))
         latest = max(latest, those[place].origin)
     return found

@@ -28,14 +28,11 @@ class Timed(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """An instruction of unknown latency; `mask` has the barriers that tell its end, none of them waited for so far.
-
-    `queue` is where it waits with others that end in order.
-    """
+    """An instruction of unknown latency; `mask` has the barriers that tell its end, none of them waited for so far."""
 
     one: Instruction
     mask: int
-    queue: str
+    operation: str
 
 
 class Meeting(NamedTuple):
@@ -54,12 +51,12 @@ class Meeting(NamedTuple):
 
 
 class State:
-    """What is under way at one place: by register; by barrier, who set it last."""
+    """What is under way at one place: by register; by barrier, who set it last. `order` says what ends in order."""
 
-    __slots__ = ("armed", "clock", "finishing", "reading", "timed", "writing")
+    __slots__ = ("armed", "clock", "finishing", "order", "reading", "timed", "writing")
 
-    def __init__(self) -> None:
-        self.clock = 0
+    def __init__(self, order: opcodes.Order) -> None:
+        self.order, self.clock = order, 0
         self.timed: dict[str, tuple[Timed, ...]] = {}
         """Results of known latency."""
         self.finishing: dict[str, tuple[Timed, ...]] = {}
@@ -70,7 +67,7 @@ class State:
 
     def copy(self) -> "State":
         """Another of the same contents; changes to one leave the other."""
-        other = State()
+        other = State(self.order)
         other.clock, other.timed, other.finishing = self.clock, self.timed.copy(), self.finishing.copy()
         other.writing, other.reading, other.armed = self.writing.copy(), self.reading.copy(), self.armed.copy()
         return other
@@ -92,36 +89,33 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
     # BAR and MEMBAR tell nothing of it: memory instructions in front of them may read their sources later still. In 360
     # cubins ptxas never overwrites one on their word alone, it waits for the barrier behind them as well. (Found by
     # fuzzing on an H200: an address overwritten behind a MEMBAR.SC.CTA and before that wait was a wrong one.)
-    mask = controls.wait | opcodes.drained(one)
-    if mask:
-        _wait(state.writing, mask)
-        _wait(state.reading, mask)
-    variable = one.operation in unknown
-    queue = opcodes.queue(one)
+    # A DEPBAR, too, tells nothing of the barriers that it names: whoever needs them waits for them as well.
+    if controls.wait:
+        _wait(state.writing, controls.wait)
+        _wait(state.reading, controls.wait)
     for kind, registers in (("raw", one.uses), ("waw", one.defines)):
         for register in registers:
             for timed in state.timed.get(register, ()):
                 if now - timed.time < HORIZON:
                     met.append(Meeting(kind, timed.one, one, register, now - timed.time))
-            for entry in state.writing.get(register, ()):
-                if not (variable and kind == "waw" and entry.queue == queue):
-                    met.append(Meeting(kind, entry.one, one, register, None))
+            met += [Meeting(kind, entry.one, one, register, None) for entry in state.writing.get(register, ())]
     for timed in state.timed.get(SYNC, ()) if opcodes.held(one) else ():
         if now - timed.time < HORIZON:
             met.append(Meeting("sync", timed.one, one, SYNC, now - timed.time))
+    over = state.order.read_before.get(one.operation, frozenset())
     for register in one.defines:
         for timed in state.finishing.get(register, ()):
             if now - timed.time < HORIZON:
                 met.append(Meeting("war", timed.one, one, register, now - timed.time))
         for entry in state.reading.get(register, ()):
-            if not opcodes.read_before(entry.queue, one):
+            if entry.operation not in over:
                 met.append(Meeting("war", entry.one, one, register, None))
-    _issue(state, one, variable, queue)
+    _issue(state, one, one.operation in unknown)
     state.clock = now + max(1, controls.stall)
     return met
 
 
-def _issue(state: State, one: Instruction, variable: bool, queue: str) -> None:
+def _issue(state: State, one: Instruction, variable: bool) -> None:
     """What is under way once the instruction has issued, beside what was."""
     now, kept = state.clock, bool(one.guard)
     ended = _bit(one.controls.write_barrier)
@@ -135,18 +129,17 @@ def _issue(state: State, one: Instruction, variable: bool, queue: str) -> None:
         if variable:
             if before:
                 state.timed[register] = before
-            state.writing[register] = (*state.writing.get(register, ()), Awaited(one, ended, queue))
+            state.writing[register] = (*state.writing.get(register, ()), Awaited(one, ended, one.operation))
         else:
             state.timed[register] = (*(was for was in before if now - was.time < HORIZON), Timed(one, now))
     if variable:
-        sources = opcodes.source_queue(one)
-        if ended:
-            _cover(state.writing, queue, ended)
-        if read:
-            _cover(state.reading, sources, read)
+        if ended and (told := state.order.told.get(one.operation)):
+            _cover(state.writing, told, ended)
+        if read and (told := state.order.read_told.get(one.operation)):
+            _cover(state.reading, told, read)
         for register in one.uses:
-            if opcodes.read_late(one, register):
-                state.reading[register] = (*state.reading.get(register, ()), Awaited(one, read, sources))
+            if state.order.read_late(one, register):
+                state.reading[register] = (*state.reading.get(register, ()), Awaited(one, read, one.operation))
     elif one.operation in opcodes.MATRIX:
         for register in one.uses:
             recent = (was for was in state.finishing.get(register, ()) if now - was.time < HORIZON)
@@ -171,15 +164,11 @@ def _wait(pending: dict[str, tuple[Awaited, ...]], mask: int) -> None:
             pending[register] = kept
 
 
-def _cover(pending: dict[str, tuple[Awaited, ...]], queue: str, mask: int) -> None:
-    """The barriers of an instruction tell of those before it in its queue, too: they end no later."""
+def _cover(pending: dict[str, tuple[Awaited, ...]], told: frozenset[str], mask: int) -> None:
+    """The barriers of an instruction tell of these operations before it, too: they end no later."""
     for register, entries in pending.items():
-        for entry in entries:
-            if entry.queue == queue and mask & ~entry.mask:
-                pending[register] = tuple(
-                    Awaited(e.one, e.mask | mask, queue) if e.queue == queue else e for e in entries
-                )
-                break
+        if any(entry.operation in told and mask & ~entry.mask for entry in entries):
+            pending[register] = tuple(e._replace(mask=e.mask | mask) if e.operation in told else e for e in entries)
 
 
 def left(state: State) -> State:
@@ -204,7 +193,7 @@ def left(state: State) -> State:
 
 def joined(first: State, second: State) -> State:
     """What may be under way where two paths meet: what is on either, the later issue, the barriers common to both."""
-    both = State()
+    both = State(first.order)
     for name in ("timed", "finishing"):
         one, other = getattr(first, name), getattr(second, name)
         setattr(both, name, {r: _youngest(*one.get(r, ()), *other.get(r, ())) for r in one.keys() | other.keys()})
@@ -232,7 +221,9 @@ def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
     found: dict[int, Awaited] = {}
     for entry in entries:
         known = found.get(entry.one.origin)
-        found[entry.one.origin] = entry if known is None else Awaited(known.one, known.mask & entry.mask, known.queue)
+        found[entry.one.origin] = (
+            entry if known is None else Awaited(known.one, known.mask & entry.mask, known.operation)
+        )
     return tuple(found[origin] for origin in sorted(found))
 
 
@@ -245,7 +236,7 @@ def begins(
     """
     parts, edges = graph(listing)
     first: Node = (0, None)
-    at, todo = {first: State()}, [first]
+    at, todo = {first: State(opcodes.order(listing.architecture))}, [first]
     while todo:
         node = todo.pop()
         block = parts[node[0]]

@@ -6,7 +6,6 @@ must not share a name, or the least of one is taken for all. What was hardly eve
 blamed for it, and nothing moves that would depend on it.
 """
 
-from collections.abc import Callable, Iterable
 from functools import cache
 
 import msgspec
@@ -59,25 +58,23 @@ class Table(msgspec.Struct, frozen=True):
             return seen.cycles if seen is not None and (tight or strictly) else None
         if kind == "raw" and not strictly:
             return min(seen.cycles, _anywhere(earlier, later)) if seen is not None and tight else None
-        if kind == "raw":
+        if strictly:
+            # Nor is a figure concluded from others: nothing moves closer than ptxas had any two such.
             return seen.cycles if seen is not None else None
         if kind == "war":
-            if not strictly and not tight:
-                return None
-            return READING if seen is None else min(seen.cycles, READING)
+            return min(seen.cycles, READING) if seen is not None and tight else None
         # The later result must not be there first: a difference of latencies, that the compiler seldom comes near to.
-        slowest = self._latency(earlier, max if strictly else min)
-        quickest = self._latency(f"{earlier.split()[0]} {later}", min)
-        if slowest is None or (not strictly and quickest is None):
-            return seen.cycles if strictly and seen is not None else None
-        bound = max(1, slowest - (quickest or 1) + 1)
+        slowest, quickest = self._latency(earlier), self._latency(f"{earlier.split()[0]} {later}")
+        if slowest is None or quickest is None:
+            return None
+        bound = max(1, slowest - quickest + 1)
         return bound if seen is None else min(bound, seen.cycles)
 
-    def _latency(self, earlier: str, choose: Callable[[Iterable[int]], int]) -> int | None:
-        """Of the well-known distances to a use of its result, guards aside, one."""
+    def _latency(self, earlier: str) -> int | None:
+        """The least of the well-known distances to a use of its result, guards aside."""
         row = self.distances.get(f"raw {earlier}", {})
         known = [seen.cycles for name, seen in row.items() if seen.least >= TIGHT and not name.endswith("@")]
-        return choose(known) if known else None
+        return min(known, default=None)
 
     def __hash__(self) -> int:
         return id(self)

@@ -12,7 +12,7 @@ import msgspec
 
 from cudal2.records import Control, Edit
 from cudal2.sass import encoding
-from cudal2.sass.dependence import Violation, violations
+from cudal2.sass.dependence import Checker, Violation, violations
 from cudal2.sass.listing import Listing, read
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.sandbox import jail
@@ -41,6 +41,7 @@ class Legality:
     def __init__(self, code: bytes, kind: jail.Kind, jobs: int = 1) -> None:
         self._code, self._kind, self._jobs = code, kind, jobs
         self._listings: dict[str, Listing] = {}
+        self._checkers: dict[str, Checker] = {}
         self._excused: dict[str, set[tuple[str, int, int]]] = {}
         """Rules that the compiler itself breaks: there is something that they do not know."""
         self._pool: ProcessPoolExecutor | None = None
@@ -85,8 +86,10 @@ class Legality:
         found = replayed(compiled, edit)
         assert b"".join(one.word for one in found.instructions) == edited
         if edit.kernel not in self._excused:
+            self._checkers[edit.kernel] = Checker(compiled)
             self._excused[edit.kernel] = {_pair(compiled, one) for one in violations(compiled)}
-        broken = (one for one in violations(found) if _pair(found, one) not in self._excused[edit.kernel])
+        excused = self._excused[edit.kernel]
+        broken = (one for one in violations(found, self._checkers[edit.kernel]) if _pair(found, one) not in excused)
         return next((f"{one.rule} at {one.position}: {one.why}" for one in broken), "")
 
 

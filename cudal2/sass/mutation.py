@@ -44,6 +44,7 @@ class Mutants:
 
     def __init__(self, listing: Listing) -> None:
         self._those, self._unknown = listing.instructions, latencies.table(listing).unknown
+        self._order = opcodes.order(listing.architecture)
         self._parts, self._edges = graph(listing)
 
     def __iter__(self) -> Iterator[Mutant]:
@@ -101,11 +102,11 @@ class Mutants:
                 setters.append(one)
             elif one.operation in self._unknown and one.controls.write_barrier == NO_BARRIER:
                 silent.append(one)  # what sets the barrier may tell of it, too
-        queues = {opcodes.queue(one) for one in setters if one.controls.write_barrier == barrier}
         told = [one for one in setters if one.controls.write_barrier == barrier]
-        told += [one for one in silent if opcodes.queue(one) in queues]
+        earlier = frozenset[str]().union(*(self._order.told.get(one.operation, frozenset()) for one in told))
+        told += [one for one in silent if one.operation in earlier]
         written = frozenset[str]().union(*(one.defines for one in told))
-        read = {name for one in (*setters, *told) for name in one.uses if opcodes.read_late(one, name)}
+        read = {name for one in (*setters, *told) for name in one.uses if self._order.read_late(one, name)}
         todo, seen = [place for place in self._after if place[0] == position], set[Place]()
         while setters and todo:
             place = todo.pop()
@@ -132,7 +133,6 @@ class Mutants:
 
     def _needless_barrier(self, position: int) -> bool:
         setter = self._those[position]
-        queue = opcodes.queue(setter)
         todo = [(after, 0) for place in self._after if place[0] == position for after in self._after[place]]
         seen = set[tuple[Place, int]]()
         while todo:
@@ -143,7 +143,8 @@ class Mutants:
             seen.add((place, mask))
             if setter.defines & (one.uses | one.defines):
                 return False
-            if opcodes.queue(one) == queue and one.controls.write_barrier != NO_BARRIER:
+            later = setter.operation in self._order.told.get(one.operation, frozenset())
+            if later and one.controls.write_barrier != NO_BARRIER:
                 mask |= 1 << one.controls.write_barrier
             todo += [(after, mask) for after in self._after[place]]
         return True

@@ -5,6 +5,9 @@ tells is read off the compiler's output (data/sass/latencies.json), an architect
 """
 
 import re
+from functools import cache
+
+import msgspec
 
 from cudal2.sass.listing import Instruction
 
@@ -55,39 +58,71 @@ _PIPE = {operation: pipe for pipe, those in _PIPES.items() for operation in thos
 CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER", "SR_EVENT", "SR_PM")
 """Special registers whose value depends on when they are read."""
 
-_CONVERSIONS = frozenset({"F2F", "F2I", "FLO", "FRND", "I2F", "MUFU", "POPC"})
+_TOLD = {
+    "sm_8": "I2F:F2I,MUFU LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL",
+    "sm_90a": "I2F:F2I,MUFU LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL",
+}
+_READ_TOLD = {
+    "sm_8": "I2F:F2I,MUFU LDG:LDG LDGSTS:LDGSTS LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL,STG STG:LDL,LDS,SHFL,STG,STS "
+    "STL:LDSM,STL STS:LDS,STS",
+    "sm_90a": "I2F:F2I,MUFU LDG:LDG LDGSTS:LDGSTS LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL STG:LDS,SHFL,STG STS:LDS,STS "
+    "STSM:LDS,STSM",
+}
+_READ_BEFORE = {
+    "sm_8": "LDSM:LDSM MUFU:I2F SHFL:SHFL STG:LDS,MOVM,SHFL STL:LDSM STS:MOVM",
+    "sm_90a": "LDG:LDG LDGSTS:LDL LDSM:LDSM MUFU:I2F SHFL:SHFL STG:LDS,SHFL STSM:LDS",
+}
+_AT_ONCE = {
+    "sm_8": "P:LDG,LDGSTS,STG,STS UR:LDG,STG",
+    "sm_90a": "P:LDG,LDGSTS,STG,STS,SYNCS UR:LDSM,STS,SYNCS",
+}
+"""By architecture (the beginning of its name), what a schedule of ptxas's needs to be true (see `Order`)."""
+
+_Pairs = dict[str, frozenset[str]]
 
 
-_IN_ORDER = frozenset({"LDC", "LDS", "LDSM", "SHFL"})
-_MEMORY_PIPE = frozenset({"LDL", "LDS", "LDSM", "MOVM", "SHFL", "STG", "STL", "STS", "STSM"})
+class Order(msgspec.Struct, frozen=True):
+    """What ptxas takes for ended, or read, although nobody waited for it, on one architecture.
 
-
-def source_queue(one: Instruction) -> str:
-    """The pipe that reads the sources of such an operation, in the order of issue, and no later than its results.
-
-    ptxas overwrites the data of a store by an LDS, or once a later LDS has been waited for, without a read barrier.
+    Each entry is one that at least one compiled kernel needs (experiments/sass/permitted.py shows in how many), for
+    two operations and not for their pipe, and for Ampere and Ada apart from Hopper. What looks as true, and no kernel
+    needs, is not permitted: four times a GPU told that such a thing was wrong.
     """
-    if one.operation in _MEMORY_PIPE:
-        return "memory"
-    return "conversions" if one.operation in _CONVERSIONS else one.operation
+
+    told: _Pairs
+    """By operation: those before it whose results its own barrier tells of."""
+    read_told: _Pairs
+    """By operation: those before it whose sources its own barrier, of either kind, tells to be read."""
+    read_before: _Pairs
+    """By operation: those before it whose sources it may overwrite at once. (An LDL reloads registers that an LDGSTS
+    reads as an address.)"""
+    at_once: _Pairs
+    """By kind of register, `P` or `UR`: the operations that have read such sources when they issue."""
+
+    def read_late(self, one: Instruction, register: str) -> bool:
+        """Whether what waits in a pipe reads such a register there."""
+        kind = "P" if "P" in register else register.rstrip("0123456789")
+        return one.operation not in self.at_once.get(kind, frozenset())
 
 
-def read_before(sources: str, one: Instruction) -> bool:
-    """Whether the queue `sources` has read what waits there before such an operation can overwrite it.
+@cache
+def order(architecture: str) -> Order:
+    """What ptxas relies on there; nothing for an architecture that none of its kernels was looked at for."""
+    tables = [_TOLD, _READ_TOLD, _READ_BEFORE, _AT_ONCE]
+    told, read_told, read_before, at_once = (
+        next((entries for name, entries in table.items() if architecture.startswith(name)), "") for table in tables
+    )
+    return Order(_by_later(told), _by_later(read_told), _by_later(read_before), _pairs(at_once))
 
-    ptxas lets an LDL reload the registers of an LDGSTS that no barrier tells of: both go through one unit in order.
-    """
-    return sources == source_queue(one) or (sources in COPIES and one.operation in LOCAL_LOADS)
+
+def _pairs(entries: str) -> _Pairs:
+    return {first: frozenset(those.split(",")) for first, _, those in (e.partition(":") for e in entries.split())}
 
 
-def queue(one: Instruction) -> str:
-    """The pipe whose results come in the order of issue: ptxas gives a barrier to the last of several alone.
-
-    Of other operations each one that is ever waited for has a barrier of its own: nothing is concluded from another's.
-    """
-    if one.operation in _CONVERSIONS:
-        return "conversions"
-    return one.operation if one.operation in _IN_ORDER else f"{one.operation} {one.origin}"
+def _by_later(entries: str) -> _Pairs:
+    """The same pairs, those before each operation: `A:B` says what B tells of A."""
+    pairs = [(first, later) for first, those in _pairs(entries).items() for later in those]
+    return {later: frozenset(first for first, other in pairs if other == later) for _, later in pairs}
 
 
 def pipe(one: Instruction) -> str:
@@ -96,14 +131,6 @@ def pipe(one: Instruction) -> str:
     Which operations share one: cicuvc/nvidia-sass-document, confirmed by the distances seen.
     """
     return _PIPE.get(one.operation, one.operation)
-
-
-def read_late(one: Instruction, register: str) -> bool:
-    """Whether what waits in a pipe reads such a register there.
-
-    Predicates are read at issue, and uniform registers too but by TMA: ptxas overwrites them right behind.
-    """
-    return register[0] == "R" or (register[:2] == "UR" and one.operation.startswith(("UTMA", "UBLK")))
 
 
 def drained(one: Instruction) -> int:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from cudal2.sass import flow, latencies, opcodes
+from cudal2.sass import flow, latencies
 from cudal2.sass.listing import Listing, read
 from cudal2.sass.mining import kernels
 from cudal2.worker.sandbox import jail
@@ -31,7 +31,7 @@ def pairs(listing: Listing) -> dict[Pair, str]:
     for (number, _), begin in at.items():
         state, open_, told = begin.copy(), defaultdict[str, set[flow.Awaited]](set), defaultdict[str, set[int]](set)
         for one in listing.instructions[parts[number].start : parts[number].stop]:
-            mask, here = one.controls.wait | opcodes.drained(one), set[tuple[str, int]]()
+            mask, here = one.controls.wait, set[tuple[str, int]]()
             for register, those in open_.items():
                 over = {entry for entry in those if entry.mask & mask}
                 those -= over
@@ -42,7 +42,7 @@ def pairs(listing: Listing) -> dict[Pair, str]:
                     pair = reader, one.origin, register
                     found.setdefault(pair, ITSELF if (register, reader) in here else BEFORE)
                 for entry in open_.pop(register, set()):
-                    ordered = opcodes.read_before(entry.queue, one)
+                    ordered = entry.operation in state.order.read_before.get(one.operation, ())
                     found.setdefault((entry.one.origin, one.origin, register), ORDER if ordered else NOBODY)
             flow.step(state, one, unknown)
             if one.operation in THREE:

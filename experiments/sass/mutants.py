@@ -20,7 +20,7 @@ import walks
 
 from cudal2.records import Edit, Status
 from cudal2.sass import mutation
-from cudal2.sass.dependence import TOUCHED, violations
+from cudal2.sass.dependence import Violation, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing, read
 from cudal2.sass.mining import kernels
@@ -59,15 +59,15 @@ def counted(drawn: tuple[str, int], each: int, cache: str) -> Counter[Key]:
                     continue
                 said = flags(listing, mutant)
                 found[target, kind, "flagged"] += bool(said)
-                found[target, kind, "flow"] += any(why != TOUCHED for why in said)
+                found[target, kind, "flow"] += any(one.rule != "fields" for one in said)
                 if not said:
                     found[target, kind, f"missed: source {number}, {listing.kernel[:40]}, {mutant}"] += 1
     return found
 
 
-def flags(listing: Listing, mutant: Mutant) -> list[str]:
+def flags(listing: Listing, mutant: Mutant) -> tuple[Violation, ...]:
     """What the checker says of a mutant."""
-    return [one.why for one in violations(replayed(listing, Edit(listing.kernel, "", mutant.moves)))]
+    return violations(replayed(listing, Edit(listing.kernel, "", mutant.moves)))
 
 
 def main() -> None:

@@ -128,6 +128,20 @@ def planted_anew(kernel: Kernel, each: int, cache: str) -> Kernel:
     return msgspec.structs.replace(kernel, faults=tuple(faults(listing, random.Random(kernel.source), each)))
 
 
+def again(kernel: Kernel, cache: str) -> Kernel:
+    """The kernel with other walks in place of those that break a rule of today's, and other faults; the rest stays."""
+    kind, rng = jail.choose("auto"), random.Random(f"again {kernel.source}")
+    made = build.build(kernel.source, find(TARGET), Cache(Path(cache)), kind, 120)
+    listing = read(made.cubin, kernel.kernel, kind)
+    checker, walks = Checker(listing), list[tuple[tuple[Move, ...], tuple[int, ...]]]()
+    for walk, ends in zip(kernel.walks, kernel.cuts):
+        while any(violations(replayed(listing, Edit(kernel.kernel, "", walk[:end])), checker) for end in ends):
+            walk, ends = wander(listing, rng)
+        walks.append((walk, ends))
+    moves, cuts = zip(*walks)
+    return msgspec.structs.replace(kernel, walks=moves, cuts=cuts, faults=tuple(faults(listing, rng)))
+
+
 def wander(listing: Listing, rng: random.Random) -> tuple[tuple[Move, ...], tuple[int, ...]]:
     """A walk of LONGEST legal swaps, and after how many moves each of its chosen beginnings ends."""
     wanted = [*sorted(rng.sample(range(SHORTEST, LONGEST), CUTS - 1)), LONGEST]
@@ -228,13 +242,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cache", default="~/.cache/cudal2")
     parser.add_argument("--faults", type=Path, help="a file of walks that other faults are planted for, EACH of a kind")
+    parser.add_argument("--again", type=Path, help="a file of walks: those illegal by now are replaced")
     parser.add_argument("--each", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     cache = str(Path(arguments.cache).expanduser())
     with ProcessPoolExecutor(arguments.jobs) as pool:
         pending: list[Future[Kernel | None]] = []
-        if arguments.faults:
+        if arguments.again:
+            known = msgspec.json.decode(arguments.again.read_bytes(), type=list[Kernel])
+            pending = [pool.submit(again, kernel, cache) for kernel in known]
+        elif arguments.faults:
             known = msgspec.json.decode(arguments.faults.read_bytes(), type=list[Kernel])
             pending = [pool.submit(planted_anew, kernel, arguments.each, cache) for kernel in known]
         else:

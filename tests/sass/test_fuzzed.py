@@ -145,7 +145,7 @@ def test_no_addend_of_a_finished_kernel_may_come_a_cycle_sooner_after_its_defini
 
 
 def test_a_copys_address_is_reloaded_behind_it_but_not_computed() -> None:
-    """As ptxas has it in a kernel that spills: what goes through one unit in order needs no barrier."""
+    """As ptxas has it in a kernel for sm_90a that spills: what goes through one unit in order needs no barrier."""
     copy = one("LDGSTS.E", "", set(), {"R4", "R8"}, stall=4)
     reload = one("LDL", "", {"R4"}, {"R1"}, stall=4, write_barrier=0)
     rules = {

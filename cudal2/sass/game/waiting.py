@@ -7,7 +7,7 @@ nothing behind them can tell; where not, what is behind them is walked.
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from cudal2.sass import flow, opcodes
+from cudal2.sass import flow
 from cudal2.sass.blocks import Block, Node
 from cudal2.sass.dependence import FOLLOWED
 from cudal2.sass.encoding import NO_BARRIER
@@ -120,7 +120,7 @@ class Waiting:
 
     def _changes(self, state: State, one: Instruction) -> bool:
         """Whether the instruction has to do with anything that is awaited."""
-        if self._concerned(one) or opcodes.drained(one):
+        if self._concerned(one):
             return True
         apart = one.defines.isdisjoint(state.writing) and one.uses.isdisjoint(state.writing)
         return not (apart and one.defines.isdisjoint(state.reading))
