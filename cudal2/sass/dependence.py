@@ -58,7 +58,7 @@ def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Vio
             one = listing.instructions[position]
             if register := reuse.stale(listing, position, block.stop):
                 found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
-            if why := encoding.mismatch(one.controls) or _touched(one, one.origin in fixed):
+            if why := encoding.mismatch(one.controls) or _touched(one, checker.table):
                 found.append(Violation("fields", position, position, why))
             if not block.start <= one.origin < block.stop:
                 found.append(Violation("order", position, position, "it has left its block"))
@@ -130,8 +130,7 @@ class Checker:
         if block is None:
             return "no instruction stands there"
         changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
-        fixed = bool(order.pinned(changed, None, self.table))
-        if why := _touched(changed, fixed) or encoding.mismatch(controls):
+        if why := _touched(changed, self.table) or encoding.mismatch(controls):
             return why
         if self.table.operations.isdisjoint({self.listing.instructions[position].operation}):
             return "nothing is known of this operation"
@@ -213,17 +212,20 @@ def _pair(met: flow.Meeting) -> tuple[str, int, int, str]:
     return met.kind, met.earlier.origin, met.later.origin, met.register
 
 
-def _touched(one: Instruction, fixed: bool) -> str:
+def _touched(one: Instruction, table: latencies.Table) -> str:
     """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell.
 
-    ptxas gives no stall of 0 to what moves at all, and to some of what never does (`fixed`: a MEMBAR, a DEPBAR, jumps)
+    ptxas gives no stall of 0 to what moves at all, and to some of what never does (a MEMBAR, a DEPBAR, jumps)
     always 4 to 6 cycles, for which no register is a reason.
     """
     now, then = one.controls, one.compiled
     if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
         return TOUCHED
-    if now.stall < then.stall and (fixed or not now.stall):
-        return f"{one.operation} stalls as long as the compiler had it" if fixed else "it stalls a cycle at least"
+    if now.stall < then.stall:
+        if order.pinned(one, None, table):
+            return f"{one.operation} is pinned, and stalls no shorter than the compiler had it"
+        if not now.stall:
+            return "it stalls a cycle at least"
     return "an operand is kept that was not" if now.reuse & ~then.reuse else ""
 
 

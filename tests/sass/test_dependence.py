@@ -109,7 +109,7 @@ def test_a_game_on_a_finished_kernel_knows_the_same_rules(code, finished) -> Non
     play, rng = Play(finished), random.Random(3)
     wander(play, rng, 12)
     agrees(play, rng.sample(range(len(play)), min(len(play), 30)))
-    assert violations(play.listing) == ()
+    assert violations(play.listing, Checker(finished)) == ()
     start, size = cubin.code_of(code, finished.kernel)
     edited = cubin.apply(code, play.edit())
     assert edited[start : start + size] == b"".join(one.word for one in play.listing.instructions)
@@ -128,7 +128,7 @@ def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> Non
             for _ in range(3):
                 wander(play, rng, 20)
                 agrees(play, rng.sample(range(len(play)), min(len(play), 40)))
-            assert violations(play.listing) == ()
+            assert violations(play.listing, Checker(listing)) == ()
 
 
 @pytest.mark.slow
