@@ -218,6 +218,10 @@ def plain(text: str) -> str:
     return line if len(line) <= REASON else f"{line[:REASON]} …"
 
 
+OCCUPANCY, CONFLICTS, STALL = "occupancy_pct", "bank_conflicts", "stall_"
+"""Of a verdict's `counters` two names, and how those begin that are of a reason to wait."""
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What the worker found out about one candidate.
 

@@ -12,10 +12,9 @@ import msgspec
 from cudal2 import roof
 from cudal2.archive.records import Entry
 from cudal2.config import WorkerConfig
-from cudal2.records import Status, digest
+from cudal2.records import CONFLICTS, OCCUPANCY, STALL, Status, digest
 from cudal2.target import Target
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.counters import CONFLICTS, OCCUPANCY, STALL
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0

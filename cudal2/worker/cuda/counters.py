@@ -27,13 +27,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cudal2.problem import Problem
+from cudal2.records import CONFLICTS, OCCUPANCY, STALL
 from cudal2.target import Target
 from cudal2.worker.backend import Portable, Uncountable, Uncounted
 from cudal2.worker.cuda import counted, device, recipe
 from cudal2.worker.cuda.launcher import build as launcher
 from cudal2.worker.sandbox import confine
 
-TIME, OCCUPANCY, CONFLICTS, STALL = "time_us", "occupancy_pct", "bank_conflicts", "stall_"
+TIME = "time_us"
 METRICS = {
     "gpu__time_duration.sum": TIME,
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": "tensor_pct",
