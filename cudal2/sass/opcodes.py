@@ -58,10 +58,7 @@ _PIPE = {operation: pipe for pipe, those in _PIPES.items() for operation in thos
 CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER", "SR_EVENT", "SR_PM")
 """Special registers whose value depends on when they are read."""
 
-_TOLD = {
-    "sm_8": "I2F:F2I,MUFU LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL",
-    "sm_90a": "I2F:F2I,MUFU LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL",
-}
+_TOLD = dict.fromkeys(("sm_8", "sm_90a"), "I2F:F2I,MUFU LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL")
 _READ_TOLD = {
     "sm_8": "I2F:F2I,MUFU LDG:LDG LDGSTS:LDGSTS LDS:LDS LDSM:LDSM MUFU:F2I SHFL:SHFL,STG STG:LDL,LDS,SHFL,STG,STS "
     "STL:LDSM,STL STS:LDS,STS",

@@ -81,7 +81,8 @@ class Fitted:
 
     def _fit(self) -> None:
         edits = self._rng.sample(list(self._known.items()), len(self._known))
-        held, those = edits[: len(edits) // 3][:EDITS], edits[len(edits) // 3 :][:EDITS]
+        third = len(edits) // 3
+        held, those = self._replayed(edits[:third][:EDITS]), self._replayed(edits[third:][:EDITS])
         tried = {one: self._agreement(one, those) for one in (self.machine, *(drawn(self._rng) for _ in range(DRAWN)))}
         best = max(tried, key=lambda machine: tried[machine])
         for _ in range(CHANGED):
@@ -93,8 +94,9 @@ class Fitted:
         self.machine, self._simulated = best, Simulated(self._listing, best)
         self.trusted = self._agreement(best, held) * math.sqrt(max(0, len(held) - 1)) > DOUBT
 
-    def _agreement(self, machine: MachineConfig, edits: list[tuple[Edit, float]]) -> float:
-        simulated = Simulated(self._listing, machine)
-        return correlation(
-            [simulated.of(replayed(self._listing, edit)) for edit, _ in edits], [one for _, one in edits]
-        )
+    def _replayed(self, edits: list[tuple[Edit, float]]) -> list[tuple[Listing, float]]:
+        return [(replayed(self._listing, edit), speedup) for edit, speedup in edits]
+
+    def _agreement(self, machine: MachineConfig, measured: list[tuple[Listing, float]]) -> float:
+        judge = Simulated(self._listing, machine)
+        return correlation([judge.of(schedule) for schedule, _ in measured], [speedup for _, speedup in measured])

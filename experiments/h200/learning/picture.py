@@ -35,7 +35,7 @@ def read() -> Speeds:
 
 def so_far(values: list[float], count: int) -> float:
     """The best of so many; what is lost counts as 1. A policy that repeats itself writes fewer that are distinct."""
-    return max(1.0, *values[:count])
+    return max(budget.FALLBACK, *values[:count])
 
 
 def against(found: Speeds, count: int, one: str, other: str) -> str:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from cudal2.records import HarnessFault
-from cudal2.worker.build import job
+from cudal2.worker.build import job, readable
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -88,7 +88,7 @@ def _told(errors: Path) -> str:
         return ""
     with errors.open("rb") as text:
         line = text.readline(TOLD_BYTES).decode(errors="replace").strip()
-    return f": {''.join(letter if letter.isprintable() else '?' for letter in line)}" if line else ""
+    return f": {readable(line, errors.parent)}" if line else ""
 
 
 def summarise(lines: Iterable[bytes]) -> Sass:
