@@ -12,6 +12,7 @@ from time or machine, and a campaign that has begun keeps its configuration.
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -88,26 +89,39 @@ class Campaign(msgspec.Struct, frozen=True):
         found = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
         return [found[problem] for part in self.slices for problem in part if problem in found]
 
+    def done(self, fingerprint: str, *lines: dict) -> set[Problem]:
+        """Those with a row in that environment, but in slices that were finished with fewer kernels than asked for now;
+        by what the log says, and these lines.
+        """
+        most: dict[int, int] = {}
+        for line in [*self.lines, *lines]:
+            if line.get("finished") and line["fingerprint"] == fingerprint:
+                most[line["slice"]] = max(most.get(line["slice"], 0), line["kernels"])
+        wanted, rows = self.config.kernels, {row.problem for row in self.rows(fingerprint)}
+        parts = [part for number, part in enumerate(self.slices, 1) if most.get(number, wanted) >= wanted]
+        return rows.intersection(chain.from_iterable(parts))
+
     def measure(self, archive: Archive, pools: Sequence[Pool], fingerprint: str) -> None:
         """Every slice that is not done. Raises TimeUp."""
-        here = {"fingerprint": fingerprint, "devices": pools[0].width}
+        here = {"fingerprint": fingerprint, "devices": pools[0].width, "kernels": self.config.kernels}
         slices = self.slices
         total = sum(map(len, slices))
-        done = {row.problem for row in self.rows(fingerprint)}
+        done = self.done(fingerprint)
         share = ", ".join(f"{self.config.share} by {method}" for method in self.config.methods)
         self.say(f"{total} shapes in {len(slices)} slices, at most {self.config.kernels} kernels each ({share})")
         self.say(f"{len(done)} shapes are done{self.left(here, total - len(done))}")
         for number, part in enumerate(slices, 1):
             if done.issuperset(part):
                 continue
-            started, before = time.monotonic(), done
+            started, line = time.monotonic(), here | {"slice": number, "finished": False}
             try:
                 with self.deadline.keeping(REPORT_SECONDS + self.export_seconds(len(done) + len(part))):
                     self.work(f"slice {number}/{len(slices)}", part, archive, pools)
+                    line["finished"] = True
             finally:
-                done = {row.problem for row in self.rows(fingerprint)}
+                before, done = done, self.done(fingerprint, line)
                 spent = {"seconds": time.monotonic() - started, "shapes": len(done) - len(before)}
-                append(self.folder / LOG, here | {"slice": number} | spent)
+                append(self.folder / LOG, line | spent)
             self.say(f"{len(done)} of {total} shapes are done{self.left(here, total - len(done))}")
 
     def work(self, name: str, part: Sequence[Problem], archive: Archive, pools: Sequence[Pool]) -> None:
@@ -141,11 +155,11 @@ class Campaign(msgspec.Struct, frozen=True):
             raise reporting.fault or select.fault or HarnessFault(f"nothing of {name} could be evaluated", remedy)
 
     def searched(self, method: str, part: Sequence[Problem]) -> SearchConfig:
-        """The search of a slice by one method: a single generation, which compilers work ahead on."""
+        """The search of a slice by one method; compilers work ahead on a generation."""
         how = SearchMethodConfig(
             method=method,
             kernels=self.config.share,
-            generation=self.config.share,
+            generation=self.config.generation,
             neighbours=0,
             prior="known" if method in LEARNED else "none",
         )
@@ -154,7 +168,7 @@ class Campaign(msgspec.Struct, frozen=True):
         return SearchConfig(search=how, **self.common(part) | {"seed": seed})
 
     def evaluated(self, part: Sequence[Problem]) -> EvalConfig:
-        return EvalConfig(neighbours=0, **self.common(part))
+        return EvalConfig(neighbours=0, finalists=self.config.finalists, **self.common(part))
 
     def common(self, part: Sequence[Problem]) -> dict:
         """What all steps of a slice have from the campaign."""

@@ -123,12 +123,28 @@ def test_it_ends_in_order_when_the_time_is_up(begin, tmp_path) -> None:
 def test_it_says_how_long_the_rest_takes_by_what_it_took_here(begin, tmp_path) -> None:
     begin(Judge(), minutes=0.001)
     assert "known after a slice" in begin.said.getvalue()
-    line = {"fingerprint": HERE.fingerprint, "devices": 1, "shapes": 2, "seconds": 1200.0}
+    line = {"fingerprint": HERE.fingerprint, "devices": 1, "kernels": 4, "shapes": 2, "seconds": 1200.0}
     for other in ({}, {"fingerprint": "elsewhere", "seconds": 1.0}, {"devices": 4, "seconds": 1.0}):
         append(tmp_path / "run" / campaign.LOG, line | other)
     append(tmp_path / "run" / campaign.LOG, {"export": 1.0, "kernels": 2})
     begin(Judge(), minutes=0.001)
     assert "0 shapes are done; about 60 min left" in begin.said.getvalue()
+
+
+def test_it_goes_on_with_more_kernels(begin, tmp_path) -> None:
+    """What was judged stays; a slice that is still without them is not done, and one that was cut short comes again."""
+    first = begin(Judge(), kernels=2)
+    before = kernels(tmp_path / "run")
+    judge = Judge(lambda _: len(judge.asked) > 14 and signal.raise_signal(signal.SIGALRM))
+    begin(judge, minutes=60)
+    assert "0 shapes are done" in begin.said.getvalue() and "2 of 6 shapes are done" in begin.said.getvalue()
+    rows = begin(Judge())
+    after = kernels(tmp_path / "run")
+    assert all(before[name] < after[name] and len(after[name]) == 4 for name in NAMES)
+    assert [row.problem for row in rows] == [row.problem for row in first]
+    assert all(new.timing.speedup >= old.timing.speedup for new, old in zip(rows, first))
+    judge = Judge()
+    assert begin(judge, kernels=2) == rows == begin(judge) and not judge.asked, "and with fewer it is done"
 
 
 def test_no_time_for_a_slice_begins_none(begin) -> None:

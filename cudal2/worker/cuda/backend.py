@@ -1,8 +1,10 @@
 """The CUDA targets' half of the worker: build, gate and plan beside everything else; one GPU owner checks and times."""
 
+import hashlib
 import random
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 
 import msgspec
@@ -28,6 +30,8 @@ from cudal2.worker.sandbox import jail
 
 FITTED, HELD_BACK = 8, 120
 """Places that an exported kernel's recipe is made from, and that it must get right besides."""
+PLANS = "plans"
+"""Where the cache keeps what a launcher was found to do."""
 PLANNERS = 6
 """Planners at a time: each makes a CUDA context."""
 
@@ -119,17 +123,35 @@ class CudaBackend:
         foreign: abi.Adapted | None,
         seconds: dict[str, float],
     ) -> plan.CudaLaunchable:
-        """As its recipe says where there is one, else as its launcher does, which takes `plan` seconds.
+        """As its recipe says where there is one, else as its launcher does, which takes `plan` seconds the first time.
 
         Raises Damaged, PlanError, CandidateFailed.
         """
         if candidate.binary:
             return unsealing.launchable(sealed, made.cubin, candidate.problem)
+        recording = self._recorded(made.library, candidate.problem, foreign, seconds)
+        return plan.CudaLaunchable(made.library, made.cubin, recording)
+
+    def _recorded(
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, seconds: dict[str, float]
+    ) -> plan.Recording:
+        """What the launcher does on every set of buffers, recalled where it was recorded here before.
+
+        A published kernel may choose by timing, so that it is recorded each time. Raises PlanError, CandidateFailed.
+        """
+        places = buffer_layout(problem).places
+        key = digest(self.environment.fingerprint, problem.name, hashlib.sha256(library).hexdigest())
+        stored = None if foreign else self.cache.read(PLANS, key)
+        if stored is not None:
+            return self._decoded(zlib.decompress(stored), places)
         with self._planners:
             clock = time.perf_counter()
-            recording = self._record(made.library, candidate.problem, foreign)
+            text = self._record(library, problem, foreign, places)
         seconds["plan"] = time.perf_counter() - clock
-        return plan.CudaLaunchable(made.library, made.cubin, recording)
+        found = self._decoded(text, places)
+        if foreign is None:
+            self.cache.write(PLANS, key, zlib.compress(text, 1))
+        return found
 
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
         where = (self.target, self.cache, self.kind, self.config.compile_seconds)
@@ -138,12 +160,14 @@ class CudaBackend:
         return build.build(foreign.source, *where, foreign.includes, foreign.flags)
 
     def _record(
-        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place] = ()
-    ) -> plan.Recording:
-        """What the launcher does at these places, else on every set of buffers. Raises PlanError, CandidateFailed."""
-        places = places or buffer_layout(problem).places
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place]
+    ) -> bytes:
+        """What the planner says of the launcher at these places. Raises PlanError, CandidateFailed."""
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
-        text = session.record(library, problem, places, self.kind, self.config.run_seconds, *how)
+        return session.record(library, problem, places, self.kind, self.config.run_seconds, *how)
+
+    def _decoded(self, text: bytes, places: Sequence[plan.Place]) -> plan.Recording:
+        """Raises PlanError where that is no plan for so many places."""
         return plan.decode(text, len(places), self.target.contract.workspace_limit)
 
     def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
@@ -158,7 +182,8 @@ class CudaBackend:
         try:
             places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom())
             with self._planners:
-                found = self._record(launchable.library, problem, _adapted(candidate), places)
+                text = self._record(launchable.library, problem, _adapted(candidate), places)
+            found = self._decoded(text, places)
             made = recipe.fit(found.plans[:FITTED], places[:FITTED], found.workspace)
             recipe.check(made, found.plans[FITTED:], places[FITTED:])
             recipe.check(made, launchable.recording.plans, buffer_layout(problem).places)

@@ -3,6 +3,7 @@
 import hashlib
 import random
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,15 +62,29 @@ def test_an_edit_without_moves_is_judged_as_its_source(worker) -> None:
     edited = of(worker, PROBLEM)
     source, same = worker.evaluate(msgspec.structs.replace(edited, edit=None)), worker.evaluate(edited)
     assert not same.cached and source.key != same.key
-    assert worker.loaded[0] == worker.loaded[1] and worker.libraries[0] == worker.libraries[1]
+    assert worker.loaded[0] == worker.loaded[1] and len(worker.libraries) == 1, "what is the same is recorded once"
     assert source.status is same.status is Status.OK, same.reason
     assert same.log == source.log and same.rho == pytest.approx(source.rho, rel=0.1)
     assert same.speedup == pytest.approx(source.speedup, rel=0.02)
     assert worker.evaluate(edited).cached
 
 
-def launching(monkeypatch, parameters) -> None:
+def test_a_launcher_is_asked_once_for_each_problem(worker) -> None:
+    """However often it is judged, by whichever worker; but again where its record is lost."""
+    candidate = Candidate(SOURCE, PROBLEM, worker.target.name)
+    found = [worker.build(candidate).launchable.recording for _ in range(2)]
+    with Worker(worker.config, worker.target.name) as other:
+        found.append(other.build(candidate).launchable.recording)
+    assert found == 3 * [RECORDING] and len(worker.libraries) == 1
+    for stored in Path(worker.config.cache, backend.PLANS).rglob("*"):
+        if stored.is_file():
+            stored.write_bytes(b"x" * 40)
+    assert worker.build(candidate).launchable.recording == RECORDING and len(worker.libraries) == 2
+
+
+def launching(worker, monkeypatch, parameters) -> None:
     """Have every launcher of the worker record one kernel with these parameters, words of 8 bytes, at each place."""
+    shutil.rmtree(Path(worker.config.cache, backend.PLANS), ignore_errors=True)
 
     def record(library, problem, places, *_):
         plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
@@ -97,7 +112,7 @@ def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker, monkeypatch)
     assert launchable.cubin in worker.loaded[-1] and plain.cubin not in worker.loaded[-1]
     assert launchable.cubin in launchable.library and plain.cubin not in launchable.library
     assert worker.libraries[-1] == launchable.library
-    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
+    launching(worker, monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
     portable = worker.portable(edited)
     assert portable.code == launchable.cubin
     assert portable.recipe[:12] == (4096).to_bytes(8, "little") + (3).to_bytes(4, "little")
@@ -108,7 +123,7 @@ def test_what_runs_and_what_is_exported_is_the_edited_cubin(worker, monkeypatch)
     worker.measure(msgspec.structs.replace(timed, recording=RECORDING), PROBLEM)
     assert timed.recipe in worker.loaded[-1]
     for hostile in (lambda at: pointers(at.A >> 8), lambda at: pointers(at.A if judged(at) else at.B)):
-        launching(monkeypatch, hostile)
+        launching(worker, monkeypatch, hostile)
         with pytest.raises(ValueError, match="parameter 0, byte"):
             worker.portable(edited)
         assert not worker.build(edited).launchable.recipe and "host-timed as recorded" in worker.build(edited).log
@@ -130,7 +145,7 @@ def exported(worker: Worker, candidate: Candidate, folder: Path) -> Candidate:
 def test_what_was_exported_is_judged_without_compiler_or_planner(worker, monkeypatch, tmp_path) -> None:
     """Its edited cubin, launched at every set as its launcher would have; the gate looks at it all the same."""
     edited = of(worker, PROBLEM, Shift(5, 6))
-    launching(monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
+    launching(worker, monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
     built, premade = worker.build(edited), exported(worker, edited, tmp_path)
 
     def refuse(*_):
