@@ -12,6 +12,11 @@ from cudal2.records import Candidate
 from cudal2.search.proposer import Proposer, Task, Trial, Trials
 
 
+def affordable_now(search: SearchMethodConfig, earlier: Sequence[Trial]) -> int:
+    """How many kernels a problem's generation has after these trials of earlier ones; 0 or less where none is left."""
+    return min(search.generation, (search.kernels or sys.maxsize) - len(earlier))
+
+
 def missing(
     search: SearchMethodConfig, proposer: Proposer, task: Task, generation: int, trials: Trials
 ) -> dict[Candidate, Trial] | None:
@@ -26,7 +31,7 @@ def missing(
     }
     before = earlier[task.problem]
     here = [trial for trial in trials[task.problem] if trial.generation == generation]
-    size = min(search.generation, (search.kernels or sys.maxsize) - len(before))
+    size = affordable_now(search, before)
     if size <= 0 or 0 < search.seconds <= seconds(before):
         return None
     later = len(trials[task.problem]) > len(before) + len(here)

@@ -19,7 +19,7 @@ from cudal2.search.history import History
 from cudal2.search.lineage import Mutated, answered, made, origin
 from cudal2.search.mutations import kinds
 from cudal2.search.proposer import Trial
-from cudal2.search.proposers.policy import make
+from cudal2.search.proposers.policy import PATIENCE, make
 from cudal2.search.settings import Setting, draw
 from cudal2.target import find
 
@@ -135,6 +135,16 @@ def test_a_policys_search_goes_on_as_if_it_had_been_larger_at_once(hunt, policy)
     _, rest, _, _ = hunt(large)
     _, whole, _, _ = hunt(large, "whole")
     assert first + rest == whole and len(whole) == 12
+
+
+def test_what_the_budget_leaves_out_of_a_generation_is_not_built(hunt, policy, monkeypatch):
+    ahead: list[str] = []
+    monkeypatch.setattr(Noting, "ahead", lambda self, candidates: ahead.extend(one.source for one in candidates))
+    _, asked, _, _ = hunt(config(method="policy", policy=policy, kernels=64, generation=64))
+    assert set(asked) <= set(ahead) and len(ahead) >= 64
+    del ahead[:]
+    hunt(config(method="policy", policy=policy, kernels=4, generation=64), "small")
+    assert 4 <= len(ahead) <= 4 * PATIENCE
 
 
 def test_a_policys_prompt_shows_a_parent_of_the_island_that_its_generation_draws_from(tmp_path):

@@ -10,7 +10,7 @@ of the first, and after `turns.count` of them new ones begin.
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,6 +22,7 @@ from cudal2.policy.sampling import Prompt
 from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem
 from cudal2.records import Candidate, digest, to_json
+from cudal2.search.generation import affordable_now
 from cudal2.search.history import History
 from cudal2.search.lineage import Told, answered
 from cudal2.search.proposer import Task, Trial, Trials, refuse_help, seeded
@@ -57,8 +58,11 @@ class Policy:
         return dict(islice(self._generation(generation)[task.problem].items(), count))
 
     def _sample(self, generation: int) -> dict[Problem, dict[Candidate, str]]:
-        """New candidates for every problem of the search, a generation of each as far as there are so many."""
-        size, target = self._config.search.generation, find(self._config.target)
+        """New candidates for every problem of the search, a generation of each as far as there are so many.
+
+        It is whole even where the budget ends within it, so that a larger one goes on as if it had been so at once.
+        """
+        search, target = self._config.search, find(self._config.target)
         problems = list(dict.fromkeys(self._config.shapes.problems()))
         earlier = {problem: self._earlier(problem, generation) for problem in problems}
         written = {problem: self._written(problem, earlier[problem], generation) for problem in problems}
@@ -66,14 +70,22 @@ class Policy:
         found: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
         # One seed for a whole generation: a search that is continued samples the same batches again.
         rng = seeded(self._config, Task(problems[0]), generation)
-        lacking = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), size)]
+        lacking = [
+            (problem, way) for problem, ways in written.items() for way in islice(cycle(ways), search.generation)
+        ]
         for _ in range(PATIENCE):
             if not lacking:
                 break
             batch = [prompt for _, (prompt, _) in lacking]
+            soon = {  # the others are judged only if the budget grows
+                place: problem
+                for problem, group in groupby(enumerate(lacking), key=lambda one: one[1][0])
+                for place, _ in islice(group, max(0, affordable_now(search, earlier[problem]) - len(found[problem])))
+            }
 
-            def finished(place: int, source: str, asked: Sequence[tuple[Problem, Way]] = lacking) -> None:
-                self._history.ahead([Candidate(source, asked[place][0], target.name)])
+            def finished(place: int, source: str, soon: Mapping[int, Problem] = soon) -> None:
+                if place in soon:
+                    self._history.ahead([Candidate(source, soon[place], target.name)])
 
             sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished)
             asked, lacking = lacking, []
