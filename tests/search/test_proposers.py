@@ -140,8 +140,8 @@ def test_a_policys_search_goes_on_as_if_it_had_been_larger_at_once(hunt, policy)
 def test_what_the_budget_leaves_out_of_a_generation_is_not_built(hunt, policy, monkeypatch):
     ahead: list[str] = []
     monkeypatch.setattr(Noting, "ahead", lambda self, candidates: ahead.extend(one.source for one in candidates))
-    _, asked, _, _ = hunt(config(method="policy", policy=policy, kernels=64, generation=64))
-    assert set(asked) <= set(ahead) and len(ahead) >= 64
+    hunt(config(method="policy", policy=policy, kernels=64, generation=64))
+    assert len(ahead) >= 64, "a generation that is paid for is built while the rest of it is being written"
     del ahead[:]
     hunt(config(method="policy", policy=policy, kernels=4, generation=64), "small")
     assert 4 <= len(ahead) <= 4 * PATIENCE
