@@ -83,18 +83,23 @@ def load(folders: Sequence[Path]) -> Searches:
 
 
 def within(archive: Archive, fingerprint: str) -> Searches:
-    """Each search of an archive in that environment, by its method (and, where several share one, its digest)."""
-    runs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    """What each method of an archive's searches found in that environment, by its name.
+
+    A campaign's searches of its slices count as one. Where searches of one method share a shape, each is named by its
+    digest, too.
+    """
+    runs: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for sample in archive.samples("search"):
         if sample.fingerprint == fingerprint:
-            runs[sample.origin.policy or "search", which(sample.origin.run)].append(sample)
-    methods = [method for method, _ in runs]
-    return {
-        method if methods.count(method) == 1 else f"{method} {digest}": {
-            problem: [values] for problem, values in _speeds(samples).items()
-        }
-        for (method, digest), samples in runs.items()
-    }
+            runs[sample.origin.policy or "search"][which(sample.origin.run)].append(sample)
+    found: dict[str, dict[Problem, list[list[float]]]] = {}
+    for method, searches in runs.items():
+        each = {digest: _speeds(samples) for digest, samples in searches.items()}
+        apart = len(set().union(*each.values())) == sum(map(len, each.values()))
+        for digest, speeds in each.items():
+            shapes = found.setdefault(method if apart else f"{method} {digest}", {})
+            shapes.update({problem: [values] for problem, values in speeds.items()})
+    return found
 
 
 def _speeds(samples: Iterable[Sample]) -> dict[Problem, list[float]]:

@@ -61,3 +61,13 @@ def test_what_does_not_compare_is_refused(tmp_path):
         budget.load([search(tmp_path / "one", [1.0], SHAPES[:1]), search(tmp_path / "other", [1.0], SHAPES[1:])])
     with pytest.raises(ValueError, match="no search, or several"):
         budget.load([search(search(tmp_path / "two", [1.0]), [1.0], run="again")])
+
+
+def test_of_one_folder_searches_of_other_shapes_are_one_and_of_the_same_shape_are_told_apart(tmp_path):
+    search(search(tmp_path / "slices", [1.5], SHAPES[:2], run="first"), [2.5], SHAPES[2:], run="second")
+    search(search(tmp_path / "twice", [1.5], run="first"), [2.5], SHAPES[:1], run="second")
+    with Archive.of(tmp_path / "slices") as slices, Archive.of(tmp_path / "twice") as twice:
+        ((_, whole),) = budget.within(slices, HERE.fingerprint).items()
+        apart = budget.within(twice, HERE.fingerprint)
+    assert whole == {**{shape: [[1.5]] for shape in SHAPES[:2]}, **{shape: [[2.5]] for shape in SHAPES[2:]}}
+    assert {name.split()[-1]: len(shapes) for name, shapes in apart.items()} == {"first": 4, "second": 1}
