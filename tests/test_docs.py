@@ -12,7 +12,7 @@ from cudal2.config import load
 from cudal2.records import Status
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").glob("*/README.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").rglob("*.md"))]
 KERNELS = ROOT / "tests" / "worker" / "cuda" / "kernels"
 
 
@@ -40,7 +40,8 @@ def test_commands_parse_and_their_configurations_compose(command: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     lost = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert not lost
+    scripts = re.findall(r"python (experiments/\S+\.py)", page.read_text())
+    assert not [*lost, *(script for script in scripts if not (ROOT / script).is_file())]
 
 
 def test_attacks_of_the_table_are_kernels_and_no_controls() -> None:
