@@ -1,6 +1,7 @@
 """What exported kernels are worth in a transformers model: time to the first token, time a token, logits.
 
     python experiments/model/generate.py shapes llama-1b                  # M_N_K of its layers, to search and export
+    cudal2 bench call RUN/export --neighbours --settle                    # a single row, too, by a kernel of eight
     python experiments/model/generate.py measure llama-1b --export RUN/export -o llama-1b.json
 
 The model has real sizes and random weights. `measure` alternates torch's own layers with patched ones, round by round:
@@ -54,11 +55,11 @@ def build(name: str, device: str) -> LlamaForCausalLM:
 
 
 def shapes(name: str, rows: list[int]) -> list[str]:
-    """M_N_K of every linear layer, at so many rows."""
+    """M_N_K of every linear layer, at so many rows; what is no multiple of 8 rows is served by the next kernel's."""
     with torch.device("meta"):
         model = build(name, "meta")
     layers = {one.weight.shape for one in model.modules() if isinstance(one, torch.nn.Linear)}
-    return [f"{m}_{n}_{k}" for m in rows for n, k in sorted(layers)]
+    return [f"{m}_{n}_{k}" for m in sorted({-(-count // 8) * 8 for count in rows}) for n, k in sorted(layers)]
 
 
 def prefill(model: LlamaForCausalLM, tokens: int) -> Step:
