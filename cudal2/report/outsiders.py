@@ -12,9 +12,9 @@ import msgspec
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.archive.store import Archive
-from cudal2.corpus import Knobs
+from cudal2.corpus import Knobs, without_plan
+from cudal2.corpus.nearest import Nearest, difference, nearest
 from cudal2.files import replace
-from cudal2.nearest import Nearest, difference, nearest, without_plan
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Timing
 from cudal2.search.lineage import Mutated, made
