@@ -17,7 +17,7 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def near(value: int) -> list[int]:
-    """The values worth trying instead: one step less, one and two steps more (a step is 8 for multiples of 8 from 16 on,
+    """The values worth trying instead: one step less, one and two steps more (of 8 for multiples of 8 from 16 on,
     else 1), and half, one and a half and two times the value."""
     step = 1 if value < 16 or value % 8 else 8
     others = {value - step, value + step, value + 2 * step, value * 2, value // 2, value * 3 // 2}

@@ -53,7 +53,7 @@ def _differ(one: list[str], other: list[str]) -> bool:
 
 
 def _known(lines: list[str], block: Block, all_blocks: list[Block]) -> set[str]:
-    """The names that a body in the place of this block may use: those in its function, and those outside of functions."""
+    """The names that a body in the place of this block may use: those of its function and those outside of all."""
     function = min(other for other in all_blocks if other.first <= block.first and block.last <= other.last)
     inside = {line for other in all_blocks for line in range(other.opened + 1, other.last)}
     outside = [line for number, line in enumerate(lines) if number not in inside]
