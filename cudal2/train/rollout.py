@@ -27,7 +27,7 @@ Rewards = Sequence[float | None]
 
 
 def earn(rewards: Rewards, config: ReturnsConfig) -> list[float | None]:
-    """The return of each turn, as `ReturnsConfig` says; None where the reward is None, which adds 0 to other returns."""
+    """The return of each turn, as `ReturnsConfig` says; None where the reward is None, which adds 0 to the others."""
     known = [value for value in rewards if value is not None]
     found: list[float | None] = []
     later = 0.0
