@@ -27,7 +27,7 @@ def complete(source: str, prompt: PromptConfig, target: Target) -> str:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the token that the chat template puts after an answer; if that is not special, the end-of-text token."""
+    """The id of the token that the chat template puts after an answer, or of the end-of-text token."""
     answer = "an answer"
     chat = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
     text: Any = tokenizer.apply_chat_template(chat, tokenize=False)
