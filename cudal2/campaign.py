@@ -1,13 +1,14 @@
-"""`cudal2 campaign`: all shapes searched by several methods, evaluated, reported and exported, as far as the time goes.
+"""`cudal2 campaign`: searches all shapes by several methods, evaluates, reports and exports, within a budget of time.
 
-Shapes are taken in a stratified order, a slice of them at a time, and each slice is searched and evaluated before the
-next: what is there when the time is up is a fair part of all. It is composed of `search`, `evaluation`, `report` and
-`export`; the archive and the evaluation's rows are all its state, so that whatever ends it, the same command goes on,
-on another machine of the same kind too (`cudal2 pack`). Where the kind differs nothing compares, and it begins anew.
+Shapes are taken in a stratified order, a slice at a time, and each slice is searched and evaluated before the next. So
+the shapes done when the time is up are a representative part of all. A campaign is composed of `search`, `evaluation`,
+`report` and `export`. Its only state is the archive and the evaluation's rows, so that the same command continues it
+after any interruption, also on another machine of the same kind (`cudal2 pack`). On another kind of machine nothing
+compares, and it begins anew.
 
-No shape lends to another, so what is found for one does not depend on how many others were done before. Only a policy's
-samples belong to their slice, which it writes kernels for at once: slices follow from the configuration alone, never
-from time or machine, and a campaign that has begun keeps its configuration.
+No shape lends to another, so the result for one does not depend on which others were done before. But a policy samples
+for a whole slice at once. So the slices follow from the configuration alone, not from time or machine, and a campaign
+that has begun keeps its configuration.
 """
 
 import time
@@ -35,18 +36,18 @@ from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 LOG = "campaign.jsonl"
-"""In the run's folder: a line for each slice that was worked on, with how long that took."""
+"""A file in the run's folder: a line for each slice that was worked on, with the time it took."""
 LEARNED = ("evolution", "mutation")
 """Methods that begin with known settings; the others take nothing from elsewhere."""
 REPORT_SECONDS, EXPORT_SECONDS = 20.0, 1.0
-"""Time set aside for the report, and for exporting a kernel as long as no export was timed."""
+"""Time reserved for the report, and for the export of one kernel until an export was timed."""
 
 
 def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
-    """Begin a campaign in the folder `config.run`, or go on with it; its rows of this environment, in slices' order.
+    """Begin or continue a campaign in the folder `config.run`; returns its rows of this environment, slice by slice.
 
-    A shape that the harness fails on has no row, and is tried again by the next start. Raises ValueError where the
-    folder holds something else, HarnessFault where nothing of a slice could be judged: then the harness is broken.
+    If the harness fails on a shape, the shape has no row, and the next start tries it again. Raises ValueError where
+    the folder holds something else, HarnessFault where nothing of a slice could be judged: the harness is broken.
     """
     whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
     folder = Path(config.run)
@@ -69,7 +70,7 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
 
 
 class Campaign(msgspec.Struct, frozen=True):
-    """The slices of a configuration, and what is known of their pace."""
+    """A campaign: its slices, its progress, its pace."""
 
     config: CampaignConfig
     console: Console
@@ -85,13 +86,13 @@ class Campaign(msgspec.Struct, frozen=True):
         return [problems[start : start + size] for start in range(0, len(problems), size)]
 
     def rows(self, fingerprint: str) -> list[Row]:
-        """Those found in that environment."""
+        """The evaluation's rows of that environment, slice by slice."""
         found = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
         return [found[problem] for part in self.slices for problem in part if problem in found]
 
     def done(self, fingerprint: str, *lines: dict) -> set[Problem]:
-        """Those with a row in that environment, but in slices that were finished with fewer kernels than asked for now;
-        by what the log says, and these lines.
+        """The problems with a row in that environment, without slices that were finished with fewer kernels than are
+        asked for now (by the log and these further `lines`).
         """
         most: dict[int, int] = {}
         for line in [*self.lines, *lines]:
@@ -102,7 +103,7 @@ class Campaign(msgspec.Struct, frozen=True):
         return rows.intersection(chain.from_iterable(parts))
 
     def measure(self, archive: Archive, pools: Sequence[Pool], fingerprint: str) -> None:
-        """Every slice that is not done. Raises TimeUp."""
+        """Works on every slice that is not done. Raises TimeUp."""
         here = {"fingerprint": fingerprint, "devices": pools[0].width, "kernels": self.config.kernels}
         slices = self.slices
         total = sum(map(len, slices))
@@ -125,7 +126,7 @@ class Campaign(msgspec.Struct, frozen=True):
             self.say(f"{len(done)} of {total} shapes are done{self.left(here, total - len(done))}")
 
     def work(self, name: str, part: Sequence[Problem], archive: Archive, pools: Sequence[Pool]) -> None:
-        """One slice: each method's kernels, then the evaluation of all shapes that have any.
+        """Works on one slice: searches by each method, then evaluates all shapes that have kernels.
 
         A shape on which the harness fails is left to the next start. Raises HarnessFault where it fails on all of them.
         """
@@ -163,7 +164,7 @@ class Campaign(msgspec.Struct, frozen=True):
             neighbours=0,
             prior="known" if method in LEARNED else "none",
         )
-        # Two methods that begin by chance would begin with the same kernels.
+        # With one seed, two methods that begin with random settings would begin with the same ones.
         seed = self.config.seed + self.config.methods.index(method)
         return SearchConfig(search=how, **self.common(part) | {"seed": seed})
 
@@ -171,13 +172,13 @@ class Campaign(msgspec.Struct, frozen=True):
         return EvalConfig(neighbours=0, finalists=self.config.finalists, **self.common(part))
 
     def common(self, part: Sequence[Problem]) -> dict:
-        """What all steps of a slice have from the campaign."""
+        """The keys that searches and evaluation of a slice take from the campaign."""
         names = ("run", "seed", "target", "policy", "prompt", "worker")
         shapes = ShapesConfig(names=tuple(problem.name for problem in part))
         return {name: getattr(self.config, name) for name in names} | {"shapes": shapes}
 
     def left(self, here: dict, shapes: int) -> str:
-        """How long so many shapes will take, by what others took on as many devices of this kind."""
+        """A phrase on how long so many shapes will take, by the time others took on as many devices of this kind."""
         lines = [line for line in self.lines if here.items() <= line.items()]
         done, seconds = (sum(line[name] for line in lines) for name in ("shapes", "seconds"))
         if shapes and not done:
@@ -186,14 +187,14 @@ class Campaign(msgspec.Struct, frozen=True):
         return f"; {text}" if text else ""
 
     def export_seconds(self, kernels: int) -> float:
-        """Time that exporting them takes, by the last export; 0 where there will be none before all is done."""
+        """Seconds that exporting so many kernels takes, by the last export; 0 where this start will not export."""
         if self.config.export != "always":
             return 0.0
         each = [line["export"] / max(line["kernels"], 1) for line in self.lines if "export" in line]
         return kernels * (each[-1] if each else EXPORT_SECONDS)
 
     def finish(self, rows: Sequence[Row]) -> None:
-        """The tables, the page, and the export where it is asked for and pays."""
+        """Prints the tables and writes the page, and the export where the configuration asks for it."""
         total = sum(map(len, self.slices))
         if rows:
             terminal.show(rows, self.console)

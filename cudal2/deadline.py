@@ -1,4 +1,4 @@
-"""A budget of wall time that ends whatever is under way, wherever it is, as Ctrl-C would."""
+"""A budget of wall time that interrupts the work under way, as Ctrl-C would."""
 
 import math
 import signal
@@ -8,25 +8,25 @@ from contextlib import contextmanager
 
 
 class TimeUp(BaseException):
-    """The budget is spent. Like KeyboardInterrupt no Exception: nothing on its way should take it for a fault."""
+    """The budget is spent. Like KeyboardInterrupt it is no Exception, so that no handler takes it for a fault."""
 
 
 class Deadline:
-    """So many `seconds` from now on; 0 is no deadline."""
+    """A deadline so many `seconds` from now; 0 is none."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds if seconds else math.inf
 
     def left(self) -> float:
-        """Seconds to go; negative where it is past, infinite where there is none."""
+        """Seconds left; negative after the deadline, infinite where there is none."""
         return self._until - time.monotonic()
 
     @contextmanager
     def keeping(self, seconds: float) -> Iterator[None]:
-        """Raises TimeUp once no more than so many seconds are left, in the middle of whatever is done meanwhile.
+        """Raises TimeUp in the body as soon as only so many seconds are left.
 
-        As with Ctrl-C, a call into a library that does not return raises it late, and what a library makes of it may be
-        lost: whoever goes on after this looks at `left` again. To be used in the main thread of a process.
+        As with Ctrl-C, a call into a library raises it only when it returns, and the library may swallow it: code that
+        continues afterwards should look at `left` again. Works in the main thread of a process only.
         """
         if math.isinf(self._until):
             yield

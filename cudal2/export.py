@@ -1,8 +1,8 @@
-"""The best kernel of each evaluated shape as files that a program can use without the run they came from.
+"""Writes the best kernel of each evaluated shape as files that a program can use without the run.
 
-    RUN/export/manifest.json        what is there, and how fast it was measured to be; its schema and digest beside it
-    RUN/export/sources/HASH.cpp     as the policy wrote it; .cu for a GPU
-    RUN/export/sources/HASH.json    the edit of its built code, of a kernel that has one
+    RUN/export/manifest.json        the kernels with their measured speeds; its schema and digest are beside it
+    RUN/export/sources/HASH.cpp     the source as it was judged; .cu for a GPU
+    RUN/export/sources/HASH.json    the edit of its built code, if the kernel has one
 
 and for a processor
 
@@ -10,7 +10,7 @@ and for a processor
 
 or for a GPU, where no host code of a kernel's author is needed
 
-    RUN/export/cubins/HASH.cubin        device code, edited
+    RUN/export/cubins/HASH.cubin        device code, edited if there is an edit
     RUN/export/recipes/PROBLEM.recipe   what is launched, for any addresses (worker/cuda/recipe.py)
     RUN/export/lib/libcudal2.so         launches it; its header is in include, its CMake package in lib/cmake
 
@@ -19,8 +19,8 @@ and for torch
     RUN/export/lib/libcudal2_torch.so   torch.ops.cudal2, of whose sources src has a copy
     RUN/export/cudal2_kernels           a Python package, cudal2/kernels: `pip install RUN/export`
 
-Only what an evaluation measured is exported: the archive's own figures selected the kernels and therefore
-flatter them. `cudal2.runtime.load` uses the folder, which may be copied anywhere.
+Only kernels that an evaluation measured are exported: the archive's own figures selected the kernels, and therefore
+flatter them. `cudal2.runtime.load` loads the folder, which may be copied anywhere.
 """
 
 import ctypes
@@ -45,19 +45,19 @@ from cudal2.target import Target, find
 from cudal2.worker.backend import NotPortable, Portable
 
 DISPATCH_US = 3.0
-"""What a call spends beside a processor's kernel, in microseconds: 1.7 of a kernel that does nothing, on a core of an
+"""What a call costs beside a processor's kernel, in microseconds. A call of an empty kernel takes 1.7, on a core of an
 Intel Xeon where torch.nn.functional.linear takes 2.3 for 8×8×8."""
 
 Builder = Callable[[Candidate], Portable]
-"""What is exported of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault; is called by
-several threads at once."""
+"""Builds the exported form of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault.
+Several threads call it at once."""
 
 
 def run(folder: Path, archive: Archive, build: Builder, environment: Environment, *, target: str = "cpu") -> Manifest:
-    """Export what was evaluated in `environment` (this machine's) to `folder/export`, in place of what was there.
+    """Export what was evaluated in `environment` (this machine's) to `folder/export`, replacing a former export.
 
-    Raises ValueError where nothing correct was evaluated in that environment or none of it can do without its host
-    code, HarnessFault where a kernel cannot be built or the folder cannot be written; the former export then stays.
+    Raises ValueError where nothing correct was evaluated in that environment, or no kernel can run without its author's
+    host code; HarnessFault where a kernel cannot be built or the folder not be written. Then the former export stays.
     """
     measured = [row for row in load(folder).rows if row.timing]
     rows = [row for row in measured if row.fingerprint == environment.fingerprint]
@@ -109,7 +109,7 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
 
 
 def _nothing(folder: Path, archive: Archive, rows: list[Row], target: str) -> str:
-    """Why none of these rows, all measured in other environments, can be exported for `target`, and what to do."""
+    """The message where all rows were measured in other environments, with the remedy."""
     known = archive.environments()
     others = sorted({archive.target(row.fingerprint) for row in rows if row.fingerprint in known})
     if others and target not in others:
@@ -121,7 +121,7 @@ def _nothing(folder: Path, archive: Archive, rows: list[Row], target: str) -> st
 
 
 def _why(row: Row) -> str:
-    """A kernel of which the archive holds no source is not exported."""
+    """Why a kernel without a source in the archive is not exported."""
     if row.binary:
         return "code that was measured as it was says nothing of any source"
     return "it is published for another entry point, behind which it is not exported"
@@ -137,7 +137,7 @@ def _attempt(build: Builder, candidate: Candidate) -> Portable | Refused:
 def _written(
     folder: Path, name: str, candidate: Candidate, portable: Portable, timing: Timing, target: Target
 ) -> Kernel:
-    """One problem's kernel, its files in the folder; those that kernels of several problems share are written again."""
+    """Writes the files of one problem's kernel, even if another problem shares them, and returns its record."""
     source, edit, recipe = f"sources/{name}{target.suffix}", "", None
     _file(folder, source, candidate.source.encode())
     if candidate.edit:
@@ -162,7 +162,7 @@ def _written(
 
 
 def _launcher(folder: Path) -> File:
-    """The library that launches a GPU's kernels, with its header and sources. Raises HarnessFault."""
+    """Writes the library that launches a GPU's kernels, with its header and sources. Raises HarnessFault."""
     from cudal2.worker.cuda.launcher import build
 
     for path, text in build.sources().items():
@@ -171,7 +171,7 @@ def _launcher(folder: Path) -> File:
 
 
 def _op(folder: Path) -> File:
-    """The library behind torch.ops.cudal2, with its sources, and the package that pip installs. Raises HarnessFault."""
+    """Writes the library behind torch.ops.cudal2, its sources, and the package for pip. Raises HarnessFault."""
     for path, text in op.sources().items():
         _file(folder, path, text.encode())
     return _file(folder, op.LIBRARY, op.library())
@@ -186,8 +186,7 @@ def _file(folder: Path, path: str, content: bytes) -> File:
 def _worthwhile(timing: Timing, target: Target) -> bool:
     """Whether a user gains by the kernel, the dispatcher's own time included.
 
-    Putting a GPU's kernel into its queue takes the host less than torch's own call does (`cudal2 bench call`), so
-    there the kernel's own time decides.
+    On a GPU our call costs the host less than torch's (`cudal2 bench call`), so there only the kernel's time counts.
     """
     if target.kind == "cuda":
         return surely_faster(timing)
@@ -195,9 +194,9 @@ def _worthwhile(timing: Timing, target: Target) -> bool:
 
 
 def _install(new: Path, final: Path, former: Path) -> None:
-    """Put `new` in the place of `final`; programs that hold the former libraries open keep them.
+    """Replaces `final` by `new`; programs that have the former libraries open keep them.
 
-    Whoever is killed meanwhile leaves one of the two there, but on a file system that cannot exchange them.
+    A kill meanwhile leaves one of the two in place, except on a file system that cannot exchange two folders.
     """
     if final.is_dir() and _exchanged(new, final):
         return
@@ -216,7 +215,7 @@ def _install(new: Path, final: Path, former: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Whether two folders have changed places, at once, as renameat2(2) does it."""
+    """Exchanges two folders atomically by renameat2(2); whether that was possible."""
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0

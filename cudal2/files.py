@@ -1,11 +1,11 @@
-"""Files that are there whole or not at all."""
+"""Writing files atomically."""
 
 import os
 from pathlib import Path
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file at once: whoever is killed meanwhile leaves the old one."""
+    """Write a file atomically: a process that is killed meanwhile leaves the old file."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_bytes(data)

@@ -1,7 +1,7 @@
-"""One judging round, whoever asks: candidates with their origins go in, verdicts come out and lie in the archive.
+"""A round of judging: takes candidates with their origins, returns verdicts and archives them.
 
-Training, the check after supervised training, a search and an evaluation's new samples are all judged here, with the
-archive and the pool of a run folder that `opened` opens.
+Training, the verification after supervised training, searches and new samples in evaluations are all judged here, with
+the archive and the pool of a run folder that `opened` opens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +34,9 @@ def judge(
 ) -> list[Verdict | None]:
     """One verdict for each of `asked`, in order; equal candidates are judged once.
 
-    Each is archived as it is reached, so that whoever is killed keeps it, under all its origins, with its `reward`
-    where one is given. Then `progress` is told. None masks a candidate that the harness failed on; it leaves no trace
-    in the archive. Raises NothingJudged where that was so of every one of them.
+    Each verdict is archived at once, so that a kill does not lose it, under all origins of its candidate, with its
+    `reward` where this function is given; then `progress` is called. A candidate that the harness failed on gets None
+    and is not archived. Raises NothingJudged where it failed on all of them.
     """
     origins: dict[Candidate, list[Origin]] = {}
     for candidate, origin in asked:
@@ -61,7 +61,7 @@ def judge(
 def opened(
     folder: str | Path, target: str, *workers: WorkerConfig, create: bool = True
 ) -> Iterator[tuple[Archive, list[Pool]]]:
-    """The archive of a run folder, and for each of `workers` a pool that judges for `target`; closed in the end.
+    """The archive of a run folder, and for each of `workers` a pool that judges for `target`; both closed at the end.
 
     Raises ValueError where there is no archive and `create` is False.
     """

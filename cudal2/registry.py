@@ -1,4 +1,4 @@
-"""What is chosen by name and added as one file: a module of a certain folder, found by its file's name."""
+"""Finds a module of a package by its name in the configuration, so that one can be added as a single file."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -6,8 +6,8 @@ from types import ModuleType
 
 
 def module(folder: ModuleType, name: str, key: str) -> ModuleType:
-    """The module `name` of the package `folder`; ValueError, with the names there are, where the configuration's
-    `key` names none."""
+    """The module `name` of the package `folder`; ValueError, which lists the known names, where there is none. `key` is
+    the configuration's key for it."""
     known = sorted(found.name for found in iter_modules(folder.__path__))
     if name not in known:
         raise ValueError(f"{key}={name} is not known; choose one of {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The ceilings over a device's kernels: arithmetic and memory, as the maker states them or as measured.
+"""The roofline of a device: peak arithmetic and memory bandwidth, by the data sheet or as measured.
 
 Samuel Williams, Andrew Waterman, David Patterson: "Roofline: an insightful visual performance model for multicore
 architectures", CACM 52 (2009). Stated figures are those of the makers' data sheets for dense fp16 with fp32 sums.
@@ -21,11 +21,11 @@ STATED = {
     "RTX 4090": (165.2e12, 1008e9),
     "RTX 5090": (209.5e12, 1792e9),
 }
-"""FLOP/s and bytes/s by what the driver's name of a device contains."""
+"""(FLOP/s, bytes/s) by a part of the driver's name of the device."""
 
 
 class Roof(msgspec.Struct, frozen=True):
-    """`flops` and `bandwidth` (bytes/s), and which of the two ways they are known by."""
+    """Peak `flops` (FLOP/s) and `bandwidth` (bytes/s); `stated` where they are from the data sheet."""
 
     flops: float
     bandwidth: float
@@ -33,13 +33,13 @@ class Roof(msgspec.Struct, frozen=True):
 
 
 def stated(device: str) -> Roof | None:
-    """The data sheet's ceilings; None for a device not in STATED."""
+    """The data sheet's figures; None for a device not in STATED."""
     return next((Roof(*figures, True) for name, figures in STATED.items() if name in device), None)
 
 
 def of(device: str, measured: Iterable[tuple[Problem, float]]) -> Roof:
-    """The data sheet's ceilings; for a device not in STATED the most that any of these problems reached in its
-    microseconds, which then touches its roof."""
+    """The data sheet's figures; for a device not in STATED the highest rates among these measured problems, each with
+    its microseconds per call."""
     if found := stated(device):
         return found
     rates = [(problem.flop / us * 1e6, problem.bytes / us * 1e6) for problem, us in measured]

@@ -76,7 +76,7 @@ def test_one_record_decides_which_families_and_settings_are_drawn(added: Archite
     for sample in drawn:
         check(sample.source, target)
     roomier = next(family for family in corpus.families(find("sm_80")) if family.name == "multistage")
-    tried = (corpus._allowed(roomier, "tn", "f16", rng) for _ in range(1000))
+    tried = (corpus.allowed(roomier, "tn", "f16", rng) for _ in range(1000))
     large = next(knobs for knobs in tried if corpus.refusal(known["multistage"], knobs, "tn"))
     assert "shared memory" in corpus.refusal(known["multistage"], large, "tn")
     with pytest.raises(ValueError, match="shared memory"):
@@ -104,7 +104,7 @@ def test_nothing_to_draw_is_said_instead_of_tried_for_ever(monkeypatch: pytest.M
     tiny = Architecture("sm_97", 1, 512, False, frozenset({"tma", "wgmma", "clusters"}))
     for one in (bare, tiny):
         monkeypatch.setitem(ARCHITECTURES, one.name, one)
-    monkeypatch.setattr(corpus, "TRIES", 50)
+    monkeypatch.setattr("cudal2.corpus.drawing.TRIES", 50)
     for name, why in (("sm_98", "runs on sm_98"), ("sm_97", "has a tn kernel for sm_97")):
         with pytest.raises(ValueError, match=f"no family in data/families {why}"):
             corpus.draw(find(name), "tn", random.Random(0))
@@ -133,7 +133,7 @@ def test_families_need_exactly_what_their_sources_use(family: corpus.Family) -> 
     rng, used = random.Random(family.name), set()
     for _ in range(150):
         layout = rng.choice(family.layouts)
-        knobs = corpus._allowed(family, layout, "f16", rng)
+        knobs = corpus.allowed(family, layout, "f16", rng)
         assert knobs is not None
         source = corpus.render(family, knobs, layout)
         used |= {name for name, mark in MARKS.items() if re.search(mark, source)}

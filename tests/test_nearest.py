@@ -5,7 +5,8 @@ import random
 import pytest
 
 from cudal2 import corpus
-from cudal2.nearest import nearest, without_plan
+from cudal2.corpus import without_plan
+from cudal2.corpus.nearest import nearest
 from cudal2.target import find
 
 

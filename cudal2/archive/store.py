@@ -1,11 +1,11 @@
-"""Every verdict ever reached, with its source and where it came from, in one SQLite file.
+"""The archive of a run: every verdict with its source and its origin, in one SQLite file.
 
-Many processes may write at once and any may be killed at any moment: each `add` is one transaction of a
-write-ahead log (https://www.sqlite.org/wal.html), so what was added stays and what was not leaves no trace.
+Many processes may write at once, and any may be killed at any moment: each `add` is one transaction of a
+write-ahead log (https://www.sqlite.org/wal.html), which is either complete or leaves no trace.
 The file must lie on a local disk: the log needs shared memory, which network file systems lack.
 
-Speed compares only within one environment: questions about speed are asked through `comparable.Comparable`, which
-names one; `ANY` asks across devices in so many words.
+Speeds may only be compared within one environment. So queries about speed go through `comparable.Comparable`, which
+names an environment, or `ANY` to compare across devices on purpose.
 """
 
 import sqlite3
@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import msgspec
 
+from cudal2.archive import schema
 from cudal2.archive.records import Kind, Origin, Sample
 from cudal2.problem import parse
 from cudal2.records import (
@@ -35,50 +36,6 @@ from cudal2.records import (
 ANY = "*"
 """The fingerprint that compares across environments."""
 
-_APPLICATION = 0x43554432
-_VERSION = 4
-_SAMPLES = """
-CREATE TABLE samples (
-    kind TEXT, run TEXT, step INTEGER, position INTEGER, policy TEXT NOT NULL, prompt TEXT NOT NULL, reward REAL,
-    seconds REAL NOT NULL, verdict INTEGER NOT NULL REFERENCES verdicts,
-    PRIMARY KEY (kind, run, step, position)) WITHOUT ROWID;"""
-_TURNS = "ALTER TABLE samples ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;"
-_LATEST = """
--- A kernel is a source, or a source with an edit of its built code: its hash is that of either table.
-CREATE TABLE edits (hash TEXT PRIMARY KEY, source TEXT NOT NULL REFERENCES sources, edit TEXT NOT NULL) WITHOUT ROWID;
--- The last verdict on each kernel: a later measurement replaces a lucky earlier one.
-CREATE VIEW latest AS
-SELECT verdicts.*, text, edit FROM verdicts LEFT JOIN edits ON edits.hash = verdicts.source
-JOIN sources ON sources.hash = IFNULL(edits.source, verdicts.source) WHERE id = (
-    SELECT MAX(id) FROM verdicts AS other
-    WHERE other.problem = verdicts.problem AND other.target = verdicts.target
-      AND other.fingerprint = verdicts.fingerprint AND other.source = verdicts.source);"""
-_SCHEMA = f"""
-CREATE TABLE sources (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE verdicts (
-    id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE, source TEXT NOT NULL,
-    problem TEXT NOT NULL, target TEXT NOT NULL, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
-    speedup REAL, low REAL, body TEXT NOT NULL);
-CREATE INDEX by_problem ON verdicts (problem, target, fingerprint, source, id);
-{_SAMPLES}
-{_TURNS}
-{_LATEST}
-"""
-_UPGRADES = {
-    # Where a sample came from was said by the beginning of its run's name; training's steps began with 1.
-    1: f"""
-ALTER TABLE samples RENAME TO former;
-{_SAMPLES}
-INSERT INTO samples SELECT
-    CASE WHEN run GLOB 'search *' THEN 'search' WHEN run GLOB 'eval *' THEN 'eval' WHEN step = 0 THEN 'sft'
-         ELSE 'train' END,
-    CASE WHEN run GLOB 'search *' THEN substr(run, 8) WHEN run GLOB 'eval *' THEN substr(run, 6) ELSE run END,
-    step, position, policy, prompt, reward, 0, verdict FROM former;
-DROP TABLE former;""",
-    2: f"DROP VIEW latest;{_LATEST}",
-    3: _TURNS,
-}
-"""What makes an archive of each former format one of the next."""
 _REMEDIES = {
     ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
     # The log beside it cannot be opened either where the disk is too full for another file.
@@ -128,11 +85,12 @@ class Archive:
             with self._transaction():
                 if not self._pragma("application_id"):  # another process may have been quicker
                     self._create()
-        if self._pragma("application_id") == _APPLICATION and self._pragma("user_version") in _UPGRADES:
+        if self._pragma("application_id") == schema.APPLICATION and self._pragma("user_version") in schema.UPGRADES:
             self._upgrade()
         found = (self._pragma("application_id"), self._pragma("user_version"))
-        if found != (_APPLICATION, _VERSION):
-            raise HarnessFault(f"{self.path} is not an archive of format {_VERSION}", "Use the cudal2 that wrote it")
+        if found != (schema.APPLICATION, schema.VERSION):
+            remedy = "Use the cudal2 that wrote it"
+            raise HarnessFault(f"{self.path} is not an archive of format {schema.VERSION}", remedy)
         # Only now: it is no part of a transaction, and another program's file must stay as it is.
         self._pragma("journal_mode = WAL")
         # Enough that a killed process loses nothing; a power cut may lose the last rows, never the file.
@@ -141,15 +99,15 @@ class Archive:
     def _create(self) -> None:
         if self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise HarnessFault(f"{self.path} belongs to another program", "Choose another run folder")
-        for statement in _statements(_SCHEMA):
+        for statement in schema.statements(schema.SCHEMA):
             self._db.execute(statement)
-        self._pragma(f"user_version = {_VERSION}")
-        self._pragma(f"application_id = {_APPLICATION}")
+        self._pragma(f"user_version = {schema.VERSION}")
+        self._pragma(f"application_id = {schema.APPLICATION}")
 
     def _upgrade(self) -> None:
         with self._transaction():  # whole or not at all; another process may have been quicker
-            while upgrade := _UPGRADES.get(version := self._pragma("user_version")):
-                for statement in _statements(upgrade):
+            while upgrade := schema.UPGRADES.get(version := self._pragma("user_version")):
+                for statement in schema.statements(upgrade):
                     self._db.execute(statement)
                 self._pragma(f"user_version = {version + 1}")
 
@@ -163,12 +121,12 @@ class Archive:
         self._db.close()
 
     def add(self, verdict: Verdict, candidate: Candidate, origin: Origin | Mapping[str, Any] | None) -> None:
-        """Keep `verdict` on `candidate`, and the sample it judges where `origin` (a mapping of Origin's
-        fields will do) names one.
+        """Store `verdict` on `candidate`, and the sample it judges if `origin` (or a mapping of Origin's
+        fields) names one.
 
-        Adding twice changes nothing; a step sampled anew after a resume replaces its samples, while the
-        verdicts of the old ones stay. Raises ValueError where something else than the source was judged
-        (`Candidate.archivable`): nobody may rank, show or learn a source by what a binary measured.
+        Adding twice changes nothing. A step that is sampled again after a resume replaces its samples, while the
+        verdicts on the old ones stay. Raises ValueError where something else than the source was judged
+        (`Candidate.archivable`): no source may be ranked, shown or learnt by the figures of a binary.
         """
         if not candidate.archivable:
             raise ValueError(f"only what a source compiles to is archived, not the {_else(candidate)} that was judged")
@@ -201,14 +159,14 @@ class Archive:
                 )
 
     def environments(self) -> dict[str, Environment]:
-        """Every environment that verdicts were reached in, by fingerprint, the latest verdict's last."""
+        """Every environment of a verdict, by fingerprint; that of the latest verdict comes last."""
         last = "SELECT MAX(id) FROM verdicts GROUP BY fingerprint"
         rows = self.rows(f"SELECT body FROM verdicts WHERE id IN ({last}) ORDER BY id")
         found = [self.read(body).environment for (body,) in rows]
         return {environment.fingerprint: environment for environment in found}
 
     def target(self, fingerprint: str) -> str:
-        """What the last verdict reached in that environment was compiled for; ValueError where there is none."""
+        """The target of the last verdict in that environment; ValueError where there is none."""
         for (found,) in self.rows(
             "SELECT target FROM verdicts WHERE fingerprint = ? ORDER BY id DESC LIMIT 1", (fingerprint,)
         ):
@@ -216,7 +174,7 @@ class Archive:
         raise ValueError(f"archive {self.path} holds no verdict reached in environment {fingerprint!r}")
 
     def samples(self, kind: Kind | None = None, run: str | None = None) -> Iterator[Sample]:
-        """Samples of that `kind` (of every kind) and `run` (of every run), by kind, run, step and index."""
+        """Samples of that `kind` and `run` (None: of any), ordered by kind, run, step and index."""
         wanted = {name: value for name, value in (("kind", kind), ("run", run)) if value is not None}
         rows = self.rows(
             "SELECT kind, run, step, position, policy, prompt, reward, seconds, turn, problem, target, fingerprint, "
@@ -232,7 +190,7 @@ class Archive:
             yield Sample(origin=Origin(**fields), problem=parse(problem), **dict(zip(names, values)))
 
     def verdict(self, origin: Origin) -> Verdict | None:
-        """The very verdict that judged that sample, whatever was measured of its kernel since; None: no such sample."""
+        """The verdict that judged that sample, even if its kernel was measured again since; None: no such sample."""
         query = (
             "SELECT body FROM samples JOIN verdicts ON id = verdict WHERE (kind, run, step, position) = (?, ?, ?, ?)"
         )
@@ -256,7 +214,7 @@ class Archive:
         return edit_from_json(rows[0][0]) if rows else None
 
     def read(self, body: str) -> Verdict:
-        """A row's verdict."""
+        """The verdict in the `body` of a row; HarnessFault where it cannot be read."""
         try:
             return verdict_from_json(body)
         except msgspec.MsgspecError as error:
@@ -265,7 +223,7 @@ class Archive:
             ) from error
 
     def rows(self, query: str, values: Any = ()) -> list[Any]:
-        """What an SQL query finds."""
+        """All rows that an SQL query finds."""
         with self._faults(), self._lock:
             return self._db.execute(query, values).fetchall()
 
@@ -301,8 +259,3 @@ class Archive:
 
 def _else(candidate: Candidate) -> str:
     return "binary" if candidate.binary else f"kernel of {candidate.abi}"
-
-
-def _statements(script: str) -> list[str]:
-    """The script cut at its semicolons (`executescript` would commit the transaction it runs in)."""
-    return [statement for statement in script.split(";") if statement.strip()]

@@ -1,1 +1,1 @@
-"""What a call of an exported kernel costs a user: of its own shape, and of fewer rows than that."""
+"""Measures what a call of an exported kernel costs a user: with inputs of its own shape, and with fewer rows."""

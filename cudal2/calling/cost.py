@@ -1,13 +1,13 @@
-"""What a call of an exported kernel costs beside torch's own, as a user meets it: `cudal2 bench call`.
+"""What a call of an exported kernel costs, beside torch's own: `cudal2 bench call`.
 
-Three figures, in microseconds a call, for torch and for the kernel: of the host, which enqueues and goes on; of calls
-back to back, until the GPU has done them all; and inside a CUDA graph. On a processor, where a call is over when it
-returns, only the second is there. Every kernel of the folder is called, also one that the dispatcher would leave to
-torch: whether that is right is what these figures tell.
+There are three figures, in microseconds per call, for torch and for the kernel: the host's time, until the call
+returns; calls back to back, until the GPU has finished all of them; and calls in a CUDA graph. On a processor, where a
+call has finished when it returns, there is only the second. Every kernel of the folder is called, also those that are
+not dispatched, for these figures show whether that is right.
 
-`settle` then keeps, for each kernel, what the figures say: it is dispatched where none of them is worse than torch's.
+`settle` then dispatches a kernel only if none of its figures is worse than torch's.
 
-Sides take turns in an order drawn anew for each round, and each has its median over the rounds.
+The sides take turns, in a new random order each round, and each figure is the median over the rounds.
 """
 
 import random
@@ -31,9 +31,10 @@ from cudal2.runtime import manifest
 Call = Callable[[], Any]
 Row = dict[str, Any]
 ROUNDS, CALLS, FEWEST, SECONDS = 21, 100, 3, 0.02
-"""Calls a round are as many as take SECONDS. A GPU's queue holds about a thousand launches: CALLS never wait for it."""
+"""A round has as many calls as take SECONDS, from FEWEST to CALLS. CALLS always fit into a GPU's queue of about a
+thousand launches, so that no call waits for it."""
 LIMIT = 1.01
-"""Slower than torch by more than this is worse than having no kernel."""
+"""A kernel may take at most this much of torch's time; if it takes more, torch serves."""
 
 
 def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
@@ -46,7 +47,7 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
 
 def opened(folder: Path, accumulate: str) -> Library:
-    """Every kernel of an exported folder, also for fewer rows. Raises as `run`."""
+    """The library with every kernel of an exported folder, also for fewer rows. Raises as `run`."""
     try:
         library = Library(folder, accumulate, every=True)
     except Unusable as error:
@@ -57,17 +58,17 @@ def opened(folder: Path, accumulate: str) -> Library:
 
 
 def spread(kernels: list[Kernel], count: int) -> list[Kernel]:
-    """At most `count` of them, spread by size, small ones first."""
+    """At most `count` of the kernels, evenly spread by size, small ones first."""
     kernels = sorted(kernels, key=lambda one: one.m * one.n * one.k)
     step = max(1, len(kernels) // max(count, 1))
     return kernels[::step][:count]
 
 
 def settle(folder: Path, rows: list[Row]) -> int:
-    """Let the folder dispatch what is surely faster than the vendor's, and by which no call took more than LIMIT times
-    as long as by torch: of the kernels in `rows`. Returns how many it dispatches then.
+    """Sets which kernels in `rows` the folder dispatches: those that are surely faster than the vendor's, and whose
+    calls took at most LIMIT times torch's time. Returns the number of kernels dispatched then.
 
-    What did not serve its call, as on a processor with another number of threads, stays as it is.
+    A kernel that did not serve its call (on a processor with another number of threads, for example) is not changed.
     Raises HarnessFault where the folder cannot be written.
     """
     found = manifest.read(folder)
@@ -83,7 +84,7 @@ def settle(folder: Path, rows: list[Row]) -> int:
 
 
 def rewrite(folder: Path, found: manifest.Manifest) -> None:
-    """Put a manifest in the place of the folder's, at once. Raises HarnessFault where the folder cannot be written."""
+    """Replaces the folder's manifest, atomically. Raises HarnessFault where the folder cannot be written."""
     try:
         manifest.write(folder, found)
     except OSError as error:
@@ -91,7 +92,7 @@ def rewrite(folder: Path, found: manifest.Manifest) -> None:
 
 
 def summary(rows: list[Row]) -> str:
-    """What the rows say about the dispatcher, in a line for each figure."""
+    """A summary of the rows: a line for each figure."""
     lines = []
     for figure in ("host", "call", "graph"):
         if ratios := [_ratios(row, (figure,))[figure] for row in rows if f"{figure}_us" in row]:
@@ -105,12 +106,13 @@ def summary(rows: list[Row]) -> str:
 
 
 def _ratios(row: Row, figures: tuple[str, ...] = ("call", "graph")) -> dict[str, float]:
-    """Our time over torch's. The host's alone costs nothing while a GPU has enough to do; where not, `call` has it."""
+    """Our time over torch's, by figure. The host's time is left out by default: it costs nothing while the GPU is busy,
+    and where the GPU is not, `call` includes it."""
     return {name: row[f"{name}_us"] / row[f"{name}_torch_us"] for name in figures if f"{name}_us" in row}
 
 
 def as_fast(row: Row) -> bool:
-    """Whether no call took more than LIMIT times as long as by torch."""
+    """Whether no figure is more than LIMIT times torch's."""
     return max(_ratios(row).values()) <= LIMIT
 
 
@@ -122,12 +124,12 @@ def operands(library: Library, kernel: Kernel, rows: int) -> tuple[torch.Tensor,
 
 
 def problem(kernel: Kernel) -> Problem:
-    """What the manifest calls the kernel's problem."""
+    """The kernel's problem, by the manifest."""
     return Problem(kernel.m, kernel.n, kernel.k, kernel.layout, kernel.accumulate)  # type: ignore[arg-type]
 
 
 def measured(library: Library, kernel: Kernel, rows: int) -> Row:
-    """The figures of calls with so many rows of A, at most the kernel's."""
+    """The figures of calls with so many `rows` of A, at most the kernel's own."""
     a, b = operands(library, kernel, rows)
     linear = torch.nn.functional.linear
     sides: dict[str, Call] = {
@@ -163,7 +165,7 @@ def _figures(figure: str, seconds: dict[str, float]) -> Row:
 
 
 def _timed(sides: dict[str, Any], seconds: Callable[[Any, int], float], calls: int) -> dict[str, float]:
-    """The median seconds a call of each side."""
+    """The median seconds per call of each side."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(ROUNDS + 1):
         for name in random.sample(list(sides), len(sides)):

@@ -1,15 +1,15 @@
-"""From how many rows on a kernel of more rows is a good one for them: `cudal2 bench call --neighbours`.
+"""From how many rows on a kernel may serve inputs with fewer rows than its own: `cudal2 bench call --neighbours`.
 
-In a model N and K are a layer's, and M, the tokens, is anything. A kernel for M rows gives the product of m < M when
-they are copied to where M have room; whether that is faster than torch depends on how far M is, and on where torch's
-own time steps. So each kernel that is dispatched is called, as `cost` calls it, with numbers of rows from M - 1 down
-to the next smaller kernel of the same N and K: both sides of multiples of 64 (of 8 where M is small), where a tile more
-begins. The first number at which it is slower than torch ends that, for `settle` lets the kernel serve from the
-smallest one such that it was not slower there and at every larger one. What lies between two numbers that were measured
-is taken to be like them.
+In a model, N and K belong to a layer, and M, the number of tokens, varies. A kernel for M rows can multiply m < M rows
+that are padded to M. Whether this is faster than torch depends on M - m, and on the steps in torch's own time. So each
+dispatched kernel is called, as in `cost`, with numbers of rows from M - 1 down to the next smaller kernel of the same N
+and K: on both sides of multiples of 64 (of 8 where M is small), where another tile begins. Measuring stops at the first
+number at which the kernel is slower than torch, because `settle` lets it serve down to the smallest number such that it
+was not slower there and at every larger one. Numbers between two measured ones are assumed to be alike.
 
-Memory behind the copied rows holds anything. So no kernel is used like this that lets one row see another: sums of
-rows that cancel give a right product, but not beside a NaN; and one that minds a NaN may yet see a large number.
+The padding rows hold anything. So a kernel must not be used like this if one row of A influences another row of C. Sums
+in which other rows cancel give a right product, but not if another row holds NaN; a kernel that checks for NaN is found
+by a large number.
 """
 
 import random
@@ -27,17 +27,17 @@ from cudal2.runtime import manifest
 from cudal2.worker import verify
 
 PARTS = 4
-"""Into so many the numbers of rows between two kernels are cut; both sides of each cut are measured."""
+"""The range of rows between two kernels is cut into so many parts; both sides of each cut are measured."""
 STEPS = (64, 8, 1)
-"""Multiples at which torch's time may step, from tiles and from aligned rows."""
+"""Multiples at which torch's time may step, because of tiles or of alignment."""
 STRANGE = (torch.nan, 6e4)
-"""What rows hold that no other row of the product may show."""
+"""Values in a row of A that must not influence other rows of the product."""
 
 
 def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
-    """For each of at most `count` dispatched kernels of an exported folder, small problems first: a row for each number
-    of rows that was measured, from more to fewer, of which the last may be slower than torch. `apart` says whether
-    each row of its products depends on one row of A alone.
+    """Figures of at most `count` dispatched kernels of an exported folder, small problems first: one record for each
+    number of rows that was measured, from more to fewer; the last may be slower than torch. `apart` says whether each
+    row of the product depends on its own row of A only.
 
     Raises ValueError where the folder holds no export or nothing to measure, HarnessFault where its kernels cannot run
     on this machine or cannot be called with fewer rows.
@@ -55,10 +55,10 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
 
 def settle(folder: Path, rows: list[Row]) -> int:
-    """Let each kernel in `rows` serve from the fewest rows on at which, and at all above, it was as fast as torch.
+    """Lets each kernel in `rows` serve from the fewest rows on at which, and at all above, it was as fast as torch.
 
-    What did not serve its calls, and what was not measured, stays as it is. Returns how many kernels serve fewer rows
-    than their own then. Raises HarnessFault where the folder cannot be written.
+    A kernel that did not serve its calls, or was not measured, is not changed. Returns the number of kernels that then
+    serve fewer rows than their own. Raises HarnessFault where the folder cannot be written.
     """
     found = manifest.read(folder)
     descents = defaultdict(list)
@@ -74,7 +74,7 @@ def settle(folder: Path, rows: list[Row]) -> int:
 
 
 def numbers(below: int, m: int) -> list[int]:
-    """Which numbers of rows to measure between two kernels' without their own, from more to fewer."""
+    """The numbers of rows to measure between kernels of `below` and of `m` rows, both excluded, from more to fewer."""
     part = (m - below) / PARTS
     step = next(step for step in STEPS if step <= max(part, 1))
     cuts = [round((below + i * part) / step) * step for i in range(PARTS)]
@@ -95,7 +95,7 @@ def _descent(library: Library, kernel: Kernel) -> list[Row]:
 
 
 def _apart(library: Library, kernel: Kernel) -> bool:
-    """Whether strange rows of A, about half of them or all behind one, show in their own rows of the product alone."""
+    """Whether STRANGE values, in about half of the rows of A or in all behind one, change only these rows of C."""
     a, b = operands(library, kernel, kernel.m)
     b = b.t() if kernel.layout == "tn" else b.t().contiguous()
     rows = torch.arange(kernel.m, device=a.device)
@@ -105,7 +105,7 @@ def _apart(library: Library, kernel: Kernel) -> bool:
         for value in STRANGE:
             for strange in (torch.rand(kernel.m, device=a.device) < 0.5, rows >= random.randint(1, kernel.m)):
                 found = library.matmul(a.masked_fill(strange[:, None], value), b)[~strange]
-                # Sums in no fixed order may differ by as much from one call to the next.
+                # If a kernel sums in no fixed order, its results may differ as much from one call to the next.
                 bound = 2 * (verify.ulp16(usual[~strange]) + loss)
                 if not ((found.float() - usual[~strange].float()).abs() <= bound).all():
                     return False
@@ -113,7 +113,7 @@ def _apart(library: Library, kernel: Kernel) -> bool:
 
 
 def _fewest(rows: list[Row]) -> int | None:
-    """Of one kernel's rows, from more to fewer; None where it is to serve no fewer than its own."""
+    """The fewest rows that a kernel is to serve, from its records in order; None where only its own number."""
     found = None
     for row in rows:
         if not _good(row):

@@ -1,6 +1,6 @@
-"""What became of kernels that somebody published: how many are right, and of the others why not.
+"""An audit of published kernels: how many are right, and why the others are not.
 
-Rows of an evaluation (`cudal2 eval --source FOLDER --abi cuda-l2`) sorted by what the judge found. It judges by the
+It sorts the rows of an evaluation (`cudal2 eval --source FOLDER --abi cuda-l2`) by verdict. Verdicts are by our
 contract: matrices of exactly the problem's shape, sums in the precision that was asked for, fresh inputs in each call.
 """
 
@@ -32,7 +32,7 @@ MEANINGS = {
     Status.REJECTED: "its source, or what it compiles to, is not allowed",
     Status.NO_SOURCE: "an empty file",
 }
-"""The kinds in the order in which they are listed, and what each means."""
+"""The kinds of results in the order in which they are listed, and what each means."""
 Z = statistics.NormalDist().inv_cdf(0.975)
 
 
@@ -48,8 +48,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def kind(row: Row) -> str:
-    """One of MEANINGS: the status, but that what fails after its single calls were right is told apart. UNJUDGED where
-    it was refused for what the judge cannot do, such as to offer both forms of B."""
+    """One of MEANINGS: the status; failures after right single calls have a kind of their own. UNJUDGED where the judge
+    cannot do what the kernel needs, such as offering both forms of B."""
     if row.status == Status.OK:
         return RIGHT
     if row.status == Status.REJECTED and row.reason in row.notes:
@@ -59,17 +59,17 @@ def kind(row: Row) -> str:
 
 
 def judged(rows: Iterable[Row]) -> list[Row]:
-    """Those that had a kernel which could be judged."""
+    """The rows with a kernel that could be judged."""
     return [row for row in rows if row.status != NOTHING_ARCHIVED and kind(row) != UNJUDGED]
 
 
 def unjudged(rows: Iterable[Row]) -> list[Row]:
-    """Those that the judge refused through no fault of theirs, in order."""
+    """The rows whose kernel the judge cannot judge, through no fault of the kernel, in order."""
     return sorted((row for row in rows if kind(row) == UNJUDGED), key=lambda row: row.problem)
 
 
 def parts(rows: Sequence[Row]) -> list[Part]:
-    """Every kind that occurs. Rows are a sample unless they are of the whole grid; then an interval is its share."""
+    """Every kind that occurs. Rows of the whole grid are no sample, so there the interval is just the share."""
     whole = {problem.mnk for problem in grid()} <= {row.problem.mnk for row in rows}
     rows = judged(rows)
     counts = Counter(map(kind, rows))
@@ -92,14 +92,14 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 
 
 def failures(rows: Sequence[Row]) -> list[Row]:
-    """Those that are not right, by kind, the greatest error first."""
+    """The rows that are not right, by kind, the greatest error first."""
     order = {name: place for place, name in enumerate(MEANINGS)}
     found = [row for row in judged(rows) if kind(row) != RIGHT]
     return sorted(found, key=lambda row: (order[kind(row)], -(row.rho or 0.0), row.problem))
 
 
 def half_sum(row: Row) -> float:
-    """ρ of a tensor core's fp16 accumulator for that K, all of the sum in it (see `worker.verify`)."""
+    """ρ that a tensor core's fp16 accumulator gives for that K if it holds the whole sum (see `worker.verify`)."""
     return math.sqrt(row.problem.k / 32 + 0.5)
 
 

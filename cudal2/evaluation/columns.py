@@ -37,7 +37,7 @@ def flat(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
 
 
 def as_csv(rows: Iterable[Row]) -> str:
-    """With a line of NAMES on top."""
+    """The table as CSV, with a header line of NAMES."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(NAMES)
@@ -46,7 +46,7 @@ def as_csv(rows: Iterable[Row]) -> str:
 
 
 def as_parquet(rows: Sequence[Row]) -> bytes:
-    """The same table with types. Raises ImportError without pyarrow."""
+    """The table as Parquet, with types. Raises ImportError without pyarrow."""
     import pyarrow
     from pyarrow import parquet
 

@@ -4,8 +4,8 @@
     64_64_64_nn_f16.cpp                        for that one alone
     mine.cu                                    for every shape
 
-in any subfolder. `shapes.json` beside them may say otherwise: {"64_64_64": ["mine.cu", "other.cu"]}; then only what it
-names is tried.
+in any subfolder. If there is a `shapes.json` beside them, {"64_64_64": ["mine.cu", "other.cu"]}, only the files that it
+lists are tried.
 """
 
 import re
@@ -25,7 +25,7 @@ from cudal2.worker import binary
 
 SHAPES = "shapes.json"
 COMPILED = 1 << 20
-"""Shapes a GPU in a batch where nothing is compiled: all, so that none waits for the last of a batch."""
+"""Shapes per GPU in a batch where nothing is compiled: all of them, so that no GPU waits for the end of a batch."""
 _SHAPE = re.compile(r"\d+_\d+_\d+(?:_(?:nn|tn)_(?:f32|f16))?(?![0-9])")
 
 Named = dict[str, list[Path]]
@@ -33,7 +33,7 @@ Named = dict[str, list[Path]]
 
 
 def source(folder: Path, target: str, abi: Abi) -> Source | None:
-    """Of an exported folder or one of sources; None for a run's, whose archive has to be opened first.
+    """The source for an exported folder or a folder of sources; None for a run, whose archive must be opened first.
 
     Raises ValueError where there are no kernels for the target in it.
     """
@@ -44,11 +44,11 @@ def source(folder: Path, target: str, abi: Abi) -> Source | None:
 
 
 def exported(folder: Path, target: str) -> Source:
-    """Every kernel of an exported folder, also those that it leaves to torch; judged as built, nothing is compiled.
+    """Every kernel of an exported folder, also those that it does not dispatch; judged as built, nothing is compiled.
 
-    That the code was built of the source beside it nobody can tell from the folder, so a verdict is the code's alone.
-    Raises ValueError where it is for another target, HarnessFault where its manifest is damaged; `find` raises that of
-    a file.
+    The folder does not prove that the code was built from the source beside it, so a verdict is on the code alone.
+    Raises ValueError where it is for another target, HarnessFault where its manifest is damaged; the source's `find`
+    raises HarnessFault where a file is.
     """
     folder = folder.resolve()
     found = manifest.read(folder)
@@ -72,7 +72,7 @@ def exported(folder: Path, target: str) -> Source:
 
 
 def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
-    """The sources in a folder. Those of CUDA-L2 are each judged with B stored as it reads it.
+    """The sources in a folder. Each of CUDA-L2's is judged with B stored as it reads it.
 
     Raises ValueError where there are none for the target.
     """
@@ -93,8 +93,8 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
 
 
 def notes(candidate: Candidate) -> tuple[str, ...]:
-    """Where a published kernel is judged otherwise than it was published, or why it cannot be judged; nothing of what
-    follows the contract."""
+    """How the judgement of a published kernel differs from its publication, or why it cannot be judged; () for a kernel
+    that follows the contract."""
     if candidate.abi == "contract":
         return ()
     from cudal2.worker.cuda.compile import abi
@@ -107,7 +107,7 @@ def notes(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _layout(source: str) -> Layout | None:
-    """How a published source wants B stored; None where it does not say, which its verdict will."""
+    """How a published source wants B stored; None where this cannot be seen: the verdict then says so."""
     from cudal2.worker.cuda.compile import abi
 
     try:

@@ -1,13 +1,13 @@
-"""How long the rest of an evaluation takes, by what it took so far: its shapes come in a stratified order, so those to
-come are like those before. First kernels are found for a batch of shapes, which may have a policy write them; then
-they are judged one by one, several a shape where they compete."""
+"""Estimates how long the rest of an evaluation takes from its pace so far. Shapes come in a stratified order, so the
+remaining ones are like those before. For each batch of shapes kernels are first found, perhaps written by a policy, and
+then judged one by one, several per shape where they compete."""
 
 import time
 from collections.abc import Callable
 
 
 class Pace:
-    """Of an evaluation of so many `shapes`. `clock` gives seconds."""
+    """The pace of an evaluation of so many `shapes`. `clock` returns seconds."""
 
     def __init__(self, shapes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
@@ -15,19 +15,19 @@ class Pace:
         self._finding = self._judging = 0.0
 
     def found(self, shapes: int, new: int, kernels: int) -> None:
-        """A batch: so many shapes, of which `new` are not known from before, with so many kernels to judge."""
+        """Counts a batch of `shapes`, of which `new` have no row from before, with so many kernels to judge."""
         self._finding += self._lap()
         self._ahead -= shapes
         self._shapes += new
         self._kernels += kernels
 
     def judged(self) -> None:
-        """One of these kernels."""
+        """Counts one verdict on these kernels."""
         self._judging += self._lap()
         self._judged += 1
 
     def left(self) -> float:
-        """Seconds to go, 0 where nobody knows yet. Of shapes ahead, as if none were known from before."""
+        """Seconds to go, 0 where they are not known yet. Assumes that no shape ahead has a row from before."""
         if not self._judged:
             return 0.0
         each = self._judging / self._judged

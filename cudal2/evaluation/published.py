@@ -1,9 +1,9 @@
-"""Somebody's table of figures by shape beside what was found here: `--against FILE.csv`.
+"""Compares a published table of figures by shape with ours: `--against FILE.csv`.
 
-Known are CUDA-L2's tables (`mnk, torch.matmul, cuBLAS-tn, … , cuBLASLt-auto-tuning-max`: speedups, under the protocol
-that the file's name states), our own `results.csv`, and microseconds a call of baselines (`graph_lta_nn`: auto-tuned
-cuBLASLt in a graph; `wall_` on the host's clock). A shape stands in a column `mnk` as M_N_K, or in `m`, `n` and `k`; of
-several lines of one shape the last counts.
+It reads CUDA-L2's tables (`mnk, torch.matmul, cuBLAS-tn, … , cuBLASLt-auto-tuning-max`: speedups, under the protocol
+that the file's name states), our own `results.csv`, and tables of baselines in microseconds per call (`graph_lta_nn`:
+auto-tuned cuBLASLt in a graph; `wall_` on the host's clock). The shape is in a column `mnk` as M_N_K, or in `m`, `n`
+and `k`. If a shape has several lines, the last one counts.
 """
 
 import csv
@@ -26,9 +26,8 @@ _OURS = {"baseline", "protocol", "speedup"}
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What a column holds: `of` a baseline (cublas-tn) or a library (a value of MAX), under a `protocol`.
-
-    `name` is the column's; `microseconds` a call of the baseline, or else the speedup over it.
+    """The meaning of the column `name`: figures `of` a baseline (cublas-tn) or a library (a value of MAX), under a
+    `protocol`: either `microseconds` per call of the baseline, or speedups over it.
     """
 
     name: str
@@ -46,14 +45,14 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One column beside ours on the shapes that both have: (ours, theirs) by problem."""
+    """One column on the shapes that both tables have: (ours, theirs) by problem."""
 
     figure: Figure
     pairs: dict[Problem, tuple[float, float]]
 
     @property
     def means(self) -> tuple[float, float]:
-        """Arithmetic, ours and theirs, as CUDA-L2 aggregates."""
+        """Arithmetic means, as in CUDA-L2: (ours, theirs)."""
         ours, theirs = zip(*self.pairs.values())
         return statistics.fmean(ours), statistics.fmean(theirs)
 
@@ -64,7 +63,7 @@ class Compared(msgspec.Struct, frozen=True):
 
     @property
     def wins(self) -> tuple[float, float]:
-        """Shares of the shapes whose speedup lies above 1."""
+        """Shares of the shapes whose speedup lies above 1: (ours, theirs)."""
         ours, theirs = zip(*self.pairs.values())
         return sum(one > 1 for one in ours) / len(ours), sum(one > 1 for one in theirs) / len(theirs)
 
@@ -103,7 +102,7 @@ def read(path: Path) -> Published:
 
 
 def compare(rows: Sequence[Row], published: Published) -> list[Compared]:
-    """Each column that has a counterpart here on some shape. Of a shape in several layouts the first row counts."""
+    """Each column that has a counterpart here on some shape. If a shape has several layouts, the first row counts."""
     ours: dict[tuple[int, int, int], Row] = {}
     for row in rows:
         ours.setdefault((row.problem.m, row.problem.n, row.problem.k), row)
@@ -159,7 +158,7 @@ def _figure(name: str, protocol: str) -> Figure | None:
 
 
 def _counterpart(row: Row, figure: Figure) -> Timing | None:
-    """Our timing over the same baseline; over torch.matmul at its best where it is not measured layout by layout."""
+    """Our timing over the same baseline; for torch.matmul without layouts, over its faster layout."""
     exact = (t for t in row.timings if t.protocol == figure.protocol and t.baseline == figure.of)
     if found := next(exact, None):
         return found

@@ -1,4 +1,4 @@
-"""What became of each shape in an evaluation."""
+"""The records of an evaluation: one row for each shape."""
 
 import msgspec
 
@@ -11,13 +11,13 @@ REASON = 300
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one problem in one environment.
+    """The result for one problem in one environment.
 
     `status` is the verdict's, or NOTHING_ARCHIVED. `kernel` is `Candidate.kernel_hash` of the kernel that was measured,
-    and `origin` the problem it was archived for; `considered` the hashes of all kernels that it was chosen from.
-    `binary` are the digests of the files that were measured as they were, without compiling any source. `reason`,
-    `rho`, `max_error`, `repeatable` and `machine` are the verdict's; `notes` say where a published kernel is judged
-    otherwise than it was published.
+    `origin` the problem it was archived for, and `considered` the hashes of all kernels that it was chosen from.
+    `binary` has the digests of the files if built code was measured and no source compiled. `reason`, `rho`,
+    `max_error`, `repeatable` and `machine` are the verdict's; `notes` say how the judgement of a published kernel
+    differs from its publication.
     """
 
     problem: Problem
@@ -38,17 +38,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def archived(self) -> bool:
-        """Whether an archive holds what was measured: see `Candidate.archivable`."""
+        """Whether an archive holds the kernel that was measured: see `Candidate.archivable`."""
         return bool(self.kernel) and not self.binary and self.abi == "contract"
 
     @property
     def timing(self) -> Timing | None:
-        """Against the fastest baseline; None unless the kernel is correct."""
+        """The timing against the fastest baseline; None unless the kernel is correct."""
         return self.timings[0] if self.timings else None
 
     @property
     def fastest(self) -> tuple[Timing, ...]:
-        """Against the fastest baseline under each protocol."""
+        """The timing against the fastest baseline under each protocol."""
         protocols = dict.fromkeys(timing.protocol for timing in self.timings)
         alike = ([timing for timing in self.timings if timing.protocol == protocol] for protocol in protocols)
         return tuple(min(timings, key=lambda timing: timing.baseline_us) for timings in alike)
@@ -62,5 +62,5 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def why(row: Row) -> str:
-    """The reason of its verdict in one line, without what a terminal would obey: authors have a say in it."""
+    """The verdict's reason in one line, without control characters, as a kernel's author can influence it."""
     return plain(row.reason)[:REASON]

@@ -1,8 +1,8 @@
-"""What an evaluation found, kept in `RUN/eval/results.json`.
+"""The results of an evaluation, kept in `RUN/eval/results.json`.
 
-Beside it stand the same figures as tables, `results.csv` and, where pyarrow is installed, `results.parquet`. While an
-evaluation goes on, each row is added to `results.jsonl` as it is found, for a thousand of them take a while to write;
-now and then, and in the end, all is written anew and the added rows go.
+The same figures are in `results.csv` and, where pyarrow is installed, in `results.parquet`. During an evaluation each
+row is first appended to `results.jsonl`, because writing a thousand rows takes a while. From time to time, and at the
+end, all files are written anew and the appended rows are removed.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _REMEDY = "Make room or the folder writable and evaluate again: finished shapes 
 
 @contextmanager
 def only_evaluation_of(folder: Path) -> Iterator[None]:
-    """Held by whoever adds and saves rows there: two would each write over what the other has found.
+    """The lock of a process that adds and saves rows in the folder; two would overwrite each other's.
 
     Raises ValueError where another process holds it, HarnessFault where the folder cannot be written.
     """
@@ -37,9 +37,9 @@ def only_evaluation_of(folder: Path) -> Iterator[None]:
 
 
 def load(folder: Path) -> Results:
-    """What `folder/eval` holds, rows added to `results.jsonl` included; nothing where there is none.
+    """The results in `folder/eval`, with rows appended to `results.jsonl`; empty where there are none.
 
-    Raises HarnessFault naming the file that cannot be read.
+    Raises HarnessFault, which names the file, where one cannot be read.
     """
     path, added = folder / "eval" / "results.json", _added(folder)
     try:
@@ -54,7 +54,7 @@ def load(folder: Path) -> Results:
 
 
 def add(folder: Path, row: Row) -> None:
-    """Keep one more row, from which moment on no end of the process loses it. HarnessFault where it cannot be kept."""
+    """Append one row; after that it survives any end of the process. HarnessFault where it cannot be written."""
     rest = msgspec.json.encode(row) + b"\n"
     with _writing(folder), _added(folder).open("ab", buffering=0) as file:
         end = file.tell()
@@ -67,7 +67,7 @@ def add(folder: Path, row: Row) -> None:
 
 
 def save(folder: Path, results: Results) -> None:
-    """Write all files, each whole or not at all, rows added before included. HarnessFault where they cannot be."""
+    """Write all files, each atomically, with the rows appended before. HarnessFault where they cannot be written."""
     with _writing(folder):
         place = folder / "eval"
         place.mkdir(parents=True, exist_ok=True)

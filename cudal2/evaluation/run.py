@@ -1,10 +1,10 @@
-"""The best kernels there are, measured once more and more strictly, shape by shape.
+"""An evaluation: for each shape the best kernel, measured again and more precisely.
 
-A kernel is the archive's best partly by luck. So its best few are timed against one another, and the measurement that
-selected one is never the one reported: `run` selects with one pool and reports what another, stricter one finds.
-Kernels from elsewhere (`sources.py`) go the same way. Shapes are taken in a stratified order, so that what is there
-when somebody stops is a fair part of all. A row is kept as soon as it is found; a killed evaluation continues where it
-stopped. Shapes are judged a batch at a time, so that compilers work ahead and all GPUs have something to do.
+A kernel is the archive's best partly by luck. So the best few are timed against one another, and the measurement that
+selects one is never the one reported: `run` selects with one pool and reports with another, more precise one.
+Kernels from elsewhere (`sources.py`) are treated alike. Shapes are taken in a stratified order, so that the rows of an
+unfinished evaluation are a representative part. A row is kept as soon as it is found, and a killed evaluation continues
+where it stopped. Shapes are judged in batches, so that compilers work ahead and all GPUs are busy.
 """
 
 import math
@@ -35,7 +35,8 @@ _OF_VERDICT = ("timings", "reason", "rho", "max_error", "repeatable", "machine")
 
 
 def selection_worker(config: WorkerConfig) -> WorkerConfig:
-    """The worker that selects: on the device's clock, and once more than `config` lest it recall what was archived."""
+    """The worker that selects: on the device's clock, with one pair more than `config`, so that the cache does not
+    answer with the verdict that is archived."""
     pairs = {"min_pairs": config.min_pairs + 1, "max_pairs": config.max_pairs + 1}
     return msgspec.structs.replace(config, protocols=("device",), **pairs)
 
@@ -67,19 +68,19 @@ def run(
     sampler: Sampler | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Evaluate the problems of `config` and return their rows, in order; says how far it is on `console`.
+    """Evaluate the problems of `config` and return their rows, in order; shows its progress on `console`.
 
-    The kernels that `config.source` has for a problem compete, timed by `select` (a pool of `selection_worker`);
-    `report` (of `reporting_worker`) measures the winner. From the archive these are its best `finalists` and the best
-    of its `neighbours` nearest other problems; where nothing is archived near it, `sampler`, if given, writes new ones.
-    What the archive does not know yet joins it, but for what is not `archivable`. A problem whose row is there already,
-    for this environment, these kernels and these protocols, is skipped; one whose measurement the harness could not
-    complete gets no row and is tried again by the next evaluation.
+    The kernels that `config.source` has for a problem compete, timed by `select` (a pool of `selection_worker`), and
+    `report` (a pool of `reporting_worker`) measures the winner. From the archive compete the problem's best `finalists`
+    and the best kernels of its `neighbours` nearest problems; where there are none, `sampler`, if given, writes new
+    ones. Kernels that the archive does not have are added, if they are `archivable`. A problem that has a row already,
+    for this environment, these kernels and these protocols, is skipped. If the harness fails on a problem, it gets no
+    row, and the next evaluation tries it again.
 
-    Archived kernels that were judged in another environment than this are tried only where `anywhere` says so. Raises
-    ValueError where there are no others, no kernels in a folder, exported code and sources would share one folder of
-    results, or another process evaluates into it; HarnessFault where the results, or files of a folder, cannot be read
-    or written.
+    Archived kernels that were judged in another environment are tried only with `anywhere`. Raises ValueError where
+    there are no others, where a folder has no kernels, where exported code and sources would share one folder of
+    results, or where another process evaluates into it; HarnessFault where the results, or files of a folder, cannot be
+    read or written.
     """
     with only_evaluation_of(Path(config.run)):
         return _run(config, archive, select, report, sampler, console or Console())
@@ -140,9 +141,9 @@ def _run(
 
 
 def _apart(folder: Path, rows: Sequence[Row], built: bool) -> None:
-    """ValueError where rows of sources would be replaced by those of exported code, or the other way round.
+    """Raises ValueError where rows of sources would be replaced by rows of exported code, or the other way round.
 
-    A source's row can be exported and shown with its source; that of code that was measured as it was can neither.
+    A source's row can be exported, and shown with its source; a row of exported code cannot.
     """
     if any(row.kernel and bool(row.binary) != built for row in rows):
         there = "sources" if built else "exported code"
@@ -153,7 +154,7 @@ def _apart(folder: Path, rows: Sequence[Row], built: bool) -> None:
 def _opened(
     config: EvalConfig, archive: Archive, select: Pool, environment: Environment, sampler: Sampler | None
 ) -> Iterator[Source]:
-    """The source that `config` names. ValueError where it holds nothing that may be tried here."""
+    """The source of kernels that `config` names. ValueError where it has none that may be tried here."""
     if config.source == "policy":
         if sampler is None:
             raise ValueError("source=policy needs a policy that can be sampled: give samples=16, say")
@@ -185,7 +186,7 @@ def _elsewhere(there: Environment, here: Environment) -> str:
 
 
 def _answers(row: Row, candidates: Candidates, config: WorkerConfig) -> bool:
-    """Whether a row says what would be found: of these very kernels, under every protocol asked for."""
+    """Whether a row makes a measurement unnecessary: it is of the same kernels, under every protocol asked for."""
     protocols = {timing.protocol for timing in row.timings}
     return row.considered == _hashes(candidates) and (not protocols or protocols >= set(config.protocols))
 
@@ -203,8 +204,8 @@ def _measure(
     told: Callable[[Candidate, Verdict], None],
     step: Callable[[], None],
 ) -> None:
-    """Each problem's candidates against one another, then the winner once more; `keep` gets rows as they come, and
-    before that `told` the winner's verdict. There is a `step` for each verdict."""
+    """Times each problem's candidates against one another, then the winner again. `told` is called with each winner's
+    verdict, then `keep` with the row, and `step` after each verdict."""
 
     def row(problem: Problem, **fields: Any) -> Row:
         considered = _hashes(new[problem])

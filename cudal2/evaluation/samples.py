@@ -22,15 +22,15 @@ from cudal2.worker.pool.pool import Pool
 log = logging.getLogger(__name__)
 
 Attempts = list[tuple[str, Verdict | None]]
-"""What a policy wrote for one place so far, a source a turn, and what became of it (None: the harness failed)."""
+"""The turns of one series so far: each with its source and verdict (None: the harness failed)."""
 
 Writer = Callable[[Sequence[Attempts], Callable[[int, str], None]], Sequence[str]]
-"""Writes a turn: of what was tried at each place a new source for it, "" where a completion holds none. The last
-argument is told the place of each source while others are still being written."""
+"""Writes a turn: for the attempts of each series a new source, "" where a completion holds none. The second argument is
+called with the index of a series and its source, while others are still being written."""
 
 Sampler = Callable[[Sequence[Problem], Comparable, Environment], Writer]
-"""Has a policy write for these problems; it may be shown what is archived by now. A problem stands there as often as it
-wants kernels, or where the policy has turns, series of them."""
+"""Makes a writer for these problems, whose prompts may show kernels archived by now. A problem occurs as often as it
+needs kernels or, where the policy has turns, series."""
 
 
 def sampler(config: EvalConfig) -> Sampler:
@@ -64,9 +64,7 @@ def sampler(config: EvalConfig) -> Sampler:
 
 
 def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> Ask:
-    """Has `sampler` write `config.samples` kernels a problem, as far as they are not there already: an evaluation that
-    was killed had asked for some.
-    """
+    """Has `sampler` write kernels until each problem has `config.samples`; a killed evaluation may have left some."""
     series = ""
     if config.source == "policy":  # what another policy wrote, or this one with another seed, is another series
         what = identity(config.policy) | identity(config.prompt) | {"seed": config.seed}
@@ -77,7 +75,7 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
     here = msgspec.structs.replace(kernels, fingerprint=environment.fingerprint)
 
     def there(problem: Problem) -> dict[int, str]:
-        """Hashes of its samples by their index."""
+        """Hashes of the problem's samples by their index."""
         samples = kernels.archive.samples("eval", problem.name + series)
         return {sample.origin.index: sample.source_hash for sample in samples}
 
@@ -103,7 +101,7 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
             lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
             try:
                 judging.judge(select, kernels.archive, lacking)
-            except judging.NothingJudged:  # the pool has said why, and there is nothing to be told
+            except judging.NothingJudged:  # the pool has said why
                 break
             if turn + 1 < config.turns.count:
                 judged = {problem: there(problem) for problem in missing}

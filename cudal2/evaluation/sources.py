@@ -1,7 +1,7 @@
-"""Where the kernels of an evaluation come from. All are judged alike, and reported alike.
+"""Where the kernels of an evaluation come from. All are judged and reported alike.
 
-`source=` in EvalConfig: nothing is the archive of the run, `policy` writes new ones for every shape, and a folder holds
-kernels: what `cudal2 export` wrote, another run's archive, or sources (see `folders.py`).
+`source=` in EvalConfig: empty means the archive of the run; `policy` writes new kernels for every shape; a folder may
+be an export, another run, or hold sources (see `folders.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate
 
 Candidates = dict[Candidate, Problem]
-"""Kernels worth trying for a problem, the likeliest first, with the problem each was made for."""
+"""Kernels to try for a problem, the most promising first, each with the problem it was made for."""
 
 Ask = Callable[[Sequence[Problem]], dict[Problem, set[str]]]
-"""Has a policy write kernels for these problems, judged into the archive: the hashes of each problem's.
+"""Has a policy write kernels for these problems, judges and archives them, and returns each problem's hashes.
 
-A problem of whose kernels the harness could judge none is left out."""
+A problem is left out where the harness failed on all its kernels."""
 
 AT_ONCE = 64
-"""Shapes a GPU in a batch: while some are measured, compilers work ahead on others."""
+"""Shapes per GPU in a batch: while some are measured, compilers work ahead on others."""
 
 
 def _as_it_is(problem: Problem) -> Problem:
@@ -32,10 +32,10 @@ def _as_it_is(problem: Problem) -> Problem:
 
 
 class Source(msgspec.Struct, frozen=True):
-    """`find` gives each of a batch's problems its kernels; one that it leaves out could not be asked about, and is
-    tried again by the next evaluation. `asked` is the problem that stands in for another: a kernel may want its B
-    stored otherwise. `at_once` are a batch's shapes for each GPU. `foreign`: the run's archive does not know these
-    kernels yet. `built`: they are code already, and judged as they are.
+    """`find` returns the kernels of each problem in a batch; a problem that it leaves out is tried again by the next
+    evaluation. `asked` maps a problem to the one that is measured in its place, as a kernel may want B in another
+    layout. `at_once` is the number of shapes per GPU in a batch. `foreign`: the run's archive does not have these
+    kernels yet. `built`: they are built code, and judged as it is.
     """
 
     find: Callable[[Sequence[Problem]], dict[Problem, Candidates]]
@@ -46,7 +46,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) -> Source:
-    """The archive's best for a problem and its neighbours; where it has none, what `ask` then puts there."""
+    """The archive's best kernels for a problem and its neighbours; where it has none, those that `ask` adds."""
 
     def find(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         def best(some: Sequence[Problem]) -> dict[Problem, Candidates]:
@@ -66,7 +66,7 @@ def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) ->
 
 
 def written(kernels: Comparable, config: EvalConfig, ask: Ask) -> Source:
-    """The best of what `ask` has written for each problem, whatever else is archived."""
+    """The best of the kernels that `ask` has written for each problem, whatever else is archived."""
 
     def find(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         return {

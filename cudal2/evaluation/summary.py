@@ -1,4 +1,4 @@
-"""What the rows of an evaluation come to: which kernels are surely faster, means, shares won, machines."""
+"""Statistics of an evaluation's rows: which kernels are surely faster, means, shares won, machines."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,14 +10,14 @@ from cudal2.evaluation.records import NOTHING_ARCHIVED, Results, Row
 from cudal2.records import STRICT, Timing
 
 WIDEST = 0.2
-"""An interval wider than this share of its median is no ground to prefer a kernel on."""
+"""An interval wider than this share of its median is too uncertain to prefer a kernel."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Of a set of correct rows: speedups over the fastest baseline.
+    """Statistics of the speedups of correct rows over the fastest baseline.
 
-    `wins` is the share of rows whose median lies above 1, `sure_wins` of those that are `surely_faster`.
-    `dispatched` is the geometric mean where torch serves all the others, as it does in an exported library.
+    `wins` is the share of rows whose median lies above 1, `sure_wins` of those that are `surely_faster`. `dispatched`
+    is the geometric mean if all other rows count as 1.00, because in an exported library torch serves them.
     """
 
     shapes: int
@@ -28,20 +28,20 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def surely_faster(timing: Timing) -> bool:
-    """Whether the interval lies above 1, is narrow and of STRICT confidence. A wide one says that the machine was busy
-    with something else, and then its lower bound says little too."""
+    """Whether the interval lies above 1, is narrow and of STRICT confidence. A wide interval means that the machine was
+    busy with something else, so its lower bound is not to be trusted either."""
     narrow = timing.high - timing.low <= WIDEST * timing.speedup
     return timing.low > 1 and narrow and timing.confidence >= STRICT
 
 
 def called(timings: Iterable[Timing]) -> str:
-    """What to call their intervals: "95% intervals" by the least confidence; "intervals" where one states none."""
+    """The name of their intervals: "95% intervals", by the lowest confidence; "intervals" where one states none."""
     least = min((timing.confidence for timing in timings), default=0.0)
     return f"{least:.0%} intervals" if least else "intervals"
 
 
 def summarise(rows: Sequence[Row]) -> Summary | None:
-    """Over the correct ones of `rows`; None where there is none."""
+    """The statistics of the correct ones of `rows`; None where there is none."""
     timings = [row.timing for row in rows if row.timing]
     if not timings:
         return None
@@ -65,7 +65,7 @@ def by_decade(rows: Sequence[Row]) -> dict[int, Summary]:
 
 
 def machines(found: Results) -> Counter[str]:
-    """On which machines, device by device, so many of the rows were measured: `NVIDIA H200, machine 0f3a5b7c`."""
+    """The number of rows by the machine that they were measured on, such as `NVIDIA H200, machine 0f3a5b7c`."""
 
     def name(row: Row) -> str:
         environment = found.environments.get(row.fingerprint)

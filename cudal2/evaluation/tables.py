@@ -1,9 +1,9 @@
 """Speedups over each of the vendor's libraries under each protocol: CUDA-L2's tables (arXiv:2512.02551) of our rows.
 
-`-max` is the faster of the two layouts of B, shape by shape. Two aggregates stand side by side: the arithmetic mean
-over the shapes that have a correct kernel, as CUDA-L2 publishes it ("+19.8%" is a mean of 1.198), and geometric means,
-of these and of all shapes where one that is lost, or has no kernel, counts 1.00: there torch serves, as in an export.
-Host-timed, torch.matmul has no figure: its call from Python has no like among calls from C.
+`-max` is the faster of the two layouts of B, shape by shape. There are three aggregates: the arithmetic mean over the
+shapes that have a correct kernel, as CUDA-L2 publishes it ("+19.8%" is a mean of 1.198); the geometric mean over these;
+and the geometric mean over all shapes, where one that is lost or has no kernel counts 1.00, as torch serves it in an
+export. Under the host-timed protocols torch.matmul has no figure: a call from Python does not compare with one from C.
 """
 
 import math
@@ -18,7 +18,7 @@ from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
 
 PROTOCOLS = ("offline", "server", "device")
 MAX = dict(zip(LIBRARIES, ("torch.matmul", "cuBLAS-max", "cuBLASLt-heuristic-max", "cuBLASLt-AutoTuning-max")))
-"""What the libraries are called here, each at its faster layout."""
+"""The names of the libraries in the tables, each in its faster layout."""
 FASTEST = "fastest of them"
 
 
@@ -54,7 +54,7 @@ def against(row: Row, name: str, protocol: str) -> Timing | None:
 
 
 def cell(speedups: Sequence[float], shapes: int) -> Cell | None:
-    """Of the correct kernels of so many shapes; None where there is none."""
+    """The cell for the speedups of correct kernels, of so many shapes; None where there is no correct kernel."""
     if not speedups:
         return None
     return Cell(
@@ -132,7 +132,7 @@ def _protocols(whole: Table) -> list[str]:
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Cells as a table in Markdown, the first line its head, that is aligned as plain text too."""
+    """Cells as a table in Markdown, the first line its head; its columns are aligned in plain text, too."""
     widths = [max(map(len, column)) for column in zip(*lines)]
 
     def line(cells: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a terminal shows of an evaluation: how far it is, a line or a table's row for each shape, and the summary."""
+"""What a terminal shows of an evaluation: its progress, a line or a table's row for each shape, and the summary."""
 
 import time
 from collections import Counter
@@ -20,7 +20,7 @@ _PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 class Shown:
-    """Where an evaluation is, and how long it will take: a bar on a terminal, elsewhere a line for each shape."""
+    """The progress of an evaluation and the time left: a bar on a terminal, elsewhere a line for each shape."""
 
     def __init__(self, console: Console, shapes: int) -> None:
         columns = (
@@ -37,7 +37,7 @@ class Shown:
         self._verdicts = 0
 
     def add(self, problem: Problem, row: Row | None, new: bool = True) -> None:
-        """One shape more is done: `new` where it was not known from an earlier evaluation."""
+        """Counts one shape as done; `new` where it has no row from an earlier evaluation."""
         self._done += 1
         self._new += new
         left = said(self.pace.left())
@@ -47,12 +47,12 @@ class Shown:
             self.bar.console.print(f"eval {far}  {describe(problem, row)}", **_PLAIN)
 
     def took(self, seconds: Mapping[str, float]) -> None:
-        """Where the time of a verdict went, by stage."""
+        """Adds the seconds of a verdict, by stage."""
         self._seconds.update(seconds)
         self._verdicts += bool(seconds)
 
     def end(self) -> None:
-        """Say where the time went."""
+        """Prints the seconds by stage."""
         if self._verdicts:
             means = {stage: total / self._verdicts for stage, total in self._seconds.most_common()}
             parts = ", ".join(f"{stage} {mean:.2f}" for stage, mean in means.items())

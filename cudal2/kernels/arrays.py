@@ -1,7 +1,7 @@
-"""Products of NumPy's arrays, on a processor, and of CuPy's, on CuPy's current stream, by the same kernels.
+"""Products of NumPy's arrays on a processor, and of CuPy's on CuPy's current stream, by the same kernels.
 
-They are shown to torch where they lie, as far as a kernel can read them there. What no kernel serves, the arrays' own
-library multiplies.
+torch sees the arrays without a copy, if a kernel can read them where they are. If no kernel serves a call, the arrays'
+own library does.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 
 def matmul(library: Any, a: Any, b: Any) -> Any:
-    """The product of what no kernel took as it was: arrays by a kernel after all, or what torch or they make of it."""
+    """The product of operands that no kernel took as they are: arrays by a kernel, else by torch or their library."""
     kinds = {type(one).__module__.split(".")[0] for one in (a, b)}  # neither library need be installed
     if kinds == {"numpy"}:
         return _numpy(library, a, b)
@@ -30,7 +30,7 @@ def _numpy(library: Any, a: Any, b: Any) -> Any:
 
 
 def _shown(array: Any, alignment: int) -> torch.Tensor:
-    """The array where it lies, or a copy where no kernel could read it there: NumPy aligns to 16 bytes only."""
+    """The array as a tensor: without a copy, or as an aligned copy, since NumPy aligns to 16 bytes only."""
     if array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous:
         return _shown(array.T, alignment).t()
     if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % alignment == 0:

@@ -10,7 +10,7 @@ from .op import Place
 
 
 def unsupported(held: Held) -> str:
-    """Why none of these kernels may run on this machine, or nothing."""
+    """Why none of these kernels may run on this machine; "" where they may."""
     here = processor.name()
     if held.device != here:
         return f"measured on {held.device}, not on {here}"
@@ -25,7 +25,7 @@ def place(held: Held) -> Place:
 
 
 def code(held: Held, kernel: Kernel) -> tuple[int, int]:
-    """(address of the kernel's function, bytes of workspace). Raises Unusable."""
+    """(address of the kernel's function, size of its workspace in bytes). Raises Unusable."""
     try:
         library = opened(held.folder, kernel.code)
         function = getattr(library, held.entry)
@@ -40,7 +40,7 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
 
 
 def copier(held: Held) -> int:
-    """What copies fewer rows to where a kernel reads more, by its address: nothing is needed here."""
+    """The address of the function that pads inputs with fewer rows; 0, as a processor needs none."""
     return 0
 
 

@@ -1,8 +1,8 @@
 """Where kernels of a CUDA target run: GPUs of the name they were measured on, on torch's current stream.
 
-A call enqueues, and returns; it allocates only what torch's caching allocator gives, so that it can be captured into a
-CUDA graph. Kernels of one folder share a workspace for each stream, which orders their use of it. No host code of a
-kernel's author is loaded; `cudal2.h` in the exported folder tells of the library that launches them.
+A call only enqueues. It allocates by torch's caching allocator only, so that it can be captured into a CUDA graph. All
+kernels of a folder share one workspace per stream, and the stream orders their use of it. No host code of a kernel's
+author is loaded; `cudal2.h` in the exported folder describes the library that launches the kernels.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ CUDA = 1
 
 
 def unsupported(held: Held) -> str:
-    """Why none of these kernels may run on this machine, or nothing."""
+    """Why none of these kernels may run on this machine; "" where they may."""
     here = _gpus()
     return "" if held.device in here else f"measured on {held.device}, not on {' or '.join(here) or 'a GPU'}"
 
@@ -63,13 +63,13 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
 
 
 def copier(held: Held) -> int | None:
-    """What copies fewer rows to where a kernel reads more, by its address; None where the launcher has none."""
+    """The address of the function that pads inputs with fewer rows; None where the launcher has none."""
     found = getattr(_launcher(held), "cudal2_copy", None)
     return None if found is None else address(found)
 
 
 def current_stream() -> int:
-    """The function that tells torch's current stream of a device, by its address: as the stable ABI declares it.
+    """The address of the stable ABI's function that returns torch's current stream of a device.
 
     Raises Unusable where this torch is built without CUDA.
     """

@@ -1,7 +1,7 @@
-"""What an exported folder holds, as its `manifest.json` says: as much of it as is needed to run the kernels.
+"""Reads the part of an exported folder's `manifest.json` that is needed to run the kernels.
 
-The whole of the manifest is `cudal2.runtime.manifest`; its JSON schema lies beside it in the folder, and so does its
-digest: one digit that is another may name a shape that a kernel was never judged on.
+`cudal2.runtime.manifest` has the whole record, and the folder its JSON schema. The folder also has the manifest's
+digest, because one wrong digit could name a shape that a kernel was never judged on.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 VERSION = 3
 FILE = "manifest.json"
 DIGEST = "manifest.sha256"
-"""As `sha256sum --check` reads it. An export of before has none; who changes a manifest by hand removes it."""
+"""In the format of `sha256sum --check`. Older exports have none. Remove it if you change a manifest by hand."""
 
 
 class Unusable(Exception):
@@ -31,7 +31,7 @@ class File(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel: its problem, its code and, for a GPU, how it is launched. It serves from `fewest` to `m` rows."""
+    """A kernel: its problem, its code and, for a GPU, its recipe. It serves from `fewest` to `m` rows."""
 
     m: int
     n: int
@@ -44,8 +44,9 @@ class Kernel(NamedTuple):
 
 
 class Held(NamedTuple):
-    """`device` and `threads` are where the kernels were measured; `alignment` and `semaphores` are bytes. A processor's
-    kernel defines the function `entry` and, where it wants scratch memory, `sizer`."""
+    """The contents of a folder. `device` and `threads` say where the kernels were measured; `alignment` and
+    `semaphores` are in bytes. A processor's kernel defines the function `entry` and, if it needs scratch memory,
+    `sizer`."""
 
     folder: Path
     on_gpu: bool
@@ -62,9 +63,9 @@ class Held(NamedTuple):
 
 
 def read(folder: Path, every: bool = False) -> Held:
-    """What is in `folder`: the kernels that were surely faster, or every one and for any fewer rows.
+    """The contents of `folder`: the dispatched kernels; with `every` all kernels, each also for any fewer rows.
 
-    Raises Unusable, and ValueError where there is no export.
+    Raises Unusable where the manifest is damaged, and ValueError where there is no export.
     """
     found = decoded(folder)
     try:
@@ -88,9 +89,8 @@ def read(folder: Path, every: bool = False) -> Held:
 
 
 def decoded(folder: Path) -> dict[str, Any]:
-    """The manifest as plain JSON, as it was written, of this version and with no path that leads out of the folder.
-
-    Raises Unusable where it is otherwise, and ValueError where there is none.
+    """The manifest as plain JSON. Raises Unusable where it is damaged, of another version, or has a path that leads out
+    of the folder; ValueError where there is none.
     """
     path = folder / FILE
     if not path.exists():
@@ -144,7 +144,7 @@ def _number(found: Any, least: int) -> int:
 
 
 def _names(found: Any) -> list[str]:
-    """Every path in it: whatever stands under these names, wherever."""
+    """Every path in the manifest: all values of these names, at any depth."""
     if isinstance(found, list):
         return [name for one in found for name in _names(one)]
     if not isinstance(found, dict):

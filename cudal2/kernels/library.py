@@ -1,12 +1,12 @@
 """torch.matmul and F.linear through exported kernels, where that is both possible and faster.
 
-A processor's kernel runs in this process: load only folders you trust, as with any shared library. Of a GPU's, only
-device code runs, on memory that this process can reach there. A kernel is chosen by the exact
-problem (M, N, K, layout, accumulator), and only where the device is the one it was measured on, a processor uses
-as many threads as the measurement did, and it was surely faster then. For m rows that no kernel is for, the smallest M
-serves for which that was measured to be good: they are copied to where M rows have room, and the result is the first m
-of M rows, whose memory it keeps. Everything else (other shapes, types, strides and alignments; gradients, autocast,
-torch.func, tracing, modes: all that `ordinary` tells of) goes to torch, unchanged.
+A processor's kernel runs in this process: load only folders you trust, as with any shared library. Of a GPU's kernel
+only device code runs, on all memory that this process can reach there. A kernel is chosen by the exact
+problem (M, N, K, layout, accumulator), and used only if it was surely faster, on the device that it was measured on
+and, on a processor, with as many threads. If no kernel has m rows, the one with the smallest M > m is used for which it
+was measured to pay: the input is padded to M rows, and the result is the first m of M rows, whose memory it keeps.
+Everything else (other shapes, types, strides and alignments; gradients, autocast, torch.func, tracing, modes: see
+`ordinary`) goes to torch, unchanged.
 """
 
 from collections import Counter
@@ -28,13 +28,13 @@ def _exporting() -> bool:
 
 
 class Library:
-    """The kernels of one exported folder, in sums of `accumulate` precision. Safe to use from several threads.
+    """The kernels of one exported folder, for sums in `accumulate` precision. Safe to use from several threads.
 
-    `device` is where they were measured; `reason` says why none of them is used here, empty where they
-    are. `calls` counts what happened to each call: "kernel", "kernel of more rows", or the reason torch served it.
-    `id` names it to torch.ops.cudal2, which is what torch.compile sees and runs. With `every`, kernels that were not
-    surely faster serve, too, and each any fewer rows: to measure what that costs. `pads` is whether any can: those of
-    older folders cannot.
+    `device` is where they were measured; `reason` says why none of them is used here, "" where they
+    are. `calls` counts who served each call: "kernel", "kernel of more rows", or the reason why torch did.
+    `id` names the library in calls of torch.ops.cudal2, which torch.compile keeps. With `every`, all kernels serve,
+    also those that were not surely faster, and each any fewer rows: to measure what that costs. `pads` is whether
+    kernels can serve fewer rows; those of older folders cannot.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """
@@ -68,16 +68,16 @@ class Library:
         self._attempts = tuple(getattr(one, "_op", one) for one in ops)  # without a function of Python's between
 
     def __len__(self) -> int:
-        """How many problems have a kernel that may run here."""
+        """The number of problems with a kernel that may run here."""
         return len(self.kernels)
 
     @property
     def calls(self) -> Counter[str]:
-        """How many calls were served by a kernel, or by torch for which reason, since the folder was loaded."""
+        """The number of calls since loading, by who served them: a kernel, or torch and why."""
         return self._ours + self._table.outcomes()
 
     def rows(self, layer: torch.nn.Linear) -> frozenset[int]:
-        """How many rows of inputs there are kernels for, with the weight of this layer."""
+        """The numbers of input rows for which there are kernels with the weight of this layer."""
         n, k = layer.weight.shape
         if layer.bias is not None and not self.adds_bias:
             return frozenset()
@@ -107,7 +107,7 @@ class Library:
         return found if bias is None else found.add_(bias)
 
     def _product(self, a: Any, b: Any, bias: Any, transposed: bool) -> torch.Tensor | None:
-        """The product by a kernel, still without the bias, or nothing where torch is to serve the call."""
+        """The product by a kernel, without the bias; None where torch must serve the call."""
         try:
             why = self.reason or unusual(a, b, bias)
             if not why:

@@ -13,11 +13,11 @@ from .held import File, Unusable
 
 _LOCK = threading.Lock()
 _OPENED: dict[str, ctypes.CDLL] = {}
-"""By digest, and for good: nothing unloads a library."""
+"""Libraries by digest; none is ever unloaded."""
 
 
 def content(folder: Path, file: File) -> bytes:
-    """What the file holds. Raises Unusable where it cannot be read or is not what was exported."""
+    """The bytes of the file. Raises Unusable where it cannot be read or is not the one that was exported."""
     path = folder / file.path
     try:
         found = path.read_bytes()
@@ -29,9 +29,9 @@ def content(folder: Path, file: File) -> bytes:
 
 
 def opened(folder: Path, file: File) -> ctypes.CDLL:
-    """A shared library of the folder; each content is mapped once.
+    """A shared library of the folder; equal files are loaded once.
 
-    Raises Unusable where the file cannot be read or is another, OSError where it cannot be loaded.
+    Raises Unusable where the file cannot be read or is not the exported one, OSError where it cannot be loaded.
     """
     found = content(folder, file)
     with _LOCK:
@@ -41,16 +41,16 @@ def opened(folder: Path, file: File) -> ctypes.CDLL:
 
 
 def address(function: object) -> int:
-    """Where a function of a shared library lies."""
+    """The address of a function of a shared library."""
     found = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
     assert found
     return found
 
 
 def _mapped(content: bytes) -> ctypes.CDLL:
-    """These very bytes, from memory of our own: what becomes of the file they were read from is not seen.
+    """Loads these bytes from memory of our own, so that a later change of the file has no effect.
 
-    Raises Unusable where there is no room for the link that they are named by.
+    Raises Unusable where the temporary link cannot be made.
     """
     file = os.memfd_create("hgemm", os.MFD_CLOEXEC)
     try:
@@ -64,8 +64,8 @@ def _mapped(content: bytes) -> ctypes.CDLL:
 
 @contextmanager
 def _link(to: str) -> Iterator[str]:
-    """A name for it that was never used: the loader takes a name it knows for the library that had it, and numbers of
-    descriptors come again."""
+    """A link with a name that was never used. The loader would take a known name for the library that had it, and
+    numbers of file descriptors are used again."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="cudal2.")
         name = Path(folder.name) / "hgemm.so"

@@ -1,7 +1,7 @@
-"""The library behind torch.ops.cudal2 in this process, and the tables that its calls look kernels up in.
+"""The library behind torch.ops.cudal2 in this process, and the tables in which its calls look up kernels.
 
-The library is loaded once in a process, whatever folders are: torch knows an operator once. What a call does is in the
-folder's `src/op.cpp`, `product.h` and `table.h`.
+The library is loaded once per process, however many folders are, because torch can define an operator only once. The
+folder's `src/op.cpp`, `product.h` and `table.h` say what a call does.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ _LOCK = threading.Lock()
 
 
 class Place(ctypes.Structure):
-    """Where a folder's kernels run, as `table.h` has it."""
+    """Where a folder's kernels run; the struct `Place` of `table.h`."""
 
     _fields_ = [
         *(("id", c_int64), ("launched", c_int32), ("device_type", c_int32), ("devices", c_uint64)),
@@ -52,10 +52,10 @@ class Place(ctypes.Structure):
 
 
 class Table:
-    """The kernels of one folder as torch.ops.cudal2 knows them; `id` is what its calls name it by."""
+    """The kernels of one folder, as torch.ops.cudal2 looks them up; calls name the table by its `id`."""
 
     def __init__(self, library: ctypes.CDLL, place: Place, name: bytes) -> None:
-        """`name` decides the id, so that it is the same in every process that loads the same first."""
+        """The id depends on `name`, so that it is the same in every process that loads the same folder first."""
         self._library, self.id = library, int.from_bytes(hashlib.sha256(name).digest()[:7], "little") or 1
         with _LOCK:
             while library.cudal2_op_known(self.id):
@@ -65,27 +65,27 @@ class Table:
             library.cudal2_op_publish(self._table)
 
     def add(self, m: int, n: int, k: int, layout: str, code: int, workspace: int) -> None:
-        """A kernel: the address of its handle or function, and its bytes of workspace, -1 where the launcher knows.
+        """Adds a kernel: the address of its handle or function, and its workspace in bytes (-1: the launcher knows).
 
-        All are added before the first call.
+        All kernels must be added before the first call.
         """
         self._library.cudal2_op_add(self._table, m, n, k, layout == "tn", code, workspace)
 
     @property
     def pads(self) -> bool:
-        """Whether this library knows of kernels that serve fewer rows: that of an older folder does not."""
+        """Whether kernels of this library can serve fewer rows; those of an older folder's library cannot."""
         return hasattr(self._library, "cudal2_op_pad")
 
     def pad(self, m: int, n: int, k: int, layout: str, fewest: int, copier: int) -> None:
-        """Let a kernel that was added serve from `fewest` rows on, at least 1."""
+        """Lets a kernel that was added serve from `fewest` rows on, which is at least 1."""
         self._library.cudal2_op_pad(self._table, m, n, k, layout == "tn", fewest, copier)
 
     def make_standard(self) -> None:
-        """Serve the calls of torch.ops.cudal2 that name no library."""
+        """Lets this table serve the calls of torch.ops.cudal2 that name no library."""
         self._library.cudal2_op_standard(self._table)
 
     def outcomes(self) -> Counter[str]:
-        """How many calls were served by a kernel, or for which reason they were not."""
+        """The number of calls by who served them: a kernel, or torch and why."""
         counts = (c_int64 * len(OUTCOMES))()
         self._library.cudal2_op_outcomes(self._table, counts)
         met = dict(zip(OUTCOMES, counts, strict=True))
@@ -95,7 +95,7 @@ class Table:
 
 
 def library(folder: Path, file: File) -> ctypes.CDLL:
-    """The library, this folder's where no other's is in the process yet. Raises Unusable."""
+    """The library: the one that is in the process already, or else this folder's. Raises Unusable."""
     with _LOCK:
         try:
             found = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD)
@@ -127,14 +127,14 @@ def _first(folder: Path, file: File) -> ctypes.CDLL:
     except OSError as error:
         remedy = "It needs torch 2.11 or later, and a libc and a libstdc++ no older than where it was exported"
         raise Unusable(f"{folder / file.path} cannot be loaded: {error}", remedy) from error
-    # What torch knows of a result without computing it: all that torch's own function would tell.
+    # The meta function: shape, strides and type of a result, as torch's own function gives them.
     for name, (_, function) in _TORCHS.items():
         torch.library.register_fake(f"cudal2::{name}")(function)
     return found
 
 
 def stand_in() -> None:
-    """Operators of the same names that are torch's own, for a process in which the library cannot be."""
+    """Defines operators of the same names by torch's own, for a process that cannot load the library."""
     with _LOCK:
         if _defined():
             return
@@ -146,7 +146,7 @@ def stand_in() -> None:
 
 
 def _stand_ins() -> list[torch.library.Library]:
-    """Of all packages in this process: one that was exported elsewhere may have needed them, and this one need none."""
+    """The stand-ins of all packages in this process. A package that was exported elsewhere may have defined them."""
     return vars(torch.library).setdefault("_cudal2_stand_ins", [])
 
 
@@ -171,4 +171,4 @@ _TORCHS: dict[str, tuple[str, Callable]] = {
     "matmul": ("(Tensor input, Tensor other, int library=0) -> Tensor", _matmul),
     "product": ("(Tensor a, Tensor b, Tensor? bias, bool transposed, int library=0) -> Tensor", _product),
 }
-"""The operators that anyone may call, as `op.cpp` defines them, and what each means to torch."""
+"""The public operators that `op.cpp` defines, and the function of torch's that each stands for."""

@@ -1,8 +1,8 @@
-"""Whether a product is all that torch would make of a call, as a kernel on bare addresses takes for granted.
+"""Whether a call is a plain product, so that a kernel that gets only addresses gives the same result as torch.
 
-Between a function of torch's and its kernel lies the dispatcher: each transform, mode and kind of tensor with a
-meaning of its own (autocast, vmap, tracing, a lazy negation, no memory, sparse) holds a key there, and what holds the
-highest key comes first. `op.cpp` answers at those keys. The few things without a key are asked for here, one by one.
+torch's dispatcher calls a function by keys: each transform, mode and special kind of tensor (autocast, vmap, tracing,
+lazy negation, meta, sparse) has a key, and the highest key comes first. `op.cpp` handles these keys. The few
+cases without a key are checked here, one by one.
 """
 
 import torch
@@ -14,11 +14,11 @@ _grad_enabled = torch.is_grad_enabled
 
 
 def unusual(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> str:
-    """What torch has to see to in a call with these tensors besides a product of matrices, or nothing.
+    """What makes a call with these tensors more than a plain product; "" where nothing does.
 
     Raises AttributeError where one is no tensor.
     """
-    # First of all: any other question about a tensor may itself be a call that a subclass or a mode sees.
+    # This comes first: any other question about a tensor may itself be a call that a subclass or a mode handles.
     if _has_torch_function((a, b, bias)):
         return "a mode sees every function"
     if _deterministic():

@@ -1,4 +1,4 @@
-"""Let the linear layers of a model run through a library of exported kernels."""
+"""Routes the linear layers of a model through a library of exported kernels."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from .library import Library
 
 
 class Routed(torch.nn.Linear):
-    """What `patch` makes of a layer, by its class: a forward of the layer's own would stay bound to it in a copy."""
+    """The class that `patch` gives to a layer. (A new `forward` on the layer itself would, in a copy, still be bound to
+    the old layer.)"""
 
     library: Library
     rows: frozenset[int]
@@ -17,24 +18,24 @@ class Routed(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if torch.jit.is_scripting():
             return torch.nn.functional.linear(input, self.weight, self.bias)
-        # What no kernel is for is not to cost more than it did.
+        # Calls that no kernel serves must not cost more than before.
         elif torch.compiler.is_dynamo_compiling() or input.numel() // self.in_features in self.rows:
             return self.library.linear(input, self.weight, self.bias)
         else:
             return torch.nn.functional.linear(input, self.weight, self.bias)
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        """A copy or a pickle is a plain layer: what loads it may have no such library, and runs no code of one."""
+        """Copies and pickles are plain layers, since the process that loads them may not have the library."""
         state = {name: value for name, value in self.__dict__.items() if name not in self.__jit_ignored_attributes__}
         return torch.nn.Linear.__new__, (torch.nn.Linear,), state
 
 
 def patch(model: torch.nn.Module, library: Library) -> list[str]:
-    """Route every half-precision nn.Linear in `model` that it has kernels for through `library`, in place.
+    """Routes every half-precision nn.Linear in `model` that `library` has kernels for through it, in place.
 
-    Returns the names of the layers routed. Weights, state dict and results stay as they are, up to the rounding
-    of a sum taken in another order; `unpatch` undoes it, and copies and pickles of the layers are without it.
-    Subclasses of nn.Linear keep their own forward, and so does a layer that something else has given one.
+    Returns the names of these layers. Weights and state dict do not change, and results only by rounding, as sums are
+    taken in another order. `unpatch` undoes it; copies and pickles of the layers are plain.
+    Subclasses of nn.Linear keep their own forward, and so does a layer whose forward was replaced.
     """
     routed = []
     for name, module in model.named_modules():
@@ -50,7 +51,7 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
 
 
 def unpatch(model: torch.nn.Module) -> None:
-    """Make every layer that `patch` routed a plain nn.Linear again."""
+    """Makes every layer that `patch` routed a plain nn.Linear again."""
     for module in model.modules():
         if "forward" not in module.__dict__:
             _restore(module)

@@ -1,6 +1,6 @@
-"""Makes a wheel of the folder it stands in, for `pip install FOLDER` and `pip wheel FOLDER` (PEP 517).
+"""The build backend (PEP 517) of an exported folder, for `pip install FOLDER` and `pip wheel FOLDER`.
 
-The folder is only read. Nothing is compiled, and nothing but Python is needed.
+The folder is only read. Nothing is compiled, and only Python is needed.
 """
 
 import base64
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 
 def build_wheel(wheel_directory: str, config_settings: object = None, metadata_directory: str | None = None) -> str:
-    """Write the wheel into that folder; its name."""
+    """Writes the wheel into that folder and returns its name."""
     files = dict(_files())
     version = "1+" + hashlib.sha256(files[f"{NAME}/export/manifest.json"]).hexdigest()[:8]
     tag = f"py3-none-linux_{platform.machine()}"
@@ -46,7 +46,7 @@ def _files():
 
 
 def _summary(manifest: bytes) -> str:
-    """One line, whatever a damaged manifest holds: what is wrong with it is said where the package is imported."""
+    """A summary in one line, even of a damaged manifest; importing the package says what is wrong with it."""
     try:
         found = json.loads(manifest)
         return f"{len(found['kernels'])} matrix products for {found['environment']['device']}".replace("\n", " ")

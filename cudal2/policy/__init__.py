@@ -1,4 +1,4 @@
 """The language model that writes kernels: its prompts, its tokenizer, loading and sampling.
 
-Nothing is imported here: whoever needs `prompts` alone does not wait for torch and transformers.
+Nothing is imported here, so that importing `prompts` alone does not wait for torch and transformers.
 """

@@ -1,4 +1,4 @@
-"""Adapters of PEFT: small matrices beside a model's own (LoRA, arXiv:2106.09685), in a folder that names the model."""
+"""LoRA adapters (arXiv:2106.09685) by PEFT: small matrices added to a model's own, in a folder that names the model."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from cudal2.config import LoraConfig
 
 
 def recorded(place: str) -> PeftLora | None:
-    """What is known of the adapters in a folder or under a hub name; None where there are none.
+    """The configuration of the adapters in a folder or under a hub name; None where there are none.
 
-    Raises ValueError where they are of another kind than LoRA, or name no base model.
+    Raises ValueError where they are not LoRA adapters, or name no base model.
     """
     local = Path(place).is_dir()
     if Path(place).is_file() or find_adapter_config_file(place, local_files_only=local) is None:
@@ -32,12 +32,12 @@ def recorded(place: str) -> PeftLora | None:
 
 
 def how_to_name_the_base(place: str) -> str:
-    """The remedy where the model that adapters belong to is not where they say."""
+    """The remedy where adapters name a base model that is not there."""
     return f"write the folder or hub name of their model into {place}/adapter_config.json as base_model_name_or_path"
 
 
 def new(model: PreTrainedModel, config: LoraConfig, seed: int) -> Any:
-    """The model with adapters drawn from `seed` alone, which are all that trains; at first they change nothing."""
+    """The model with new adapters, initialised from `seed`. Only they train, and at first they change no output."""
     set_seed(seed)
     wanted = PeftLora(
         task_type="CAUSAL_LM",
@@ -50,9 +50,9 @@ def new(model: PreTrainedModel, config: LoraConfig, seed: int) -> Any:
 
 
 def resume(model: PreTrainedModel, place: str, found: PeftLora, config: LoraConfig) -> Any:
-    """The model with the adapters in `place`, which are all that trains and go on from what they are.
+    """The model with the adapters in `place`. Only they train, from their present values.
 
-    Raises ValueError where they are of another rank or alpha than `config`.
+    Raises ValueError where their rank or alpha differs from `config`'s.
     """
     if (found.r, found.lora_alpha) != (config.rank, config.alpha):
         raise ValueError(
@@ -66,7 +66,7 @@ def resume(model: PreTrainedModel, place: str, found: PeftLora, config: LoraConf
 
 
 def merge(model: PreTrainedModel, place: str) -> PreTrainedModel:
-    """The model with what the adapters in `place` add to its weights, and no adapters."""
+    """The model with the adapters in `place` merged into its weights."""
     return _attach(model, place).merge_and_unload().requires_grad_(True)  # attaching had frozen them
 
 
@@ -83,6 +83,6 @@ def _attach(model: PreTrainedModel, place: str, **options: Any) -> Any:
 
 
 def _in_float32() -> bool:
-    """Whether adapters are kept in float32 beside a bfloat16 model: not with ZeRO-3, which gathers one type only and
-    keeps its own float32 copy of what it trains."""
+    """Whether adapters are kept in float32 beside a bfloat16 model. Not with ZeRO-3, which gathers weights of one type
+    only and keeps its own float32 copy of the trained ones."""
     return not is_deepspeed_zero3_enabled()

@@ -12,13 +12,13 @@ def trained(folder: Path) -> Path | None:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run; what a kill left half-written is passed over."""
+    """The newest complete checkpoint of a run; one that a kill left half-written is passed over."""
     found = sorted(folder.glob("checkpoints/checkpoint-*"), key=step_of, reverse=True)
     return next((path for path in found if _complete(path)), None)
 
 
 def step_of(checkpoint: Path | None) -> int:
-    """The updates that a checkpoint holds; 0 where there is none."""
+    """The number of updates before a checkpoint; 0 where there is none."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 

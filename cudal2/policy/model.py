@@ -1,4 +1,4 @@
-"""The policy as a Hugging Face causal language model: any by name or path, or the kernel LM made here."""
+"""The policy as a Hugging Face causal language model: any model by name or path, or the kernel LM."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from cudal2.target import targets
 
 
 def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
-    """Raises ValueError where a kernel LM, which names targets by single tokens, has none for this one."""
+    """Raises ValueError where a kernel LM's vocabulary has no token for this target."""
     vocabulary = tokenizer.get_vocab()
     known = [name for name in targets() if f"<|{name}|>" in vocabulary]
     if known and target not in known:
@@ -39,10 +39,11 @@ def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
 def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 
-    Without a `config.path` it is the one that ships for `target`. The path may hold a model or adapters of one (a
-    checkpoint of a run with `lora.rank`), which are merged into its weights, and may be a GGUF file, or `package:NAME`,
-    the folder of an installed Python package. Only an `owner/name` that is no folder here is asked of the Hugging Face
-    hub; with `HF_HUB_OFFLINE=1` its cache alone. Raises ValueError with the remedy where the path leads to no model.
+    Without a `config.path` it is the one that ships for `target`. The path may be a folder with a model or with
+    adapters (a checkpoint of a run with `lora.rank`), which are merged into the weights; a GGUF file; or
+    `package:NAME`, the folder of an installed Python package. An `owner/name` that is no folder here is looked up on
+    the Hugging Face hub, with `HF_HUB_OFFLINE=1` only in its cache. Raises ValueError with the remedy where there is no
+    model.
     """
     place = locate(config.path, target)
     model, tokenizer, found = _read(place, config.dtype)
@@ -54,14 +55,13 @@ def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, Pr
 def load_to_train(
     config: PolicyConfig, seed: int, target: str = "cpu", reference: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The policy to train, and its tokenizer, as `load` says otherwise.
+    """The policy to train, and its tokenizer; the path is read as `load` does.
 
-    With `lora.rank` PEFT wraps the model and only adapters train, in float32 whatever `dtype`: those in `config.path`
-    go on, or new ones are drawn from `seed`. Without, every weight trains, adapters merged, and all are in float32:
-    bfloat16 has 8 bits, in which most steps of a usual learning rate are lost (`dtype` is what the trainer computes
-    in). `reference` says that training loads the model a second time, to stay near it.
-    Raises ValueError also where adapters would have to be merged into that second one, or a GGUF file to be read again
-    by a library that cannot.
+    With `lora.rank` PEFT wraps the model and only adapters train, in float32 whatever `dtype`: those in `config.path`,
+    or new ones initialised from `seed`. Without, adapters are merged and all weights train. They are kept in float32,
+    because the 8 bits of bfloat16's significand lose most updates at usual learning rates; `dtype` is what the trainer
+    computes in. `reference` says that training loads the model a second time, as the reference of a KL penalty.
+    Raises ValueError also where this second model would need merged adapters or a GGUF file, which TRL cannot load.
     """
     place = locate(config.path, target)
     if gguf.file_of(place) and (config.sampler == "vllm" or (reference and not config.lora.rank)):
@@ -88,7 +88,7 @@ def load_to_train(
 
 
 def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
-    """The tokenizer that `load` gives, and the model's configuration, without its weights; raises what `load` does."""
+    """The tokenizer and the model's configuration as `load` gives them, without reading weights; raises as `load`."""
     place = locate(config.path, target)
     base, tokenizer, file, adapted = _spoken(place)
     how = gguf.options(file, weights=False) if file else {}
@@ -99,9 +99,9 @@ def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrain
 
 
 def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PeftLora | None]:
-    """The model as it was saved, its tokenizer, and what is known of the adapters that `path` holds for it, if any.
+    """The model as it was saved, its tokenizer, and the configuration of the adapters at `place`, if any.
 
-    Its generation_config is `sampling.whole`: nothing but the configuration decides how a policy is sampled.
+    Its generation_config is `sampling.whole`, so that only our configuration decides how a policy is sampled.
     """
     base, tokenizer, file, found = _spoken(place)
     packed = gguf.options(file, weights=True) if file else {}
@@ -116,8 +116,8 @@ def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerB
 
 
 def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, PeftLora | None]:
-    """Folder or hub name of the model in `place`, or that the adapters there belong to; its tokenizer, its GGUF file if
-    it has one, and what is known of the adapters, if any."""
+    """Folder or hub name of the model at `place`, or of the base model of the adapters there; its tokenizer; its GGUF
+    file, if any; and the configuration of the adapters, if any."""
     base = place
     found = adapters.recorded(place)
     if found:
@@ -164,11 +164,11 @@ def _base(place: str, found: PeftLora) -> str:
 
 
 def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
-    """The folder or GGUF file, from the root, or the hub name that `policy.path` means; "" is the kernel LM that ships
-    for `target`, a run's folder the model that it has made so far, `package:NAME` the folder of a Python package.
+    """The absolute path of a folder or GGUF file, or the hub name, that `policy.path` stands for. "" is the kernel LM
+    that ships for `target`, a run's folder its newest model, `package:NAME` the folder of a Python package.
 
-    Raises ValueError, which names it by its `key` in the configuration, where it is neither a folder with a model or
-    adapters nor a GGUF file nor of the form `owner/name`.
+    Raises ValueError where it is neither a folder with a model or adapters nor a GGUF file nor of the form
+    `owner/name`; `key` is how the message calls it.
     """
     if not path:
         return str(_shipped(target))
@@ -190,7 +190,7 @@ def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
 
 
 def _holds_model(folder: Path) -> bool:
-    """Whether a model or adapters lie there. A run's own config.json describes no model."""
+    """Whether a folder holds a model or adapters. (The config.json of a run is not that of a model.)"""
     if (folder / "adapter_config.json").is_file() or gguf.file_of(folder):
         return True
     try:
@@ -200,7 +200,7 @@ def _holds_model(folder: Path) -> bool:
 
 
 def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """An untrained kernel LM: the Llama architecture, input and output embeddings shared."""
+    """An untrained kernel LM: the Llama architecture, with tied input and output embeddings."""
     architecture = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden,

@@ -1,7 +1,7 @@
-"""What a chat prompt quotes stays text: no word of it ends the turn, or begins another.
+"""Quoted text in a chat prompt stays text: no word of it can end a turn or begin another.
 
-A chat template writes its roles and ends of turns as words such as `<|im_end|>`, which the tokenizer then reads as
-special tokens, whoever wrote them. Notes, sources and a compiler's messages may hold such words by chance or by design.
+A chat template marks roles and ends of turns by words such as `<|im_end|>`, which the tokenizer reads as special
+tokens, wherever they come from. Notes, sources and compiler messages may contain such words by chance or on purpose.
 Some tokenizers look for them in a normal form of the text, in which `＜|im_end|＞` is such a word, too.
 """
 
@@ -16,9 +16,9 @@ _MARK = re.compile(r"<\|?[\w/:.-]+\|?>|\[/?[A-Z_]+\]|<<?/?[A-Z]+>>?")
 
 
 def quoted(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages with a space after the first letter of each word that is a special token of this tokenizer, or a
-    mark of its chat template; without such words as they are. Special tokens of a single letter would stay. A text
-    that has them in its normal form alone becomes that.
+    """The messages with a space after the first letter of each word that is a special token of this tokenizer or a
+    mark of its chat template; other messages are unchanged. A special token of a single letter would stay. A text
+    with such words only in its normal form is replaced by this form first.
     """
     marks, normal = _marks(tokenizer), _normal(tokenizer)
     return [message | {"content": _broken(marks, normal, message["content"])} for message in messages]
@@ -32,14 +32,14 @@ def _broken(marks: re.Pattern[str], normal: Callable[[str], str], text: str) -> 
 
 
 def _normal(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
-    """What the tokenizer makes of a text before it looks for words that it may look for there."""
+    """The function by which the tokenizer normalises a text before it looks for special tokens."""
     normalizer: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     return normalizer.normalize_str if normalizer else str
 
 
 @lru_cache(maxsize=4)
 def _marks(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """What must not stand in a message, the longest first."""
+    """A pattern of all words that a message must not contain, the longest first."""
     question, answer = "a question that nobody asks", "an answer that nobody gives"
     chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     written: Any = tokenizer.apply_chat_template(chat, tokenize=False)

@@ -1,7 +1,7 @@
-"""Completions from a policy: transformers by default, vLLM where the configuration asks for it.
+"""Completions from a policy, by transformers or, where the configuration asks for it, by vLLM.
 
-`choice` and `whole` say how a policy is sampled, for training and evaluation alike. Left to itself a model is sampled
-as its generation_config.json says, with repetition penalties, min-p and the like, which training does not know of.
+`choice` and `whole` say how a policy is sampled, in training and evaluation alike. Without them a model's
+generation_config.json would add repetition penalties, min-p and the like, which the training loss does not know.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from cudal2.policy.quoting import quoted
 from cudal2.policy.trouble import SAMPLED, told
 
 CACHE_BYTES = 8 << 30
-"""Of keys and values, which bounds how many prompts transformers completes at once; on a GPU at least a quarter of its
-memory, free or not, lest what is drawn depend on what else lies there."""
+"""Memory for keys and values, which limits the batch in transformers. On a GPU it is at least a quarter of the total
+memory, not of the free memory: otherwise the samples would depend on what else is in memory."""
 MOST = 512
-"""Prompts at once, however small the model: more take longer in proportion."""
+"""The largest batch; larger ones are not faster per prompt."""
 
 Prompt = str | list[dict[str, str]]
 
 
 def choice(config: PolicyConfig) -> dict[str, Any]:
-    """How the next token is drawn, in the words that transformers, TRL and vLLM share."""
+    """The sampling parameters, by the names that transformers, TRL and vLLM share."""
     return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
 
 
 def whole(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None = None) -> GenerationConfig:
-    """A model's generation_config that leaves its distribution as it is: transformers adds what it finds there.
+    """A generation_config that samples from the model's unchanged distribution.
 
-    Of what the model had `declared`, only the tokens that end a text are kept, beside the tokenizer's own.
+    Of the model's own (`declared`) only the tokens that end a text are kept, beside the tokenizer's.
     """
     return GenerationConfig(
         do_sample=True,
@@ -58,13 +58,13 @@ def sample(
     seed: int,
     finished: engine.Finished = lambda place, completion: None,
 ) -> list[str]:
-    """One completion a prompt, in order, without special tokens; temperature 0 takes the likeliest token.
+    """One completion per prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
-    `model` is as `load` in `model.py` gives it: without adapters, its generation_config `whole`. `finished` is told of
-    each completion as it is written; with transformers, when its batch is.
-    The same seed, model, prompts and machine give the same completions. The caller's random state is
-    left as it was. Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt
-    leaves no room to answer, or memory does not hold it.
+    `model` is as `load` in `model.py` returns it. `finished` is called with each completion as soon as it is written;
+    with transformers, as soon as its batch is.
+    The same seed, model, prompts and machine give the same completions; the caller's random state is not changed.
+    Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt leaves no room for
+    an answer, and where memory does not suffice.
     """
     ids = [tokenize(tokenizer, prompt) for prompt in prompts]
     for prompt, these in zip(prompts, ids):
@@ -86,7 +86,7 @@ def sample(
 
 
 def _at_once(model: PreTrainedModel, tokens: int) -> int:
-    """How many texts of so many tokens a batch may have."""
+    """The largest batch of texts with so many tokens each."""
     shape: Any = model.config.get_text_config()
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
@@ -110,7 +110,7 @@ def _generate(
 
 
 def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:
-    """How many tokens the policy reads at once, None where the model's configuration does not say."""
+    """The policy's context length in tokens; None where the model's configuration does not say."""
     own = getattr(model.get_text_config(), "max_position_embeddings", None)
     served = config.vllm.max_model_length if config.sampler == "vllm" else 0
     return min(filter(None, (own, served)), default=None)
@@ -133,7 +133,7 @@ def text(prompt: Prompt) -> str:
 
 
 def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
-    """The prompt as the policy gets it: a chat's messages without words that mean something to its template.
+    """The prompt as the policy gets it: in a chat's messages special words are broken (see `quoting`).
 
     Raises ValueError for a chat with a model that has no such template.
     """
@@ -145,7 +145,7 @@ def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
 
 
 def whole_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
-    """What `tokenize` makes ids of: a plain prompt, or a chat in the model's template."""
+    """The text that `tokenize` encodes: a plain prompt, or a chat in the model's template."""
     prompt = sent(tokenizer, prompt)
     if isinstance(prompt, str):
         return prompt
@@ -154,7 +154,7 @@ def whole_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
-    """Ids of a plain prompt, or of a chat prompt in the model's own chat template, as TRL makes them."""
+    """Token ids of a plain prompt, or of a chat prompt in the model's own chat template, as in TRL."""
     prompt = sent(tokenizer, prompt)
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]

@@ -1,8 +1,8 @@
-"""A tokenizer whose words are runs of whole source lines, so that a kernel is some dozens of tokens.
+"""A tokenizer whose tokens are runs of whole source lines, so that a kernel has only some dozens of tokens.
 
-A byte-pair encoding made for prose needs thousands of tokens for one kernel, most of which the tokens
-before them settle. Here a token is a run of lines that always stand together: it ends where the next line is
-a choice, so what a model decides, token by token, is what an author of kernels decides. What no run covers is
+A byte-pair encoding made for prose needs thousands of tokens for one kernel, most of which are determined by the
+tokens before them. Here a token is a run of lines that always follow one another. It ends where the next line is
+a choice, so the model decides, token by token, what an author of kernels decides. Text that no run covers is
 spelled with pieces of lines and, in the end, with bytes: every text is encoded and decoded without loss.
 
 The likeliest segmentation is found as in Kudo, "Subword Regularization" (arXiv:1804.10959); pieces of lines
@@ -30,14 +30,14 @@ PROMPT_TOKENS = (
     *(f"<|{name}={size}|>" for name in "mnk" for size in SIZES),
     *(f"<|+{size}|>" for size in SIZES[:-2]),
 )
-"""What a problem is written in; see `prompts.powers` for sizes."""
+"""Special tokens that state a problem; `prompts.powers` says how sizes are written."""
 
 PIECES = 768
 """Vocabulary kept for bytes and pieces of lines."""
 LINES_PER_TOKEN = 12
 """Longest run of lines that becomes one token, so that no single token is most of a kernel."""
 SETTLED = 0.99
-"""Two lines join where the second follows the first at least this often: nothing is decided between."""
+"""Two lines are joined where the second follows the first at least this often: there is no choice between them."""
 
 
 def train(sources: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -77,9 +77,9 @@ def encode_source(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str]) ->
 
 
 def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
-    """The `room` commonest runs of lines, and how often each is a token of its source.
+    """The `room` most frequent runs of lines, with their frequencies.
 
-    Single lines that only stand inside runs fill what room is left, as if seen once, so that a policy
+    Single lines that only occur inside runs fill the rest of `room`, as if seen once, so that a policy
     that leaves the corpus can still write them whole.
     """
     counts = Counter(run for runs in _join(split) for run in runs)
@@ -91,7 +91,7 @@ def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
 
 
 def _join(split: list[list[str]]) -> list[list[str]]:
-    """The same sources, with lines joined wherever the line before settles the line after."""
+    """The same sources, with lines joined wherever a line determines the next one."""
     before = Counter(line for lines in split for line in lines[:-1])
     pairs = Counter(pair for lines in split for pair in pairwise(lines))
     settled = {pair for pair, n in pairs.items() if n >= SETTLED * before[pair[0]]}
@@ -108,7 +108,7 @@ def _join(split: list[list[str]]) -> list[list[str]]:
 
 
 def _pieces_of_lines(lines: Iterable[str]) -> list[str]:
-    """The 256 bytes and the commonest words of the distinct lines, in byte-level characters."""
+    """The 256 bytes and the most frequent words of the distinct lines, in byte-level characters."""
     speller = Tokenizer(models.BPE())
     speller.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -118,11 +118,11 @@ def _pieces_of_lines(lines: Iterable[str]) -> list[str]:
 
 
 def _lines(source: str) -> list[str]:
-    """The lines with their line feeds; other line separators of Unicode are ordinary text."""
+    """The lines with their line feeds; Unicode's other line separators are ordinary text."""
     return re.findall(r"[^\n]*\n|[^\n]+", source)
 
 
 def _bytes_as_characters(text: str) -> str:
-    """The text in the byte-level alphabet of GPT-2, one printable character a byte."""
+    """The text in the byte-level alphabet of GPT-2, one printable character per byte."""
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return "".join(piece for piece, _ in whole)

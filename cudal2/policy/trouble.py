@@ -1,4 +1,4 @@
-"""What a machine lacks for the policy that was asked of it, told as a mistake that can be corrected."""
+"""Turns a lack of memory or of a compiler into a ValueError that says what to change."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ _NO_TOOLKIT = ("MissingCUDAException", "CUDAMismatchException")  # DeepSpeed's, 
 
 @contextmanager
 def told(*remedies: str) -> Iterator[None]:
-    """Raises ValueError where what is done inside needs more memory than there is, with the remedies, or an operator of
-    DeepSpeed's that cannot be compiled here."""
+    """Raises ValueError, with these remedies, where memory runs out inside, or where DeepSpeed cannot compile one of
+    its operators on this machine."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
-"""A policy's turns: it sees what became of its kernel and writes again (after Kevin, arXiv:2507.11948).
+"""A policy's turns: it sees the verdict on its kernel and writes again (after Kevin, arXiv:2507.11948).
 
-Of a turn the next one keeps the kernel and the verdict; what was thought on the way is dropped, as Kevin does it. Where
-even these are too long for the model, the oldest turns go first.
+Later turns see the kernel and the verdict of a turn; other text in the answer is dropped, as in Kevin. If even these
+are too long for the model's context, the oldest turns are dropped first.
 """
 
 import random
@@ -19,21 +19,21 @@ from cudal2.source import fenced
 from cudal2.target import Target
 
 NO_KERNEL = "(An answer without a kernel.)"
-"""Stands for a completion in which there was none."""
+"""Replaces an answer that contained no kernel."""
 
 UNBOUNDED = 1 << 30
-"""Tokens that a model reads at once which states no limit."""
+"""The context length of a model that states none."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A turn that is over: the source it held, "" for none, and its verdict; None where the harness gave none."""
+    """A finished turn: the source that it wrote ("" for none) and the verdict (None where the harness failed)."""
 
     source: str
     verdict: Verdict | None
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a turn is written from: the prompt, its tokens, and how many attempts it shows."""
+    """The prompt of a turn, its token ids, and how many earlier attempts it shows."""
 
     prompt: Prompt
     ids: list[int]
@@ -41,14 +41,14 @@ class Written(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """The last message: of a first turn the whole prompt, of a later one what is said of the attempt before."""
+        """The last message: in a first turn the whole prompt, in a later turn the verdict on the attempt before."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
 
 def conversation(first: list[Message], attempts: Sequence[Attempt], target: Target) -> list[Message]:
-    """The first prompt, and for each attempt what the policy wrote and what it is told of it.
+    """The first prompt, then for each attempt the policy's answer and the message about its verdict.
 
-    An attempt that nobody judged is left out, as nothing can be said of it.
+    An attempt without a verdict is left out, as there is nothing to say about it.
     """
     messages = list(first)
     for attempt in attempts:
@@ -62,7 +62,7 @@ def conversation(first: list[Message], attempts: Sequence[Attempt], target: Targ
 def fitted(
     tokenizer: PreTrainedTokenizerBase, first: Prompt, attempts: Sequence[Attempt], target: Target, room: int
 ) -> Written:
-    """What the next turn is written from, in at most `room` tokens: the last attempts, as many as fit, maybe none.
+    """The prompt of the next turn, in at most `room` tokens: it shows as many of the last attempts as fit.
 
     Raises ValueError with the remedy where the first prompt alone does not fit.
     """
@@ -85,5 +85,6 @@ def room(model: PreTrainedModel, config: PolicyConfig) -> int:
 
 
 def seeded(seed: int, turn: int) -> int:
-    """The seed of a turn: an attempt that nobody judged is not to be written once more, word for word."""
+    """The seed of a turn. It differs between turns: after an attempt without a verdict the prompt is the same, but the
+    next attempt should not be."""
     return random.Random(f"{seed} {turn}").getrandbits(32) if turn else seed

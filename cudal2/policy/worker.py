@@ -1,8 +1,8 @@
-"""What vLLM's worker on a processor lacks to be given new weights: an extension, by vLLM's `worker_extension_cls`.
+"""An extension (`worker_extension_cls`) that lets vLLM's worker on a processor take new weights.
 
-There vLLM multiplies with packed copies of the weights and lets go of the weights themselves, so that TRL has nothing
-to load new ones into. vLLM's own `reload_weights` packs again what it reads, but no output layer that shares its
-weights with the embedding: that one would go on with its old copy.
+There vLLM multiplies with packed copies and frees the weights themselves, so that TRL cannot load new ones. vLLM's own
+`reload_weights` packs the weights that it reads, but not an output layer that shares its weights with the embedding:
+this layer would keep its old copy.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Renewing:
-    """Methods that a worker gets; vLLM calls them by name (`collective_rpc`)."""
+    """Methods added to vLLM's worker, which calls them by name (`collective_rpc`)."""
 
     model_runner: Any
     reload_weights: Any

@@ -1,4 +1,4 @@
-"""Kernels that a policy writes: completions of prompts, as sources."""
+"""Kernels that a policy writes: the sources in its completions."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,9 +20,9 @@ def write(
     seed: int,
     finished: Callable[[int, str], None] = lambda place, source: None,
 ) -> list[str]:
-    """A source for each prompt, in order, "" where the completion holds none; otherwise as `sampling.sample` says.
+    """A source for each prompt, in order, "" where the completion holds none; sampled as `sampling.sample` does.
 
-    `finished` is told of each source while others are still being written.
+    `finished` is called with each source while others are still being written.
     """
 
     def tell(place: int, completion: str) -> None:

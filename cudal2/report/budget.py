@@ -1,9 +1,9 @@
-"""What proposers find with how many kernels: searches of the same shapes side by side, at equal budgets.
+"""Compares searches of the same shapes at equal budgets: the best speedup over the number of kernels judged.
 
-Folders whose names differ by a number at the end, such as evolution-0 and evolution-1, are the seeds of one search and
-make one curve. What is lost to the vendor counts as 1.00 in a best, since nobody would use it, and as what it is in a
-first sample; a failure counts as 0 there. Intervals are of 95%, by drawing shapes anew (Efron's bootstrap): how well a
-proposer does differs far more between shapes than between seeds.
+Folders whose names differ only by a number at the end, such as evolution-0 and evolution-1, are seeds of one search and
+make one curve. In a best-so-far a speedup below 1 counts as 1.00, since nobody would use that kernel. First samples
+count as they are, failures as 0. The 95% intervals are bootstrapped over shapes (Efron): proposers differ far more
+between shapes than between seeds.
 """
 
 import random
@@ -27,10 +27,10 @@ from cudal2.search.history import which
 DRAWS = 1000
 FALLBACK = 1.0
 BUDGETS = (1, 16, 64, 256)
-"""Kernels a shape for which the table has a column, where all searches of a line went so far."""
+"""The budgets, in kernels per shape, that have a column in the table if all searches of a line reached them."""
 
 Searches = Mapping[str, Mapping[Problem, Sequence[Sequence[float]]]]
-"""By name and problem, for each seed: speedups of the kernels in the order they were tried in, 0 for a failure."""
+"""By name and problem, for each seed: the speedups of the kernels in the order of trials, 0 for a failure."""
 
 
 class Estimate(NamedTuple):
@@ -83,9 +83,9 @@ def load(folders: Sequence[Path]) -> Searches:
 
 
 def within(archive: Archive, fingerprint: str) -> Searches:
-    """What each method of an archive's searches found in that environment, by its name.
+    """The searches of an archive in that environment, by method.
 
-    A campaign's searches of its slices count as one. Where searches of one method share a shape, each is named by its
+    A campaign's searches of its slices count as one. If searches of one method share a shape, the name of each has its
     digest, too.
     """
     runs: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
@@ -110,7 +110,7 @@ def _speeds(samples: Iterable[Sample]) -> dict[Problem, list[float]]:
 
 
 def curve(shapes: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:
-    """After one kernel a shape, two, …: the mean over shapes of the best so far, as far as all went."""
+    """The mean over shapes of the best so far after 1, 2, … kernels per shape, up to the shortest search."""
     length = min(len(values) for seeds in shapes for values in seeds)
     return [estimate([mean([max(FALLBACK, *v[:n]) for v in seeds]) for seeds in shapes]) for n in range(1, length + 1)]
 
@@ -121,21 +121,21 @@ def first(shapes: Sequence[Sequence[Sequence[float]]]) -> Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of values, one a shape, with its interval."""
+    """The mean of `values`, one per shape, with its interval."""
     means = (_draws(len(values)) @ np.array(values) / len(values)).tolist()
     return Estimate(mean(values), quantile(means, 0.025), quantile(means, 0.975))
 
 
 @cache
 def _draws(count: int) -> np.ndarray:
-    """How often each of so many values is drawn, a row for each of DRAWS; always the same."""
+    """Bootstrap weights [DRAWS, count]: how often each value is drawn; always the same."""
     rng = random.Random(0)
     drawn = (rng.choices(range(count), k=count) for _ in range(DRAWS))
     return np.array([np.bincount(places, minlength=count) for places in drawn], dtype=float)
 
 
 def table(searches: Searches, curves: Mapping[str, Sequence[Estimate]]) -> str:
-    """A line for each search: shapes, seeds, the first kernel, the best of each of BUDGETS that it reached."""
+    """A line for each search: shapes, seeds, the first kernel, and the best of each of BUDGETS that it reached."""
     budgets = [n for n in BUDGETS[1:] if any(len(curve) >= n for curve in curves.values())]
     head = ["search", "shapes", "seeds", "first kernel", *(f"best of {n}" for n in budgets)]
     lines = [head, ["---"] * len(head)]

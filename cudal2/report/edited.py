@@ -1,4 +1,4 @@
-"""The moved instructions of an edited kernel, read off what its source compiles to."""
+"""The moved instructions of an edited kernel, found by compiling its source."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from cudal2.worker.sandbox import jail
 
 
 def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:
-    """The compiler's schedule and the edited one side by side; empty where this machine cannot compile the source as
-    the edit's was, or cannot read what came of it.
+    """The compiler's schedule and the edited one side by side; "" where this machine cannot compile the source to the
+    code that was edited, or cannot disassemble it.
     """
     from cudal2.sass import moved as sass
     from cudal2.sass.listing import read

@@ -1,4 +1,4 @@
-"""Pictures that compare runs or searches, as standalone matplotlib figures: plain functions from numbers to them."""
+"""Pictures that compare runs or searches: plain functions from numbers to matplotlib figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,11 +47,11 @@ def save(figure: Figure, path: Path) -> None:
 
 
 SMOOTH = 6
-"""Steps over which a comparison's lines are averaged, since each step meets only some of the shapes."""
+"""Steps over which the lines of a comparison are averaged, since each step samples only some of the shapes."""
 
 
 def comparison(runs: Mapping[str, Sequence[Step]]) -> Figure:
-    """Mean speedup over all samples by step: a dot for each step, a line for each run, a trailing mean over SMOOTH."""
+    """Mean speedup over all samples, by step: dots for steps, a line for each run (its trailing mean over SMOOTH)."""
     with _axes() as (figure, axes):
         axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
@@ -71,7 +71,8 @@ def comparison(runs: Mapping[str, Sequence[Step]]) -> Figure:
 
 
 def budgets(curves: Mapping[str, Sequence[tuple[float, float, float]]]) -> Figure:
-    """Best so far by kernels judged for each shape, mean over shapes, low and high end of its interval: a line each."""
+    """Best so far over kernels judged per shape, one line for each search; the values are (mean over shapes, lower end,
+    upper end of its interval)."""
     with _axes() as (figure, axes):
         axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         for color, (name, points) in zip((BLUE, ORANGE, GREEN, "#6b4c9a", "#a63a50") * 9, curves.items()):

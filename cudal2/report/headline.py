@@ -1,7 +1,6 @@
-"""The table that a page opens with: every baseline under every protocol, overall and by decade of work.
+"""The first table of a page: every baseline under every protocol, overall and by decade of work.
 
-All of its numbers are made here, of what `cudal2.evaluation.results` says of a set of rows; intervals are those of
-`budget`: of 95%, by drawing shapes anew.
+All its numbers are computed here from the rows of an evaluation; intervals are the bootstrap's of `budget`.
 """
 
 import math
@@ -23,11 +22,11 @@ PROTOCOLS = {
     "offline": "one call after the other from the host, launching included",
     "server": "calls from the host after pauses, launching included",
 }
-"""What each protocol times, for people."""
+"""What each protocol times, in words."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """The correct rows against one baseline under one protocol, that alone left of their timings.
+    """The correct rows with only their timing against one baseline under one protocol.
 
     `mean` is the arithmetic mean of the speedups, `served` the summary's `dispatched` with its interval.
     """
@@ -44,7 +43,7 @@ class Line(msgspec.Struct, frozen=True):
 def lines(rows: Sequence[Row]) -> list[Line]:
     """A line for each protocol and baseline, the fastest of all baselines first.
 
-    What is timed in two layouts counts as one baseline, in the layout that is faster for the shape.
+    A baseline that was timed in two layouts counts once, in the layout that is faster for the shape.
     """
     found: dict[str, set[str]] = {}
     for row in rows:
@@ -58,7 +57,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def against(row: Row, protocol: str, baseline: str) -> Row:
-    """The row with the one timing that is asked for, or with none."""
+    """The row with only the timing under that protocol against that baseline, or with none."""
     timing = tables.against(row, tables.FASTEST if baseline == FASTEST else baseline, protocol)
     return msgspec.structs.replace(row, timings=(timing,) if timing else ())
 
@@ -74,5 +73,5 @@ def _line(protocol: str, baseline: str, rows: Sequence[Row]) -> Line:
 
 
 def _worth(timing: Timing) -> float:
-    """Logarithm of what dispatch makes of it."""
+    """The logarithm of the speedup that a user gets: 0 where the kernel is not dispatched."""
     return math.log(timing.speedup) if surely_faster(timing) else 0.0

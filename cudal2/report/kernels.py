@@ -1,4 +1,4 @@
-"""The kernels that a page's browser shows: the best of each problem, their parents, then runners-up and failures."""
+"""The kernels that a page shows: the best of each problem, their parents, then runners-up and failures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -18,25 +18,25 @@ from cudal2.search.lineage import Mutated, answered, made
 from cudal2.target import find
 
 AT_MOST = 3000
-"""So many kernels are looked for, the same number of each problem."""
+"""The number of kernels to collect, the same for each problem."""
 REASON = 500
 """Characters shown of why a kernel failed."""
 LISTINGS = 40
-"""At most so many edited kernels are shown with the instructions that moved: each must be compiled."""
+"""The moved instructions are shown for so many edited kernels at most, as each must be compiled."""
 FAILURES = tuple(status for status in Status if status is not Status.OK)
 
 
 Origins = Mapping[tuple[str, Problem], Sample]
-"""How each kernel came to be judged on each problem."""
+"""The sample by which each kernel was judged on each problem, by (hash, problem)."""
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel and what became of it on one problem.
+    """One kernel and its verdict on one problem.
 
-    `timing` is against the fastest baseline, None unless ok. `best` says that it is the one its problem's figures are
-    of. `parent` begins the hash of the kernel that it was made of, "" where nobody wrote it down; `how` says by whom or
-    by what mutations. `edit` names the edit of its built code, and `listing` shows what that moved. `machine` is the
-    device it was measured on, "" where an earlier version did not say.
+    `timing` is against the fastest baseline, None unless ok. `best` marks the kernel that the problem's figures are of.
+    `parent` is the beginning of its parent's hash, "" where none is recorded; `how` says which policy or which
+    mutations made it. `edit` names the edit of its built code, and `listing` shows the moved instructions. `machine` is
+    the device it was measured on, "" where an earlier version did not record it.
     """
 
     hash: str
@@ -55,7 +55,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(archive: Archive, fingerprint: str) -> list[Row]:
-    """The archive's best kernel of each problem, in the form of an evaluation's rows."""
+    """The archive's best kernel of each problem, as rows of an evaluation."""
     kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
     best = [(problem, kernels.best(problem)) for problem in kernels.problems()]
     return [
@@ -73,9 +73,9 @@ def rows(archive: Archive, fingerprint: str) -> list[Row]:
 
 
 def of(archive: Archive, fingerprint: str, rows: Sequence[Row]) -> list[Kernel]:
-    """The kernels worth showing beside the figures of `rows`, the ones that these are of first, none twice.
+    """The kernels to show beside the figures of `rows`: first the kernels of these rows, none twice.
 
-    Of what is not archived there is nothing to show but its figures.
+    A kernel that is not archived has no source to show.
     """
     if fingerprint not in archive.environments():
         return []
@@ -90,7 +90,7 @@ def of(archive: Archive, fingerprint: str, rows: Sequence[Row]) -> list[Kernel]:
 
 
 def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterator[Kernel]:
-    """Those that the rows are of, the fastest first."""
+    """The kernels of the rows, the fastest first."""
     archive, listings = kernels.archive, LISTINGS
     for row in sorted(rows, key=lambda row: -row.timing.low if row.timing else 0.0):
         if not row.archived:
@@ -114,7 +114,7 @@ def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterato
 
 
 def _parents(kernels: Comparable, children: Sequence[Kernel], origins: Origins) -> Iterator[Kernel]:
-    """What these kernels were made of, as it was judged when a search met it."""
+    """The parents of these kernels, each with its verdict in the search."""
     archive = kernels.archive
     samples = {sample.source_hash[:12]: sample for sample in origins.values()}
     for sample in (samples[child.parent] for child in children if child.parent in samples):
@@ -125,7 +125,7 @@ def _parents(kernels: Comparable, children: Sequence[Kernel], origins: Origins) 
 
 
 def _others(kernels: Comparable, origins: Origins) -> Iterator[Kernel]:
-    """Of each problem as many of the fastest kernels as fit, and a third as many of the latest failures."""
+    """For each problem the fastest kernels, as many as fit, and a third as many of the latest failures."""
     problems = kernels.problems(list(Status))
     share = max(AT_MOST // max(len(problems), 1), 1)
     for problem in problems:
@@ -151,7 +151,7 @@ def _entered(entry: Entry, target: str, origins: Origins) -> Kernel:
 
 
 def _told(kernel: Kernel, edit: Edit | None, target: str, origins: Origins) -> Kernel:
-    """With its lineage, as far as it is known."""
+    """The kernel with its lineage and its edit, as far as they are known."""
     lineage = _lineage(kernel.source, target, origins.get((kernel.hash, kernel.problem)))
     if edit:
         lineage |= {"edit": edit.name, "parent": digest(kernel.source)[:12]}
@@ -159,7 +159,7 @@ def _told(kernel: Kernel, edit: Edit | None, target: str, origins: Origins) -> K
 
 
 def _lineage(source: str, target: str, sample: Sample | None) -> dict[str, str]:
-    """Family, parent and maker, as far as the source or who proposed it says."""
+    """Family, parent and maker, as far as the source or its proposer's record says."""
     said = corpus.stated(source, find(target))
     found = {"family": said[0] if said else ""}
     if sample is None:

@@ -1,7 +1,7 @@
-"""Kernels that no family can render: whether they beat the rendered ones for their shape, and what they do otherwise.
+"""Kernels that no family renders: whether they beat the rendered ones for their shape, and how they differ.
 
-A source counts as rendered where the nearest setting's source is the same letter for letter, but for a plan that it
-begins with (see `cudal2.nearest`).
+A source counts as rendered where it equals the source of the nearest setting, letter for letter, without its plan (see
+`cudal2.corpus.nearest`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ import msgspec
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.archive.store import Archive
-from cudal2.corpus import Knobs
+from cudal2.corpus import Knobs, without_plan
+from cudal2.corpus.nearest import Nearest, difference, nearest
 from cudal2.files import replace
-from cudal2.nearest import Nearest, difference, nearest, without_plan
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Timing
 from cudal2.search.lineage import Mutated, made
@@ -22,16 +22,16 @@ from cudal2.search.settings import Setting
 from cudal2.target import find
 
 DEPTH = 64
-"""So many of a problem's best kernels are looked at."""
+"""How many of a problem's best kernels are looked at."""
 FILE = "outsiders.json"
 
 
 class Outsider(msgspec.Struct, frozen=True):
-    """The best kernel of a problem that no family renders, beside the rendering it is nearest to.
+    """The best kernel of a problem that no family renders, and the rendering nearest to it.
 
-    `kinds` are the mutations that made it of its parent, where a search wrote them down. `refused` is the rule that
-    forbids the nearest setting, "" where none does; then `changed` counts the lines that differ, as `diff` shows them
-    (a unified diff, from the rendering to the outsider).
+    `kinds` are the mutations by which a search made it from its parent, if recorded. `refused` is the rule that
+    refuses the nearest setting, "" where none does. `diff` is a unified diff from the rendering to the outsider, and
+    `changed` the number of its changed lines.
     """
 
     timing: Timing
@@ -45,8 +45,8 @@ class Outsider(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One problem: its best rendered kernel and its best outsider, None where there is none among the best `looked_at`
-    kernels; `ahead` outsiders are ranked before the best rendered one."""
+    """One problem: its best rendered kernel and its best outsider (None where there is none among the best `looked_at`
+    kernels). `ahead` is the number of outsiders that rank before the best rendered one."""
 
     problem: Problem
     looked_at: int
@@ -90,7 +90,7 @@ def run(folder: Path) -> Outsiders:
 
 
 def load(folder: Path, fingerprint: str) -> tuple[Row, ...]:
-    """What `run` found in that environment; nothing where it was not asked. HarnessFault where it cannot be read."""
+    """What `run` found in that environment; () where it was not run. HarnessFault where it cannot be read."""
     path = folder / FILE
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Outsiders) if path.exists() else None
@@ -100,7 +100,7 @@ def load(folder: Path, fingerprint: str) -> tuple[Row, ...]:
 
 
 def rows(archive: Archive, fingerprint: str) -> list[Row]:
-    """One for each problem that has a correct and timed kernel."""
+    """A row for each problem that has a correct and timed kernel."""
     kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
     origins = _origins(archive)
     found = (row(kernels, problem, origins) for problem in kernels.problems())
@@ -108,7 +108,7 @@ def rows(archive: Archive, fingerprint: str) -> list[Row]:
 
 
 def row(kernels: Comparable, problem: Problem, origins: Mapping[str, Setting | Mutated]) -> Row:
-    """The best of both sorts for that problem. `origins` are how kernels were made, by their hashes."""
+    """The row of that problem. `origins` says how kernels were made, by hash."""
     # An edited kernel is what its source is, and then something else: it is neither.
     ranked = [one for one in kernels.ranked(problem, DEPTH) if one.edit is None and one.verdict.timing]
     target = find(kernels.target)
@@ -141,7 +141,7 @@ def _outsider(entry: Entry, made_by: Setting | Mutated | None, place: Nearest) -
 
 
 def _origins(archive: Archive) -> dict[str, Setting | Mutated]:
-    """How kernels were made, as far as searches wrote it down."""
+    """How kernels were made, by hash, as far as searches recorded it."""
     found: dict[str, Setting | Mutated] = {}
     for sample in archive.samples("search"):
         try:
@@ -152,7 +152,7 @@ def _origins(archive: Archive) -> dict[str, Setting | Mutated]:
 
 
 def describe(found: Sequence[Row]) -> str:
-    """For people: how many outsiders win, then each winner with what it does differently."""
+    """Text for people: how many outsiders win, then each winner and how it differs."""
     outside = [row for row in found if row.outsider]
     ahead = [row for row in outside if row.ahead]
     sure = sum(row.surely for row in ahead)

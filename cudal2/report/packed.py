@@ -1,4 +1,4 @@
-"""What a page's script draws, compressed: JSON, DEFLATE without a header (RFC 1951), base64."""
+"""The data for a page's script, compressed: JSON, raw DEFLATE (RFC 1951), base64."""
 
 import base64
 import zlib
@@ -12,17 +12,17 @@ from cudal2.report.kernels import Kernel
 from cudal2.roof import Roof
 
 LIMIT = 8_000_000
-"""Bytes that the data may take; what else a page holds is some hundred thousand."""
+"""The most bytes that the data may take; the rest of a page takes some hundred thousand."""
 
 COLUMNS = ("speedup", "low", "high", "candidate_us")
-"""What a page draws of a timing."""
+"""The fields of a timing that a page draws."""
 
 
 def data(lines: Sequence[Line], kernels: Sequence[Kernel], roof: Roof | None, limit: int = LIMIT, **more: Any) -> str:
-    """The data of a page as text, at most `limit` bytes where leaving out kernels, the last first, achieves that.
+    """The data of a page as text. Kernels are left out, the last first, until it has at most `limit` bytes.
 
-    Each text of a source is in it once, and kernels name it by its place. Of a line the columns hold a value for each
-    shape, None where the shape has no such timing.
+    Each source is in it once, and kernels refer to it by index. The columns of a line hold one value for each shape,
+    None where the shape has no such timing.
     """
     fixed = {"lines": list(map(_line, lines)), "shapes": _shapes(lines), "roof": roof, **more}
     while True:
@@ -42,7 +42,7 @@ def packed(value: Any) -> str:
 
 
 def unpacked(text: str) -> Any:
-    """What `packed` was given, in JSON's types."""
+    """The value that `packed` was given, in JSON's types."""
     return msgspec.json.decode(zlib.decompress(base64.b64decode(text), -15))
 
 

@@ -1,13 +1,13 @@
 """One self-contained HTML page on a run, and the learning curves of several runs in one picture.
 
-What a model wrote reaches the page only inside its compressed data, of which the page's own script makes text, or
-through Jinja's autoescape. The page allows itself that one script, by its hash, and no request (its
-Content-Security-Policy), so that a hostile source stays text.
+Text that a model wrote reaches the page only in compressed data, which the page's script shows as text, or through
+Jinja's autoescape. The page's Content-Security-Policy allows only this script, by its hash, and no request. So a
+hostile source stays text.
 
-The figures are SVG that some two hundred lines of `web/` draw: they need two kinds of axes, lines, dots and squares,
-follow the page's colours and lead to the kernel under the pointer, for which a plotting library would have to be
-carried along in every page (Observable Plot with D3 is half a megabyte; uPlot is small but draws lines only, on a
-canvas that neither style sheets nor readers aloud see into).
+Some two hundred lines in `web/` draw the figures as SVG. They need only two kinds of axes, lines, dots and squares, in
+the page's colours, with links to kernels. A plotting library would have to be in every page: Observable Plot with D3
+is half a megabyte, and uPlot is small, but draws only lines, on a canvas that style sheets and screen readers cannot
+read.
 """
 
 import base64
@@ -41,10 +41,10 @@ SCRIPTS = ("plot.js", "curves.js", "shapes.js", "diff.js", "kernels.js", "main.j
 def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path:
     """Write the report on `folder` to `out` (default `folder/report.html`) and return its path.
 
-    Speeds of different environments are never mixed: the page is about one, the latest unless `fingerprint`
-    names another, and says what it leaves out. An evaluation of kernels of another ABI, which no archive holds, is
-    reported without their sources. Raises ValueError where there is nothing to report,
-    HarnessFault where the archive or the page cannot be read or written.
+    Speeds of different environments are never mixed: the page is about one environment, the latest unless `fingerprint`
+    names another, and says what it leaves out. Kernels of another ABI are not archived, so an evaluation of them is
+    reported without sources. Raises ValueError where there is nothing to report, HarnessFault where the archive or the
+    page cannot be read or written.
     """
     out = out or folder / "report.html"
     with Archive.of(folder, create=False) as archive:
@@ -114,13 +114,13 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
 
 
 def _evaluated(found: Results) -> dict[str, Environment]:
-    """Where an evaluation measured something: an archive knows nothing of code that was judged as it was."""
+    """The environments in which an evaluation measured something; an archive does not have those of exported code."""
     measured = {row.fingerprint for row in found.rows if row.kernel}
     return {fingerprint: one for fingerprint, one in found.environments.items() if fingerprint in measured}
 
 
 def _facts(learned: list[Step], lines: Sequence[Line], evaluated: bool) -> dict[str, str]:
-    """The few figures that the page opens with, and what each means. What training measured is never certain."""
+    """The few figures at the top of the page, by their meaning. Without an evaluation no kernel is surely faster."""
     facts = {}
     for line in lines:
         if line.baseline == headline.FASTEST:
@@ -142,7 +142,7 @@ def _facts(learned: list[Step], lines: Sequence[Line], evaluated: bool) -> dict[
 
 
 def _searches(archive: Archive, fingerprint: str) -> dict[str, dict[str, int | list[Estimate]]]:
-    """By name: how many shapes a search is over, and its curve, where that has two points."""
+    """By name: the number of a search's shapes, and its curve if it has two points or more."""
     found = {name: list(shapes.values()) for name, shapes in budget.within(archive, fingerprint).items()}
     curves = {name: budget.curve(shapes) for name, shapes in found.items()}
     return {name: {"shapes": len(found[name]), "curve": curve} for name, curve in curves.items() if len(curve) > 1}
@@ -166,7 +166,7 @@ def _asset(*names: str) -> Markup:
 
 
 def _hash(text: str) -> str:
-    """By which a Content-Security-Policy allows an element of that text."""
+    """The hash by which a Content-Security-Policy allows an element with that text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -1,4 +1,4 @@
-"""What each training step's samples earned, and what a page and a picture say of it.
+"""The samples of each training step, and their statistics for a page and a picture.
 
 All speedups are over the fastest baseline; a sample without a correct kernel counts as 0 in a mean.
 """
@@ -20,7 +20,7 @@ TRAINING: tuple[Kind, ...] = ("sft", "train")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one training step's samples earned: rewards, speedups (0 for a failure) and statuses."""
+    """The samples of one training step: rewards, speedups (0 for a failure) and statuses."""
 
     step: int
     rewards: tuple[float, ...]
@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def mean(values: Sequence[float]) -> float:
-    """NaN of nothing, which a plot leaves out."""
+    """The mean; NaN of no values, which a plot leaves out."""
     return sum(values) / len(values) if values else math.nan
 
 
@@ -55,7 +55,7 @@ def rise(steps: Sequence[Step]) -> tuple[float, float]:
 
 
 def training(archive: Archive, folder: Path) -> list[Sample]:
-    """The samples of the run's own steps: of the run named like the folder, or else of the last one."""
+    """The samples of training in the folder's archive: of the run named like the folder, or else of the last run."""
     runs = defaultdict(list)
     for kind in TRAINING:
         for sample in archive.samples(kind):
@@ -64,7 +64,7 @@ def training(archive: Archive, folder: Path) -> list[Sample]:
 
 
 def of(samples: Iterable[Sample]) -> list[Step]:
-    """These samples step by step."""
+    """The samples grouped by step."""
     steps = defaultdict(list)
     for sample in samples:
         steps[sample.origin.step].append(sample)
@@ -118,6 +118,6 @@ def drawn(steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[Sequence[float]]) -> dict[str, list[float | None]]:
-    """JSON knows no NaN: None stands for it."""
+    """Mean, 10th and 90th percentile of each step's values; None instead of NaN, which JSON does not have."""
     columns = {"mean": mean, "low": lambda v: quantile(v, 0.1), "high": lambda v: quantile(v, 0.9)}
     return {name: [column(v) if v else None for v in values] for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""The kernels a run exported, behind torch's own semantics: `load`, then `matmul`, `linear` or `patch`.
+"""The kernels that a run exported, with torch's own semantics: `load`, then `matmul`, `linear` or `patch`.
 
 from cudal2.runtime import load, patch
 lib = load("runs/demo/export")
@@ -23,11 +23,11 @@ __all__ = ["Library", "load", "patch", "unpatch"]
 
 
 def load(folder: str | Path, accumulate: Accumulate = "f32") -> Library:
-    """The kernels that `cudal2 export` wrote to `folder` and that keep sums in `accumulate` precision.
+    """The kernels that `cudal2 export` wrote to `folder`, for sums in `accumulate` precision.
 
     Calls of torch.ops.cudal2 that name no library use the one loaded last. Raises ValueError where `folder` holds no
-    export, HarnessFault where one of its files is damaged. On another device than the one measured, the library works
-    and leaves every call to torch.
+    export, HarnessFault where one of its files is damaged. On another device than the one measured, the library leaves
+    every call to torch.
     """
     try:
         found = Library(Path(folder), accumulate)

@@ -1,7 +1,7 @@
 """`export/manifest.json`: which kernels a folder holds, for which problems, and how they were measured.
 
 Paths are relative to the folder and stay in it, so that it may be copied anywhere. `manifest.schema.json` beside it is
-the JSON schema of these records. What of them is needed to run the kernels is `cudal2.kernels.held`.
+the JSON schema of these records. `cudal2.kernels.held` reads the part that is needed to run the kernels.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem's kernel. `timing` is against the fastest baseline; `dispatch` says whether it was
-    surely faster than that, without which the problem is left to torch. It then also serves inputs of fewer rows than
-    M, from `fewest_rows` on, where those were measured (`cudal2 bench call --neighbours`). `source` is a file, and so
-    is `edit` where the source's built code was edited. `code` is what runs: a shared library of the CPU target, a GPU's
-    cubin, which is launched as its `recipe` says."""
+    """One problem's kernel. `timing` is against the fastest baseline. `dispatch` says whether the kernel was surely
+    faster; otherwise the problem is left to torch. A dispatched kernel also serves inputs with fewer rows than M, from
+    `fewest_rows` on, if these were measured (`cudal2 bench call --neighbours`). `source` is a file, and so is `edit`
+    where the built code was edited. `code` is what runs: for the CPU target a shared library, for a GPU a cubin, which
+    is launched as its `recipe` says."""
 
     problem: Problem
     source: str
@@ -44,14 +44,14 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem whose kernel was evaluated and is not here, for it runs only with its author's host code."""
+    """A problem whose evaluated kernel could not be exported, and why."""
 
     problem: Problem
     reason: str
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What kernels take for granted of memory, and what their functions are called (contract.py).
+    """What kernels assume about memory, and the names of their functions (contract.py).
 
     A, B, C and the workspace begin at multiples of `alignment` bytes, and the first `semaphores` bytes of the workspace
     are zero between calls."""
@@ -63,9 +63,9 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in an exported folder. `environment` is where all of it was measured; `instructions` are the
-    instruction set extensions of its processor, any of which the CPU target's libraries may use; `launcher` is the
-    library that launches a GPU's kernels, `op` the one behind torch.ops.cudal2."""
+    """Everything in an exported folder. `environment` is where all of it was measured. `instructions` are the
+    instruction set extensions of that processor, which the CPU target's libraries may use. `launcher` is the library
+    that launches a GPU's kernels, `op` the one behind torch.ops.cudal2."""
 
     version: int = VERSION
     target: str
@@ -79,9 +79,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """The manifest, its schema and its digest, for people too. Raises OSError.
+    """Writes the manifest, its schema and its digest, formatted for people. Raises OSError.
 
-    Whoever is killed meanwhile leaves a manifest without a digest, never one with another's.
+    A process that is killed meanwhile leaves a manifest without a digest, never one with a wrong digest.
     """
     (folder / DIGEST).unlink(missing_ok=True)
     for name, content in ((SCHEMA, msgspec.json.schema(Manifest)), (FILE, manifest)):

@@ -1,1 +1,1 @@
-"""The assembly game: what stands in a finished kernel, what may change places in it, what a change costs."""
+"""The assembly game: the instructions of a compiled kernel, which of them may change places, and what that gains."""

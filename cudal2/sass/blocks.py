@@ -1,4 +1,4 @@
-"""Basic blocks of a listing: where control may come in and where it may go."""
+"""The basic blocks of a listing and the control flow between them."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -8,11 +8,11 @@ import msgspec
 from cudal2.sass.listing import Instruction, Listing
 
 _ENDS = frozenset("BRA BRX BRXU BREAK BSYNC CALL EXIT JMP JMX JMXU KILL RET RTT WARPSYNC YIELD".split())
-"""What ends a block: jumps, and what lets the threads of a warp part or meet (CUDA Binary Utilities)."""
+"""Operations that end a block: jumps, divergence and reconvergence of a warp's threads (CUDA Binary Utilities)."""
 _INDIRECT = frozenset("BRX BRXU JMX JMXU".split())
 
 Node = tuple[int, int | None]
-"""A block, and the block to return to where it is part of a function that is called, else None."""
+"""A block; and, inside a function that is called, the block to return to, else None."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def blocks(listing: Listing) -> tuple[Block, ...]:
-    """The blocks in the order of the code. What cannot be told (an indirect jump) may go to every block."""
+    """The blocks in the order of the code. An indirect jump may go to every block."""
     those = listing.instructions
     starts = {0, *(one.target for one in those if one.target is not None)}
     starts |= {position + 1 for position, one in enumerate(those[:-1]) if one.operation in _ENDS}
@@ -45,7 +45,7 @@ def blocks(listing: Listing) -> tuple[Block, ...]:
         elif last.target is not None:
             goes.add(last.target)
         if last.operation == "BSYNC":
-            # The threads go on where the BSSY said. ptxas puts the BSYNC right before that place, but for a few.
+            # The threads continue where the BSSY said. ptxas puts most BSYNCs, but not all, right before that place.
             places = {place for barrier, place in meeting if barrier == _barrier(last)}
             goes = goes if stop in places else goes | places
         if last.operation in _INDIRECT or (last.operation in ("CALL", "JMP") and last.target is None):
@@ -57,8 +57,8 @@ def blocks(listing: Listing) -> tuple[Block, ...]:
 def graph(listing: Listing) -> tuple[tuple[Block, ...], Callable[[Node], list[Node]]]:
     """The blocks, and a function that says where control may go from one of them.
 
-    A function is walked for each of its calls apart, and returns to that one; a call inside a call comes back to where
-    any may. Everything else would mix what is under way at different calls.
+    A function is analysed separately for each of its calls, and returns to that call; a call inside a call may return
+    to any. Otherwise the states of different calls would be mixed.
     """
     those, parts = listing.instructions, blocks(listing)
     returns = [place + 1 for place, part in enumerate(parts) if those[part.stop - 1].operation == "CALL"]
@@ -82,10 +82,10 @@ def _is_call(one: Instruction) -> bool:
 
 
 def _leaves(one: Instruction) -> bool:
-    """Whether control never goes on to the next instruction."""
+    """Whether control never reaches the next instruction."""
     if one.guard and one.guard != "@PT":
         return False
-    if one.operation in ("BRA", "JMP"):  # with an operand beside its target it asks a condition
+    if one.operation in ("BRA", "JMP"):  # a further operand beside the target is a condition
         return one.operands.startswith(("`", "0x"))
     return one.operation in ("EXIT", "RET", "CALL", "KILL", "RTT", *_INDIRECT)
 

@@ -1,8 +1,9 @@
-"""May two neighbours change places, may a scheduling field change, does a whole schedule keep every rule?
+"""The checker: may two neighbours change places, may a scheduling field change, does a schedule keep every rule?
 
-Rules come in three kinds: what keeps its order whatever the fields say (`order`), what must be waited for, by cycles
-or by a barrier (`flow` with the figures of `latencies`), and which operands are kept (`reuse`). An instruction moves
-with its scheduling fields, so a swap is legal where the schedule after it keeps every rule that it kept before.
+There are three kinds of rules: instructions that must keep their order whatever the fields say (`order`); results that
+must be waited for, by cycles or by a barrier (`flow`, with the figures of `latencies`); and operands kept for reuse
+(`reuse`). An instruction moves together with its scheduling fields. So a swap is legal if the schedule after it keeps
+every rule that the schedule before kept.
 """
 
 from collections.abc import Iterator
@@ -18,11 +19,11 @@ from cudal2.sass.listing import Instruction, Listing
 
 TOUCHED = "barriers and waits stay as the compiler set them"
 FOLLOWED = 64
-"""How many blocks are followed behind one whose end a change has altered."""
+"""A change that alters the state at a block's end is followed through so many blocks at most."""
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A rule that a schedule breaks: `rule` names it, `position` is where, `earlier` the position of the other one."""
+    """A broken rule: its name, the `position` of the instruction that breaks it, and of the `earlier` one."""
 
     rule: str
     position: int
@@ -31,18 +32,18 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Left(NamedTuple):
-    """What is under way where a block ends, that was entered as `node` says."""
+    """The state at the end of a block that was entered as `node` says."""
 
     node: flow.Node
     state: flow.State
 
 
 def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Violation, ...]:
-    """Every rule that the schedule breaks; () for what the compiler wrote. Raises Unlisted for another architecture.
+    """Every broken rule of a schedule; () for a compiler's schedule. Raises Unlisted for an unknown architecture.
 
     The order of instructions is compared with the compiler's (their `origin`), block by block. With the checker of the
-    `compiled` schedule it is also blamed for what is closer than there and closer than the compiler ever left any two
-    such, well known or not: as strict as a swap is judged.
+    `compiled` schedule the check is as strict as for a swap: two instructions must not be closer than there and closer
+    than the compiler ever put such a pair, even if that least distance was seen in few kernels only.
     """
     checker = Checker(listing)
     broken = compiled.worse if compiled else checker.broken
@@ -76,7 +77,7 @@ def may_swap(listing: Listing, position: int) -> str:
 
 
 class Checker:
-    """Answers for one listing; keeps what is under way at every place."""
+    """Answers questions about one listing; keeps the state (`flow.State`) at every place."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
@@ -87,7 +88,7 @@ class Checker:
         self._present: dict[tuple[str, int, int, str], int] | None = None
 
     def broken(self, met: flow.Meeting, strictly: bool = False) -> str:
-        """What a meeting breaks, empty where it is late enough; `strictly` also where nothing tells what is enough."""
+        """The rule that a meeting breaks, "" where it is late enough; `strictly`: also where no figure is known."""
         what = f"{met.later.operation} meets {met.register} of {met.earlier.operation} ({met.earlier.origin})"
         if met.cycles is None:
             return f"{what}: no barrier that tells it to be over was waited for"
@@ -97,7 +98,7 @@ class Checker:
         return f"{what} after {met.cycles} of {needed} cycles" if met.cycles < needed else ""
 
     def worse(self, met: flow.Meeting) -> str:
-        """What a meeting breaks that this listing keeps: what stands in it as close, or closer, is no change."""
+        """The rule that a meeting breaks and this listing keeps: a pair that is as close here, or closer, is no change."""
         why = self.broken(met, strictly=True)
         if not why or met.cycles is None:
             return why
@@ -118,14 +119,14 @@ class Checker:
             if why := order.pinned(those[place], those[place - 1] if place > block.start else None, self.table):
                 return why
         first, second = those[position], those[position + 1]
-        # What the compiler had the other way round may always go back.
+        # A pair that the compiler had the other way round may always be swapped back.
         if first.origin < second.origin and (why := order.conflict(first, second)):
             return why
         return self._timing(self._swapped(position)[0], block, position)
 
     def may_control(self, position: int, controls: Controls) -> str:
-        """Why an instruction's scheduling fields may not be set so; empty where they may. Only stall, yield and reuse
-        may change: what waits for which barrier stays."""
+        """Why an instruction's scheduling fields may not be set to these; empty where they may. Only stall, yield and
+        reuse may change, never a barrier."""
         block = self.block(position)
         if block is None:
             return "no instruction stands there"
@@ -137,7 +138,7 @@ class Checker:
         return self._timing(self.listing.controlled(position, controls), block, position, settle=False)
 
     def swap(self, position: int) -> tuple[Listing, tuple[Shift | Control, ...]]:
-        """The listing after a swap and the moves of the edit that makes it; operands kept around it are so no more."""
+        """The listing after a swap, and the moves of the edit that makes it; it also clears `reuse` bits around it."""
         swapped, places = self._swapped(position)
         return swapped, (*(Control(place, "reuse", 0) for place in places), Shift(position, position + 1))
 
@@ -152,7 +153,7 @@ class Checker:
         return listing.swapped(position), places
 
     def _timing(self, listing: Listing, block: Block, position: int, settle: bool = True) -> str:
-        """What a changed listing breaks from `position` to the block's end, or could break behind it."""
+        """The rule that a changed listing breaks from `position` to the block's end, or could break behind it."""
         for found in self.within(listing, block, position, settle):
             if why := self._behind(found) if isinstance(found, Left) else self.worse(found):
                 return why
@@ -161,9 +162,9 @@ class Checker:
     def within(
         self, listing: Listing, block: Block, position: int, settle: bool = True
     ) -> Iterator[flow.Meeting | Left]:
-        """What meets in a listing that is changed from `position` on, up to the block's end, and what is left there.
+        """The meetings in a listing that is changed from `position` on, up to the block's end, and the state there.
 
-        Where it may `settle`, a walk ends, and leaves nothing, as soon as the same is under way as without the change.
+        If it may `settle`, the walk ends, without a state, as soon as the state is the same as without the change.
         """
         for node, begin in self._begins.items():
             if self.blocks[node[0]] != block:
@@ -178,7 +179,7 @@ class Checker:
                 yield Left(node, flow.left(state))
 
     def _behind(self, left: Left) -> str:
-        """What breaks in the blocks after one, whose end is now left so."""
+        """The rule that is broken in later blocks if the state at the end of one is this."""
         todo = [(following, left.state) for following in self._edges(left.node)]
         for _ in range(FOLLOWED):
             if not todo:
@@ -197,7 +198,7 @@ class Checker:
         return "too much behind the block depends on it"
 
     def _along(self, node: flow.Node, begin: flow.State) -> list[flow.State]:
-        """What is under way before each instruction of a block, and at its end."""
+        """The states before each instruction of a block, and at its end."""
         if node not in self._states:
             block, states = self.blocks[node[0]], [begin]
             for one in self.listing.instructions[block.start : block.stop]:
@@ -213,10 +214,10 @@ def _pair(met: flow.Meeting) -> tuple[str, int, int, str]:
 
 
 def _touched(one: Instruction, table: latencies.Table) -> str:
-    """What the scheduling fields have that the compiler did not set and no move may; a reader of bytes cannot tell.
+    """Which scheduling field was set to a value that no legal move sets; "" for none.
 
-    ptxas gives no stall of 0 to what moves at all, and to some of what never does (a MEMBAR, a DEPBAR, jumps)
-    always 4 to 6 cycles, for which no register is a reason.
+    ptxas never gives a stall of 0 to an instruction that may move. To some that never move (MEMBAR, DEPBAR, jumps) it
+    always gives 4 to 6 cycles, which no register explains.
     """
     now, then = one.controls, one.compiled
     if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
@@ -230,7 +231,7 @@ def _touched(one: Instruction, table: latencies.Table) -> str:
 
 
 def _fixed(listing: Listing, block: Block, table: latencies.Table) -> dict[int, str]:
-    """Why those of a block that never move do not, by their origin; who stood before whom is what the compiler had."""
+    """The pinned instructions of a block, by origin, each with the reason; by the compiler's order."""
     inside = [one for one in listing.instructions[block.start : block.stop] if block.start <= one.origin < block.stop]
     before: Instruction | None = None
     found = dict[int, str]()
@@ -242,9 +243,9 @@ def _fixed(listing: Listing, block: Block, table: latencies.Table) -> dict[int, 
 
 
 def _inverted(listing: Listing, block: Block, fixed: dict[int, str]) -> list[Violation]:
-    """Pairs of a block that are not in the compiler's order and had to be.
+    """Pairs of a block that had to keep the compiler's order and do not.
 
-    Two that change places around a pinned one leave it where it was, and have passed it all the same.
+    Two instructions that change places around a pinned one have passed it, although its position is the same.
     """
     found, those = [], listing.instructions
     latest = max((one.origin for one in those[block.start : block.start + 1]), default=0)

@@ -1,9 +1,9 @@
-"""The scheduling fields of an instruction word: read, written, and which values go together.
+"""Reads and writes the scheduling fields of an instruction word, and says which values go together.
 
-Where the fields lie is stated once, in `worker.cuda.compile.cubin.FIELDS`. The 128-bit word holds, above the operation
-and its operands, what the compiler decided about time, as the public notes on Volta and later say (CuAssembler, Mesa's
-NAK, cicuvc/nvidia-sass-document): cycles until the next instruction issues, a hint to the scheduler, which of six
-barriers a result or a read of sources will count down, which barriers to wait for, which operands to keep.
+`worker.cuda.compile.cubin.FIELDS` says where the fields are. Above the operation and its operands the 128-bit word
+holds the compiler's decisions about timing, as public notes on Volta and later describe (CuAssembler, Mesa's NAK,
+cicuvc/nvidia-sass-document): cycles until the next instruction issues; a hint to the scheduler; which of six barriers
+is counted down when the result is there or the sources are read; which barriers to wait for; which operands to keep.
 """
 
 import msgspec
@@ -11,19 +11,20 @@ import msgspec
 from cudal2.worker.cuda.compile import cubin
 
 BARRIERS = 6
-"""How many barriers a warp has, numbered from 0."""
+"""The number of barriers of a warp, numbered from 0."""
 NO_BARRIER = 7
-"""What stands in a barrier field that names none."""
+"""The value of a barrier field that names no barrier."""
 LONGEST_UNYIELDING = 11
-"""The most cycles of stall that go with `yield_` 1; more is no instruction to nvdisasm."""
+"""The largest stall, in cycles, with `yield_` 1; with more, nvdisasm does not decode the instruction."""
 
 
 class Controls(msgspec.Struct, frozen=True):
     """The scheduling fields of one instruction.
 
-    `stall` counts cycles until the warp's next instruction may issue. `yield_` 0 invites the scheduler to another warp.
-    `write_barrier` counts down when the result is there, `read_barrier` when the sources are read; NO_BARRIER is none.
-    `wait` is a mask of barriers that must be at zero before issue, `reuse` of source slots whose value is kept.
+    `stall` is the number of cycles until the warp's next instruction may issue. `yield_` 0 invites the scheduler to
+    switch to another warp. `write_barrier` is counted down when the result is there, `read_barrier` when the sources
+    are read; NO_BARRIER is none. `wait` is a mask of barriers that must be zero before issue, `reuse` a mask of source
+    slots whose value is kept.
     """
 
     stall: int
@@ -35,12 +36,12 @@ class Controls(msgspec.Struct, frozen=True):
 
     @property
     def waits(self) -> tuple[int, ...]:
-        """The barriers waited for."""
+        """The barriers that the instruction waits for."""
         return tuple(barrier for barrier in range(BARRIERS) if self.wait >> barrier & 1)
 
     @property
     def sets(self) -> tuple[int, ...]:
-        """The barriers counted up at issue."""
+        """The barriers that the instruction counts up at issue."""
         return tuple(barrier for barrier in (self.write_barrier, self.read_barrier) if barrier != NO_BARRIER)
 
 
@@ -50,9 +51,9 @@ def decode(word: bytes) -> Controls:
 
 
 def encode(word: bytes, controls: Controls) -> bytes:
-    """The word with these scheduling fields and everything else as it was.
+    """The word with these scheduling fields, otherwise unchanged.
 
-    Raises EditRefused where a field has not so many bits.
+    Raises EditRefused where a value does not fit into its field.
     """
     for name, value in zip(cubin.FIELDS, msgspec.structs.astuple(controls)):
         word = cubin.with_field(word, name, value)

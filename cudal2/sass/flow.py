@@ -1,9 +1,9 @@
-"""What is still under way when an instruction issues: results, reads of sources and barriers, along every path.
+"""Data-flow analysis: which results, reads of sources and barriers are still pending when an instruction issues.
 
-One walk serves the checker and the table of latencies that the checker uses: it meets every pair of instructions of
-which one must not be too early for the other, and tells by how many cycles, or which barriers would say more.
-How barriers work is in public notes (CuAssembler; Mesa's NAK, `calc_instr_deps.rs`; cicuvc/nvidia-sass-document,
-`scoreboards.md`): each counts what is under way; to wait for one is to wait until it is at zero.
+The checker and the miner of latencies share one walk over all paths. It finds every pair of instructions of which one
+must not issue too early for the other (a meeting), with their distance in cycles or the barriers that would order
+them. Public notes say how barriers work (CuAssembler; Mesa's NAK, `calc_instr_deps.rs`; cicuvc/nvidia-sass-document,
+`scoreboards.md`): a barrier counts pending operations, and a wait for it ends when it is at zero.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,9 @@ from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.listing import Instruction, Listing
 
 HORIZON = 64
-"""Cycles after which every result of known latency is there: more than twice the slowest, HMMA's."""
+"""Cycles after which every result of known latency is there: more than twice the slowest, which is HMMA's."""
 SYNC = "synchronization"
-"""Stands among the registers for what BAR and its like define, and every access of memory behind them uses."""
+"""A pseudo-register that BAR and its like define and every later memory access uses."""
 
 
 class Timed(NamedTuple):
@@ -28,7 +28,7 @@ class Timed(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """An instruction of unknown latency; `mask` has the barriers that tell its end, none of them waited for so far."""
+    """An instruction of unknown latency; `mask` has the barriers that signal its end, none of them waited for yet."""
 
     one: Instruction
     mask: int
@@ -36,11 +36,11 @@ class Awaited(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Two instructions that touch one register, the earlier still under way as far as the fields say.
+    """Two instructions that touch one register, of which the earlier is still pending as far as the fields say.
 
-    `kind` is `raw`, `waw`, `war`, `arm` for a wait that may come before the barrier counts, or `sync` for an access of
-    memory that may come before the threads have met. `cycles` is the least distance of their issues over all paths, or
-    None where no number of cycles is enough and a barrier has to tell.
+    `kind` is `raw`, `waw`, `war`; `arm` for a wait that may come before the barrier counts; or `sync` for an access of
+    memory that may come before the threads have synchronised. `cycles` is the least distance of their issues over all
+    paths, or None where no number of cycles is enough and only a barrier can order them.
     """
 
     kind: str
@@ -51,7 +51,8 @@ class Meeting(NamedTuple):
 
 
 class State:
-    """What is under way at one place: by register; by barrier, who set it last. `order` says what ends in order."""
+    """The pending operations at one place, by register; and for each barrier who set it last. `order` says which
+    operations end in order."""
 
     __slots__ = ("armed", "clock", "finishing", "order", "reading", "timed", "writing")
 
@@ -66,7 +67,7 @@ class State:
         self.armed: dict[int, Timed] = {}
 
     def copy(self) -> "State":
-        """Another of the same contents; changes to one leave the other."""
+        """An independent copy."""
         other = State(self.order)
         other.clock, other.timed, other.finishing = self.clock, self.timed.copy(), self.finishing.copy()
         other.writing, other.reading, other.armed = self.writing.copy(), self.reading.copy(), self.armed.copy()
@@ -77,19 +78,19 @@ class State:
 
 
 def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meeting]:
-    """Issue an instruction: what it meets. The state is then that after it.
+    """Issue an instruction: returns its meetings, and changes the state to that after it.
 
-    `unknown` are the operations whose results take a time that only a barrier tells.
+    `unknown` are the operations of unknown latency, whose end only a barrier signals.
     """
     controls, now = one.controls, state.clock
     met: list[Meeting] = []
     for barrier in controls.waits:
         if (setter := state.armed.get(barrier)) is not None and now - setter.time < HORIZON:
             met.append(Meeting("arm", setter.one, one, f"barrier {barrier}", now - setter.time))
-    # BAR and MEMBAR tell nothing of it: memory instructions in front of them may read their sources later still. In 360
-    # cubins ptxas never overwrites one on their word alone, it waits for the barrier behind them as well. (Found by
-    # fuzzing on an H200: an address overwritten behind a MEMBAR.SC.CTA and before that wait was a wrong one.)
-    # A DEPBAR, too, tells nothing of the barriers that it names: whoever needs them waits for them as well.
+    # BAR and MEMBAR do not show that earlier memory instructions have read their sources. In 360 cubins ptxas never
+    # overwrites such a source after one of them alone, but also waits for the barrier. (Found by fuzzing on an H200: an
+    # address overwritten behind a MEMBAR.SC.CTA and before that wait was a wrong one.)
+    # Nor does a DEPBAR, of the barriers that it names: ptxas waits for them as well.
     if controls.wait:
         _wait(state.writing, controls.wait)
         _wait(state.reading, controls.wait)
@@ -116,7 +117,7 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
 
 
 def _issue(state: State, one: Instruction, variable: bool) -> None:
-    """What is under way once the instruction has issued, beside what was."""
+    """Adds the pending operations of an instruction that issues."""
     now, kept = state.clock, bool(one.guard)
     ended = _bit(one.controls.write_barrier)
     read = _bit(one.controls.read_barrier) | ended
@@ -155,7 +156,7 @@ def _bit(barrier: int) -> int:
 
 
 def _wait(pending: dict[str, tuple[Awaited, ...]], mask: int) -> None:
-    """Take out what these barriers, once at zero, tell to be over."""
+    """Removes the operations whose end these barriers signal."""
     for register, entries in tuple(pending.items()):
         kept = tuple(entry for entry in entries if not entry.mask & mask)
         if not kept:
@@ -165,14 +166,14 @@ def _wait(pending: dict[str, tuple[Awaited, ...]], mask: int) -> None:
 
 
 def _cover(pending: dict[str, tuple[Awaited, ...]], told: frozenset[str], mask: int) -> None:
-    """The barriers of an instruction tell of these operations before it, too: they end no later."""
+    """Lets an instruction's barriers also signal the end of these earlier operations, which end no later."""
     for register, entries in pending.items():
         if any(entry.operation in told and mask & ~entry.mask for entry in entries):
             pending[register] = tuple(e._replace(mask=e.mask | mask) if e.operation in told else e for e in entries)
 
 
 def left(state: State) -> State:
-    """The state at a block's end, its clock set to 0, without what is over by its age."""
+    """The state at a block's end, with its clock set to 0, without results that are there by their age."""
 
     def aged(timed: dict[str, tuple[Timed, ...]]) -> dict[str, tuple[Timed, ...]]:
         young = {
@@ -192,7 +193,7 @@ def left(state: State) -> State:
 
 
 def joined(first: State, second: State) -> State:
-    """What may be under way where two paths meet: what is on either, the later issue, the barriers common to both."""
+    """The state where two paths join: what is pending on either, with the later issue and the common barriers."""
     both = State(first.order)
     for name in ("timed", "finishing"):
         one, other = getattr(first, name), getattr(second, name)
@@ -230,9 +231,9 @@ def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
 def begins(
     listing: Listing, unknown: frozenset[str], through: Callable[[State, Block], State] | None = None
 ) -> tuple[tuple[Block, ...], dict[Node, State]]:
-    """The blocks, and what may be under way at the start of each that is reached, for each way it is called.
+    """The blocks, and the state at the start of each that is reached, for each call.
 
-    `through` gives what a state is behind a block, `left` of it; `step` after `step` where it is not given.
+    `through` maps a state to that behind a block (`left` of it); without it, every instruction is stepped through.
     """
     parts, edges = graph(listing)
     first: Node = (0, None)
@@ -260,7 +261,7 @@ def begins(
 def meetings(
     listing: Listing, unknown: frozenset[str], begun: tuple[tuple[Block, ...], dict[Node, State]] | None = None
 ) -> Iterator[tuple[int, Meeting]]:
-    """Every meeting of the kernel, with the position of the later instruction. `begun` is what `begins` says of it."""
+    """Every meeting of the kernel, with the position of the later instruction. `begun` is the result of `begins`."""
     parts, at = begun or begins(listing, unknown)
     for (number, _), begin in at.items():
         state = begin.copy()

@@ -1,9 +1,9 @@
 """How many cycles one instruction must issue before another that touches the same register.
 
-The figures are read off the compiler's own schedules (`cudal2.sass.mining` made data/sass/latencies.json): the least
-distance that it ever left is enough, operations of one pipe taken together. Operands that are read at different times
-must not share a name, or the least of one is taken for all. What was hardly ever seen has no figure: a schedule is not
-blamed for it, and nothing moves that would depend on it.
+The figures come from the compiler's own schedules (`cudal2.sass.mining` made data/sass/latencies.json): the least
+distance that the compiler ever left is enough; operations of one pipe share their figures. Operands that are read at
+different times must have different names, or the least distance of one would be taken for all. A pair that was hardly
+ever seen has no figure: no schedule is blamed for it, and no move may depend on it.
 """
 
 from functools import cache
@@ -16,17 +16,18 @@ from cudal2.sass.flow import HORIZON, Meeting
 from cudal2.sass.listing import Instruction, Listing, Unlisted
 
 TIGHT = 3
-"""In so many kernels the least distance was seen where it is well known."""
+"""A least distance is well known if it was seen in so many kernels."""
 READING = 8
-"""Cycles in which a matrix instruction has read its sources: no well-known figure of such a pair is above."""
+"""Cycles after which a matrix instruction has read its sources: no well-known figure of such a pair is larger."""
 ARMING = 2
-"""Cycles after which a barrier counts what it was set for (NAK says so, too); before, a wait sees nothing."""
+"""Cycles after which a barrier counts the operation that set it (NAK says so, too); an earlier wait has no effect."""
 _SUBKINDS = frozenset({"WIDE", "HI", "16816", "1688", "F16", "F32", "CTA"})
 """Modifiers that tell operations of different latency apart."""
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """The least cycles that the compiler left between two, in how many kernels it left those, in how many any."""
+    """The least cycles that the compiler left between two operations; the number of kernels with exactly these, and
+    with any."""
 
     cycles: int
     least: int
@@ -34,10 +35,10 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What was seen on one architecture.
+    """The figures of one architecture.
 
-    `operations` are all that were, `unknown` those whose end only a barrier tells. `distances` goes from a kind of
-    meeting and what came first to what came later.
+    `operations` are all that were seen, `unknown` those of unknown latency, whose end only a barrier signals.
+    `distances` is indexed by the kind of meeting, the earlier operation and the later one.
     """
 
     unknown: frozenset[str]
@@ -46,9 +47,9 @@ class Table(msgspec.Struct, frozen=True):
 
     @cache  # noqa: B019 (tables live as long as the process)
     def needed(self, kind: str, earlier: str, later: str, strictly: bool) -> int | None:
-        """The least cycles between the two, None where nothing tells.
+        """The least cycles between the two; None where no figure is known.
 
-        Not `strictly`, it is what a schedule may surely be blamed for; `strictly`, what the compiler never went below.
+        Not `strictly`: a bound for which a schedule can surely be blamed. `strictly`: the least the compiler ever left.
         """
         if kind == "arm":
             return ARMING
@@ -59,11 +60,11 @@ class Table(msgspec.Struct, frozen=True):
         if kind == "raw" and not strictly:
             return min(seen.cycles, _anywhere(earlier, later)) if seen is not None and tight else None
         if strictly:
-            # Nor is a figure concluded from others: nothing moves closer than ptxas had any two such.
+            # No figure is concluded from others here: nothing moves closer than ptxas ever had such a pair.
             return seen.cycles if seen is not None else None
         if kind == "war":
             return min(seen.cycles, READING) if seen is not None and tight else None
-        # The later result must not be there first: a difference of latencies, that the compiler seldom comes near to.
+        # The later result must not be there first: a difference of latencies, which the compiler seldom comes near to.
         slowest, quickest = self._latency(earlier), self._latency(f"{earlier.split()[0]} {later}")
         if slowest is None or quickest is None:
             return None
@@ -104,9 +105,9 @@ def table(listing: Listing) -> Table:
 
 
 def names(met: Meeting) -> tuple[str, str]:
-    """What the table calls the two: what was defined or read first, and what comes to read or define it.
+    """The table's names for the two: the earlier definition or use, and the later one.
 
-    `R imad.WIDE+` is a result but for its first register, `HMMA/c` a source that may be read later than the others.
+    `R imad.WIDE+` is a result except its first register, `HMMA/c` a source that may be read later than the others.
     """
     one, register = met.earlier, met.register
     modifiers = _modifiers(one)
@@ -118,12 +119,12 @@ def names(met: Meeting) -> tuple[str, str]:
 
 
 def use(one: Instruction, register: str) -> str:
-    """What a use is called in the table: `int`; `any@` for the guard, `imad/c` for an operand that may be read later.
+    """The table's name for a use: `int`; `any@` for the guard; `imad/c` for an operand that may be read later.
 
-    That is the third of an operation, an addend or accumulator, and the second of a memory instruction, its data. The
+    That is the third operand (an addend or accumulator), and of a memory instruction the second, its data. The
     upper half of the addend of an IMAD.WIDE is `imad.WIDE/c+`: on Hopper it is read two cycles after the lower one.
     (Found by fuzzing on an H200: as long as both had one name, lower halves came too late, and addresses were wrong.)
-    `imad.HI` and `imad.WIDE` are apart, too: a product of one IMAD.HI takes 6 cycles to the next, to an IMAD only 4.
+    `imad.HI` and `imad.WIDE` differ, too: from one IMAD.HI to the next it takes 6 cycles, to an IMAD only 4.
     """
     pipe = opcodes.pipe(one)
     if register == one.guard.lstrip("@!"):
@@ -143,7 +144,7 @@ def use(one: Instruction, register: str) -> str:
 
 
 def _modifiers(one: Instruction) -> list[str]:
-    """Those that tell operations of this name apart by their latency."""
+    """The modifiers that change an operation's latency."""
     if one.operation not in ("HMMA", "IMAD", "MEMBAR", "UIMAD"):
         return []
     return [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS]

@@ -1,7 +1,6 @@
-"""Is an edit harmless? It is replayed on the compiler's listing, which knows who stood before whom, and held to rules.
+"""Is an edit harmless? It is replayed on the compiler's listing, and the result is checked against the rules.
 
-What a listing of the edited cubin alone would not tell: an instruction that has passed another one looks as if it had
-always stood there.
+A listing of the edited cubin would not be enough: it does not show which instructions have passed one another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,10 +31,10 @@ def replayed(listing: Listing, edit: Edit) -> Listing:
 
 
 class Legality:
-    """Says of edits of one cubin why they are not harmless; a `Legal` for `worker.cuda.edits.bench.EditBench`.
+    """Checks edits of one cubin; a `Legal` for `worker.cuda.edits.bench.EditBench`. A context manager.
 
-    Each takes 0.05 to 0.2 s of a processor: with `jobs`, several are looked at side by side, in processes that import
-    the main module as `multiprocessing` does. A context manager.
+    A check takes 0.05 to 0.2 s of a core. With `jobs`, several run side by side, in processes that import the main
+    module as `multiprocessing` does.
     """
 
     def __init__(self, code: bytes, kind: jail.Kind, jobs: int = 1) -> None:
@@ -43,7 +42,7 @@ class Legality:
         self._listings: dict[str, Listing] = {}
         self._checkers: dict[str, Checker] = {}
         self._excused: dict[str, set[tuple[str, int, int]]] = {}
-        """Rules that the compiler itself breaks: there is something that they do not know."""
+        """Violations in the compiler's own schedule, by kernel: a rule does not know something there."""
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "Legality":
@@ -65,7 +64,7 @@ class Legality:
         return self._listings[kernel]
 
     def __call__(self, edits: Sequence[Edit]) -> Iterator[str]:
-        """For each of them why it is not harmless, empty where it is. Raises Unlisted where nothing can be told."""
+        """For each edit why it is not harmless, "" where it is. Raises Unlisted where it cannot be checked."""
         if self._jobs < 2 or len(edits) < 2:
             return (self.why_not(edit) for edit in edits)
         if self._pool is None:
@@ -94,7 +93,7 @@ class Legality:
 
 
 def _pair(listing: Listing, one: Violation) -> tuple[str, int, int]:
-    """A broken rule, and which two instructions break it, wherever they stand now."""
+    """A broken rule and the two instructions that break it, by their origins."""
     those = listing.instructions
     return one.rule, those[one.position].origin, those[one.earlier].origin
 
@@ -103,7 +102,7 @@ _here: Legality
 
 
 def _begin(code: bytes, kind: jail.Kind, listings: dict[str, Listing]) -> None:
-    """In a process of the pool, once."""
+    """Initialises a process of the pool."""
     global _here
     _here = Legality(code, kind)
     _here._listings = listings

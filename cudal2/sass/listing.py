@@ -1,8 +1,9 @@
-"""The instructions of one kernel of a cubin, with exactly what each of them defines and uses.
+"""The instructions of one kernel of a cubin, with the registers that each defines and uses.
 
-nvdisasm from 13.2 on knows which registers an instruction reads and writes, also those that its text does not name
-(the second half of a pair, the 64 accumulators of an HGMMA): `-plr -lrm narrow` prints a column for each register, in
-it `^` for written, `v` for read, `x` for both. Barrier registers (B0) have no column; what touches them is pinned.
+nvdisasm from 13.2 on knows all registers that an instruction reads and writes, also those that its text does not name
+(the second half of a pair, the 64 accumulators of an HGMMA). `-plr -lrm narrow` prints a column for each register, with
+`^` for written, `v` for read, `x` for both. Barrier registers (B0) have no column; instructions that use them are
+pinned.
 """
 
 import re
@@ -17,12 +18,12 @@ from cudal2.worker.cuda.compile import cubin, elf, sass
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
-"""Wall time the disassembler may take; a kernel of 700 instructions takes 0.3 s."""
+"""Wall time that the disassembler may take; a kernel of 700 instructions takes 0.3 s."""
 OPTIONS = ("-plr", "-lrm", "narrow")
 _OLD = b"\x33"
 """The ABI in the ELF header of cubins before CUDA 13."""
 _NOP = 0x918
-"""The operation of a NOP, the low twelve bits of its word."""
+"""The low twelve bits of a NOP's word, its operation."""
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^\s,]+),")
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)")
 _LABEL = re.compile(r"^([.$\w]+):")
@@ -30,9 +31,9 @@ _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)
 _JUMP = re.compile(r"`\(([^)+]+)\)")
 _NONE = Controls(0, 0, encoding.NO_BARRIER, encoding.NO_BARRIER, 0, 0)
 _LETTERS = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
-"""How a register is called whose column stands under such a heading."""
+"""Prefixes of register names, by the heading of their columns."""
 _FILES = {"PR": "P", "UPR": "UP"}
-"""Operands that are all predicates at once, as P2R reads and R2P writes them: nvdisasm marks none of those."""
+"""Operands that stand for all predicates at once, in P2R and R2P; nvdisasm marks none of them."""
 _PREDICATES = 7
 
 
@@ -41,12 +42,12 @@ class Unlisted(ValueError):
 
 
 class Instruction(msgspec.Struct, frozen=True):
-    """One instruction: where the compiler put it (`origin`, counted from 0), its word, and what nvdisasm says of it.
+    """One instruction: its position in the compiler's order (`origin`, from 0), its word, and what nvdisasm says.
 
-    `guard` is `@!P0` or empty. Registers are named `R4`, `P0`, `UR6`, `UP0`; those that read as constants (RZ, PT) are
-    left out; the guard is among `uses`. `compiled` are the scheduling fields as the compiler set them. `target` is the
-    position that a branch goes to. `named` says that something beside branches gives this very place by its offset: it
-    has to stay there.
+    `guard` is `@!P0` or empty. Registers are named `R4`, `P0`, `UR6`, `UP0`; constant ones (RZ, PT) are left out; the
+    guard is among `uses`. `compiled` are the scheduling fields as the compiler set them. `target` is the
+    position that a branch goes to. `named`: something other than a branch refers to this place by its offset, so the
+    instruction must stay there.
     """
 
     origin: int
@@ -68,12 +69,12 @@ class Instruction(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """For people: `@!P0 IADD3 R3, R3, 0x1, RZ`."""
+        """The assembly text: `@!P0 IADD3 R3, R3, 0x1, RZ`."""
         return " ".join(part for part in (self.guard, self.opcode, self.operands) if part)
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The instructions of one kernel in their present order; `architecture` as nvdisasm names it: `sm_90a`."""
+    """The instructions of one kernel in their present order; `architecture` is nvdisasm's name, such as `sm_90a`."""
 
     kernel: str
     architecture: str
@@ -96,7 +97,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) -> Listing:
-    """The listing of a kernel, its function's name as in the cubin, read in a jail of that kind.
+    """The listing of a kernel, named as in the cubin; the disassembler runs in a jail of that kind.
 
     Raises Unlisted where the cubin is damaged or holds no such kernel, `sass.Unfinished` where the disassembler was
     stopped, HarnessFault where there is no disassembler or no jail.
@@ -114,7 +115,7 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
         raise Unlisted(_unreadable(code, error)) from error
     words = [code[place : place + cubin.WORD] for place in range(start, start + size, cubin.WORD)]
     listed = found.instructions
-    # With columns nvdisasm leaves out the NOPs that fill up the last line of the instruction cache.
+    # When nvdisasm prints columns, it leaves out the NOPs that fill up the last line of the instruction cache.
     filling = words[len(listed) :]
     if len(listed) > len(words) or any(int.from_bytes(word[:2], "little") & 0xFFF != _NOP for word in filling):
         raise Unlisted(
@@ -134,7 +135,7 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
 
 
 def _unreadable(code: bytes, error: ValueError) -> str:
-    """Why nvdisasm has ended without a listing, as far as the cubin tells, and what to do."""
+    """Why nvdisasm printed no listing, as far as the cubin shows it, and what to do."""
     if code[7:8] == _OLD:
         return (
             "the cubin is written as CUDA 12 did, and nvdisasm does not tell the registers of such; assemble it by the "
@@ -151,7 +152,7 @@ def _unreadable(code: bytes, error: ValueError) -> str:
 
 
 def parse(lines: Iterable[str], kernel: str) -> Listing:
-    """What nvdisasm printed of one kernel; words and scheduling fields, which it does not print so, are left empty."""
+    """Parses nvdisasm's output for one kernel; words and scheduling fields, which it does not have, stay empty."""
     architecture, here, heading = "", False, list[str]()
     columns: list[tuple[int, str]] = []
     labels: dict[str, int] = {}
@@ -207,7 +208,7 @@ def _instructions(
 
 
 def _masked(operands: str) -> dict[str, str]:
-    """The predicates that an operand `PR` stands for, marked: those of the mask that comes last, all where none does.
+    """The predicates that an operand `PR` stands for, with their marks: those in the mask at the end, or all.
 
     Found by fuzzing on an H200: a P2R two cycles behind the ISETP whose result it saves got what was there before.
     """
@@ -223,20 +224,19 @@ def _masked(operands: str) -> dict[str, str]:
 
 
 def _spurious(opcode: str, register: str) -> bool:
-    """nvdisasm marks the predicate that an LDGSTS is given as written too; the operand only masks its bytes.
-
-    Of a CALL it marks what the function writes, which the function's own instructions say.
+    """Whether a mark for a write is wrong: an LDGSTS only reads its predicate, which masks the bytes; and the registers
+    that a CALL is marked to write are written by the function's own instructions.
     """
     return opcode.startswith("CALL") or (opcode.startswith("LDGSTS") and register.startswith("P"))
 
 
 def _passed(opcode: str, guard: str | None, register: str) -> bool:
-    """What a CALL is marked to read but for its own guard is what the function reads."""
+    """Whether it is the function that reads a register which a CALL is marked to read: all but the CALL's guard."""
     return opcode.startswith("CALL") and register != (guard or "").lstrip("@!")
 
 
 def _columns(heading: list[str]) -> list[tuple[int, str]]:
-    """Which register each column of the marks stands for; `# 01234` begins one kind, the first line names it."""
+    """The register of each column of marks; `# 01234` begins a kind of registers, which the first line names."""
     if len(heading) < 2:
         return []
     last, columns = _digits(heading), []
@@ -251,5 +251,5 @@ def _columns(heading: list[str]) -> list[tuple[int, str]]:
 
 
 def _digits(heading: list[str]) -> str:
-    """The line of the heading with the last digits of the registers' numbers."""
+    """The heading's line with the last digits of the registers' numbers."""
     return next(line for line in reversed(heading) if "#" in line)

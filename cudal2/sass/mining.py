@@ -1,11 +1,11 @@
-"""Reads latencies off the compiler's own schedules.
+"""Mines latencies from the compiler's own schedules.
 
     python -m cudal2.sass.mining KERNEL.cubin … > data/sass/latencies.json
 
 The shipped table is of 320 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
-kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds). Distances over slow ways (through a wait, a branch, a
-barrier) count as well: on sm_90a, wherever straight ways were seen too, the least of both was the same, but for one
-(UMOV to an integer operation: 6, straight 7).
+kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds). Distances along slow paths (through a wait, a branch, a
+barrier) count as well: on sm_90a, wherever straight paths were seen too, the least of both was the same, with one
+exception (UMOV to an integer operation: 6, on straight paths 7).
 """
 
 import json
@@ -25,7 +25,7 @@ from cudal2.worker.sandbox import jail
 
 
 def mined(listings: Iterable[Listing]) -> dict[str, Table]:
-    """The table of each architecture that there are listings of."""
+    """The table of each architecture with listings."""
     by_architecture = defaultdict[str, list[Listing]](list)
     for listing in listings:
         by_architecture[listing.architecture].append(listing)
@@ -38,7 +38,7 @@ def mined(listings: Iterable[Listing]) -> dict[str, Table]:
 
 
 def _pooled(table: Table, relatives: list[Table]) -> dict[str, dict[str, Seen]]:
-    """The distances on Ampere and Ada together: the well-known are equal, but for matrix instructions."""
+    """The distances on Ampere and Ada together: the well-known ones are equal, except for matrix instructions."""
     found = {first: dict(row) for first, row in table.distances.items()}
     for other in relatives:
         for first, row in other.distances.items():
@@ -75,7 +75,7 @@ def _table(listings: list[Listing]) -> Table:
 
 
 def written(tables: dict[str, Table]) -> str:
-    """The tables as JSON, a line for each thing that may come first."""
+    """The tables as JSON, with one line for each earlier operation."""
     lines = []
     for name, table in sorted(tables.items()):
         rows = sorted(msgspec.to_builtins(table.distances).items())
@@ -90,7 +90,7 @@ def written(tables: dict[str, Table]) -> str:
 
 
 def kernels(code: bytes) -> list[str]:
-    """The kernels that a cubin holds."""
+    """The names of the kernels in a cubin."""
     with elf.opened(code) as file:
         return [s.name.removeprefix(cubin.CODE) for s in file.iter_sections() if s.name.startswith(cubin.CODE)]
 

@@ -1,4 +1,4 @@
-"""How often each operation stands in a cubin: what a kernel is made of, at a glance."""
+"""The instruction mix of a cubin: how often each operation occurs."""
 
 import re
 from collections import Counter
@@ -11,18 +11,18 @@ _OPERATION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_
 
 
 def operations(cubin: bytes, kind: jail.Kind, seconds: float) -> dict[str, int]:
-    """How many instructions of each operation, without its modifiers, all functions of a cubin have together: {"HMMA":
-    128, "LDSM": 64, …}, the most frequent first.
+    """The number of instructions by operation, without modifiers, in all functions of a cubin: {"HMMA": 128, "LDSM":
+    64, …}, the most frequent first.
 
-    They are counted where they stand, not as they are executed; NOPs, which fill up the last line, are left out. Raises
-    what `sass.read` does.
+    This is a static count, not one of executions; NOPs, which fill up the last line, are left out. Raises as
+    `sass.read` does.
     """
     with sass.listing(cubin, kind, seconds) as lines:
         return counted(lines)
 
 
 def counted(lines: Iterable[bytes]) -> dict[str, int]:
-    """What the lines of a listing say."""
+    """The counts in the lines of a disassembly."""
     found = Counter(hit.group(1).decode() for line in lines if (hit := _OPERATION.match(line)))
     del found["NOP"]
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

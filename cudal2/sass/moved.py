@@ -1,4 +1,4 @@
-"""What an edit changes, for people: the compiler's schedule and the edited one side by side, place by place."""
+"""Shows what an edit changes: the compiler's schedule and the edited one side by side."""
 
 import msgspec
 
@@ -8,13 +8,13 @@ from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
 
 AROUND = 2
-"""Places shown in front of and behind each that changed."""
+"""Unchanged places shown before and after each changed one."""
 WIDTH = 58
 """Characters of an instruction's text."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What stands at `position` before and after; `moved` where that is another instruction or another stall."""
+    """The instructions at `position` before and after the edit; `moved` where they or their stalls differ."""
 
     position: int
     before: Instruction
@@ -26,7 +26,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def side_by_side(listing: Listing, edit: Edit) -> list[list[Place]]:
-    """Stretches of the kernel that an edit changes, with AROUND places on either side."""
+    """The stretches of the kernel that an edit changes, with AROUND places on either side."""
     edited = replayed(listing, edit).instructions
     places = [Place(*one) for one in zip(range(len(edited)), listing.instructions, edited)]
     stretches: list[list[Place]] = []
@@ -46,7 +46,7 @@ def side_by_side(listing: Listing, edit: Edit) -> list[list[Place]]:
 
 
 def text(listing: Listing, edit: Edit) -> str:
-    """The stretches as text; an instruction that came from elsewhere says from how far."""
+    """The stretches as text; beside an instruction that moved is by how many places."""
     return "\n\n".join("\n".join(map(_line, stretch)) for stretch in side_by_side(listing, edit))
 
 

@@ -1,14 +1,14 @@
-"""Faults planted into a schedule, to see whether the checker flags them, and which of them are none.
+"""Plants faults into a schedule to test the checker (mutation testing), and says which of them are harmless.
 
-Four kinds: a barrier is no longer waited for, a stall is lowered to one cycle where the very next instruction uses the
-result, that instruction is put in front, a barrier no longer tells when a result is there. Some change nothing that
-matters. Which do was laid down before any score was looked at, and is decided here along the paths through the code,
-not by the checker's own bookkeeping (`flow`):
+There are four kinds: a wait for a barrier is removed; a stall is lowered to one cycle where the next instruction uses
+the result; that instruction is put before its definition; a write barrier is removed. Some of these faults change
+nothing that matters. The following rules for that were written before any score was looked at. They are decided along
+the paths through the code, independently of the checker's own analysis (`flow`):
 
-- a wait is needless where no path leads to it from what sets its barrier without another wait for that in between,
-  and where nothing touches what the barrier tells of before each path waits for it again;
-- a barrier at a result is needless where nothing touches the result before a barrier is waited for that a later
-  instruction of the same pipe has set, for those end in order;
+- a wait is needless if on every path to it the barrier was waited for since it was set; or if nothing touches the
+  result or source that the barrier protects before every path waits for it again;
+- a write barrier is needless if nothing touches the result before a barrier is waited for that a later
+  instruction of the same pipe has set, as these end in order;
 - a use under the opposite guard of its definition never meets it.
 """
 
@@ -27,11 +27,11 @@ WAIT, STALL, USE, BARRIER = "wait removed", "stall lowered", "use above definiti
 KINDS = (WAIT, STALL, USE, BARRIER)
 
 Place = tuple[int, int | None]
-"""A position, and the block to return to where it is part of a function that is called, else None."""
+"""A position; and, inside a function that is called, the block to return to, else None."""
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """A fault at `position`, of a kind in KINDS, as the moves of an edit; of a wait, for which `barrier`."""
+    """A fault at `position`, of a kind in KINDS, as the moves of an edit; for a wait also its `barrier`."""
 
     kind: str
     position: int
@@ -40,7 +40,7 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 class Mutants:
-    """Those of one listing. Raises Unlisted for an architecture without latencies."""
+    """The possible faults of one listing. Raises Unlisted for an architecture without latencies."""
 
     def __init__(self, listing: Listing) -> None:
         self._those, self._unknown = listing.instructions, latencies.table(listing).unknown
@@ -62,7 +62,7 @@ class Mutants:
                 yield Mutant(STALL, p, (Control(p, "stall", 1),))
 
     def needless(self, mutant: Mutant) -> bool:
-        """Whether it changes nothing that matters, by the rule above."""
+        """Whether the fault changes nothing that matters, by the rules above."""
         if mutant.kind == WAIT:
             return self._needless_wait(mutant.position, mutant.barrier)
         if mutant.kind == BARRIER:
@@ -72,7 +72,7 @@ class Mutants:
 
     @cached_property
     def _after(self) -> dict[Place, list[Place]]:
-        """Where control may go from each place that it reaches."""
+        """The successors of each place that control reaches."""
         found, seen = dict[Place, list[Place]](), set[Node]()
         todo: list[Node] = [(0, None)]
         while todo:
@@ -120,7 +120,7 @@ class Mutants:
         return True
 
     def _back(self, position: int, barrier: int) -> Iterator[Instruction]:
-        """What comes before, along each path up to another wait for the barrier."""
+        """The instructions before a position, along each path back to another wait for the barrier."""
         todo, seen = [before for place in self._before if place[0] == position for before in self._before[place]], set()
         while todo:
             place = todo.pop()

@@ -1,7 +1,7 @@
-"""What kind of operation an opcode is. What is not named here is pinned: it is never moved, and never guessed at.
+"""The kinds of operations, by opcode. Operations that are not named here are pinned: they never move.
 
-Names are those of CUDA Binary Utilities, "Instruction Set Reference". Which operations take a time that only a barrier
-tells is read off the compiler's output (data/sass/latencies.json), an architecture at a time.
+Names are those of CUDA Binary Utilities, "Instruction Set Reference". Which operations have an unknown latency, whose
+end only a barrier signals, is mined from the compiler's output for each architecture (data/sass/latencies.json).
 """
 
 import re
@@ -34,13 +34,13 @@ KNOWN = ARITHMETIC | MATRIX | MEMORY
 """The operations that may move at all."""
 
 TIMED = frozenset({"BAR", "MEMBAR", "MOVM"})
-"""Operations that the compiler gives a barrier at times, but relies on a time for as well."""
+"""Operations to which the compiler sometimes gives a barrier, although it also relies on their latency."""
 
 INSTANT = frozenset({"USETMAXREG"})
-"""Operations whose barrier ptxas lets the very next instruction wait for, one cycle later."""
+"""Operations whose barrier the next instruction may wait for after one cycle, as in ptxas's code."""
 
 SYNCHRONIZING = frozenset("BAR DEPBAR ERRBAR MEMBAR UCGABAR_WAIT".split())
-"""Operations behind which memory is as other threads, or copies, have left it; not at once: see `held`."""
+"""Operations after which memory shows the writes of other threads or of copies; not at once: see `held`."""
 _HELD = (MEMORY - CONSTANT_LOADS) | SYNCHRONIZING | frozenset("ATOMG HGMMA REDG STAS SYNCS UTMALDG UTMASTG".split())
 
 _PIPES = {
@@ -73,38 +73,38 @@ _AT_ONCE = {
     "sm_8": "P:LDG,LDGSTS,STG,STS UR:LDG,STG",
     "sm_90a": "P:LDG,LDGSTS,STG,STS,SYNCS UR:LDSM,STS,SYNCS",
 }
-"""By architecture (the beginning of its name), what a schedule of ptxas's needs to be true (see `Order`)."""
+"""By architecture (the beginning of its name), the assumptions of ptxas's schedules (see `Order`)."""
 
 _Pairs = dict[str, frozenset[str]]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What ptxas takes for ended, or read, although nobody waited for it, on one architecture.
+    """What ptxas assumes to have ended, or to be read, although nothing waited for it, on one architecture.
 
-    Each entry is one that at least one compiled kernel needs (experiments/sass/permitted.py shows in how many), for
-    two operations and not for their pipe, and for Ampere and Ada apart from Hopper. What looks as true, and no kernel
-    needs, is not permitted: four times a GPU told that such a thing was wrong.
+    Each entry is needed by at least one compiled kernel (experiments/sass/permitted.py shows by how many). Entries are
+    for two operations, not for their pipes, and for Ampere and Ada separately from Hopper. An assumption that no kernel
+    needs is not permitted, even if it looks true: four times a GPU showed that such a one was wrong.
     """
 
     told: _Pairs
-    """By operation: those before it whose results its own barrier tells of."""
+    """By operation: earlier ones whose results its own barrier also signals."""
     read_told: _Pairs
-    """By operation: those before it whose sources its own barrier, of either kind, tells to be read."""
+    """By operation: earlier ones whose sources are read when its own barrier, of either kind, is at zero."""
     read_before: _Pairs
-    """By operation: those before it whose sources it may overwrite at once. (An LDL reloads registers that an LDGSTS
-    reads as an address.)"""
+    """By operation: earlier ones whose sources it may overwrite at once. (An LDL reloads registers that an LDGSTS reads
+    as an address.)"""
     at_once: _Pairs
-    """By kind of register, `P` or `UR`: the operations that have read such sources when they issue."""
+    """By kind of register, `P` or `UR`: the operations that read such sources at issue."""
 
     def read_late(self, one: Instruction, register: str) -> bool:
-        """Whether what waits in a pipe reads such a register there."""
+        """Whether an instruction may read that register only some time after its issue."""
         kind = "P" if "P" in register else register.rstrip("0123456789")
         return one.operation not in self.at_once.get(kind, frozenset())
 
 
 @cache
 def order(architecture: str) -> Order:
-    """What ptxas relies on there; nothing for an architecture that none of its kernels was looked at for."""
+    """The assumptions of ptxas on an architecture; none for one of which no kernels were examined."""
     tables = [_TOLD, _READ_TOLD, _READ_BEFORE, _AT_ONCE]
     told, read_told, read_before, at_once = (
         next((entries for name, entries in table.items() if architecture.startswith(name)), "") for table in tables
@@ -117,21 +117,21 @@ def _pairs(entries: str) -> _Pairs:
 
 
 def _by_later(entries: str) -> _Pairs:
-    """The same pairs, those before each operation: `A:B` says what B tells of A."""
+    """The pairs by the later operation; `A:B` means that A comes before B."""
     pairs = [(first, later) for first, those in _pairs(entries).items() for later in those]
     return {later: frozenset(first for first, other in pairs if other == later) for _, later in pairs}
 
 
 def pipe(one: Instruction) -> str:
-    """The pipe of an operation, which decides its latency; its own name where it shares it with no other.
+    """The pipe of an operation, which decides its latency; the operation's own name if no other shares the pipe.
 
-    Which operations share one: cicuvc/nvidia-sass-document, confirmed by the distances seen.
+    Which operations share one is from cicuvc/nvidia-sass-document, and the mined distances confirm it.
     """
     return _PIPE.get(one.operation, one.operation)
 
 
 def drained(one: Instruction) -> int:
-    """The barriers that a DEPBAR waits to be at zero, as a mask; one that leaves some under way tells nothing."""
+    """The barriers that a DEPBAR waits for to be at zero, as a mask; 0 where it lets some operations stay pending."""
     if one.operation != "DEPBAR":
         return 0
     mask = 0
@@ -143,9 +143,9 @@ def drained(one: Instruction) -> int:
 
 
 def held(one: Instruction) -> bool:
-    """Whether it must not issue too early behind a synchronization.
+    """Whether an instruction must not issue too early behind a synchronization.
 
-    A BAR.SYNC does not hold back what its own stall lets issue: found by fuzzing on an H200, where an LDSM five cycles
-    behind one read what was there before; ptxas leaves six. What computes may follow at once.
+    A BAR.SYNC does not hold back instructions that its own stall lets issue: found by fuzzing on an H200, where an LDSM
+    five cycles behind one read old data; ptxas leaves six. Arithmetic may follow at once.
     """
     return one.operation in _HELD

@@ -1,9 +1,9 @@
 """Which two instructions must keep their order whatever the scheduling fields say, and which never move.
 
-Registers: the definitions and uses that nvdisasm names. Memory: PTX ISA, "Memory Consistency Model": program order
-holds between accesses of one thread to the same place, and no address is compared here, so loads pass only loads. An
-asynchronous copy (`cp.async`) is ordered with nothing but what waits for it, yet it must not write over what an
-earlier load still reads: a copy may be put off behind a load, a load not behind a copy.
+For registers, by the definitions and uses that nvdisasm names. For memory, by PTX ISA, "Memory Consistency Model":
+program order holds between accesses of one thread to the same address. As addresses are not compared here, loads may
+pass only loads. An asynchronous copy (`cp.async`) is ordered only with what waits for it. But it must not overwrite
+data that an earlier load still reads: so a copy may move behind a load, but not a load behind a copy.
 """
 
 from cudal2.sass import opcodes
@@ -17,11 +17,11 @@ _SPACES = (_SHARED, _GLOBAL, _LOCAL)
 _GENERIC = frozenset({"LD", "ST"})
 _LOADS = opcodes.SHARED_LOADS | opcodes.GLOBAL_LOADS | opcodes.LOCAL_LOADS
 _ORDERED = frozenset({"STRONG", "MMIO", "SYS", "SM", "VC"})
-"""Modifiers of accesses that other threads' accesses are ordered by."""
+"""Modifiers of accesses that order other threads' accesses."""
 
 
 def pinned(one: Instruction, before: Instruction | None, table: Table) -> str:
-    """Why an instruction never moves; empty where it may. `before` is the one in front of it."""
+    """Why an instruction never moves; "" where it may. `before` is the instruction in front of it."""
     if one.operation not in opcodes.KNOWN or one.target is not None:
         return f"{one.operation} is pinned"
     if one.operation not in table.operations:
@@ -63,5 +63,5 @@ def _memory(first: Instruction, second: Instruction) -> str:
 
 
 def dummy(one: Instruction) -> bool:
-    """Whether it is an empty load that ptxas puts in front of an asynchronous copy."""
+    """Whether an instruction is an empty load that ptxas puts in front of an asynchronous copy."""
     return one.operation == "LDS" and one.guard == "@!PT"

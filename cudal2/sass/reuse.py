@@ -1,9 +1,9 @@
-"""Operands that an instruction keeps for the next reader of the same slot, and when what is kept is stale.
+"""Operands that an instruction keeps for the next reader of the same slot, and when such a value is stale.
 
-Bits 122 to 124 are for the first, second and third source, whose registers stand in bytes 3, 4 and 8 of the word. What
-is kept is lost when the slot is next read (Huerta et al., "Analyzing Modern NVIDIA GPU cores", 2025). So nothing may
-define the register before that read; ptxas never lets anything.
-Without the bit an instruction does the same, so wherever the order around it changes the bit is taken out.
+Bits 122 to 124 are for the first, second and third source, whose registers are in bytes 3, 4 and 8 of the word. A kept
+value is lost at the next read of its slot (Huerta et al., "Analyzing Modern NVIDIA GPU cores", 2025). So no instruction
+may define the register before that read, and in ptxas's code none does.
+Without the bit an instruction computes the same, so the bit is cleared wherever the order around it changes.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from cudal2.sass.listing import Instruction, Listing
 
 _BYTES = (3, 4, 8)
 REACH = 64
-"""How many instructions an operand is followed."""
+"""How many instructions a kept operand is followed."""
 
 
 def kept(one: Instruction) -> list[tuple[int, str]]:
@@ -24,7 +24,7 @@ def kept(one: Instruction) -> list[tuple[int, str]]:
 
 
 def read_in(one: Instruction, slot: int) -> str:
-    """The register that stands in a slot of the word; what is not among `uses` is no register but other bits."""
+    """The register in a slot of the word. If it is not among `uses`, the bits are something else."""
     return f"R{one.word[_BYTES[slot]]}"
 
 
@@ -40,7 +40,7 @@ def reader(listing: Listing, position: int, slot: int, stop: int) -> int | None:
 def stale(listing: Listing, position: int, stop: int, given: Instruction | None = None) -> str:
     """Which kept operand is overwritten before it is read again; empty where none is. The block ends at `stop`.
 
-    With `given` as if that stood at the position.
+    With `given`, as if that instruction were at the position.
     """
     one = given or listing.instructions[position]
     for slot, register in kept(one):
@@ -52,7 +52,7 @@ def stale(listing: Listing, position: int, stop: int, given: Instruction | None 
 
 
 def cleared(listing: Listing, start: int, position: int, stop: int) -> tuple[Listing, tuple[int, ...]]:
-    """The listing without what is kept by, or over, the two instructions at `position`; and where it was taken out.
+    """The listing without operands kept by, or across, the two instructions at `position`; and where bits were cleared.
 
     `start` and `stop` are those of the block.
     """

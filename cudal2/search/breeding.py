@@ -1,7 +1,8 @@
-"""Who has children in a search that breeds, whatever it breeds, and what such a search begins with.
+"""What the genetic searches share: how parents and operators are selected, and which kernels a search begins with.
 
-Tournaments among the best, as autotuners hold them (Vasilache et al., Tensor Comprehensions, arXiv:1802.04730), and
-probability matching (D. Thierens, An adaptive pursuit strategy for allocating operator probabilities, GECCO 2005).
+Parents are selected by tournament, as in autotuners (Vasilache et al., Tensor Comprehensions, arXiv:1802.04730),
+operators by probability matching (D. Thierens, An adaptive pursuit strategy for allocating operator probabilities,
+GECCO 2005).
 """
 
 import random
@@ -16,31 +17,31 @@ from cudal2.search.proposer import Task, Trial, Trials
 from cudal2.search.settings import Setting
 
 EXPLORE = 0.1
-"""Share of an evolved generation that is drawn at random all the same; also shared out among what is matched."""
+"""Share of a generation that is drawn at random; in probability matching, the probability that all names share."""
 
 ELITE = 0.25
-"""This share of the correct kernels counts as success in probability matching."""
+"""In probability matching, the best kernels count as successes: this share of the correct ones."""
 
 PARENTS = 8
-"""Only so many of the best have children; each parent is the best of `TOURNAMENT` drawn from them."""
+"""Parents come from so many of the best kernels; each is the best of `TOURNAMENT` drawn from them."""
 
 TOURNAMENT = 3
 
 
 def tournament(count: int, rng: random.Random) -> int:
-    """The winner among so many contestants, the best of whom is number 0."""
+    """The index of the winner among `count` contestants that are sorted, the best first."""
     return min(rng.randrange(count) for _ in range(TOURNAMENT))
 
 
 def elite(correct: int) -> int:
-    """So many of that number of correct kernels count as success."""
+    """How many of so many correct kernels count as successes."""
     return max(1, round(ELITE * correct))
 
 
 def matched(names: Sequence[str], tried: Sequence[str], succeeded: Sequence[str], rng: random.Random) -> str:
-    """One of `names`: in proportion to the share of its trials that succeeded, plus a minimum.
+    """One of `names`, drawn in proportion to its rate of success, plus a minimum.
 
-    `tried` and `succeeded` hold a name for each trial. One that was not tried yet counts as a success.
+    `tried` and `succeeded` hold one name per trial. A name that was not tried yet counts as always successful.
     """
     trials, successes = Counter(tried), Counter(succeeded)
     quality = [successes[name] / trials[name] if trials[name] else 1.0 for name in names]
@@ -57,9 +58,10 @@ def start(
     generation: int,
     rng: random.Random,
 ) -> list[Setting]:
-    """What `search.prior` says that a search begins with; nothing in later generations.
+    """The settings that a search begins with, by `search.prior`; none after generation 0.
 
-    `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for and cannot answer.
+    `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
+    know the device.
     """
     if generation == 0 and config.search.prior == "known":
         return known.settings(config.target, problem, families)
@@ -70,7 +72,7 @@ def start(
 
 
 def lent(task: Task, trials: Trials) -> list[Trial]:
-    """The lenders' best kernels that this problem has not tried, each as its lender's trial."""
+    """The best kernel of each lender that this problem has not tried yet, as the lender's trial."""
     tried = {trial.source_hash for trial in trials[task.problem]}
     best: dict[str, Trial] = {}
     for lender in task.lenders:

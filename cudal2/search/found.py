@@ -1,4 +1,4 @@
-"""What a search found for a problem, and what a terminal shows of it: a line while it runs, a line for each result."""
+"""What a search found for a problem, and how a terminal shows it: one line while it runs, one line for each result."""
 
 import time
 
@@ -14,8 +14,8 @@ from cudal2.search.lineage import Mutated, answered, made
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is known after `kernels` verdicts: how the fastest was made, as its proposer wrote it down, and its timing,
-    both None where no kernel was correct."""
+    """The result for a problem after `kernels` verdicts and `seconds`: the prompt or setting of the fastest kernel, as
+    its proposer recorded it, and its timing; both None where no kernel was correct."""
 
     problem: Problem
     best: str | None
@@ -26,12 +26,12 @@ class Found(msgspec.Struct, frozen=True):
 
 _USUAL = ("worker.", "policy.", "prompt.", "search.folder")
 SHOWN = 80
-"""So much of what a proposer wrote down fits into a line."""
+"""Characters of a proposer's record that fit into a line."""
 
 
 def headline(config: SearchConfig, kernels: int) -> str:
-    """Which search this is and how many `kernels` it has judged before: as overrides all that tells it from others but
-    the shapes, which it counts. Of the keys of worker, policy and prompt only those that are not at their defaults."""
+    """Which search this is and how many `kernels` it has judged before: the number of shapes, then as overrides all
+    keys that identify it. Keys of worker, policy and prompt are left out where they have their defaults."""
     usual = identity(SearchConfig(run=""))
     told = {
         key: value
@@ -60,8 +60,8 @@ def describe(found: Found, width: int = 0) -> str:
 
 
 def _made(prompt: str) -> str:
-    """How a kernel was made: its family and knobs, what was changed of which, after which verdict, or the beginning of
-    what else its proposer wrote down."""
+    """How a kernel was made: its family and knobs; or its mutations and its parent; or the verdict that it answers; or
+    the beginning of any other record."""
     if turn := answered(prompt):
         prompt = f"after {turn.parent[:12]}: {turn.told}"
     try:
@@ -74,11 +74,12 @@ def _made(prompt: str) -> str:
 
 
 EVERY = 60.0
-"""Seconds between the lines of a search that no terminal shows."""
+"""Seconds between printed lines where the output is not a terminal."""
 
 
 class Live:
-    """The line of a search that runs: its round, kernels judged, and problems won: their interval lies above 1."""
+    """The status line of a running search: the round, the kernels judged, and the problems won (whose best kernel has
+    an interval above 1)."""
 
     def __init__(self, console: Console, status: Status, lows: dict[Problem, list[float]]) -> None:
         self._console, self._status, self._problems = console, status, len(lows)

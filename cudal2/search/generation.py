@@ -1,6 +1,6 @@
 """One generation of one problem: a function of the configuration and of the generations before it.
 
-It is the same when a search that was killed comes to it again, so that only what is missing of it need be judged.
+So a search that was killed proposes the same generation again, and judges only the kernels still missing.
 """
 
 import sys
@@ -13,17 +13,17 @@ from cudal2.search.proposer import Proposer, Task, Trial, Trials
 
 
 def affordable_now(search: SearchMethodConfig, earlier: Sequence[Trial]) -> int:
-    """How many kernels a problem's generation has after these trials of earlier ones; 0 or less where none is left."""
+    """The size of a problem's next generation after these earlier trials; 0 or less where the budget is spent."""
     return min(search.generation, (search.kernels or sys.maxsize) - len(earlier))
 
 
 def missing(
     search: SearchMethodConfig, proposer: Proposer, task: Task, generation: int, trials: Trials
 ) -> dict[Candidate, Trial] | None:
-    """What is still to be judged of that generation, each as the trial it will be; None where the search has ended.
+    """The candidates of that generation still to be judged, each with its trial-to-be; None where the search has ended.
 
-    `trials` are those of the problem and of its lenders; the proposer is shown the ones of earlier generations only. A
-    search ends when its budget is spent or nothing is left to try.
+    `trials` are those of the problem and of its lenders; the proposer sees only those of earlier generations. A
+    search ends when its budget is spent or the proposer has nothing left to try.
     """
     earlier = {
         problem: [trial for trial in trials[problem] if trial.generation < generation]
@@ -42,7 +42,7 @@ def missing(
         return None
     judged = {trial.source_hash for trial in here}
     new = [candidate for candidate in proposed if candidate.kernel_hash not in judged][: size - len(here)]
-    # A proposer that was changed meanwhile proposes otherwise; what was judged keeps its place all the same.
+    # If the proposer's code has changed since, it proposes other candidates; those already judged keep their places.
     taken = {trial.index for trial in here}
     places = (index for index in count() if index not in taken)
     return {
@@ -52,7 +52,7 @@ def missing(
 
 
 def affordable(search: SearchMethodConfig, trials: Sequence[Trial]) -> list[Trial]:
-    """Those of a problem's trials that this budget pays for: of a search that once had a larger one, the first."""
+    """The first of a problem's trials, as many as this budget pays for: an earlier start may have had a larger one."""
     found: list[Trial] = []
     for _, generation in groupby(trials[: search.kernels or None], key=lambda trial: trial.generation):
         if 0 < search.seconds <= seconds(found):
@@ -62,5 +62,5 @@ def affordable(search: SearchMethodConfig, trials: Sequence[Trial]) -> list[Tria
 
 
 def seconds(trials: Sequence[Trial]) -> float:
-    """Wall time that went into judging them."""
+    """Wall time that these trials took, in seconds."""
     return sum(trial.seconds for trial in trials)

@@ -1,7 +1,7 @@
-"""What a search tried, in the archive: all the state that it has.
+"""The trials of a search, read from the archive: a search has no other state.
 
-Every verdict is a sample of kind "search" whose `prompt` is what the proposer wrote down of it, whose `step` is its
-generation and whose `index` its place therein.
+Every verdict is a sample of kind "search". Its `prompt` is the proposer's record of how the kernel was made, its `step`
+the generation, its `index` the place in the generation.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ from cudal2.search.proposer import Trial
 
 
 def identity(config: SearchConfig) -> dict[str, Any]:
-    """What tells a search from others, by key: all that may change what is proposed, judged or believed.
+    """The keys and values that identify a search: all that may change what is proposed or how it is judged.
 
-    The other shapes are among it where what they find is tried here too (`neighbours`), and where a policy is sampled,
+    The list of shapes belongs to them if shapes influence one another: by `neighbours`, or because a policy samples
     for all of them at once.
     """
     values = {key: value for key, value in configuration.identity(config).items() if not key.startswith("shapes.")}
-    if config.turns.count == 1:  # as before there were turns
+    if config.turns.count == 1:  # so that searches older than this key keep their identity
         del values["turns.count"]
     together = config.search.neighbours or config.search.method == "policy"
     shapes = sorted({problem.name for problem in config.shapes.problems()}) if together else []
@@ -39,9 +39,9 @@ def _digest(config: SearchConfig) -> str:
 
 
 class History(msgspec.Struct, frozen=True):
-    """One configuration's search in one environment: what was found elsewhere, or otherwise, is another search.
+    """The search of one configuration in one environment; with another of either it is another search.
 
-    `ahead` has candidates built that will be judged later, for whoever takes long to write others.
+    `ahead` starts building candidates that will be judged later; for proposers that take long to write others.
     """
 
     config: SearchConfig
@@ -50,7 +50,7 @@ class History(msgspec.Struct, frozen=True):
     ahead: Callable[[Sequence[Candidate]], None] = lambda candidates: None
 
     def trials(self, problem: Problem) -> list[Trial]:
-        """What was tried for `problem`, in order, each as this search itself measured it."""
+        """The trials for `problem`, in order, each as this search measured it."""
         here = self.environment.fingerprint
         return [
             Trial(
@@ -58,7 +58,7 @@ class History(msgspec.Struct, frozen=True):
                 sample.origin.step,
                 sample.origin.index,
                 sample.source_hash,
-                # Of several GPUs one may be of another kind: its speeds do not compare.
+                # One of several GPUs may be of another kind, whose speeds do not compare.
                 (sample.low or 0.0) if sample.fingerprint == here else 0.0,
                 sample.origin.seconds,
             )
@@ -66,7 +66,7 @@ class History(msgspec.Struct, frozen=True):
         ]
 
     def origin(self, problem: Problem, trial: Trial, seconds: float = 0.0) -> Origin:
-        """Under which that trial's verdict is archived."""
+        """The origin under which that trial's verdict is archived."""
         return Origin(
             kind="search",
             run=self._name(problem),
@@ -79,11 +79,11 @@ class History(msgspec.Struct, frozen=True):
         )
 
     def verdict(self, problem: Problem, trial: Trial) -> Verdict | None:
-        """On that trial's kernel, as this search measured it; None where it is not judged."""
+        """The verdict on that trial's kernel, as this search measured it; None where it is not judged."""
         return self.archive.verdict(self.origin(problem, trial))
 
     def entries(self, problem: Problem, trials: Sequence[Trial]) -> list[Entry]:
-        """The kernels of these trials with their verdicts, but for those of another environment."""
+        """The kernels of these trials with their verdicts; without those of another environment."""
         found = [(trial, self.verdict(problem, trial)) for trial in trials]
         return [
             Entry(self.archive.source(trial.source_hash), verdict, self.archive.edit(trial.source_hash))
@@ -96,5 +96,5 @@ class History(msgspec.Struct, frozen=True):
 
 
 def which(run: str) -> str:
-    """Of a search that an origin names: the digest of its configuration, the same for all its problems."""
+    """The digest of a search's configuration, from the `run` of an origin; the same for all its problems."""
     return run.split(" ")[2]

@@ -1,7 +1,7 @@
-"""Settings known to be fast, as they ship: what earlier searches found, for the next one to start from.
+"""Settings that ship because earlier searches found them fast; new searches start from them.
 
-`data/settings/TARGET.jsonl`, where there is one, holds a record of `Known` on each line, several for a problem, the
-fastest first. None says what it accumulates in: its family's knob `accumulate` does.
+`data/settings/TARGET.jsonl`, if it exists, holds one `Known` per line, several for a problem, the fastest first. A
+line does not state the accumulator; the family's knob `accumulate` does.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from cudal2.problem import Layout, Problem, parse
 from cudal2.search.settings import Setting, allowed
 
 NEAREST = 8
-"""Settings come from so many problems."""
+"""How many problems settings are taken from."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -30,10 +30,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
-    """What the nearest problems of the same layout used that `families` render: first the fastest of each, nearest
-    first, then the second of each, and so on. Empty where nothing is known.
+    """Settings of the nearest problems of the same layout: first the fastest of each problem, nearest first, then the
+    second of each, and so on. Empty where nothing is known.
 
-    Settings of a family that is gone, or whose knobs have changed, are passed over.
+    Settings that `families` do not render (any more) are passed over.
     """
     by_name = {family.name: family for family in families}
     shipped = _shipped(target)
@@ -49,7 +49,7 @@ def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[
 
 @cache
 def _shipped(target: str) -> dict[Problem, list[Setting]]:
-    """The target's file, by problem; every problem counts as one of f32."""
+    """The target's file, by problem; all problems are given as f32."""
     path = asset("data").joinpath("settings", f"{target}.jsonl")
     found: dict[Problem, list[Setting]] = {}
     if path.exists():

@@ -1,5 +1,5 @@
-"""How the kernel of a trial was made, as its proposer wrote it down: from a setting, by mutations of another, or by a
-policy that was told what became of another."""
+"""How the kernel of a trial was made, as its `prompt` records it: rendered from a setting, by mutation of another
+kernel, or by a policy that was told the verdict on another kernel."""
 
 import msgspec
 
@@ -7,8 +7,8 @@ from cudal2.search.settings import Setting
 
 
 class Mutated(msgspec.Struct, frozen=True):
-    """By mutations of these `kinds`, one after the other, of the kernel whose hash begins with `parent`. Its first
-    ancestor was rendered from the setting `origin`. A trial's `prompt` is one as JSON."""
+    """Made by mutations of these `kinds`, in this order, of the kernel whose hash begins with `parent`. Its first
+    ancestor was rendered from the setting `origin`. The trial's `prompt` is this record as JSON."""
 
     kinds: tuple[str, ...]
     parent: str
@@ -16,15 +16,15 @@ class Mutated(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By a policy that was `told` this of the kernel it had written before, whose hash is `parent`: a turn after its
-    first. A trial's `prompt` is one as JSON."""
+    """Made by a policy in a later turn, after it was `told` this about the kernel of the turn before, whose hash is
+    `parent`. The trial's `prompt` is this record as JSON."""
 
     parent: str
     told: str
 
 
 def answered(prompt: str) -> Told | None:
-    """What a policy's later turn answers; None for its first, and for what another proposer wrote down."""
+    """The verdict that a policy's later turn answers; None for a first turn, and for other proposers."""
     try:
         return msgspec.json.decode(prompt, type=Told)
     except msgspec.DecodeError:  # ValidationError is one of them
@@ -32,7 +32,7 @@ def answered(prompt: str) -> Told | None:
 
 
 def made(prompt: str) -> Setting | Mutated:
-    """How a kernel was made; msgspec.DecodeError where its proposer wrote down something else."""
+    """How a kernel was made; msgspec.DecodeError where the prompt records neither of the two."""
     try:
         return msgspec.json.decode(prompt, type=Mutated)
     except msgspec.ValidationError:
@@ -40,6 +40,6 @@ def made(prompt: str) -> Setting | Mutated:
 
 
 def origin(prompt: str) -> Setting:
-    """The setting that its first ancestor was rendered from; msgspec.DecodeError where there is none."""
+    """The setting that a kernel's first ancestor was rendered from; msgspec.DecodeError where the prompt has none."""
     found = made(prompt)
     return found.origin if isinstance(found, Mutated) else found

@@ -1,13 +1,14 @@
-"""A search: the fastest candidate for each problem that a proposer comes to within a budget of kernels or of time.
+"""A search: the fastest candidate for each problem that a proposer finds within a budget of kernels or of time.
 
-A user's tool, and where a trained policy is compared with chance and with evolution at the same number of kernels.
+It is a tool for users, and it compares a trained policy with random settings and evolution at an equal number of
+kernels.
 
-All problems go through their generations in step. A round is one generation of each of them, judged in one batch, so
-that compilers work ahead of the device and a source that many problems want is compiled once; what it found, they
-may lend to each other in the next.
+All problems go through their generations together. A round is one generation of each problem, judged in one batch: so
+compilers work ahead of the device, and a source that many problems propose is compiled once. What one problem found in
+a round may be tried for others in the next.
 
-The archive is all the state there is. A search that was killed therefore proposes its last round once more, judges
-what is missing of it, and goes on as if nothing had happened.
+The archive is the only state. So a search that was killed proposes its last round again, judges what is missing of
+it, and continues as if nothing had happened.
 """
 
 import time
@@ -32,11 +33,11 @@ from cudal2.worker.pool.pool import Pool
 def run(config: SearchConfig, pool: Pool, archive: Archive, console: Console | None = None) -> list[Found]:
     """Search for every problem of `config.shapes`, or continue where an earlier search stopped.
 
-    A candidate that `pool` reached no verdict on (a fault of the harness) is not recorded and may come again.
-    What is found is a function of the configuration (see `history.identity`), the environment and the verdicts:
-    nothing else that the archive holds has a part in it.
-    Raises ValueError for an unknown method, a search without end or one that cannot be as it is asked for,
-    HarnessFault where not one kernel of a round could be judged.
+    A candidate without a verdict (a fault of the harness) is not recorded and may be proposed again.
+    The result depends only on the configuration (see `history.identity`), the environment and the verdicts, not on
+    anything else in the archive.
+    Raises ValueError for an unknown method, an endless search or an inconsistent configuration; HarnessFault where no
+    kernel of a round could be judged.
     """
     _check(config)
     console = console or Console()
@@ -68,7 +69,7 @@ def run(config: SearchConfig, pool: Pool, archive: Archive, console: Console | N
 
 
 def _check(config: SearchConfig) -> None:
-    """ValueError, with a remedy, for what cannot be searched for or would be done otherwise than it is asked for."""
+    """Raises ValueError, with a remedy, for values that make no sense, alone or together."""
     search = config.search
     if search.generation < 1 or not (search.kernels or search.seconds):
         raise ValueError("search.generation must be positive, and search.kernels or search.seconds too")
@@ -82,7 +83,7 @@ def _check(config: SearchConfig) -> None:
 
 
 def _judge(asked: Mapping[Candidate, Trial], pool: Pool, history: History, live: Live, started: float) -> None:
-    """One round; in the end each verdict is given its share of the wall time since `started`."""
+    """Judges one round; in the end each verdict is archived with an equal share of the wall time since `started`."""
     archive = history.archive
     origins = [(candidate, history.origin(candidate.problem, trial)) for candidate, trial in asked.items()]
     verdicts = judging.judge(pool, archive, origins, live.judged)
@@ -94,13 +95,13 @@ def _judge(asked: Mapping[Candidate, Trial], pool: Pool, history: History, live:
 
 def _lenders(problem: Problem, problems: Iterable[Problem], neighbours: int) -> tuple[Problem, ...]:
     """The nearest other problems of this search."""
-    # Sorted, so that of equally near ones the order in which they were named decides nothing.
+    # Sorted, so that the order in which shapes are named does not decide between equally near ones.
     found = selection.by_distance(problem, sorted(problems))
     return tuple(other for other in found if other != problem)[:neighbours]
 
 
 def _reached(trials: Sequence[Trial]) -> int:
-    """The generation to go on with: the last one may lack kernels."""
+    """The generation to continue with: the last one, for it may lack kernels."""
     return max((trial.generation for trial in trials), default=0)
 
 

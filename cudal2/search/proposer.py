@@ -1,4 +1,4 @@
-"""What suggests candidates to a search, whatever it does inside: the protocol, and what a proposer is told."""
+"""The protocol of a proposer, which suggests candidates to a search, and the records that it is given."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,11 @@ from cudal2.records import Candidate
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A candidate that a search had judged, the `index`-th of its generation.
+    """A candidate that a search has judged: the `index`-th of its `generation`.
 
-    `prompt` is what its proposer wrote down about it, `source_hash` the digest of its source, `low` the lower bound of
-    its speedup over the fastest baseline, 0 unless it is judged and correct; `seconds` of wall time went into it.
+    `prompt` is its proposer's record of how it was made, `source_hash` its `Candidate.kernel_hash`, `low` the lower
+    bound of its speedup over the fastest baseline (0 unless it is judged and correct), `seconds` its share of the
+    wall time.
     """
 
     prompt: str
@@ -27,36 +28,36 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A problem, and the problems of the search that lend to it, nearest first."""
+    """A problem, and the other problems of the search whose best kernels are tried for it too, nearest first."""
 
     problem: Problem
     lenders: tuple[Problem, ...] = ()
 
 
 Trials = Mapping[Problem, Sequence[Trial]]
-"""What was tried for a problem and for those that lend to it, in order."""
+"""The trials of a problem and of its lenders, each in order."""
 
 
 class Proposer(Protocol):
     """Suggests candidates for a problem, given what the search has tried, within a budget.
 
-    A search that was killed asks again for its last generation. So the answer must follow from the configuration and
-    the arguments, and that to a smaller `count` must be the beginning of that to a larger one.
+    A search that was killed asks again for its last generation. So the answer must be a function of the configuration
+    and the arguments, and the answer to a smaller `count` must be the beginning of the answer to a larger one.
     """
 
     def propose(self, task: Task, trials: Trials, generation: int, count: int) -> Mapping[Candidate, str]:
-        """Up to `count` new candidates for the task's problem, each with what is to be remembered of how it was made;
-        none where nothing is left to try. `trials` are those of earlier generations."""
+        """Up to `count` new candidates for the task's problem, each with a record of how it was made (the trial's
+        `prompt`); none where nothing is left to try. `trials` are those of earlier generations."""
         ...
 
 
 def seeded(config: SearchConfig, task: Task, generation: int) -> random.Random:
-    """Randomness that is the same whenever a search comes to that generation of that problem."""
+    """A random generator that is the same whenever a search proposes that generation of that problem."""
     return random.Random(f"{config.seed} {task.problem.name} {generation}")
 
 
-def refuse_help(config: SearchConfig) -> None:
-    """ValueError where the configuration asks for a start or for loans that its method does not take."""
+def refuse_prior_and_neighbours(config: SearchConfig) -> None:
+    """Raises ValueError where the configuration asks for a prior or for neighbours, which the method does not use."""
     search = config.search
     if search.prior != "none" or search.neighbours:
         raise ValueError(

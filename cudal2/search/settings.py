@@ -1,4 +1,4 @@
-"""Settings of the kernel families: which there are for a problem, and how candidates are made of them."""
+"""Settings of the kernel families: which of them serve a problem, and how they become candidates."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from cudal2.search.proposer import Trial
 from cudal2.target import find
 
 PATIENCE = 500
-"""So many suggestions in a row that were refused or known already mean that hardly any are left."""
+"""After so many suggestions in a row that were refused or tried before, a proposer stops: hardly any are left."""
 
 Space = dict[str, tuple[int | str, ...]]
 """The values worth trying for each knob."""
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A value for each knob of a family; a trial's `prompt` is one as JSON."""
+    """A value for each knob of a family; a trial's `prompt` is this record as JSON."""
 
     family: str
     knobs: Knobs
@@ -58,9 +58,10 @@ def collect(
     trials: Sequence[Trial],
     count: int,
 ) -> dict[Candidate, str]:
-    """Up to `count` candidates from what `suggest` says, with their settings as JSON, none rendering to what was tried.
+    """Up to `count` candidates from the settings that `suggest` returns, each with its setting as JSON.
 
-    What these families do not render is passed over; fewer come back when hardly anything is left.
+    Settings that these families do not render, or whose source was tried before, are passed over. Fewer candidates
+    mean that hardly any are left.
     """
 
     def written() -> tuple[str, str] | None:
@@ -78,9 +79,9 @@ def gather(
     trials: Sequence[Trial],
     count: int,
 ) -> dict[Candidate, str]:
-    """Up to `count` candidates from what `suggest` says: sources, each with what is to be remembered of it.
+    """Up to `count` candidates from what `suggest` returns: a source and a record of how it was made.
 
-    None was tried or comes twice; fewer come back when hardly anything is left.
+    Each is new: none was tried before or comes twice. Fewer candidates mean that hardly any are left.
     """
     tried = {trial.source_hash for trial in trials}
     found: dict[Candidate, str] = {}
@@ -96,7 +97,7 @@ def gather(
 
 
 def rendered(setting: Setting, problem: Problem, families: Sequence[Family]) -> str | None:
-    """The source for that setting; None where these families, as they are now, do not render it for the problem."""
+    """The source for that setting; None where these families do not render it (any more) for the problem."""
     family = next((family for family in families if family.name == setting.family), None)
     if family is None or not allowed(problem, family, setting.knobs):
         return None
@@ -104,7 +105,7 @@ def rendered(setting: Setting, problem: Problem, families: Sequence[Family]) -> 
 
 
 def draw(problem: Problem, family: Family, rng: random.Random, space: Space | None = None) -> Setting | None:
-    """An allowed setting within `space`, each as likely; None where hardly any can be allowed."""
+    """A setting drawn uniformly from those in `space` that rules allow; None where PATIENCE draws found none."""
     space = space or space_of(problem, family)
     for _ in range(PATIENCE):
         knobs = {knob: rng.choice(values) for knob, values in space.items()}
@@ -114,7 +115,7 @@ def draw(problem: Problem, family: Family, rng: random.Random, space: Space | No
 
 
 def space_of(problem: Problem, family: Family) -> Space:
-    """The values worth trying: one style, as styles differ in names and comments; no f16 sums unless asked for."""
+    """The values worth trying: only one style, as styles do not change the speed; f16 sums for f16 problems only."""
     space = dict(family.knobs)
     space["style"] = space["style"][:1]
     if problem.accumulate == "f32" and "accumulate" in space:

@@ -1,7 +1,7 @@
-"""A kernel's source as lines, statements, loops and blocks: as much of C++ as its layout shows.
+"""A kernel's source as lines, statements, loops and blocks, as far as its layout shows them; C++ is not parsed.
 
-Sources are taken to be laid out as the families are, a statement to a line and blocks by indentation. What is laid out
-otherwise offers fewer places to change, and a wrong guess is a kernel that does not compile.
+Sources are expected to be laid out like the families': one statement per line, blocks by indentation. Other layouts
+offer fewer places to change, and a wrong guess gives a kernel that does not compile.
 """
 
 import random
@@ -21,12 +21,11 @@ _FOR = re.compile(r"[ \t]*for \(")
 
 
 Change = Callable[[re.Match[str]], str | None]
-"""What is to stand in the place of a match."""
+"""The replacement for a match; None to leave it."""
 
 
 class Block(NamedTuple):
-    """Lines `first` to `last`, of which the header, from `first` on, ends at `opened` with a brace and `last` closes
-    it."""
+    """A block as line numbers: its header begins at `first` and ends at `opened` with a brace; `last` closes it."""
 
     first: int
     opened: int
@@ -43,10 +42,10 @@ def is_code(line: str) -> bool:
 
 
 def change_one(source: str, changes: Sequence[tuple[re.Pattern[str], Change]], rng: random.Random) -> str | None:
-    """The source with one match of one of these patterns changed, each pattern as likely, then each of its matches.
+    """The source with one match of one of these patterns changed: the pattern is drawn uniformly, then the match.
 
-    Comment lines are left alone, and so is a match for which its change has no answer or what stands there already.
-    None where nothing is left.
+    Comment lines are left alone, and so is a match whose change returns None or the same text.
+    None where no match can be changed.
     """
     for pattern, change in rng.sample(changes, len(changes)):
         matches = [match for match in pattern.finditer(source) if is_code(_line(source, match.start()))]
@@ -75,7 +74,7 @@ def is_statement(line: str) -> bool:
 
 
 def declared(line: str) -> set[str]:
-    """Names that a line may declare, as far as they get a value."""
+    """Names that a line may declare; of several in one line, those with an initial value."""
     return {match[1] or match[2] for match in _DECLARED.finditer(line)}
 
 
@@ -91,7 +90,7 @@ def blocks(lines: list[str]) -> list[Block]:
         if not line.endswith("{") or not is_code(line):
             continue
         first = opened
-        # A header of several lines: its later ones lie deeper, and the one before them ends with neither.
+        # A header of several lines: all but its last end with one of these characters.
         while first and is_code(lines[first - 1]) and lines[first - 1].rstrip()[-1] in ",(&|=":
             first -= 1
         depth = indent(lines[first])

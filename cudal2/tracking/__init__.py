@@ -1,1 +1,1 @@
-"""What is written down of a run as it goes: a file of metrics, and Weights & Biases where it is chosen."""
+"""Records of a run while it goes on: a file of metrics and, where it is chosen, Weights & Biases."""

@@ -1,4 +1,4 @@
-"""Metrics of whatever runs in steps: a file of JSON lines, and Weights & Biases where it is chosen."""
+"""Metrics of everything that runs in steps: a file of JSON lines and, where it is chosen, Weights & Biases."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from cudal2.tracking.wandb_run import WandbRun
 
 
 class Metrics:
-    """Appends one JSON line a step to `metrics.jsonl`, and sends it to Weights & Biases when chosen.
+    """Appends one JSON line per step to `metrics.jsonl`, and logs it to Weights & Biases where that is chosen.
 
-    Lines after `step` are dropped on opening: they belong to steps that a resumed run takes again. So is a
-    line that a kill left torn.
+    Lines after `step` are dropped on opening, as a resumed run repeats these steps. So is a line that a kill left
+    incomplete.
     """
 
     def __init__(self, run: Path, tracker: TrackerConfig, step: int, config: dict[str, Any]) -> None:
@@ -24,7 +24,7 @@ class Metrics:
         fresh.write_text("".join(json.dumps(row) + "\n" for row in kept))
         fresh.replace(self.path)
         self.wandb = WandbRun(run, tracker, config) if tracker.name == "wandb" else None
-        """What else is told of the run; None where nobody asked for it."""
+        """The run at Weights & Biases; None where it is not chosen."""
 
     def log(
         self, row: dict[str, Any], durable: bool = True, tables: Mapping[str, Sequence[dict]] | None = None
@@ -42,7 +42,7 @@ class Metrics:
 
 
 def append(path: Path, row: dict[str, Any], durable: bool = True) -> None:
-    """One more line in a file of JSON lines; where `durable`, on the disk when this returns."""
+    """Appends a line to a file of JSON lines; with `durable` it is on the disk when this returns."""
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
         file.flush()
@@ -59,5 +59,5 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
-            break  # torn by a kill; nothing can follow it
+            break  # left incomplete by a kill; nothing can follow it
     return rows

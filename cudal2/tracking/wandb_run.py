@@ -1,7 +1,7 @@
-"""A run as Weights & Biases keeps it: curves, configuration, tables of kernels, and the small files that it leaves.
+"""A run at Weights & Biases: curves, configuration, tables of kernels, and small files of results.
 
-Offline all of it lies in `RUN/wandb`, and `wandb sync RUN/wandb/offline-run-*` uploads it. (What it holds of artefacts
-is named by its place on this machine: elsewhere the curves and tables are found, the artefacts are not.)
+Offline all of it is in `RUN/wandb`, and `wandb sync RUN/wandb/offline-run-*` uploads it. (Artefacts are recorded by
+their path on this machine: from another machine curves and tables can be uploaded, but not the artefacts.)
 """
 
 import os
@@ -13,14 +13,14 @@ from typing import Any
 from cudal2.config import TrackerConfig
 
 ID = "wandb_id"
-"""The file in a run's folder with the name that it has at Weights & Biases, whatever the folder is called."""
+"""The file in a run's folder that keeps the run's id at Weights & Biases, even if the folder is renamed."""
 _STAGED = "WANDB_DATA_DIR"
 
 
 class WandbRun:
-    """The run in the folder `run`: its first start makes it, every later one goes on with it under the same id.
+    """The run in the folder `run`: the first start creates it, and every later one continues it under the same id.
 
-    Raises ValueError where the package is missing, or a login that `tracker.mode` needs.
+    Raises ValueError where the package is missing, or the login that `tracker.mode` needs.
     """
 
     def __init__(self, run: Path, tracker: TrackerConfig, config: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class WandbRun:
             (run / ID).write_text(secrets.token_hex(6) + "\n")
         self.id = (run / ID).read_text().strip()
         self._staged = os.environ.get(_STAGED)
-        # What artefacts hold is copied there: beside the run's own files, not into the user's home.
+        # Artefacts are copied here: beside the run's own files, not into the user's home.
         os.environ[_STAGED] = self._staged or str((run / "wandb" / "data").resolve())
         self._run: Any = wandb.init(
             project=tracker.project,
@@ -59,8 +59,8 @@ class WandbRun:
             self._run.log({name: self._table(rows)})
 
     def keep(self, kind: str, files: Mapping[str, Path | str]) -> None:
-        """An artefact of that kind, `run` or `policy`, whose latest version replaces the former: files by their names,
-        each a path or what it shall hold; a path that leads to no file is left out."""
+        """Stores an artefact of that kind, `run` or `policy`, as its latest version: files by name, each a path or
+        the file's text; a path without a file is left out."""
         artefact = self._wandb.Artifact(f"{kind}-{self.id}", type=kind)
         for name, content in files.items():
             if isinstance(content, str):
@@ -71,7 +71,7 @@ class WandbRun:
         self._run.log_artifact(artefact)
 
     def close(self) -> None:
-        """Everything is on the disk, or uploaded, afterwards."""
+        """Ends the run at Weights & Biases; afterwards everything is on the disk, or uploaded."""
         self._run.finish()
         if self._staged is None:
             os.environ.pop(_STAGED, None)
@@ -82,5 +82,5 @@ class WandbRun:
 
 
 def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Keys as text at every depth: those of a dictionary of decades are numbers."""
+    """The values with all keys as text, at every depth; those of decades are numbers."""
     return {str(key): _plain(value) if isinstance(value, Mapping) else value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""What a run of GRPO hands to Weights & Biases when it ends: small files that say what it was and what came of it."""
+"""The small files that a run of GRPO uploads to Weights & Biases when it ends: its configuration and its results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ from cudal2.target import find
 from cudal2.tracking.wandb_run import WandbRun
 
 STATE = (".pt", ".pth", ".bin", ".py", "trainer_state.json", "latest")
-"""How the files of a checkpoint end that only training reads, its own and DeepSpeed's."""
+"""Endings of the files in a checkpoint that only training needs, its own and DeepSpeed's."""
 
 
 def keep(
     tracked: WandbRun, config: TrainConfig, problems: Sequence[Problem], archive: Archive, fingerprint: str
 ) -> None:
-    """The configuration, the metrics, the best kernel of each problem with its verdict; the policy where asked for."""
+    """Keeps the configuration, the metrics, the best kernel of each problem with its verdict; if asked, the policy."""
     folder, target = Path(config.run), find(config.target)
     files: dict[str, Path | str] = {name: folder / name for name in ("config.json", "metrics.jsonl")}
     kernels = Comparable(archive, config.target, fingerprint)
@@ -34,5 +34,5 @@ def keep(
 
 
 def policy_files(checkpoint: Path) -> list[Path]:
-    """The model or its adapters, and the tokenizer."""
+    """The files of the model or its adapters, and of the tokenizer."""
     return [path for path in sorted(checkpoint.iterdir()) if path.is_file() and not path.name.endswith(STATE)]

@@ -1,4 +1,4 @@
-"""What passes between a training run and its user beside its metrics: the terminal, and when it saves."""
+"""Callbacks of a training run: what the terminal shows, and when checkpoints are saved."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ from cudal2.tracking.metrics import Metrics
 
 
 def quiet() -> None:
-    """Leaves the terminal to a run's own lines."""
+    """Silences libraries, so that the terminal shows a run's own lines only."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     disable_progress_bars()
@@ -27,14 +27,14 @@ def quiet() -> None:
 
 
 def taken(rows: list[dict[str, Any]]) -> float:
-    """Seconds that these steps took, all their phases together."""
+    """Seconds that these steps took, summed over all phases."""
     return sum(sum(row["seconds"].values()) for row in rows)
 
 
 class Terminal:
-    """A line a step; on a terminal a bar below them that also counts the kernels of the step being judged.
+    """Prints one line per step. On a terminal a bar below them also counts the judged kernels of the present step.
 
-    The bar fills by steps, or by time where that ends the run.
+    The bar fills by steps, or by time where the time ends the run.
     """
 
     def __init__(self, trainer: TrainerConfig, done: int, seconds: float) -> None:
@@ -54,12 +54,12 @@ class Terminal:
         self._bar.stop()
 
     def judged(self, *_: object) -> None:
-        """One more kernel of this step has its verdict."""
+        """Counts one more verdict of this step."""
         self._judged += 1
         self._bar.update(self._task, judged=f"judged {self._judged}")
 
     def show(self, row: dict[str, Any]) -> None:
-        """The step that `row` describes is complete."""
+        """Prints the line of a complete step; `row` is its line of metrics."""
         self._judged = 0
         self._seconds += taken([row])
         self._show(row["step"])
@@ -75,7 +75,7 @@ class Terminal:
         return f"{step:>3}/{self._trainer.steps}"
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Prints a line above the bar."""
         if self._bar.disable:
             print(text, flush=True)
         else:
@@ -95,17 +95,17 @@ def describe(row: dict[str, Any], at: str) -> str:
 
 
 class SavesAsAsked(TrainerCallback):
-    """Saves as often as this start says: a checkpoint brings the interval of the start that wrote it."""
+    """Saves at the interval of this start; a checkpoint would restore that of the start that wrote it."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         state.compute_steps(args, state.max_steps)
 
 
 class ReportsLoss(TrainerCallback):
-    """A line of metrics, and one on the terminal, whenever supervised training logs its loss, and for the last step.
+    """A line of metrics and one on the terminal, whenever supervised training logs its loss, and after the last step.
 
-    With a trainer that counts them also `accuracy`, the share of the learnt tokens that were thought likeliest,
-    `tokens`, how many went through the model so far, and how many a second. ValueError where the loss is lost.
+    If the trainer counts them, also `accuracy` (the share of the trained tokens that the model ranked first), `tokens`
+    (the number so far) and tokens per second. Raises ValueError where the loss is not finite.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -132,7 +132,7 @@ class ReportsLoss(TrainerCallback):
 
 
 class WithoutCard:
-    """A trainer of TRL's whose runs their config.json and metrics describe, and no card beside every checkpoint."""
+    """A TRL trainer that writes no model card beside every checkpoint; config.json and metrics describe the run."""
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         pass

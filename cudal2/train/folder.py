@@ -1,4 +1,4 @@
-"""The folder of a run: who may write to it, which configuration it holds, where it continues."""
+"""The folder of a run: its lock, the configuration stored in it, and whether a run may continue there."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def only_trainer_of(folder: Path) -> Any:
 def stored(folder: Path, schema: type[Config]) -> Config | None:
     """The configuration of the run in `folder`, None where there is none.
 
-    Raises ValueError where it is not of `schema`: what one verb leaves behind another must not write over.
+    Raises ValueError where it is not of `schema`: one verb must not overwrite the run of another.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -38,7 +38,7 @@ def stored(folder: Path, schema: type[Config]) -> Config | None:
 def check(folder: Path, config: TrainConfig) -> None:
     """Raises ValueError where the folder holds a run that this configuration cannot continue.
 
-    A run of which nothing was judged is none: its configuration may have been the reason.
+    A run in which nothing was judged may be replaced: its configuration may have been the reason.
     """
     before = stored(folder, TrainConfig)
     if before is None or not begun(folder):
@@ -53,7 +53,7 @@ def check(folder: Path, config: TrainConfig) -> None:
 
 
 def begun(folder: Path) -> bool:
-    """Whether anything was judged or trained there."""
+    """Whether anything was judged or trained in the folder."""
     if latest_checkpoint(folder):
         return True
     if not Archive.file(folder).exists():
@@ -63,13 +63,13 @@ def begun(folder: Path) -> bool:
 
 
 def record(path: Path, config: Schema) -> None:
-    """The configuration as JSON, whole or not at all."""
+    """Writes the configuration as JSON, atomically."""
     fresh = path.with_suffix(".tmp")
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
     fresh.replace(path)
 
 
 def changes(before: Config, now: Config) -> str:
-    """How two configurations differ, `key=old became new, …`, but for keys that no result depends on."""
+    """How two configurations differ, `key=old became new, …`, without keys that no result depends on."""
     old, new = identity(before), identity(now)
     return ", ".join(f"{key}={old[key]} became {value}" for key, value in new.items() if old[key] != value)

@@ -1,12 +1,12 @@
 """GRPO (arXiv:2402.03300) with TRL's trainer: the policy writes kernels, the worker judges them.
 
 One *step* samples `problems_per_step` groups of `group_size` completions, judges them all, and updates the
-policy `iterations` times. Whatever a step does follows from the seed, its number and the weights before
-it, so a killed run that starts again from its last checkpoint asks the worker for the same kernels and finds
-them judged. (Prompts with exemplars also depend on the archive, which keeps what the lost steps found.)
-A signal interrupts a step in the middle; what was complete before it is saved then, where one process trains.
+policy `iterations` times. A step depends only on the seed, its number and the weights before it. So a killed run
+that starts again from its last checkpoint writes the same kernels, and their verdicts are known already. (Prompts
+with exemplars also depend on the archive, which keeps what the lost steps found.) A signal interrupts a step in the
+middle; if only one process trains, the state before this step is saved.
 
-With several processes (accelerate, DeepSpeed) the main process alone owns the worker, the archive and the
+With several processes (accelerate, DeepSpeed) only the main process owns the worker, the archive and the
 files: every rank sends it candidates and gets verdicts back, so two timings never disturb each other.
 
 With `turns` each completion is the first of a series, see `rollout.py`.
@@ -54,17 +54,18 @@ DRIFT = {
     "importance_sampling_ratio/mean": "vllm_ratio_mean",
     "importance_sampling_ratio/max": "vllm_ratio_max",
 }
-"""What TRL logs of how far vLLM's distribution is from the trainer's, and its keys in a run's metrics: the difference
-of a token's log-probabilities, and the ratio that weighs a sample for it (`policy.vllm.correction`; 0: it is left out).
+"""What TRL logs about the difference between vLLM's distribution and the trainer's, by its keys and by those of a run's
+metrics: the difference of a token's log-probabilities, and the importance ratio of a sample (`policy.vllm.correction`;
+0: masked).
 """
 
 
 def run(config: TrainConfig) -> None:
-    """Train, or go on training, in the folder `config.run`; see README for what it holds afterwards.
+    """Train, or continue training, in the folder `config.run`; README lists the files.
 
     Raises ValueError where the configuration cannot work or the folder holds a run with another one,
-    HarnessFault where nothing can be judged. KeyboardInterrupt ends it at once; the next run goes on from there.
-    The folder is this run's once all that a configuration can get wrong has been tried.
+    HarnessFault where nothing can be judged. KeyboardInterrupt ends it at once; the next call continues from there.
+    Nothing is written to the folder before the configuration was checked as far as possible.
     """
     _quiet()
     find(config.target)
@@ -133,9 +134,9 @@ def run(config: TrainConfig) -> None:
 
 
 def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
-    """`count` problems in shuffled passes over the list, so that each is met equally often.
+    """`count` problems in shuffled passes over the list, so that each occurs equally often.
 
-    A longer schedule begins with the shorter one, so that a run can be extended.
+    A longer schedule begins with a shorter one, so that a run can be extended.
     """
     rng = random.Random(seed)
     found: list[Problem] = []
@@ -145,7 +146,7 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
 
 
 class _Report(TrainerCallback):
-    """Completes the judge's row with what the update logged, after the last update of each step."""
+    """Completes the judge's line of metrics with what the update logged, after the last update of each step."""
 
     def __init__(self, judge: Judge, metrics: Metrics, terminal: Terminal, iterations: int) -> None:
         self.judge, self.metrics, self.terminal, self.iterations = judge, metrics, terminal, iterations
@@ -165,9 +166,8 @@ class _Report(TrainerCallback):
 
 
 class _Stop(TrainerCallback):
-    """Ends training with a checkpoint after the step in which time was up on any process, or the last one.
-
-    `ends` is a time of `time.perf_counter`.
+    """Ends training, with a checkpoint, after the last step, or after the step in which any process passed the time
+    `ends` (of `time.perf_counter`).
     """
 
     def __init__(self, ends: float, iterations: int) -> None:
@@ -181,7 +181,7 @@ class _Stop(TrainerCallback):
 
 
 def _quiet() -> None:
-    """Leaves the terminal to the run's own lines and the cores to the kernels."""
+    """Silences libraries, and leaves the cores to the kernels."""
     quiet()
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # a second thread gains little here and disturbs the kernels being timed

@@ -1,4 +1,4 @@
-"""The reward function that TRL calls, and what it notes down about every step."""
+"""The reward function that TRL calls, and its record of every step."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ from cudal2.worker.pool.pool import Pool
 
 
 class Judge:
-    """The reward function TRL calls: completions in, rewards out, every sample into the archive.
+    """The reward function that TRL calls: it takes completions and returns rewards, and archives every sample.
 
-    `row` describes the step that was judged last, for metrics.jsonl, `kernels` its kernels. Without a `pool` (on every
+    `row` is the line of metrics.jsonl for the step judged last, `kernels` its kernels. Without a `pool` (on every
     rank but the main one) it only sends candidates and receives rewards.
     """
 
@@ -46,19 +46,19 @@ class Judge:
         find_reward(config.reward.name)  # a mistyped name is told before anything is sampled
 
     def prompt(self, problem: Problem, step: int) -> str | list[dict]:
-        """The prompt for `problem`, with exemplars as good as the archive has at this step."""
+        """The prompt for `problem` at this step, with kernels that the archive has by now."""
         config = self.config
         kernels = Comparable(self.archive, config.target, self.environment.fingerprint)
         what = config.prompt, config.policy.chat, problem, kernels
         return prompts.from_archive(*what, self.environment, config.seed, step, worker=config.worker)
 
     def ahead(self, completion: str, problem: Problem) -> None:
-        """Have the kernel in a completion built while others are still being written; all are judged together."""
+        """Starts building the kernel in a completion while others are still being written; all are judged together."""
         if self.pool is not None:
             self.pool.ahead([self.candidate(completion, problem)])
 
     def candidate(self, completion: str, problem: Problem) -> Candidate:
-        """The kernel in a completion, which may be none."""
+        """The kernel in a completion; its source is "" where there is none."""
         target = find(self.config.target)
         return Candidate(source.extract(completion, target) or "", problem, target.name)
 
@@ -74,10 +74,11 @@ class Judge:
     def turn(
         self, step: int, turn: int, candidates: Sequence[Candidate], told: Sequence[str], shown: Sequence[int] = ()
     ) -> list[Verdict | None]:
-        """Verdicts on what this process's series wrote in a turn, None where the harness failed for that one.
+        """Verdicts on this process's candidates of a turn, None for those that the harness failed on.
 
-        For each `told` is what it was written from (see `Origin.prompt`), `shown` how many attempts that held. On every
-        process at once. Raises HarnessFault on each of them where the harness failed for every candidate.
+        For each candidate, `told` is the prompt (see `Origin.prompt`) and `shown` how many attempts it showed. All
+        processes must call this together. Raises HarnessFault on all of them where the harness failed on every
+        candidate.
         """
         begun = time.perf_counter()
         samples = gather_object(list(zip(candidates, told, shown or [0] * len(candidates))))
@@ -96,7 +97,7 @@ class Judge:
         return result[first : first + len(candidates)]
 
     def close(self, step: int) -> None:
-        """All turns of the step are judged: `row` describes it."""
+        """Sets `row` and `kernels`, once all turns of the step are judged."""
         if self._turns:
             columns = zip(*((turn.verdicts, turn.rewards, turn.candidates) for turn in self._turns))
             verdicts, rewards, candidates = ([one for turn in column for one in turn] for column in columns)
@@ -108,13 +109,13 @@ class Judge:
             self.row["verdicts_per_minute"] = 60 * self.row["samples"] / self._judging
 
     def begin(self) -> None:
-        """A step begins: what an interrupted one left is forgotten."""
+        """Begins a step and forgets what an interrupted one left."""
         self._turns: list[Turn] = []
         self._judging = 0.0
         self.started = time.perf_counter()
 
     def score(self, candidate: Candidate, verdict: Verdict | None) -> float | None:
-        """What that verdict earns by itself, None where there is none."""
+        """The reward of that verdict alone, None where there is no verdict."""
         return None if verdict is None else self._reward(candidate, verdict)
 
     def _judge(

@@ -1,4 +1,4 @@
-"""What TRL's trainer is told, of a run's configuration."""
+"""The options of TRL's trainer, from a run's configuration."""
 
 import os
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from cudal2.policy.sampling import choice
 from cudal2.train.sharded import deepspeed_file
 
 LONGEST_STEP = 24 * 3600
-"""Seconds that the other processes wait for the main one to judge a step; torch's 1,800 may be too few."""
+"""Seconds that the other processes wait while the main one judges a step; torch's default of 1,800 may be too few."""
 
 
 def _require(package: str, setting: str) -> None:
@@ -22,7 +22,8 @@ def _require(package: str, setting: str) -> None:
 
 
 def trl_options(config: TrainConfig) -> GRPOConfig:
-    """Raises ValueError where a package is missing, or the processes of this start cannot share a step."""
+    """TRL's options for this run. Raises ValueError where a package is missing, or a step cannot be divided among the
+    processes of this start."""
     trainer, sampling = config.trainer, config.policy
     if sampling.sampler == "vllm":
         engine.check()

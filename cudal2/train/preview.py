@@ -1,4 +1,4 @@
-"""The prompt that the next step of a run would send, for whoever wants to read it first."""
+"""The prompt that the next step of a run would send, to be read beforehand."""
 
 import tempfile
 from contextlib import ExitStack
@@ -14,10 +14,10 @@ from cudal2.worker.pool.pool import Pool
 
 
 def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:
-    """The text that the policy would read, its chat template included, and how long it is, in a sentence.
+    """The text that the policy would read, chat template included, and a sentence that states its length.
 
-    It shows what the archive of the run holds by now, if there is one; nothing is trained or judged. Raises what
-    training would: ValueError where the configuration cannot work, HarnessFault where there is no such device.
+    It shows kernels from the run's archive, if there is one; nothing is trained or judged. Raises as training does:
+    ValueError where the configuration cannot work, HarnessFault where the device is missing.
     """
     folder = Path(config.run)
     with ExitStack() as stack:

@@ -1,13 +1,14 @@
-"""Turns in training: TRL's trainer asks for completions, and each is judged before its series goes on.
+"""Turns in training: TRL's trainer asks for completions, and each is judged before the next turn of its series.
 
-Each turn is a sample of its own, as in Kevin (arXiv:2507.11948): its prompt is what came before, its completion what
-the policy wrote then. TRL (1.16) could also learn a whole series as one sequence, with a mask over what the judge said
-and an advantage for every token; but then nothing that was written may be left out of a later turn, and most series of
-kernels are longer than what a model reads at once. So what the judge says is never learnt: it only stands in prompts.
+Each turn is a sample of its own, as in Kevin (arXiv:2507.11948): its prompt is the conversation so far, its completion
+what the policy writes. TRL (1.16) could also train on a whole series as one sequence, with a mask over the verdicts
+and an advantage for every token. But then no earlier attempt could be dropped, and most series of kernels are longer
+than a model's context. Since verdicts are only in prompts, the loss never counts them.
 
-A group of TRL's holds all turns of all series of a problem: `trainer.group_size` series of `turns.count` rows, a
-series' turns one after the other. Returns are compared within it. That the first turn has more turns after it than the
-last is no bias: what is taken off for a state, whatever is done in it, changes the mean gradient by nothing.
+A TRL group holds all turns of all series of a problem: `trainer.group_size` series of `turns.count` rows, the turns of
+a series one after the other. Advantages compare the returns in a group. It is no bias that the return of a first turn
+sums more rewards than that of a last one: a baseline that does not depend on the action leaves the expected gradient
+unchanged.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ from cudal2.target import find
 from cudal2.train.judge import Judge
 
 Rewards = Sequence[float | None]
-"""Of the turns of one series; None where the harness gave no verdict."""
+"""The rewards of a series' turns; None where the harness gave no verdict."""
 
 
 def earn(rewards: Rewards, config: ReturnsConfig) -> list[float | None]:
-    """The return of each turn, as `ReturnsConfig` says. A reward that is None has no return and adds to no other."""
+    """The return of each turn, as `ReturnsConfig` says; None where the reward is None, which adds 0 to the others."""
     known = [value for value in rewards if value is not None]
     found: list[float | None] = []
     later = 0.0
@@ -38,17 +39,17 @@ def earn(rewards: Rewards, config: ReturnsConfig) -> list[float | None]:
 
 
 def earned(prompts: list, completions: list, returns: list[float | None], **_: Any) -> list[float | None]:
-    """The reward function that TRL calls: what `play` found."""
+    """The reward function that TRL calls: it passes on the returns that `play` computed."""
     return returns
 
 
 def play(
     trainer: Any, judge: Judge, step: int, firsts: Sequence[Prompt], problems: Sequence[Problem]
 ) -> dict[str, Any]:
-    """What TRL wants of a `rollout_func`, for the series that begin with these prompts: a row for each turn of each.
+    """The result of TRL's `rollout_func` for the series that begin with these prompts: one row per turn of each series.
 
-    On every process at once: `judge` gathers what all of them wrote in a turn. Raises ValueError where a first prompt
-    is too long, HarnessFault where no kernel of a turn could be judged.
+    All processes must call this together, as `judge` gathers the candidates of all. Raises ValueError where a first
+    prompt is too long, HarnessFault where no kernel of a turn could be judged.
     """
     config, words = judge.config, trainer._tokenizer
     target, room = find(config.target), turns.room(trainer.accelerator.unwrap_model(trainer.model), config.policy)
@@ -80,5 +81,5 @@ def play(
 
 
 def _rows(by_turn: Sequence[Sequence[Any]]) -> list[Any]:
-    """From what each turn has of each series: each series' turns one after the other."""
+    """Reorders values from [turn][series] to one list, with the turns of each series one after the other."""
     return [one for series in zip(*by_turn) for one in series]

@@ -1,4 +1,4 @@
-"""What a policy takes that fits no single GPU: DeepSpeed's ZeRO-3 holds a share of every weight on each."""
+"""Training a policy that does not fit into one GPU: DeepSpeed's ZeRO-3 shards every weight over all of them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -13,13 +13,13 @@ from torch.nn import Parameter
 from cudal2.assets import asset
 
 Gather = Callable[[list[Parameter]], AbstractContextManager]
-"""Makes sharded parameters whole while it is entered; every rank must enter it."""
+"""A context manager in which these sharded parameters are whole; every rank must enter it."""
 
 
 def deepspeed_file(name: str) -> str | None:
-    """The file that `trainer.deepspeed` means: one that ships (zero3) or a path; None for "".
+    """The file that `trainer.deepspeed` names: one that ships (zero2, zero3) or a path; None for "".
 
-    Raises ValueError where there is none.
+    Raises ValueError where there is no such file.
     """
     shipped = {path.stem: path for path in asset("conf", "deepspeed").glob("*.json")}
     path = shipped.get(name, Path(name).expanduser())
@@ -29,8 +29,8 @@ def deepspeed_file(name: str) -> str | None:
 
 
 def connect() -> None:
-    """Has DeepSpeed know the processes that accelerate connected: on processors nobody tells it, and it would take each
-    for a single one when it shares out the weights that are being loaded."""
+    """Connects DeepSpeed to the process group of accelerate. On processors nothing else does, and DeepSpeed would shard
+    the weights being loaded as if each process were alone."""
     from deepspeed import comm
 
     if not comm.is_initialized():
@@ -38,7 +38,7 @@ def connect() -> None:
 
 
 def check_shares(checkpoint: Path | None, processes: int) -> None:
-    """Raises ValueError where DeepSpeed saved the checkpoint in another number of shares than there are processes."""
+    """Raises ValueError where DeepSpeed saved the checkpoint with another number of processes."""
     shares = len(list(checkpoint.glob("global_step*/*_optim_states.pt"))) if checkpoint else 0
     if shares not in (0, processes):
         raise ValueError(
@@ -48,11 +48,11 @@ def check_shares(checkpoint: Path | None, processes: int) -> None:
 
 
 def merged_weights(model: Any, gather: Gather) -> Iterator[tuple[str, Tensor]]:
-    """The weights of PEFT's `model` with its adapters added in, one tensor at a time, named as without adapters.
+    """The weights of PEFT's `model` with its adapters merged, one tensor at a time, named as without adapters.
 
-    Nothing but that tensor and its adapters is gathered at once. TRL's own way gathers the whole model on every GPU
-    (65 GB for 32B weights), and adding adapters to bfloat16 weights in place and taking them away again, as it does,
-    changes the weights a little at every step.
+    Only that tensor and its adapters are gathered at a time. TRL would gather the whole model on every GPU (65 GB for
+    32B weights). It also merges adapters into bfloat16 weights in place and subtracts them again, which changes the
+    weights a little at every step.
     """
     base = model.get_base_model()
     layers = {name: layer for name, layer in base.named_modules() if isinstance(layer, BaseTunerLayer)}

@@ -1,4 +1,4 @@
-"""What a step's verdicts say, for a line of metrics.jsonl."""
+"""Statistics of a step's verdicts, for a line of metrics.jsonl."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,9 +13,8 @@ from cudal2.target import find
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What all series of a step wrote in the same turn, in their order; `shown` are the attempts before that each saw.
-
-    A verdict and its reward are None where the harness failed.
+    """One turn of all series of a step, in their order. `shown` is how many earlier attempts each prompt showed; a
+    verdict and its reward are None where the harness failed.
     """
 
     candidates: Sequence[Candidate]
@@ -25,10 +24,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def by_turn(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """A column of figures for each turn, of what was judged. A failure counts as 0 in `speedup_mean`.
+    """Statistics for each turn, of the candidates with a verdict. A failure counts as 0 in `speedup_mean`.
 
-    `better` is the share whose reward is greater than that of the turn before, however little; None for the first.
-    `shown_mean` counts the attempts before that were still in the prompt: fewer than there were where they did not fit.
+    `better` is the share whose reward is greater, however little, than that of the turn before; None for the first.
+    `shown_mean` is the mean number of earlier attempts in the prompt, which may be fewer than there were.
     """
     found = []
     for number, turn in enumerate(turns):
@@ -54,11 +53,11 @@ def summarize(
     rewards: Sequence[float | None],
     candidates: Sequence[Candidate],
 ) -> dict[str, Any]:
-    """What one step's verdicts say, masked samples (None) left out of all figures but their own count.
+    """Statistics of one step's verdicts. Masked samples (None) are counted, and left out of all other figures.
 
-    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline. A decade of
-    `speedup_by_decade` is that of a problem's FLOP: 6 means a million and more. `outside_corpus` is the share of the
-    sources with a plan that no family renders to; None where no source has one.
+    `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline. The keys of
+    `speedup_by_decade` are decades of FLOP: 6 is 10⁶ to 10⁷. `outside_corpus` is the share of the
+    sources with a plan that differ from what their family renders; None where no source has a plan.
     """
     judged = [verdict for verdict in verdicts if verdict is not None]
     earned = [value for value in rewards if value is not None]
@@ -91,7 +90,7 @@ def summarize(
 def tabulate(
     candidates: Sequence[Candidate], verdicts: Sequence[Verdict | None], rewards: Sequence[float | None], limit: int
 ) -> list[dict[str, Any]]:
-    """Up to `limit` of the distinct kernels with source and verdict, spread evenly from best reward to worst."""
+    """Up to `limit` distinct kernels with source and verdict, evenly spaced from the best reward to the worst."""
     judged = {
         one.key: (one, verdict, reward)
         for one, verdict, reward in zip(candidates, verdicts, rewards)

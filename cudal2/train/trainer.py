@@ -1,4 +1,4 @@
-"""TRL's trainer, as a run of kernels needs it."""
+"""TRL's GRPO trainer, adapted to runs that write kernels."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ from cudal2.train.sampling.server import ServerGone
 
 
 class KernelTrainer(WithoutCard, GRPOTrainer):
-    """With each step's randomness and prompts made from its number when it is sampled."""
+    """A GRPO trainer that derives the random numbers and prompts of a step from its number, when it is sampled."""
 
     def __init__(self, judge: Judge, **arguments: Any) -> None:
         self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
@@ -48,10 +48,10 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             raise
 
     def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:
-        """Before this process, as every other, writes so many rows: prompts, as ids, and the problems they ask about.
+        """Prepares a turn; `asked` has for each row the prompt's token ids and its problem. On every process.
 
-        Says which random numbers the rows are drawn by, and which problem a kernel is for that an engine has written
-        while it still writes others.
+        It sets the random numbers of the rows. It also records their problems, so that a kernel can be built while the
+        engine still writes others.
         """
         rank, ranks, rows = self.accelerator.process_index, self.accelerator.num_processes, len(asked)
         if self._draws:
@@ -63,7 +63,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def _finished(
         self, asked: dict[tuple[int, ...], Problem], prompt: Sequence[int], completion: Sequence[int]
     ) -> None:
-        """One completion is written, others are not: its kernel begins to be built."""
+        """Starts building a kernel as soon as its completion is written."""
         if problem := asked.get(tuple(prompt)):
             self.judge.ahead(self._tokenizer.decode(list(completion), skip_special_tokens=True), problem)
 
@@ -71,17 +71,16 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         return self.state.global_step // self.num_iterations + 1
 
     def _play(self, prompts: list) -> dict[str, Any]:
-        """TRL's `rollout_func`: each series of turns has as many rows."""
+        """TRL's `rollout_func`: one row per turn of each series."""
         problems = [parse(name) for name in self._asked[:: self.turns]]
         return rollout.play(self, self.judge, self._sampled_step(), prompts[:: self.turns], problems)
 
     def _tokenize_prompts(self, prompts: list) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """As an evaluation does it, so that no text that a prompt quotes is a token of the chat template's."""
+        """Tokenizes as evaluations do, so that quoted text in a prompt can never be a special token."""
         return [tokenize(self._tokenizer, prompt) for prompt in prompts], None, {}
 
     def _prompt(self, problem: Problem, step: int) -> tuple[str | list[dict], list[int]]:
-        """As the policy gets it, and its ids; ValueError where it leaves no room for an answer, before anything is
-        sampled."""
+        """The prompt as the policy gets it, and its ids; ValueError where it leaves no room for an answer."""
         tokenizer: Any = self.processing_class
         model: Any = self.model
         prompt = sent(tokenizer, self.judge.prompt(problem, step))
@@ -90,9 +89,9 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         return prompt, ids
 
     def _save_complete_steps(self) -> None:
-        """A checkpoint while a step is sampled or judged: all is as the step before left it.
+        """Saves a checkpoint in the middle of a step, with the state after the step before.
 
-        Only where there is one process: another cannot be asked, it may wait for this one's rewards.
+        Only with a single process: others may be waiting for this one's rewards, and cannot take part.
         """
         saved = step_of(latest_checkpoint(Path(self.judge.config.run)))
         if self.accelerator.num_processes == 1 and self.state.global_step > saved:

@@ -78,7 +78,7 @@ def draw(number: int, name: str = TARGET) -> tuple[corpus.Sample, str]:
     rng, target = random.Random(f"walks {number}"), find(name)
     family = next(one for one in corpus.families(target) if one.name == FAMILIES[number % len(FAMILIES)])
     layout = rng.choice(family.layouts)
-    knobs = corpus._allowed(family, layout, "f32", rng)
+    knobs = corpus.allowed(family, layout, "f32", rng)
     assert knobs is not None
     return corpus.Sample(family.name, layout, knobs, corpus.render(family, knobs, layout)), rng.choice(SIZES)
 

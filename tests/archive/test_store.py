@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, verdict
 
-from cudal2.archive import selection, store
+from cudal2.archive import schema, selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY, Archive
@@ -352,7 +352,7 @@ def test_an_archive_of_the_first_format_is_read_and_written(old):
 
 
 def test_a_kill_during_the_upgrade_leaves_the_first_format(old, monkeypatch):
-    statements = store._statements
+    statements = schema.statements
 
     def killed(script):
         yield from statements(script)[:-1]
@@ -360,7 +360,7 @@ def test_a_kill_during_the_upgrade_leaves_the_first_format(old, monkeypatch):
 
     before = dump(old)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(store, "_statements", killed)
+        patch.setattr(schema, "statements", killed)
         Archive(old)
     assert dump(old) == before
     with Archive(old) as archive:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from cudal2 import corpus
-from cudal2.nearest import changed_lines
+from cudal2.corpus.nearest import changed_lines
 from cudal2.search.mutations import constants, crossing, eviction, kinds, lines, move, openmp, unroll
 from cudal2.search.text import blocks, declared, is_code
 from cudal2.target import find

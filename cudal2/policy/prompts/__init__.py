@@ -1,4 +1,4 @@
-"""What a policy is asked: templates filled with a problem, its target and what was tried before."""
+"""Prompts: templates filled with a problem, its target and earlier kernels."""
 
 from cudal2.policy.prompts.template import Message, Shown, from_archive, powers, render, told
 

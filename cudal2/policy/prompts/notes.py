@@ -1,8 +1,8 @@
 """Passages of a user's notes that are nearest to a question, by BM25 (Robertson and Zaragoza, Foundations and Trends in
 Information Retrieval 3(4), 2009) as bm25s computes it (Lù, arXiv:2407.03618).
 
-A passage is what stands below one heading, in pieces of whole paragraphs where that is long; fenced code is not torn
-apart. Words are compared in lower case, and as they stand between dots and underscores: cp.async is cp_async.
+A passage is the text below one heading, split into whole paragraphs where it is long; fenced code is not split. Words
+are compared in lower case, and dots and underscores are the same: cp.async is cp_async.
 """
 
 import re
@@ -16,7 +16,7 @@ import numpy as np
 
 SUFFIXES = (".md", ".txt", ".rst", ".cu", ".ptx")
 LONGEST = 1500
-"""Characters of a passage, which decide how many different ones a prompt has room for."""
+"""Characters of a passage at most. Shorter passages mean more different ones in a prompt."""
 _WORD = r"[A-Za-z0-9]+"
 _HEADING = re.compile(r"#{1,6}\s+\S")
 _UNDERLINE = re.compile(r"([=\-~^\"'#*+`:.])\1{2,}\s*")
@@ -31,10 +31,10 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 def nearest(folder: str, question: str, most: int) -> list[Passage]:
-    """Passages of the files below `folder` by how well they answer `question`, best first, `most` bytes together; those
-    that no longer fit, and those that share no word with it, are left out.
+    """The passages of the files below `folder` that answer `question` best, best first, in `most` bytes altogether.
+    Passages that no longer fit, or share no word with the question, are left out.
 
-    Files are read once by a process. Raises ValueError where bm25s is not installed, and where there are no notes.
+    Each process reads the files once. Raises ValueError where bm25s is not installed, and where there are no notes.
     """
     passages, index = _indexed(Path(folder).expanduser().absolute())
     words = sorted({word.lower() for word in re.findall(_WORD, question)})  # each once, however often a source has it
@@ -65,7 +65,7 @@ def _indexed(folder: Path) -> tuple[list[Passage], Any]:
 
 
 def passages(folder: Path) -> list[Passage]:
-    """Of all files below a folder that are notes, in the order of their names.
+    """The passages of all notes below a folder, ordered by file name.
 
     Raises ValueError where there is no such folder, or no text in it.
     """
@@ -121,7 +121,7 @@ def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
-    """What stands between empty lines; fenced code is one whatever it holds."""
+    """The paragraphs between empty lines; fenced code is one paragraph."""
     paragraph: list[str] = []
     for line, code in zip(lines, _code(lines)):
         if line.strip() or code:
@@ -134,7 +134,7 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _code(lines: Sequence[str]) -> list[bool]:
-    """Of each line, whether it is inside a fence."""
+    """For each line, whether it is inside a fence."""
     inside, fence = [], ""
     for line in lines:
         hit = _FENCE.match(line)

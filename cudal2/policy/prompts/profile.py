@@ -1,8 +1,8 @@
-"""What is known of why a kernel is as fast as it is, for the author who is to improve it.
+"""Facts about a kernel's speed, for a prompt that asks to improve it.
 
-Times and rates are the archive's. What its code takes is read from what its source compiles to, in the jail: built
-anew or recalled from the worker's cache; nothing of the kernel runs. Hardware counters are those that came with its
-verdict, where `worker.counters` had them taken.
+Times and rates come from the archive. Instructions are counted in the compiled code, which is built in the jail or
+found in the worker's cache; the kernel is not run. Hardware counters are those of its verdict, if `worker.counters`
+was on.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
-"""Wall time the disassembler may take."""
+"""Wall time that the disassembler may take."""
 OPERATIONS, REASONS = 12, 5
-"""So many of the most frequent are told, operations and reasons to wait."""
+"""How many of the most frequent operations, and of the most frequent reasons to wait, a prompt shows."""
 BUSY = {
     "tensor_pct": "tensor cores",
     "issue_pct": "issue slots",
@@ -28,15 +28,15 @@ BUSY = {
     "l2_pct": "L2",
     "dram_pct": "memory",
 }
-"""Which counters tell what is busy, and of what."""
+"""Counters that say how busy a unit is, and the names that a prompt gives to them."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What a kernel reaches, in FLOP/s and in bytes/s (A, B and C touched once), each also as a share of the device's
-    data sheet, None where there is none. `operations` counts the instructions of each operation in a GPU's code, {}
-    where no disassembler is installed; `counters` are those of its verdict.
+    """A kernel's FLOP/s and bytes/s (A, B and C counted once), each also as a share of the device's data sheet (None if
+    the device is unknown). `operations` counts the instructions by operation in a GPU's code, {} where no disassembler
+    is installed; `counters` are those of the verdict.
 
-    Registers, shared memory and spills stand in the `log` of the kernel's verdict.
+    Registers, shared memory and spills are in the `log` of the kernel's verdict.
     """
 
     flops: float
@@ -48,7 +48,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """For a prompt: a fact each."""
+        """The lines of a prompt, one fact each."""
         arithmetic = f"{self.flops / 1e12:.1f} TFLOP/s" if self.flops >= 1e12 else f"{self.flops / 1e9:.1f} GFLOP/s"
         memory = f"{self.bandwidth / 1e9:.1f} GB/s of memory if A, B and C are touched once"
         found = [f"{arithmetic}{_of(self.flops_share)}, {memory}{_of(self.bandwidth_share)}"]
@@ -59,7 +59,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def counted(counters: dict[str, float]) -> list[str]:
-    """A verdict's counters for a prompt: what is busy, how full it is, and what its warps wait for most; [] of none."""
+    """A verdict's counters as lines of a prompt: busy units, occupancy, and what warps wait for most; [] for none."""
     found = []
     busy = [f"{what} {counters[name]:.0f}%" for name, what in BUSY.items() if name in counters]
     if busy:
@@ -96,7 +96,7 @@ def _of(share: float | None) -> str:
 
 
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
-    """Of what a source compiles to, counted once for each cubin; {} where it no longer compiles."""
+    """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
     from cudal2.sass import mix
     from cudal2.worker.cuda.compile import build, sass, toolchain
 

@@ -1,4 +1,4 @@
-"""Prompts: Jinja templates from `prompts/`, filled with a problem, its target and what was tried before."""
+"""Prompts: Jinja templates from `prompts/`, filled with a problem, its target and earlier kernels."""
 
 import random
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from cudal2.target import Target, find
 
 Message = dict[str, str]
 LOG_CHARACTERS = 2000
-"""So much of a build's log a policy is told after a turn."""
+"""Characters of a build's log that a policy sees after a turn."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -39,8 +39,8 @@ class Shown(msgspec.Struct, frozen=True):
     notes: tuple[Passage, ...] = ()
 
     def less(self) -> "Shown | None":
-        """Without what is missed least: a failure, the slowest exemplar, the least fitting note, the parent; None where
-        nothing is left."""
+        """The same without its least useful part: a failure, else the slowest exemplar, else the last note, else the
+        parent; None where nothing is left."""
         for name in ("failures", "exemplars", "notes"):
             if some := getattr(self, name):
                 return replace(self, **{name: some[:-1]})
@@ -58,10 +58,10 @@ def from_archive(
     *,
     worker: WorkerConfig | None = None,
 ) -> str | list[Message]:
-    """The prompt for one problem as training and evaluation write it, with what the archive has to show by now.
+    """The prompt for one problem in training and evaluation, with kernels that the archive has by now.
 
-    `kernels` are those judged in this `environment`: times of another mean nothing beside this machine's. `step` is
-    that of training, counted from 1; 0 is after it. A parent's profile needs the `worker`'s.
+    `kernels` are those judged in this `environment`, as times of other environments do not compare. `step` is the step
+    of training, counted from 1; 0 means after training. `worker` is needed to profile a parent.
     """
     rng = random.Random(f"{seed} {step} {problem.name}")
     ranked, before = None, None
@@ -89,12 +89,12 @@ def render(
 ) -> str | list[Message]:
     """The prompt for one problem: text, or for a chat policy one user message.
 
-    `exemplars` are correct, timed kernels, the first `prompt.exemplars` of which are shown with their times;
-    `failures` are attempts that failed. Both are shown with what the build said of them (for a GPU registers,
-    shared memory and spills too; already truncated by the worker);
-    `environment` gives the device facts. `parent` is a timed kernel to be improved, shown once, with its profile where
-    a `worker` says how it is compiled. Raises ValueError for an unknown template, and where `prompt.notes` cannot be
-    read; HarnessFault where a parent cannot be profiled for want of a compiler or a jail.
+    `exemplars` are correct, timed kernels; the first `prompt.exemplars` are shown with their times.
+    `failures` are failed attempts. Both are shown with the build's log, which the worker has truncated (for a GPU also
+    with registers, shared memory and spills). `environment` gives the device facts. `parent` is a timed kernel to be
+    improved; it is shown with its profile if `worker` says how to compile it. Raises ValueError for an unknown
+    template, and where `prompt.notes` cannot be read; HarnessFault where there is no compiler or jail to profile a
+    parent.
     """
     template = _template(prompt.template)
     shown = Shown(
@@ -113,12 +113,11 @@ def render(
 
 
 def told(verdict: Verdict, target: Target) -> str:
-    """What a policy is told of its last kernel, by `prompts/verdict.jinja`: what was wrong or how fast it was, and what
-    the build said of it, cut off where that is long.
+    """The message to a policy about its last kernel, by `prompts/verdict.jinja`: what was wrong or how fast it was, and
+    the build's log, truncated.
 
-    It holds what the judge found, never what it tried the kernel with. The candidate may have a say in the log and in
-    the reason: the log cannot leave its fence, a reason is one short line, and `sampling.tokenize` takes no token of
-    the chat template's from either.
+    It says what the judge found, but not which inputs it used. A candidate can influence the log and the reason. So the
+    log cannot close its fence, the reason is one short line, and `sampling.tokenize` makes no special token of either.
     """
     news = verdict.log.strip() not in ("", verdict.reason.strip())
     log = fenced(_cut(verdict.log, LOG_CHARACTERS)) if news else ""
@@ -139,7 +138,7 @@ def _notes(
     parent: Entry | None,
     failures: Sequence[Entry],
 ) -> tuple[Passage, ...]:
-    """What the notes have on the problem, the machine, the parent's source, and what was wrong with earlier ones."""
+    """Passages of the notes about the problem, the machine, the parent's source, and the faults of earlier kernels."""
     question = [problem.name, target.name, target.kind, "half precision matrix multiplication"]
     question += sorted(target.architecture.instructions) if target.architecture else []
     question += [environment.device] if environment else []
@@ -151,8 +150,8 @@ def _notes(
 def powers(size: int) -> list[int]:
     """The powers of two whose sum is `size`, largest first: 384 is [256, 128].
 
-    The kernel LM reads sizes so: the first power is a magnitude it meets often, and the rest states any
-    size exactly, so that a shape never seen is still made of tokens that were.
+    The kernel LM reads sizes in this form. The first power gives the magnitude, the others make it exact. So even a
+    shape that training never showed consists of known tokens.
     """
     return [1 << bit for bit in reversed(range(size.bit_length())) if size >> bit & 1]
 

@@ -1,7 +1,7 @@
 """The files of an exported folder that put its kernels behind torch: the operators' library, and the Python package.
 
-The library is compiled when a folder is exported. It asks for nothing but libtorch's stable ABI of 2.11 and a C++
-runtime, so that one build serves every later torch, with CUDA or without.
+The library is compiled when a folder is exported. It needs only libtorch's stable ABI of 2.11 and a C++ runtime, so
+that one build serves every later torch, with CUDA or without.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from cudal2.worker.build import artefact, compiler, compiler_name, trusted
 LIBRARY = "lib/libcudal2_torch.so"
 PACKAGE = "cudal2_kernels"
 FLAGS = (
-    # USE_CUDA declares functions, it links none.
+    # USE_CUDA declares functions, but links none.
     *("-std=c++17", "-O2", "-Wall", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden", "-DUSE_CUDA"),
     *(f"-Wl,-soname,{SONAME}", "-Wl,-z,now", "-Wl,--no-as-needed"),
 )
@@ -27,7 +27,7 @@ _PACKAGE = Path(kernels.__file__).parent
 
 
 def sources() -> dict[str, str]:
-    """Path in an exported folder → text: what the library is built from, and what pip installs."""
+    """The library's sources and the Python package that pip installs: path in an exported folder → text."""
     modules = {path.name: path.read_text() for path in sorted(_PACKAGE.glob("*.py"))}
     backend = modules.pop("wheel.py")
     modules["__init__.py"] = modules.pop("installed.py")

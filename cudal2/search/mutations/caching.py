@@ -1,4 +1,4 @@
-"""What the caches are told: how loads and stores are cached, how much is fetched at once and how far ahead."""
+"""Cache hints: how loads and stores are cached, how much is fetched at once and how far ahead."""
 
 import random
 import re
@@ -8,7 +8,7 @@ from cudal2.search.text import another, change_one
 _CHOICES = [
     (re.compile(r"\b__ld(?:cg|ca|cs|cv|lu)(?=\()"), ["__ldcg", "__ldca", "__ldcs", "__ldlu"]),
     (re.compile(r"\b__st(?:cg|cs|wt|wb)(?=\()"), ["__stcg", "__stcs", "__stwt", "__stwb"]),
-    # Of a tensor map, of an asynchronous copy, of a single load.
+    # In turn: of a tensor map, of an asynchronous copy, of a single load.
     (re.compile(r"(?<=L2_PROMOTION_)(?:NONE|L2_\d+B)"), ["NONE", "L2_64B", "L2_128B", "L2_256B"]),
     (re.compile(r"(?<=cp\.async\.cg\.shared\.global)(?:\.L2::\d+B)?(?= )"), ["", ".L2::64B", ".L2::128B", ".L2::256B"]),
     (

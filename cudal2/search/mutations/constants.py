@@ -1,4 +1,4 @@
-"""A number that the kernel is built on, to a near one: tile sizes, stages, groups of tiles, what may be in flight."""
+"""Changes a compile-time constant to a near value: tile sizes, stages, groups of tiles, copies in flight."""
 
 import random
 import re
@@ -17,8 +17,8 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def near(value: int) -> list[int]:
-    """What is worth trying in the place of that number: one or two, of multiples of 8 eight or sixteen, more; one or
-    eight less; half, twice and one and a half times as many."""
+    """The values worth trying instead: one step less, one and two steps more (of 8 for multiples of 8 from 16 on,
+    else 1), and half, one and a half and two times the value."""
     step = 1 if value < 16 or value % 8 else 8
     others = {value - step, value + step, value + 2 * step, value * 2, value // 2, value * 3 // 2}
     return sorted(other for other in others if other >= 0 and other != value)

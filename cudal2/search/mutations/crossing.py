@@ -1,5 +1,6 @@
-"""A block of another kernel in the place of the one that plays the same role here: functions of the same signature,
-loops of the same header. Bodies so cross from family to family wherever their interface lines agree.
+"""Replaces the body of a function or a loop by that of another kernel's function or loop with the same header.
+
+So bodies cross between families wherever their headers agree.
 """
 
 import random
@@ -33,7 +34,7 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def _has_role(lines: list[str], block: Block) -> bool:
-    """Functions and loops say by their headers what they are for; conditions do not."""
+    """Whether the header says what a block is for: those of functions and loops do, those of conditions do not."""
     return indent(lines[block.first]) == 0 or is_loop(lines[block.first])
 
 
@@ -47,12 +48,12 @@ def _body(lines: list[str], block: Block) -> list[str]:
 
 
 def _differ(one: list[str], other: list[str]) -> bool:
-    """In more than comments."""
+    """Whether two bodies differ in more than comments."""
     return [line.strip() for line in one if is_code(line)] != [line.strip() for line in other if is_code(line)]
 
 
 def _known(lines: list[str], block: Block, all_blocks: list[Block]) -> set[str]:
-    """What may be named in that block: whatever its function names, and what stands outside of functions."""
+    """The names that a body in the place of this block may use: those of its function and those outside of all."""
     function = min(other for other in all_blocks if other.first <= block.first and block.last <= other.last)
     inside = {line for other in all_blocks for line in range(other.opened + 1, other.last)}
     outside = [line for number, line in enumerate(lines) if number not in inside]
@@ -60,7 +61,7 @@ def _known(lines: list[str], block: Block, all_blocks: list[Block]) -> set[str]:
 
 
 def _words(body: list[str]) -> set[str]:
-    """Names that a body takes from around it."""
+    """Names that a body uses and does not declare."""
     return _named(body) - {name for line in body for name in declared(line)}
 
 

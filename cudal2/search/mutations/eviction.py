@@ -1,4 +1,4 @@
-"""Which lines the L2 gives up first: policies of the copy engine's loads and stores.
+"""The L2's eviction policy for loads and stores of the copy engine (TMA).
 
 The constants are those of CUTLASS (include/cute/arch/copy_sm90_desc.hpp, TMA::CacheHintSm90).
 """

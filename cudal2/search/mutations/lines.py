@@ -1,4 +1,4 @@
-"""A statement too many or too few: barriers, fences, waits and prefetches taken out or said twice."""
+"""Deletes or doubles a statement: barriers, fences, waits and prefetches, above all."""
 
 import random
 
@@ -7,7 +7,7 @@ from cudal2.search.text import is_statement
 
 def mutate(source: str, mate: str, rng: random.Random) -> str | None:
     lines = source.split("\n")
-    # Without a declaration its scope does not compile; twice it neither.
+    # Deleting or doubling a declaration would not compile.
     places = [n for n, line in enumerate(lines) if is_statement(line) and _acts(line.strip())]
     if not places:
         return None
@@ -20,6 +20,6 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def _acts(statement: str) -> bool:
-    """Whether it is a call or an assembler statement, which leaves no name behind."""
+    """Whether it is a call or an assembler statement, which declares no name."""
     name = statement.split("(")[0].split("<")[0]
     return statement.startswith(("asm ", "__")) or (" " not in name and "=" not in statement)

@@ -1,4 +1,4 @@
-"""A statement past its neighbour in the same block, up or down; more than one place away every other time."""
+"""Moves a statement past its neighbours in the same block, up or down, by one place or by up to three."""
 
 import random
 import re

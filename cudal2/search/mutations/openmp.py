@@ -1,4 +1,4 @@
-"""How iterations are shared among threads, and which loops are to become vector instructions."""
+"""OpenMP: how iterations are shared among threads, and which loops are vectorised."""
 
 import random
 import re
@@ -27,6 +27,6 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def _scheduled(source: str, match: re.Match[str], rng: random.Random) -> str | None:
-    """With a schedule where there is none."""
+    """The same pragma with a schedule; None where it has one."""
     rest = source[match.end() :].partition("\n")[0]
     return None if "schedule" in rest else f"{match[0]} {rng.choice(_SCHEDULES)}"

@@ -1,4 +1,4 @@
-"""What the compiler is told: which pointers may overlap, what is inlined, which assembler statements must stay."""
+"""Qualifiers for the compiler: __restrict__ on pointers, inlining, `volatile` and clobbers of assembler statements."""
 
 import random
 import re
@@ -33,7 +33,7 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def _restrict(signature: str) -> str:
-    """All pointers of a function said not to overlap, or no longer said."""
+    """The signature with __restrict__ on all its pointers; without, if it had it."""
     if "__restrict__ " in signature:
         return signature.replace("__restrict__ ", "")
     return re.sub(r"\* ?(?=\w)", "* __restrict__ ", signature)

@@ -1,4 +1,4 @@
-"""In which order the tiles of C are computed: from the end, mirrored, every other row or column of tiles back."""
+"""The order in which the tiles of C are computed: from the end, mirrored, or alternately forwards and backwards."""
 
 import random
 import re
@@ -26,7 +26,7 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
 
 
 def _turned(match: re.Match[str], rng: random.Random) -> str:
-    """The coordinate counted from the other end: always, or where the other one is odd."""
+    """The coordinate counted from the other end: always, or where the other coordinate is odd."""
     space, name, _ = match.groups()
     other = "tn" if name == "tm" else "tm"
     condition = rng.choice(("", f"if ({other} & 1) "))

@@ -1,4 +1,4 @@
-"""Registers a thread: how many warps give away or take, how many blocks are to fit on a multiprocessor."""
+"""Registers per thread: `setmaxnreg`, and `__launch_bounds__` with the number of blocks per multiprocessor."""
 
 import random
 import re
@@ -20,7 +20,7 @@ def _near(count: int, rng: random.Random) -> str:
 
 
 def _bounds(match: re.Match[str], rng: random.Random) -> str:
-    """One block more or fewer, or none stated."""
+    """The launch bounds with one block more or fewer, with the same, or with none stated."""
     now = int(match[2]) if (match[2] or "").isdecimal() else 1
     blocks = another(["", *(str(count) for count in (now - 1, now, now + 1) if count)], match[2] or "", rng)
     return f"__launch_bounds__({match[1]}{', ' * bool(blocks)}{blocks})"

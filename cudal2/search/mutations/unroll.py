@@ -14,7 +14,7 @@ def mutate(source: str, mate: str, rng: random.Random) -> str | None:
     if not loops:
         return None
     place = rng.choice(loops)
-    # g++ knows no pragma without a number, and nvcc's under another name.
+    # g++ has another name for the pragma, and wants a number.
     word, factors = ("#pragma unroll", FACTORS) if "cudaError_t" in source else ("#pragma GCC unroll", FACTORS[1:])
     before = lines[place - 1].strip()
     if not before.startswith(word):

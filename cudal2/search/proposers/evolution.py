@@ -2,9 +2,8 @@
 Comprehensions, arXiv:1802.04730): tournaments among the best, uniform crossover within a family, mutation of one or two
 knobs. Families are chosen by probability matching.
 
-Problems are islands that exchange settings: each generation takes over the best ones of the nearest problems, as
-found in earlier generations, before it makes children of its own (E. Cantú-Paz, A survey of parallel genetic
-algorithms, 1998, calls it migration).
+Problems are islands with migration (E. Cantú-Paz, A survey of parallel genetic algorithms, 1998): each generation
+first tries the best settings that the nearest problems found in earlier generations, then children of its own.
 """
 
 import random
@@ -50,7 +49,7 @@ class Evolution:
 
 
 def child(problem: Problem, families: Sequence[Family], trials: Sequence[Rated], rng: random.Random) -> Setting | None:
-    """A mutated cross of two good settings; None where one is better drawn at random. May be refused."""
+    """A mutated crossover of two good settings, which rules may refuse; None where one is to be drawn at random."""
     ranked = sorted((trial for trial in trials if trial.low), key=lambda trial: -trial.low)
     if not ranked or rng.random() < EXPLORE:
         return None
@@ -71,7 +70,7 @@ def child(problem: Problem, families: Sequence[Family], trials: Sequence[Rated],
 
 
 def _mutated(value: int | str, values: Sequence[int | str], rng: random.Random) -> int | str:
-    """Another of `values`: of a number every other time the next larger or smaller one."""
+    """Another of `values`; for a number, half of the time the next larger or smaller one."""
     place = values.index(value)
     near = [values[i] for i in (place - 1, place + 1) if 0 <= i < len(values)]
     if isinstance(value, int) and rng.random() < 0.5:

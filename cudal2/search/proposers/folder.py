@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cudal2.records import Candidate, digest
 from cudal2.search.history import History
-from cudal2.search.proposer import Task, Trials, refuse_help
+from cudal2.search.proposer import Task, Trials, refuse_prior_and_neighbours
 from cudal2.target import find
 
 
@@ -15,7 +15,7 @@ class Folder:
 
     def __init__(self, history: History) -> None:
         config = history.config
-        refuse_help(config)
+        refuse_prior_and_neighbours(config)
         self._target = config.target
         folder, suffix = Path(config.search.folder).expanduser(), find(config.target).suffix
         files = sorted(folder.rglob(f"*{suffix}")) if config.search.folder else []

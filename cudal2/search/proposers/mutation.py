@@ -1,9 +1,8 @@
-"""Changes of the text of this search's best kernels, so that it may leave what the kernel families can write.
+"""Mutations of the text of this search's best kernels, which can leave what the kernel families render.
 
-A genetic algorithm on lines of source: of a tournament's winner one or two places are changed, each by a kind of
-mutation from `search/mutations/` that is chosen by probability matching. It begins with what `search.prior` says, or
-with random settings, takes over the best kernels of the nearest problems, and draws some settings at random all the
-same, as `evolution` does.
+A genetic algorithm on lines of source: the winner of a tournament is changed in one or two places, each by a kind of
+mutation from `search/mutations/`, chosen by probability matching. Like `evolution` it begins with `search.prior` or
+random settings, takes over the best kernels of the nearest problems, and draws some settings at random.
 """
 
 import random
@@ -50,7 +49,7 @@ class Mutation:
         return (source, to_json(setting)) if setting and source else None
 
     def _child(self, trials: Sequence[Trial], rng: random.Random) -> tuple[str, str] | None:
-        """A changed good kernel; None where a setting is better drawn at random, or no change was found."""
+        """A mutated good kernel; None where a setting is to be drawn at random, or no change was found."""
         ranked = sorted((trial for trial in trials if trial.low), key=lambda trial: -trial.low)
         if not ranked or rng.random() < EXPLORE:
             return None
@@ -74,7 +73,7 @@ class Mutation:
 
 
 def _kinds(trials: Sequence[Trial]) -> list[str]:
-    """Every mutation of these trials."""
+    """The kinds of all mutations of these trials."""
     found = [made(trial.prompt) for trial in trials]
     return [kind for one in found if isinstance(one, Mutated) for kind in one.kinds]
 

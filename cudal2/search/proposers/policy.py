@@ -1,11 +1,11 @@
-"""Samples of a language model, so that what it learnt is compared with a search at the same number of kernels.
+"""Samples of a language model, so that a policy can be compared with other searches at the same number of kernels.
 
-It is prompted as in training, but for one thing: exemplars and failed attempts are those of this search for the same
-problem, not of all that the archive holds. A completion without a source, and a source tried before, is not judged
-and counts for nothing.
+It is prompted as in training, with one difference: exemplars and failed attempts come from this search for the same
+problem only, not from the whole archive. A completion without a source, or with a source tried before, is not judged
+and does not count in the budget.
 
-With `turns` a generation is a turn: the first is written from the prompt, the next one from what became of each kernel
-of the first, and after `turns.count` of them new ones begin.
+With `turns` a generation is a turn: the first is written from the prompt, the next one from the verdict on each kernel
+of the first, and so on; after `turns.count` generations a first turn follows again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,28 +25,28 @@ from cudal2.records import Candidate, digest, to_json
 from cudal2.search.generation import affordable_now
 from cudal2.search.history import History
 from cudal2.search.lineage import Told, answered
-from cudal2.search.proposer import Task, Trial, Trials, refuse_help, seeded
+from cudal2.search.proposer import Task, Trial, Trials, refuse_prior_and_neighbours, seeded
 from cudal2.target import find
 
 PATIENCE = 8
-"""So many batches without enough that is new mean that the policy has hardly anything left to say."""
+"""After so many batches a generation stays incomplete: the policy writes hardly anything new."""
 
 Way = tuple[Prompt, str]
-"""A prompt, and what is remembered of it with each kernel that is written from it."""
+"""A prompt, and the record of it that is archived with each kernel written from it."""
 
 
 class Policy:
-    """The model is loaded when it is first asked; ValueError where it cannot be, or has no word for the target.
+    """The model is loaded at the first proposal; ValueError where it cannot be, or does not know the target.
 
-    All problems of a search are sampled together, whoever is asked for first: a small model takes as long for one
-    completion as for hundreds.
+    All problems of a search are sampled together at the first request for a generation: a small model takes as long
+    for one completion as for hundreds.
     """
 
     def __init__(self, history: History) -> None:
-        refuse_help(history.config)
+        refuse_prior_and_neighbours(history.config)
         self._history, self._config = history, history.config
         self._loaded = cache(self._load)
-        # All problems are asked for one generation before the next: older samples would only take memory.
+        # All problems ask for one generation before the next, so older samples would only take memory.
         self._generation = lru_cache(maxsize=1)(self._sample)
 
     def _load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -58,9 +58,9 @@ class Policy:
         return dict(islice(self._generation(generation)[task.problem].items(), count))
 
     def _sample(self, generation: int) -> dict[Problem, dict[Candidate, str]]:
-        """New candidates for every problem of the search, a generation of each as far as there are so many.
+        """New candidates for every problem of the search: a whole generation of each, if the policy writes so many.
 
-        It is whole even where the budget ends within it, so that a larger one goes on as if it had been so at once.
+        It is whole even if the budget ends within it, so that a search whose budget is raised later samples the same.
         """
         search, target = self._config.search, find(self._config.target)
         problems = list(dict.fromkeys(self._config.shapes.problems()))
@@ -77,7 +77,7 @@ class Policy:
             if not lacking:
                 break
             batch = [prompt for _, (prompt, _) in lacking]
-            soon = {  # the others are judged only if the budget grows
+            soon = {  # built ahead; the budget does not cover the others
                 place: problem
                 for problem, group in groupby(enumerate(lacking), key=lambda one: one[1][0])
                 for place, _ in islice(group, max(0, affordable_now(search, earlier[problem]) - len(found[problem])))
@@ -98,10 +98,10 @@ class Policy:
         return found
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
-        """The prompts that this generation of the problem is written from, in turn.
+        """The prompts of this generation of the problem, which are used in rotation.
 
-        The first turn of all has one. A later turn has one for each kernel of the generation before it, and goes on
-        with what led to that one.
+        A first turn has one prompt. A later turn has one for each kernel of the generation before it: the conversation
+        that led to that kernel, and its verdict.
         """
         turn = generation % self._config.turns.count
         begun = generation - turn
@@ -119,7 +119,7 @@ class Policy:
         return found
 
     def _line(self, problem: Problem, trial: Trial, trials: Sequence[Trial], count: int) -> list[Attempt]:
-        """The attempts of `count` turns, the last of which is this trial."""
+        """The last `count` attempts of the conversation that ends with this trial."""
         by_hash = {one.source_hash: one for one in trials}
         line = [trial]
         while len(line) < count and (before := answered(line[0].prompt)) and before.parent in by_hash:

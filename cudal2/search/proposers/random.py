@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from cudal2.records import Candidate
 from cudal2.search.history import History
-from cudal2.search.proposer import Task, Trials, refuse_help, seeded
+from cudal2.search.proposer import Task, Trials, refuse_prior_and_neighbours, seeded
 from cudal2.search.settings import collect, draw, searched
 
 
@@ -12,7 +12,7 @@ class Random:
     """Raises ValueError where the configuration names no family that can serve its problems."""
 
     def __init__(self, history: History) -> None:
-        refuse_help(history.config)
+        refuse_prior_and_neighbours(history.config)
         self._config = history.config
         self._families = searched(history.config)
 

@@ -1,11 +1,10 @@
-"""What a verdict is worth to the policy: pure functions, `reward.name` is that of one of the modules here.
+"""The rewards of verdicts: pure functions, one per module; `reward.name` is the name of a module here.
 
-Each is bounded by LOWEST and HIGHEST, never falls when a kernel gets faster, and puts every failure below
-every kernel that works. Speed is the lower bound of the speedup's 95% interval over the best baseline on the
-device's clock, so a kernel gains nothing from being measured badly.
+Each reward lies between LOWEST and HIGHEST, never falls when a kernel gets faster, and is lower for every failure than
+for every correct kernel. The speed is the lower bound of the interval of the speedup over the best baseline on the
+device's clock, so a noisy measurement does not raise a reward.
 
-To add one, add a file. Its `reward(verdict, source, config)` is only asked about verdicts that are either failures
-or timed.
+To add one, add a file. Its `reward(verdict, source, config)` is only called with verdicts that are failures or timed.
 """
 
 import sys
@@ -26,7 +25,7 @@ def find(name: str) -> Callable[[Verdict, str, RewardConfig], float]:
 def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
     """The reward of one judged candidate, in LOWEST..HIGHEST; `source` is the text that was judged.
 
-    Raises HarnessFault where a correct kernel was not timed: what has no speed is no failure either.
+    Raises HarnessFault where a correct kernel was not timed: it has no speed, but it is no failure either.
     """
     if verdict.ok and verdict.timing is None:
         raise HarnessFault("a correct kernel was not timed, so it has no reward", "Set worker.protocols=[device]")

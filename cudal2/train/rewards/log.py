@@ -18,16 +18,15 @@ FAILURES = {
     Status.WRONG: -0.5,
     Status.IMPRECISE: -0.4,
 }
-"""The log reward of every status but ok: the further a candidate got, the less it costs."""
+"""The reward of every status but ok: the further a candidate got, the higher."""
 
 
 def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
-    """0 for a working kernel 2^octaves times as slow as the best baseline, 1 at parity, 2 at 2^octaves times its speed;
-    flat beyond.
+    """For correct kernels 1 + log2(speedup) / octaves, clipped to 0..2; for failures their grade in FAILURES.
 
-    A factor of two is worth the same everywhere. The fewer `octaves`, the more a little speed weighs against a failure,
-    which is what a policy needs that hardly fails. What confidence the lower bound has (70% with `worker=quick`) shifts
-    all kernels alike. Failures get their grade in FAILURES.
+    So a factor of two is worth the same at any speed. With fewer `octaves`, speed weighs more against a failure, which
+    suits a policy that hardly fails. The confidence of the lower bound (70% with `worker=quick`) shifts all kernels
+    alike.
     """
     if verdict.timing is None:
         return FAILURES[verdict.status]

@@ -1,4 +1,4 @@
-"""A few steps instead of a ratio, after CUDA Agent."""
+"""A discrete reward, after CUDA Agent."""
 
 from cudal2.config import RewardConfig
 from cudal2.records import Verdict
@@ -6,7 +6,7 @@ from cudal2.train.rewards import LOWEST
 
 
 def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
-    """−1 failed, 1 correct, 2 faster than one baseline by `margin`, 3 faster than all of them.
+    """−1 failed, 1 correct, 2 faster than one baseline by `margin`, 3 faster than all of them by `margin`.
 
     The discrete reward that CUDA Agent (arXiv:2602.24286) found to train better than the raw ratio; its two
     baselines are eager and compiled PyTorch, here they are the target's, all on the device's clock.

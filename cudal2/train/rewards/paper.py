@@ -8,8 +8,8 @@ from cudal2.train.rewards import HIGHEST, LOWEST
 def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:
     """Speedup − alpha·(largest absolute error) − beta·(length in thousand characters), failures −1.
 
-    After CUDA-L2 (arXiv:2512.02551), which rewards the speed ratio with penalties for deviation and length. What
-    falls below 0 is scaled to stay above −½: no penalty makes a working kernel look like a failure, and of two
+    After CUDA-L2 (arXiv:2512.02551), which rewards the speed ratio with penalties for error and length. Values
+    below 0 are scaled to stay above −½, so that no penalty makes a correct kernel look like a failure. Of two
     kernels with the same penalty the faster one always earns more (up to HIGHEST).
     """
     if verdict.timing is None:

@@ -1,8 +1,8 @@
-"""Tokens that are drawn alike on one process and on several: by random numbers that belong to the sample.
+"""Sampling that gives the same tokens on one process and on several: each sample has its own random numbers.
 
-What torch draws depends on the whole batch of a process, so that two processes with half a batch each would write other
-texts than one with all of it. Here sample 5 of a step has the same numbers wherever it is written, and each token is
-found by inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
+torch's draws depend on the whole batch of a process, so that two processes with half a batch each would write other
+texts than one with all of it. Here sample 5 of a step has the same numbers on any process. Each token is found by
+inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
 """
 
 from functools import partial
@@ -22,9 +22,9 @@ from cudal2.config import PolicyConfig
 
 
 class Draws(LogitsProcessor):
-    """Leaves of each row's scores only the token that is drawn, by the temperature, top k and top p of `config`.
+    """Draws each row's token, by the temperature, top k and top p of `config`, and masks the scores of all others.
 
-    What transformers does to scores after its caller's processors then changes nothing more.
+    Later steps of transformers' sampling then have no choice left.
     """
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -37,7 +37,7 @@ class Draws(LogitsProcessor):
         self._first = self._all = 0
 
     def begin(self, seed: int, first: int, all: int) -> None:
-        """A batch of samples begins: those from number `first` on, of the `all` that the processes write together."""
+        """Begins a batch: samples number `first` and following, of the `all` that the processes write together."""
         self._generator.manual_seed(seed)
         self._first, self._all = first, all
 
@@ -52,6 +52,6 @@ class Draws(LogitsProcessor):
 
 
 def used_by(model: Any, draws: Draws) -> None:
-    """Has `model`, or PEFT's around one, draw its tokens so whenever it generates."""
+    """Makes `model`, perhaps wrapped by PEFT, draw its tokens by `draws` whenever it generates."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     inner.generate = partial(inner.generate, logits_processor=LogitsProcessorList([draws]))

@@ -1,7 +1,7 @@
-"""vLLM in training: TRL's way to it, told what TRL leaves out, and in words that name this program's settings.
+"""vLLM in training: TRL's sampler with the options that TRL leaves out, and errors that name this program's settings.
 
-TRL 1.16 has arguments neither for the class that samples nor for the engine's dtype. `in_place` puts ours where its
-trainer looks for them.
+TRL 1.16 has no arguments for the sampler's class or the engine's dtype. `in_place` puts our class where its trainer
+looks for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +23,10 @@ from cudal2.train.sharded import merged_weights
 
 
 class Sampler(VLLMGeneration):
-    """Samples as `policy` says: here, beside the trainer (colocate), or on a server.
+    """Samples as `policy` says: in the trainer's process (colocate) or on a server.
 
-    `finished` is told the ids of a prompt and of its completion while others are still being written; of those that a
-    server writes, which answers when all are done, nothing. `longest` is the tokens that vLLM reads at once.
+    `finished` is called with the ids of a prompt and of its completion while others are still being written; not with
+    a server, which answers when all are done. `longest` is vLLM's context length in tokens.
     Raises ValueError where vLLM cannot do it, HarnessFault where a server is gone.
     """
 
@@ -34,7 +34,7 @@ class Sampler(VLLMGeneration):
         engine.check_model(arguments["model"], policy)
         self.policy, self.longest = policy, 0
         self.finished: Callable[[Sequence[int], Sequence[int]], None] = lambda prompt, completion: None
-        # vLLM reads of the model's folder what ends a text; here it may have been told otherwise.
+        # vLLM reads the end-of-text tokens from the model's folder; ours may differ.
         arguments["generation_kwargs"] = {"stop_token_ids": engine.stops(arguments["model"])}
         super().__init__(**arguments)
 
@@ -71,7 +71,7 @@ class Sampler(VLLMGeneration):
 
 
 def in_place(policy: PolicyConfig) -> Any:
-    """While it is entered a trainer of TRL that is made samples with `Sampler`."""
+    """A context in which new TRL trainers sample with `Sampler`."""
     return _replaced(grpo_trainer, "VLLMGeneration", partial(Sampler, policy))
 
 

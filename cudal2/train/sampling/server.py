@@ -1,4 +1,4 @@
-"""A vLLM server that a trainer samples from: `trl vllm-serve`, on GPUs or a processor of its own."""
+"""The client of a vLLM server (`trl vllm-serve`), which has GPUs or a processor of its own."""
 
 import tempfile
 import time
@@ -26,12 +26,12 @@ class ServerGone(HarnessFault):
 
 
 class Client(VLLMClient):
-    """TRL's client, whose weights also reach a server where there is no GPU.
+    """TRL's client, which can also send weights to a server without a GPU.
 
-    TRL sends them by NCCL, from one GPU to others. From a processor they go through a file in the folder for temporary
-    files, so that the server must see the same one.
-    Raises ServerGone where the server does not answer (a minute long, once it did), HarnessFault where it refuses, and
-    ValueError where it was started otherwise than training needs it.
+    TRL sends weights by NCCL, from GPU to GPU. On a processor they go through a file in the folder for temporary
+    files, which the server must share.
+    Raises ServerGone where the server does not answer (for a minute, once it has answered), HarnessFault where it
+    refuses, and ValueError where it was started without an option that training needs.
     """
 
     def __init__(self, base_url: str, **arguments: Any) -> None:
@@ -39,7 +39,7 @@ class Client(VLLMClient):
         super().__init__(base_url=base_url, **arguments)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 2.0) -> None:
-        """Waits so many seconds for a server that is well; TRL's own would wait for ever for one of another kind."""
+        """Waits so many seconds for a healthy server; TRL's method would wait for ever for a server of another kind."""
         ends = time.monotonic() + total_timeout
         while True:
             with suppress(requests.RequestException):

@@ -1,1 +1,1 @@
-"""Supervised training: of the kernel LM, from nothing or on, and of any other causal language model."""
+"""Supervised training: of the kernel LM, from scratch or further, and of any other causal language model."""

@@ -1,4 +1,4 @@
-"""What a model is taught to answer `prompts/instruct.jinja` with; `source.extract` finds the kernel in it again."""
+"""The answers to `prompts/instruct.jinja` that a model is trained on; `source.extract` finds the kernel in them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from cudal2.source import fenced
 from cudal2.target import Target
 
 BARE = "kernel_lm"
-"""The prompt that is completed by the source alone."""
+"""The template of the kernel LM, whose completion is only the source."""
 
 
 def complete(source: str, prompt: PromptConfig, target: Target) -> str:
-    """The completion of such a prompt: how the kernel goes about it, where it begins with a plan (`corpus.plan`), and
-    then the whole source in one fenced block. Of the kernel LM's prompt the source is all.
+    """The completion of such a prompt: a sentence on the approach, if the source begins with a plan (`corpus.plan`),
+    then the whole source in one fenced block. For the kernel LM's prompt only the source.
     """
     if prompt.template == BARE:
         return source
@@ -27,7 +27,7 @@ def complete(source: str, prompt: PromptConfig, target: Target) -> str:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that the chat template puts after an answer; where that is no special one, the one that ends texts."""
+    """The id of the token that the chat template puts after an answer, or of the end-of-text token."""
     answer = "an answer"
     chat = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
     text: Any = tokenizer.apply_chat_template(chat, tokenize=False)

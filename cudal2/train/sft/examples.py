@@ -1,4 +1,4 @@
-"""What a policy is trained on: prompts and the sources that families render to, drawn on every core."""
+"""The examples that a policy is trained on: prompts with sources that families render, drawn on all cores."""
 
 import os
 import random
@@ -32,14 +32,14 @@ from cudal2.train.sft.answers import BARE, complete, end_of_turn
 from cudal2.worker.pool.lifetime import end, leave_with_parent
 
 SHARD = 200
-"""Examples that one process draws at a time. Each shard has a seed of its own, so what is drawn depends on neither
-the number of cores nor on who was faster."""
+"""Examples that one process draws at a time. Each shard has its own seed, so the examples depend neither on the number
+of cores nor on which process was faster."""
 
 FEW = 0.01
-"""The share of the samples that may be left out unasked because they are too long."""
+"""The share of samples that may be too long and left out without an error."""
 
 FASTEST = 2
-"""Settings, or kernels, of each shape that `known` and `found` take."""
+"""How many settings, or kernels, `known` and `found` take for each shape."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Example(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An example as a model reads it: token ids, of which the first `given` are the prompt; and the source's digest."""
+    """An example as token ids, of which the first `given` are the prompt; and the source's digest."""
 
     ids: NDArray[np.int32]
     given: int
@@ -60,15 +60,15 @@ class Row(NamedTuple):
 
 
 def draw(config: SftConfig, count: int) -> list[Example]:
-    """The first `count` examples, a larger number beginning with the smaller one's; no prompt names a held-out shape.
-    With `config.plan` a source begins with what `corpus.plan` says of it.
+    """The first `count` examples of a fixed sequence; no prompt names a held-out shape. With `config.plan` each source
+    begins with its plan (`corpus.plan`).
     """
     return _on_every_core(partial(_draw, config), count)
 
 
 def draw_rows(config: SftConfig, tokenizer: Path) -> list[Row]:
-    """The `config.samples` first examples as `encode` makes rows of them with the tokenizer saved in that folder, each
-    in the process that draws it: a source is some 10 kB of text and takes longer to encode than to draw.
+    """The first `config.samples` examples, encoded with the tokenizer saved in that folder. Each process encodes what
+    it draws, because encoding a source of some 10 kB takes longer than drawing it.
     """
     return _on_every_core(partial(_draw_rows, config, tokenizer), config.samples)
 
@@ -82,12 +82,12 @@ def known(config: SftConfig) -> list[Example]:
 
 
 def found(config: SftConfig) -> list[Example]:
-    """For each shape of the grid that training may see the fastest kernels in `config.archive`, and what is `known` of
-    the shapes for which it holds none. A kernel stands there once for each style of a known setting, so that both weigh
-    the same.
+    """For each shape of the grid that training may see, the fastest kernels in `config.archive`; for shapes without
+    any, the `known` settings. A kernel is repeated as often as there are styles of a known setting, so that both have
+    the same weight.
 
-    Speeds are those of the environment that the last verdict was reached in. Raises ValueError where there is no
-    archive, or nothing in it for the target.
+    Speeds are those in the environment of the last verdict. Raises ValueError where there is no archive, or nothing in
+    it for the target.
     """
     target, problems, examples = find(config.target), training(), list[Example]()
     styles = max(len(family.knobs["style"]) for family in corpus.families(target))
@@ -104,7 +104,7 @@ def found(config: SftConfig) -> list[Example]:
 
 
 def _plain(entries: Sequence[Entry]) -> list[Entry]:
-    """Those that were timed, and whose source is all there is to them."""
+    """The entries that were timed and are not edited."""
     return [entry for entry in entries if entry.edit is None and entry.verdict.timing]
 
 
@@ -126,10 +126,10 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:
-    """Each example's prompt, as a policy is sampled with it, its completion and the token that ends it."""
+    """Rows of token ids: each example's prompt, as in sampling, its completion, and the token that ends it."""
     rows, target = [], find(config.target)
     end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
-    # What is no chat goes on after the prompt's last line; a message ends by itself.
+    # A completion that is no chat message begins on a new line after the prompt.
     apart = "" if config.policy.chat or config.prompt.template == BARE else "\n\n"
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]
     for (prompt, source), completion in zip(examples, encode_source(tokenizer, completions)):
@@ -139,7 +139,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], conf
 
 
 def fitting(rows: Sequence[Row], context: int, left_out: float = FEW) -> list[Row]:
-    """Those of at most `context` tokens: none is cut. ValueError where more than the share `left_out` are longer."""
+    """The rows of at most `context` tokens; none is cut. ValueError where more than the share `left_out` are longer."""
     short = [row for row in rows if len(row.ids) <= context]
     if len(short) < (1 - left_out) * len(rows):
         longest = max(len(row.ids) for row in rows)
@@ -152,7 +152,7 @@ def fitting(rows: Sequence[Row], context: int, left_out: float = FEW) -> list[Ro
 
 
 def _on_every_core(make: Callable[[int], list[T]], count: int) -> list[T]:
-    """The first `count` of what `make` makes of shard 0, 1, …, in that order."""
+    """The first `count` items of shards 0, 1, …, each made by `make` in one of as many processes as there are cores."""
     shards = range(-(-count // SHARD))
     workers = min(len(os.sched_getaffinity(0)), len(shards))
     if workers == 1:  # a process of its own would spend longer on its imports
@@ -200,7 +200,7 @@ def _text(sample: corpus.Sample, config: SftConfig) -> str:
 
 
 def _problem(rng: random.Random, layout: Layout) -> Problem:
-    """A training shape of the corpus or, once in four, any at all, so that every prompt token is learnt."""
+    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt."""
     if rng.random() < 0.75:
         problem = corpus.draw_problem(rng, layout)
     else:

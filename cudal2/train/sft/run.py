@@ -1,7 +1,7 @@
 """Supervised training on sources of the kernel families: of the kernel LM, or (see `tuning`) of a model that exists.
 
-What the model learns from nothing is how kernels are written: knobs are drawn without looking at the shape. Which
-kernel is fast for which shape is left for reinforcement learning to find out, or learnt from what searches found.
+From random examples the model learns how kernels are written, but not which is fast: knobs are drawn without regard
+to the shape. What is fast it learns later, by reinforcement learning or from what searches found.
 """
 
 import json
@@ -38,7 +38,7 @@ from cudal2.train.sft.verification import verify
 from cudal2.worker.pool.pool import check
 
 TOKENIZER_SOURCES = 6000
-"""Sources the tokenizer is made from; more do not change which lines stand together."""
+"""Sources that the tokenizer is trained on; more do not change which lines it joins."""
 RECORD = "sft.json"
 """The configuration that made a policy, in the policy's folder."""
 
@@ -47,8 +47,8 @@ def run(config: SftConfig) -> None:
     """Draw the corpus, train, save to `RUN/policy` (bfloat16), and judge samples on held-out shapes.
 
     `RUN` then also holds config.json, metrics.jsonl, archive.sqlite with every judged sample, and
-    verify.json (see `verify`). A folder that holds the trained policy already is only verified; where a model that
-    existed was being trained, that goes on from its last checkpoint.
+    verify.json (see `verify`). If the policy is trained already, it is only verified. The training of an existing
+    model (`policy.path`) continues from its last checkpoint.
     Raises ValueError where the configuration cannot work or the folder holds another run or policy,
     HarnessFault where nothing could be judged in the end.
     """
@@ -77,10 +77,7 @@ def run(config: SftConfig) -> None:
 
 @told(TUNED, ADAPTERS)
 def _train(config: SftConfig) -> list[Row]:
-    """Makes `RUN/policy`: it has that name once it is complete, the configuration that made it included.
-
-    What it was trained on is returned.
-    """
+    """Makes `RUN/policy`, which gets this name when it is complete, and returns the rows that it was trained on."""
     folder = Path(config.run)
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -92,7 +89,7 @@ def _train(config: SftConfig) -> list[Row]:
         model, tokenizer = tuning.load(config)
         learn = tuning.fit
     elif config.start:
-        locate(config.start, key="start")  # a mistyped name is told by the key that it was given as
+        locate(config.start, key="start")  # so that an error names this key
         model, tokenizer = load_to_train(PolicyConfig(path=config.start), config.seed)
         check_words(tokenizer, config.target)
     else:
@@ -116,7 +113,7 @@ def _train(config: SftConfig) -> list[Row]:
 
 
 def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
-    """What is learnt, encoded with the tokenizer saved in that folder."""
+    """The training rows, encoded with the tokenizer saved in that folder."""
     if config.examples == "text":
         return text.rows(config, AutoTokenizer.from_pretrained(tokenizer))
     if config.examples == "families":
@@ -128,9 +125,9 @@ def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
 
 
 def _already_trained(policy: Path, config: SftConfig) -> bool:
-    """Whether the folder `policy` is what this configuration makes; how its samples are judged may differ.
+    """Whether the folder `policy` was made by this configuration, but for keys of its verification.
 
-    Raises ValueError where it is something else.
+    Raises ValueError where another configuration made it.
     """
     if not policy.exists():
         return False
@@ -154,7 +151,7 @@ def _check_continues(folder: Path, config: SftConfig) -> None:
 
 
 def _lasting(config: SftConfig) -> SftConfig:
-    """The configuration without how the policy is sampled afterwards, which the training does not depend on."""
+    """The configuration without the keys that only say how the trained policy is sampled."""
     policy = config.policy
     trained = PolicyConfig(path=policy.path, dtype=policy.dtype, lora=policy.lora, chat=policy.chat)
     return replace(config, policy=trained)
@@ -166,7 +163,7 @@ def fit(
     rows: list[Row],
     config: SftConfig,
 ) -> None:
-    """Train every weight; a line of metrics every few steps."""
+    """Train all weights, with a line of metrics every few steps."""
     arguments = TrainingArguments(
         **supervised.arguments(config),
         per_device_train_batch_size=config.batch_size,
@@ -183,10 +180,10 @@ def fit(
 
 
 def _batch(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
-    """Token ids and labels; only the source and its end are learnt, not the prompt.
+    """Token ids and labels [rows, length]; the loss counts the source and its end, not the prompt.
 
-    Padded on the right, where causal attention never looks, so that no mask is needed. (Padding on the left leaves
-    rows of attention with nothing to attend to: on a GPU their gradient is NaN.)
+    Padded on the right, which causal attention never sees, so that no mask is needed. (With padding on the left, rows
+    of attention have nothing to attend to: on a GPU their gradient is NaN.)
     """
     ids = [torch.from_numpy(row["input_ids"]).long() for row in rows]
     labels = [one.clone() for one in ids]

@@ -1,4 +1,4 @@
-"""What supervised training of a kernel LM and of any other model have in common: optimiser, metrics, what continues."""
+"""What supervised training of the kernel LM and of other models share: optimiser, metrics, checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ LOG_STEPS = 10
 
 
 def arguments(config: SftConfig) -> dict[str, Any]:
-    """What either trainer is told: AdamW, a cosine learning rate, bfloat16 arithmetic where there is a GPU."""
+    """Arguments of either trainer: AdamW, a cosine learning rate, bfloat16 arithmetic on a GPU."""
     cuda = torch.cuda.is_available()
     return {
         "output_dir": str(Path(config.run) / "checkpoints"),
@@ -31,14 +31,14 @@ def arguments(config: SftConfig) -> dict[str, Any]:
         "use_cpu": not cuda,
         "dataloader_pin_memory": cuda,
         "logging_steps": LOG_STEPS,
-        "logging_nan_inf_filter": False,  # a loss that is lost must show
+        "logging_nan_inf_filter": False,  # a loss that is not finite must be seen
         "report_to": [],
         "disable_tqdm": True,
     }
 
 
 def fit(trainer: Trainer, config: SftConfig, checkpoint: Path | None = None) -> None:
-    """Train to the end, from the checkpoint where there is one; a line of metrics every few steps."""
+    """Train to the end, from the checkpoint if there is one, with a line of metrics every few steps."""
     trainer.remove_callback(PrinterCallback)
     metrics = Metrics(Path(config.run), config.tracker, step_of(checkpoint), msgspec.to_builtins(config))
     model: Any = trainer.model

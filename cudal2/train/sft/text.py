@@ -1,7 +1,7 @@
-"""CUDA text to read on (continued pretraining): sources of the families, CUTLASS's headers and examples, a folder.
+"""CUDA text for continued pretraining: sources of the families, CUTLASS's headers and examples, a folder.
 
-Each text is read once, whoever else has a copy of it, and never one that names a shape held out from training. Where it
-is from and under which licence stands in the run's folder, in text.json.
+Copies of a text are left out, and so are texts that name a shape held out from training. The run's text.json says where
+each text comes from, and under which licence.
 """
 
 import json
@@ -22,7 +22,7 @@ from cudal2.train.sft.examples import Row, draw
 from cudal2.worker.cuda.compile.toolchain import cutlass
 
 LONGEST = 256 * 1024
-"""Bytes of a file beyond which it is tables that a program wrote: a dozen of CUTLASS's are a third of its text."""
+"""Longer files, in bytes, are generated tables and left out: a dozen of them are a third of CUTLASS's text."""
 SUFFIXES = {"cutlass": (".cu", ".cuh", ".h", ".hpp"), "folder": (".cu", ".cuh")}
 NOTES = "text.json"
 _SHAPE = re.compile(r"(?<![\d.])(\d{2,6})_(\d{2,6})_(\d{2,6})(?!\d)")
@@ -31,7 +31,7 @@ _SPDX = re.compile(r"SPDX-License-Identifier:\s*([\w.+-]+)")
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A text, the name it is known by, and its licence: an SPDX identifier, or the file or folder that states it."""
+    """A text, its name, and its licence: an SPDX identifier, or the file or folder that states it."""
 
     name: str
     text: str
@@ -39,9 +39,9 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
-    """What `config.text` names, each text with the token that ends it, in pieces of at most `context` tokens.
+    """The texts that `config.text` names as token ids, each with the end token, in pieces of at most `context` tokens.
 
-    Writes `RUN/text.json`. Raises ValueError where a name leads to nothing, or nothing is left.
+    Writes `RUN/text.json`. Raises ValueError where a name has no texts, or none is left.
     """
     kept, dropped = chosen(documents(config))
     notes = [{"name": one.name, "licence": one.licence, "digest": digest(one.text)} for one in kept]
@@ -59,7 +59,7 @@ def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
 
 
 def chosen(texts: Iterable[Document]) -> tuple[list[Document], list[tuple[str, str]]]:
-    """Those that are read, and the names of the others with the reason."""
+    """The texts to train on, and the names of the others with the reason."""
     kept, dropped = dict[str, Document](), list[tuple[str, str]]()
     for one in texts:
         key = digest(one.text)
@@ -75,7 +75,7 @@ def chosen(texts: Iterable[Document]) -> tuple[list[Document], list[tuple[str, s
 
 
 def named_held_out(text: str) -> str | None:
-    """The first shape written M_N_K, as results and published kernels name theirs, that training may not see."""
+    """The first shape in a text, written M_N_K as in results and published kernels, that training may not see."""
     for found in _SHAPE.finditer(text):
         try:
             m, n, k = map(int, found.groups())
@@ -91,7 +91,7 @@ _REPORTED = frozenset(sample(*REPORTED))
 
 
 def documents(config: SftConfig) -> Iterator[Document]:
-    """All that `config.text` names, file by file in the order of their names."""
+    """All texts that `config.text` names, file by file, ordered by name."""
     for name in config.text:
         if name == "families":
             for number, example in enumerate(draw(config, config.samples)):

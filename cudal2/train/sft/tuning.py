@@ -1,7 +1,7 @@
-"""Supervised training of a model that exists, whatever its tokens: TRL's SFTTrainer on whole samples.
+"""Supervised training of an existing model with its own tokenizer: TRL's SFTTrainer on whole samples.
 
-It goes on from its last checkpoint. A sample that does not fit is left out before TRL sees it, which would cut it, and
-a model that has learnt to stop in the middle of a kernel stops there.
+It continues from its last checkpoint. Samples that are too long are left out beforehand: TRL would cut them, and the
+model would learn to stop in the middle of a kernel.
 """
 
 from pathlib import Path
@@ -24,18 +24,18 @@ from cudal2.train.sft.answers import end_of_turn
 from cudal2.train.sft.examples import Row
 
 PROBE = "\t// a ≤ b\n    int  x = 0; \n\n}  /* !, ' */"
-"""What a tokenizer must give back as it was: runs of blanks, of line feeds, signs that are no ASCII."""
+"""A text that a tokenizer must encode and decode unchanged: runs of blanks and line feeds, signs beyond ASCII."""
 
 
 def load(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model in `config.policy` with all or its adapters' weights to train, and its tokenizer.
+    """The model in `config.policy`, with all weights or adapters to train, and its tokenizer.
 
-    Raises ValueError where it cannot read rows of `context` tokens, its tokenizer does not keep a source as it is, or a
-    chat is asked for of one without a chat template.
+    Raises ValueError where its context is shorter than `context` tokens, its tokenizer changes a source, or
+    `policy.chat` is set and it has no chat template.
     """
     quiet()
     path = config.policy.path
-    # What comes of it is sampled, by vLLM too; that could not read every model that training starts from.
+    # The result will be sampled, perhaps by vLLM, which cannot read every model that training can start from.
     model, tokenizer = load_to_train(replace(config.policy, sampler="transformers"), config.seed)
     check(tokenizer, config.target)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -53,7 +53,7 @@ def load(config: SftConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[Row], config: SftConfig) -> None:
-    """Train on `rows`, each of at most `context` tokens; the prompts in them are read but not learnt."""
+    """Train on `rows`, each of at most `context` tokens; the loss does not count their prompts."""
     tuning, folder = config.tuning, Path(config.run)
     arguments = TrlConfig(
         **supervised.arguments(config),
@@ -75,7 +75,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
 
 
 def dataset(rows: list[Row]) -> Dataset:
-    """Rows as SFTTrainer takes them when they are tokenised: `input_ids` and `labels`, -100 where nothing is learnt."""
+    """Rows as SFTTrainer takes them: `input_ids` and `labels`, which are -100 where the loss does not count."""
     learnt = [np.where(np.arange(len(row.ids)) < row.given, -100, row.ids).astype(np.int32) for row in rows]
     return Dataset.from_dict({"input_ids": [row.ids for row in rows], "labels": learnt})
 

@@ -1,4 +1,4 @@
-"""What a policy that supervised training made is worth: samples on shapes it has not seen, judged by the worker."""
+"""Verifies a policy after supervised training: the worker judges its samples on shapes that it has not seen."""
 
 import math
 import random
@@ -19,16 +19,16 @@ from cudal2.records import Candidate, digest
 from cudal2.target import Target, find
 
 ENUMERABLE = 1 << 20
-"""Settings of all families of a target, refused ones included, that are looked through for a sampled source."""
+"""Sampled sources are looked up among all renderings only if a target's families have at most so many settings."""
 
 
 def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
     """Judge `config.verify` samples of the saved policy, at `policy.temperature`, on shapes it was not trained on.
 
-    `ok` is the share of the judged samples that are correct; `statuses` counts what became of each;
-    `in_training_set` and `in_families` are the shares of the samples that equal, letter for letter, a
-    source it was trained on (`trained_on` holds their digests), or any source that the families can render. The second
-    is null where they render to millions, as those of CUDA targets do, unless each source states its plan.
+    `ok` is the share of the judged samples that are correct; `statuses` counts their verdicts. `in_training_set` and
+    `in_families` are the shares of the samples that equal, letter for letter, a source it was trained on (`trained_on`
+    holds their digests) or any source that the families render. The second is null where the families render millions,
+    as those of CUDA targets do, unless each source states its plan.
     """
     target, folder = find(config.target), Path(config.run)
     rng = random.Random(f"verify {config.seed}")
@@ -61,7 +61,7 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
 
 
 def _share_of_families(written: Sequence[str], plan: bool, target: Target) -> float | None:
-    """Of the sources `written`, the share that a family renders to; None where there are too many to render."""
+    """The share of the sources `written` that a family renders; None where there are too many settings to look up."""
     if plan:
         return sum(corpus.keeps_its_plan(text, target) for text in written) / len(written)
     families = corpus.families(target)

@@ -1,0 +1,77 @@
+"""Random sources of the kernel families, and random problems."""
+
+import random
+from functools import cache
+
+import msgspec
+
+from cudal2 import split
+from cudal2.corpus.family import Family, Knobs, families, refusal, render
+from cudal2.problem import Accumulate, Layout, Problem
+from cudal2.target import Target
+
+SIZES = tuple(sorted({*(2**p for p in range(6, 12)), *range(64, 512, 8), *range(512, 2049, 64)}))
+"""The sizes M, N and K are drawn from: 64 to 2048, powers of two and others."""
+
+TRIES = 5_000
+"""After so many random settings that its rules refuse a family counts as one that has nothing to draw. The strictest
+rules that ship let about one in a hundred pass."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One source of the corpus and the setting it came from."""
+
+    family: str
+    layout: Layout
+    knobs: Knobs
+    source: str
+
+
+def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumulate = "f32") -> Sample:
+    """A random source: the family is drawn by weight, then a setting uniformly from those that its rules allow.
+
+    For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also kernels that sum in f16. Raises
+    ValueError where the target has no family with such a kernel, or rules refuse TRIES random settings.
+    """
+    open_ = [family for family in families(target) if _can_be_drawn(target, family.name, layout, accumulate)]
+    if not open_:
+        raise ValueError(
+            f"no family in data/families has a {layout} kernel for {target.name} that sums in {accumulate}: "
+            f"rules refused each of {TRIES} random settings"
+        )
+    family = rng.choice([family for family in open_ for _ in range(family.weight)])
+    knobs = allowed(family, layout, accumulate, rng)
+    if knobs is None:
+        raise ValueError(f"family {family.name}: its rules refused {TRIES} random settings for {target.name}")
+    return Sample(family.name, layout, knobs, render(family, knobs, layout))
+
+
+def allowed(family: Family, layout: Layout, accumulate: Accumulate, rng: random.Random) -> Knobs | None:
+    """A random setting that renders and serves such problems; None where TRIES random settings hold none."""
+    if layout not in family.layouts:
+        return None
+    for _ in range(TRIES):
+        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
+        if accumulate == "f32" and knobs.get("accumulate") == "f16":
+            continue
+        if not refusal(family, knobs, layout):
+            return knobs
+    return None
+
+
+@cache
+def _can_be_drawn(target: Target, name: str, layout: Layout, accumulate: Accumulate) -> bool:
+    """Whether a family has anything to draw. Uses its own random numbers, so that `rng` of `draw` is not advanced."""
+    family = next(family for family in families(target) if family.name == name)
+    return allowed(family, layout, accumulate, random.Random(name)) is not None
+
+
+def draw_problem(rng: random.Random, layout: Layout, held_out: bool = False) -> Problem:
+    """A random f32 problem, small sizes likelier than large: a held-out one, or one that is not."""
+    weights = [1 / size for size in SIZES]
+    while True:
+        powers = rng.random() < 0.5
+        m, n, k = (2 ** rng.choice(range(6, 12)) if powers else rng.choices(SIZES, weights)[0] for _ in range(3))
+        problem = Problem(m, n, k, layout)
+        if split.held_out(problem) == held_out:
+            return problem

@@ -1,0 +1,163 @@
+"""Kernel families: templates whose knobs render to correct, complete, different kernel sources.
+
+A family is two files in `data/families/FOLDER/`: `NAME.toml` (what it is, its knobs, its rules) and
+`NAME.cpp.j2` or `NAME.cu.j2` (the whole source, in Jinja2). A GPU's families are all whose `needs` its architecture
+offers, from any folder. Knobs do not depend on the shape: a policy that is trained on random draws learns how
+kernels are written, but not which of them is fast for which shape.
+
+Each kernel is written in one of three styles, as three people would write it. `styles.toml` holds the names that each
+uses for variables. In a template a line that starts with `//` is a comment of the styles "plain" and "tutor", one that
+starts with `///` of "tutor" only.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Annotated, Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from cudal2.arch import Architecture, Instruction
+from cudal2.assets import asset
+from cudal2.contract import CUDA_CONTRACT, Contract
+from cudal2.problem import Layout
+from cudal2.target import Target
+
+Knobs = dict[str, int | str]
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings for which the Jinja2 expression `refuse` is true are not rendered; `because` is the reason given.
+
+    The expression may use the knobs, `layout` and, for a GPU, its record `arch` (`arch.shared_memory` is in bytes per
+    block). For a CPU there is no `arch`, and a rule that uses it is an error.
+    """
+
+    refuse: str
+    because: str
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Kernels of one structure. `knobs` lists the values that each parameter may take; `source` cites the method.
+
+    `needs` are the instructions that its sources use; `weight` is how often it is drawn, relative to the other families
+    of its target (1 for kernels that compile for minutes). `folder` is where its files are, `architecture` the GPU to
+    render for. A knob named `accumulate` says which problems a setting serves: one that sums in f16 does not serve an
+    f32 problem.
+    """
+
+    summary: str
+    layouts: tuple[Layout, ...]
+    knobs: dict[str, tuple[int | str, ...]]
+    rules: tuple[Rule, ...] = ()
+    source: str = ""
+    needs: frozenset[Instruction] = frozenset()
+    weight: Annotated[int, msgspec.Meta(ge=1)] = 1
+    name: str = ""
+    folder: str = ""
+    suffix: str = ""
+    architecture: Architecture | None = None
+
+
+def families(target: Target) -> tuple[Family, ...]:
+    """All families that run on that target, ordered by folder and name; ValueError where none does."""
+    offered = target.architecture.instructions if target.architecture else frozenset()
+    found = tuple(one for one in _families(target.suffix, target.architecture) if one.needs <= offered)
+    if not found:
+        raise ValueError(f"no family in data/families runs on {target.name}: all of them need other instructions")
+    return found
+
+
+def render(family: Family, knobs: Knobs, layout: Layout) -> str:
+    """The complete source for that setting.
+
+    Raises ValueError for an unknown knob or value, and where a rule refuses the setting, with its reason.
+    """
+    if knobs.keys() != family.knobs.keys():
+        raise ValueError(f"family {family.name} has the knobs {', '.join(family.knobs)}; got {', '.join(knobs)}")
+    for knob, value in knobs.items():
+        if value not in family.knobs[knob]:
+            allowed = ", ".join(map(str, family.knobs[knob]))
+            raise ValueError(f"family {family.name}: {knob}={value} is not one of {allowed}")
+    if reason := refusal(family, knobs, layout):
+        raise ValueError(f"family {family.name}: {reason}")
+    return written(family, knobs, layout)
+
+
+def written(family: Family, knobs: Knobs, layout: Layout) -> str:
+    """The source for that setting, even where a rule refuses it."""
+    style = str(knobs["style"])
+    names = _styles(family.folder)[style]
+    template = _environment(family.folder).get_template(f"{family.name}{family.suffix}.j2")
+    return _keep_comments(template.render(names, **knobs, **_facts(family), layout=layout), style)
+
+
+def refusal(family: Family, knobs: Knobs, layout: Layout) -> str:
+    """Why a setting is refused; empty where it is not."""
+    if layout not in family.layouts:
+        return f"there is no {layout} kernel"
+    for rule in family.rules:
+        if _expression(family.folder, rule.refuse)(**knobs, **_facts(family), layout=layout):
+            return rule.because
+    return ""
+
+
+def _facts(family: Family) -> dict[str, Architecture | Contract]:
+    """What rules and templates may use beside the knobs and the layout: for a GPU its record and the contract."""
+    return {"arch": family.architecture, "contract": CUDA_CONTRACT} if family.architecture else {}
+
+
+def settings(family: Family, layout: Layout) -> Iterator[Knobs]:
+    """Every setting that renders, in the order of the knobs' values."""
+    for values in product(*family.knobs.values()):
+        knobs = dict(zip(family.knobs, values))
+        if not refusal(family, knobs, layout):
+            yield knobs
+
+
+def _keep_comments(text: str, style: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        code = line.lstrip()
+        if code.startswith({"terse": "//", "plain": "///"}.get(style, "\0")):
+            continue
+        lines.append(line.replace("///", "//", 1) if code.startswith("///") else line.rstrip())
+    return "\n".join(lines).strip() + "\n"
+
+
+@cache
+def _families(suffix: str, architecture: Architecture | None) -> tuple[Family, ...]:
+    """Every family whose sources end in `suffix`; ValueError where a family for GPUs states no `needs`."""
+    found = []
+    for path in sorted(asset("data", "families").glob(f"*/*{suffix}.j2")):
+        name = path.name.removesuffix(f"{suffix}.j2")
+        record = tomllib.loads(path.with_name(f"{name}.toml").read_text())
+        family = msgspec.convert(record, Family)
+        if architecture and not family.needs:
+            raise ValueError(f"{path.parent.name}/{name}.toml does not say which instructions its kernels need: needs")
+        place = {"name": name, "folder": path.parent.name, "suffix": suffix, "architecture": architecture}
+        found.append(msgspec.structs.replace(family, **place))
+    return tuple(found)
+
+
+@cache
+def _styles(folder: str) -> dict[str, dict[str, str]]:
+    return tomllib.loads(asset("data", "families", folder, "styles.toml").read_text())
+
+
+@cache
+def _environment(folder: str) -> Environment:
+    return Environment(
+        loader=FileSystemLoader(asset("data", "families", folder)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+@cache
+def _expression(folder: str, text: str) -> Any:
+    return _environment(folder).compile_expression(text, undefined_to_none=False)
