@@ -43,9 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
-def pytest_collection_finish() -> None:
-    """What the imports left stays to the end: each search for garbage would pass over those million objects."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports make a million objects that stay to the end: no search for garbage, then or later, passes over them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _alone(item: pytest.Item | None) -> bool:
