@@ -5,7 +5,9 @@ asynchronous copies, semaphores between blocks, memory beyond the matrices.
 """
 
 import ctypes
+import json
 import mmap
+import multiprocessing
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
@@ -24,6 +26,8 @@ SIMT = Path(__file__).parent / "simt"
 HEADER = "cuda_runtime.h"
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-w", "-fPIC", "-fno-strict-aliasing"]
 HEAD = 16384
+SECONDS = 300
+"""For one judgement."""
 _KEPT = tempfile.TemporaryDirectory(prefix="cudal2-emulated-")
 INSTRUCTIONS = {
     r"cp\.async\.cg": "copy",
@@ -163,21 +167,49 @@ def judge(library: Path, runs: list[Run], shared_limit: int = 227 << 10) -> str:
 
     A process that did not end well is said to have ended with its exit code.
     """
-    said = [f"{run.problem.name} {int(run.eager)} {run.multiprocessors}" for run in runs]
-    command = [sys.executable, "-m", "families.emulated", str(library), str(shared_limit), *said]
+    said = [(run.problem.name, run.eager, run.multiprocessors) for run in runs]
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    print(json.dumps((str(library), shared_limit, said)), file=server.stdin, flush=True)
+    return json.loads(server.stdout.readline())
+
+
+@cache
+def _server() -> subprocess.Popen:
+    """Forks a process for each judgement: a new one would take longer to load Python and numpy than to judge."""
     here = Path(__file__)
     environment = {**os.environ, "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here.parents[2]}"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-    return done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}: {done.stderr[-500:]}"
+    command = [sys.executable, "-m", "families.emulated"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def main(library: str, shared_limit: str, *runs: str) -> None:
-    for name, eager, multiprocessors in map(str.split, runs):
-        run = Run(parse(name), eager == "1", int(multiprocessors))
-        if found := multiply(Path(library), run, int(shared_limit)):
-            print(f"{name}: {found}")
+def main() -> None:
+    """Answers one judgement a line, until its input ends with the tests' process."""
+    for line in sys.stdin:
+        print(json.dumps(_apart(*json.loads(line))), flush=True)
+
+
+def _apart(*asked: object) -> str:
+    with tempfile.TemporaryFile("w+") as found, tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = multiprocessing.get_context("fork").Process(target=_find, args=(found, errors, *asked))
+        process.start()
+        process.join(SECONDS)
+        process.kill()
+        process.join()
+        code = process.exitcode
+        said = found if code == 0 else errors
+        said.seek(0)
+        return said.read() if code == 0 else f"ended with {code}: {said.read()[-500:]}"
+
+
+def _find(found: TextIO, errors: TextIO, library: str, shared_limit: int, runs: list[tuple[str, bool, int]]) -> None:
+    for stream in (1, 2):
+        os.dup2(errors.fileno(), stream)
+    for name, eager, multiprocessors in runs:
+        if wrong := multiply(Path(library), Run(parse(name), eager, multiprocessors), shared_limit):
+            print(f"{name}: {wrong}", end="", file=found, flush=True)
             return
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

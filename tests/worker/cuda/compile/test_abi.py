@@ -3,6 +3,8 @@
 import ctypes
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ import torch
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate
-from cudal2.target import for_capability
+from cudal2.target import Target, find, for_capability
 from cudal2.worker.cuda.compile import abi
 from cudal2.worker.worker import Worker
 
 NOT_SUPPORTED, UNKNOWN = 801, 999  # cudaError_t
+SM_90A = find("sm_90a")
 WORKSPACE = 1 << 30  # an address that is only computed with, never touched
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
@@ -174,24 +177,24 @@ void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_maj
 """
 
 
-def build(folder: Path, source: str, problem: Problem, arch: str = "sm_90a") -> Path:
+@cache
+def compiled(source: str, problem: Problem, target: Target) -> bytes:
+    """The shared library of what `adapt` makes of a source, compiled once, by the worker's own flags."""
     adapted = abi.adapt(source, problem)
-    file, library = folder / "kernel.cu", folder / "kernel.so"
-    file.write_text(adapted.source)
     includes = [f"-I{folder}" for folder in adapted.includes]
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-O1",
-        f"-arch={arch}",
-        "-Xcompiler",
-        "-fPIC",
-        "-shared",
-        *adapted.flags,
-        *includes,
-    ]
-    done = subprocess.run([*command, str(file), "-o", str(library)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = ["nvcc", *target.flags, "-Xcompiler", "-fPIC", "-shared", *adapted.flags, *includes]
+    with tempfile.TemporaryDirectory() as folder:
+        file, library = Path(folder, "kernel.cu"), Path(folder, "kernel.so")
+        file.write_text(adapted.source)
+        done = subprocess.run([*command, str(file), "-o", str(library)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return library.read_bytes()
+
+
+def build(folder: Path, source: str, problem: Problem, target: Target = SM_90A) -> Path:
+    """A file of its own, so that what the library keeps in static variables is its own too."""
+    library = folder / "kernel.so"
+    library.write_bytes(compiled(source, problem, target))
     return library
 
 
@@ -345,7 +348,7 @@ def test_allocations_come_from_the_workspace_behind_the_semaphores_and_never_ove
 @pytest.mark.parametrize("source", [ROW_MAJOR, COLUMN_MAJOR], ids=["nn", "tn"])
 def test_the_published_function_multiplies_through_the_contract(source, tmp_path):
     problem = Problem(64, 48, 32, abi.layout_of(source))
-    library = build(tmp_path, source, problem, "native")
+    library = build(tmp_path, source, problem, for_capability(*torch.cuda.get_device_capability()))
     a = torch.randn(problem.m, problem.k, device="cuda", dtype=torch.float16)
     b = torch.randn(problem.b_shape, device="cuda", dtype=torch.float16)
     c = torch.full((problem.m, problem.n), torch.nan, device="cuda", dtype=torch.float16)
