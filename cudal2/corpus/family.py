@@ -45,7 +45,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `needs` are the instructions that its sources use; `weight` is how often it is drawn, relative to the other families
     of its target (1 for kernels that compile for minutes). `folder` is where its files are, `architecture` the GPU to
     render for. A knob named `accumulate` says which problems a setting serves: one that sums in f16 does not serve an
-    f32 problem.
+    f32 problem. `whole_tiles` says that each block computes whole tiles of `tile_m` × `tile_n`, and that a
+    multiprocessor runs `blocks` of them at a time.
     """
 
     summary: str
@@ -55,6 +56,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
     needs: frozenset[Instruction] = frozenset()
     weight: Annotated[int, msgspec.Meta(ge=1)] = 1
+    whole_tiles: bool = False
     name: str = ""
     folder: str = ""
     suffix: str = ""

@@ -2,11 +2,16 @@
 
 `data/settings/TARGET.jsonl`, if it exists, holds one `Known` per line, several for a problem, the fastest first. A
 line does not state the accumulator; the family's knob `accumulate` does.
+
+A setting that is fast for one shape may waste a wave on a near one: 192 tiles on 132 multiprocessors take as long as
+264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
+idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So such settings come last.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
-from itertools import islice, zip_longest
+from itertools import islice
 
 import msgspec
 
@@ -18,6 +23,10 @@ from cudal2.search.settings import Setting, allowed
 
 NEAREST = 8
 """How many problems settings are taken from."""
+MULTIPROCESSORS = {"sm_90a": 132}
+"""Those of the GPU on which a target's settings were found, where it is one."""
+FILLED = 0.85
+"""A setting comes last if it fills less than this share of what it filled where it was found."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -31,20 +40,45 @@ class Known(msgspec.Struct, frozen=True):
 
 def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
     """Settings of the nearest problems of the same layout: first the fastest of each problem, nearest first, then the
-    second of each, and so on. Empty where nothing is known.
+    second of each, and so on; those that waste a wave after all others. Empty where nothing is known.
 
     Settings that `families` do not render (any more) are passed over.
     """
     by_name = {family.name: family for family in families}
-    shipped = _shipped(target)
+    shipped, multiprocessors = _shipped(target), MULTIPROCESSORS.get(target, 0)
 
-    def usable(other: Problem) -> list[Setting]:
+    def lent(other: Problem) -> list[tuple[bool, int, Setting]]:
+        """Whether each setting wastes a wave here, its rank there, and the setting."""
         rendered = [setting for setting in shipped[other] if setting.family in by_name]
-        return [setting for setting in rendered if allowed(problem, by_name[setting.family], setting.knobs)]
+        able = [setting for setting in rendered if allowed(problem, by_name[setting.family], setting.knobs)]
+        here, there = (
+            [filled(where, by_name[one.family], one.knobs, multiprocessors) for one in able]
+            for where in (problem, other)
+        )
+        wasteful = [share < FILLED * before for share, before in zip(here, there)]
+        return [(wasteful[rank], rank, setting) for rank, setting in enumerate(able)]
+
+    def fits(found: list[tuple[bool, int, Setting]]) -> bool:
+        return not all(wasteful for wasteful, *_ in found)
 
     others = by_distance(msgspec.structs.replace(problem, accumulate="f32"), list(shipped))
-    nearest = islice(filter(None, map(usable, others)), NEAREST)
-    return [setting for rank in zip_longest(*nearest) for setting in rank if setting]
+    nearest = list(islice(filter(fits, map(lent, others)), NEAREST))
+    nearest = nearest or list(islice(filter(None, map(lent, others)), NEAREST))
+    ranked = sorted((one for found in nearest for one in found), key=lambda one: one[:2])  # keeps the nearest first
+    return [setting for *_, setting in ranked]
+
+
+def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int) -> float:
+    """The share of the multiprocessors' time that is used: 192 tiles on 132 take two waves, so 0.73.
+
+    1 for one wave or less, where smaller tiles are not always faster, and where it is not known how a family shares out
+    its work.
+    """
+    slots = multiprocessors * int(knobs.get("blocks", 1))
+    if not family.whole_tiles or not slots:
+        return 1.0
+    tiles = math.ceil(problem.m / int(knobs["tile_m"])) * math.ceil(problem.n / int(knobs["tile_n"]))
+    return tiles / (math.ceil(tiles / slots) * slots) if tiles > slots else 1.0
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from landscape import BEST, FAMILIES
 
@@ -70,6 +71,22 @@ def test_layouts_keep_apart_and_accumulators_do_not(ship):
     assert stages(parse("256_256_256_tn_f16")) == [1, 2]
     assert stages() == [2]
     assert stages(parse("256_256_256_nn_f32")) == []
+
+
+def test_what_wastes_a_wave_comes_last_unless_it_did_so_where_it_was_found(ship, monkeypatch):
+    monkeypatch.setattr(known, "MULTIPROCESSORS", {"cpu": 16})
+    whole = [msgspec.structs.replace(FAMILIES[0], whole_tiles=True)]
+    tiles = {"tile_m": 64, "tile_n": 64}
+    narrow = tiles | {"tile_n": 32}
+    found, here = ("256_256_256", tiles | {"stages": 1}), parse("256_384_256")  # 16 tiles fill a wave, 24 half of two
+    ship(found, ("256_256_256", narrow | {"stages": 2}), ("256_512_256", tiles | {"stages": 3}))
+    assert stages(here, whole) == [2, 1], (
+        "48 narrow tiles fill three waves; the second shape lends nothing, as all waste"
+    )
+    ship(found, ("256_384_256", tiles | {"stages": 4}))
+    assert stages(here, whole) == [4], "found here, for all that it wastes"
+    ship(found)
+    assert stages(here, whole) == [1], "but where nothing else is known"
 
 
 def test_no_file_is_no_error(ship):
