@@ -91,15 +91,17 @@ class Campaign(msgspec.Struct, frozen=True):
         return [found[problem] for part in self.slices for problem in part if problem in found]
 
     def done(self, fingerprint: str, *lines: dict) -> set[Problem]:
-        """The problems with a row in that environment, without slices that were finished with fewer kernels than are
-        asked for now (by the log and these further `lines`).
+        """The problems with a row in that environment, in slices that were finished with as many kernels as are asked
+        for now (by the log and these further `lines`).
+
+        What the log does not hold comes again, which asks for nothing that was judged before.
         """
         most: dict[int, int] = {}
         for line in [*self.lines, *lines]:
             if line.get("finished") and line["fingerprint"] == fingerprint:
                 most[line["slice"]] = max(most.get(line["slice"], 0), line["kernels"])
         wanted, rows = self.config.kernels, {row.problem for row in self.rows(fingerprint)}
-        parts = [part for number, part in enumerate(self.slices, 1) if most.get(number, wanted) >= wanted]
+        parts = [part for number, part in enumerate(self.slices, 1) if most.get(number, 0) >= wanted]
         return rows.intersection(chain.from_iterable(parts))
 
     def measure(self, archive: Archive, pools: Sequence[Pool], fingerprint: str) -> None:

@@ -147,6 +147,23 @@ def test_it_goes_on_with_more_kernels(begin, tmp_path) -> None:
     assert begin(judge, kernels=2) == rows == begin(judge) and not judge.asked, "and with fewer it is done"
 
 
+def test_what_its_log_lost_is_not_taken_for_done_with_more_kernels(begin, tmp_path) -> None:
+    """A kill, or a full disk, between a slice's last row and its line: or in the middle of the line."""
+    rows, log = begin(Judge(), kernels=2), tmp_path / "run" / campaign.LOG
+    first, second, _ = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first + second[:-20])
+    judge = Judge()
+    assert begin(judge, kernels=2) == rows and not judge.asked, "all is judged"
+    log.write_bytes(first + second[:-20])
+    judge = Judge(lambda _: len(judge.asked) > 14 and signal.raise_signal(signal.SIGALRM))
+    begin(judge, minutes=60)
+    assert "2 of 6 shapes are done" in begin.said.getvalue()
+    assert begin(Judge()) and {len(some) for some in kernels(tmp_path / "run").values()} == {4}
+    judge = Judge()
+    begin(judge)
+    assert "6 shapes are done" in begin.said.getvalue() and not judge.asked, "lines behind a torn one are read"
+
+
 def test_no_time_for_a_slice_begins_none(begin) -> None:
     judge = Judge()
     assert begin(judge, minutes=0.001) == [] and not judge.asked
