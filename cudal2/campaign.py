@@ -30,13 +30,12 @@ from cudal2.evaluation.records import Row
 from cudal2.problem import Problem, stratified
 from cudal2.records import HarnessFault
 from cudal2.search.history import History
+from cudal2.tracking.metrics import CAMPAIGN as LOG
 from cudal2.tracking.metrics import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
-LOG = "campaign.jsonl"
-"""A file in the run's folder: a line for each slice that was worked on, with the time it took."""
 LEARNED = ("evolution", "mutation")
 """Methods that begin with known settings; the others take nothing from elsewhere."""
 REPORT_SECONDS, EXPORT_SECONDS = 20.0, 1.0

@@ -10,6 +10,9 @@ from typing import Any
 from cudal2.config import TrackerConfig
 from cudal2.tracking.wandb_run import WandbRun
 
+CAMPAIGN = "campaign.jsonl"
+"""In a campaign's folder: a line for each slice that was worked on, with how long that took."""
+
 
 class Metrics:
     """Appends one JSON line per step to `metrics.jsonl`, and logs it to Weights & Biases where that is chosen.
