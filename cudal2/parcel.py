@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, cast
 
 from cudal2.archive import Archive
+from cudal2.evaluation.results import only_evaluation_of
 from cudal2.files import replace
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.records import HarnessFault
@@ -60,8 +61,8 @@ class _Parts(io.RawIOBase):
 def pack(run: Path, out: Path, cache: Path) -> int:
     """Write the run in folder `run` into new files in `out`, of at most 16 MB each, and return how many.
 
-    Raises ValueError where `run` holds no run, is being trained, or `out` holds anything; HarnessFault where a file
-    cannot be read or written.
+    Raises ValueError where `run` holds no run, is being trained or evaluated, or `out` holds anything; HarnessFault
+    where a file cannot be read or written.
     """
     if not (run / "config.json").is_file():
         raise ValueError(f"{run} holds no run: there is no config.json")
@@ -71,6 +72,7 @@ def pack(run: Path, out: Path, cache: Path) -> int:
     try:
         with (
             only_trainer_of(run),
+            only_evaluation_of(run),
             TemporaryDirectory() as scratch,
             closing(_Parts(out)) as parts,
             lzma.open(cast(BinaryIO, parts), "wb", preset=1) as packed,

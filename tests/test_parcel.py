@@ -12,6 +12,7 @@ import specimens
 from cudal2 import parcel
 from cudal2.archive import Archive
 from cudal2.archive.records import Origin
+from cudal2.evaluation.results import only_evaluation_of
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.worker.cache import Cache
@@ -81,6 +82,12 @@ def test_a_parcel_with_a_part_missing_or_cut_off_is_refused(run, tmp_path):
     (tmp_path / "parcel/part.000").unlink()
     with pytest.raises(ValueError, match="parts"):
         parcel.unpack(tmp_path / "parcel", tmp_path / "elsewhere", tmp_path / "cache")
+
+
+def test_what_is_being_evaluated_is_not_packed(run, tmp_path):
+    """Rows move from one file to the other meanwhile, and would be in neither."""
+    with only_evaluation_of(run), pytest.raises(ValueError, match="evaluated by another process"):
+        parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
 
 
 def test_nothing_is_written_over(run, tmp_path):
