@@ -164,9 +164,15 @@ def test_a_missing_or_damaged_export_is_named(folder, tmp_path):
     library.unlink()
     with pytest.raises(HarnessFault, match="cannot be read"):
         load(copy)
-    (copy / "manifest.json").write_text("{")
-    with pytest.raises(HarnessFault, match=r"manifest\.json"):
-        load(copy)
+    (copy / "manifest.sha256").unlink()
+    for text in (
+        "{",
+        "[" * 100_000,
+        msgspec.json.encode(manifest).decode().replace('"code":{', '"code":null,"other":{'),
+    ):
+        (copy / "manifest.json").write_text(text)
+        with pytest.raises(HarnessFault, match=r"manifest\.json"):
+            load(copy)
 
 
 def test_arrays_of_numpy_are_served_wherever_they_lie(lib):
