@@ -236,7 +236,7 @@ def test_the_summary_is_the_geometric_mean_and_falls_back_where_uncertain():
     found = summary.summarise(rows)
     assert found.shapes == 3
     assert math.isclose(found.geomean, 1.3 ** (1 / 3))
-    assert math.isclose(found.dispatched, 4 ** (1 / 3))
+    assert math.isclose(found.dispatched, 4 ** (1 / 4)), "torch serves what has no right kernel, too"
     assert (found.wins, found.sure_wins) == (2 / 3, 1 / 3)
     assert {decade: s.shapes for decade, s in summary.by_decade(rows).items()} == {6: 2, 10: 1}
     assert summary.summarise([]) is None
