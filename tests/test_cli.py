@@ -270,3 +270,11 @@ def test_train_prints_the_prompt_that_it_would_send(tmp_path, monkeypatch, capsy
     assert cli.main(["train", "--prompt", "64_64_64", *tiny, "shapes.layout=nn"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "<|bos|><|cpu|><|nn|><|f32|><|m=64|><|n=64|><|k=64|>\n" and "tokens" in printed.err
+
+
+def test_what_a_compiler_quotes_moves_no_cursor() -> None:
+    """A kernel's own warning could write another figure over its own."""
+    log = "kernel.cu:1: warning: \x1b[2A\x1b[2K 9.99 × torch\x9b2J\r\n\tint x;\x07"
+    row = bench.flatten(specimens.verdict(specimens.candidate("a"), 1.5, log=log)) | {"edit": None}
+    said = bench.describe_kernel(row)
+    assert said.endswith("kernel.cu:1: warning: [2A[2K 9.99 × torch2J\n\tint x;") and "1.500 ×" in said
