@@ -20,7 +20,8 @@ _MARK = re.compile(r"<\|?[\w/:.-]+\|?>|\[/?[A-Z_]+\]|<<?/?[A-Z]+>>?")
 def quoted(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[dict[str, str]]:
     """The messages with a space after the first letter of each word that is a special token of this tokenizer or a
     mark of its chat template; other messages are unchanged. A special token of a single letter would stay. A text
-    with such words only in its normal form is replaced by this form first. If a space does not help, the letter is dropped.
+    with such words only in its normal form is replaced by this form first. If a space does not help, the letter is
+    dropped.
     """
     marks, normal = _marks(tokenizer), _normal(tokenizer)
     return [message | {"content": _broken(marks, normal, message["content"])} for message in messages]
