@@ -129,7 +129,9 @@ def describe_kernel(row: Row) -> str:
         )
     if row["counters"]:
         lines.append(_counted(row["counters"], row.get("unedited")))
-    return "\n".join([*lines, row["log"]]).rstrip()
+    # Without what a terminal would obey: the kernel's author has a say in what a compiler quotes.
+    log = "".join(letter for letter in row["log"] if letter.isprintable() or letter in "\n\t")
+    return "\n".join([*lines, log]).rstrip()
 
 
 def _counted(counters: dict[str, float], unedited: dict[str, float] | None) -> str:

@@ -28,15 +28,14 @@ from cudal2.evaluation import run as evaluation
 from cudal2.evaluation.pace import said
 from cudal2.evaluation.records import Row
 from cudal2.problem import Problem, stratified
-from cudal2.records import HarnessFault
+from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search.history import History
+from cudal2.tracking.metrics import CAMPAIGN as LOG
 from cudal2.tracking.metrics import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
-LOG = "campaign.jsonl"
-"""A file in the run's folder: a line for each slice that was worked on, with the time it took."""
 LEARNED = ("evolution", "mutation")
 """Methods that begin with known settings; the others take nothing from elsewhere."""
 REPORT_SECONDS, EXPORT_SECONDS = 20.0, 1.0
@@ -91,15 +90,18 @@ class Campaign(msgspec.Struct, frozen=True):
         return [found[problem] for part in self.slices for problem in part if problem in found]
 
     def done(self, fingerprint: str, *lines: dict) -> set[Problem]:
-        """The problems with a row in that environment, without slices that were finished with fewer kernels than are
-        asked for now (by the log and these further `lines`).
+        """The problems with a row in that environment that no clock decided, in slices that were finished with as many
+        kernels as are asked for now (by the log and these further `lines`).
+
+        What the log does not hold comes again, which asks for nothing that was judged before.
         """
         most: dict[int, int] = {}
         for line in [*self.lines, *lines]:
             if line.get("finished") and line["fingerprint"] == fingerprint:
                 most[line["slice"]] = max(most.get(line["slice"], 0), line["kernels"])
-        wanted, rows = self.config.kernels, {row.problem for row in self.rows(fingerprint)}
-        parts = [part for number, part in enumerate(self.slices, 1) if most.get(number, wanted) >= wanted]
+        wanted = self.config.kernels
+        rows = {row.problem for row in self.rows(fingerprint) if row.status not in CLOCKED}
+        parts = [part for number, part in enumerate(self.slices, 1) if most.get(number, 0) >= wanted]
         return rows.intersection(chain.from_iterable(parts))
 
     def measure(self, archive: Archive, pools: Sequence[Pool], fingerprint: str) -> None:

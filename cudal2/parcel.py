@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, cast
 
 from cudal2.archive import Archive
+from cudal2.evaluation.results import only_evaluation_of
+from cudal2.files import replace
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.records import HarnessFault
 from cudal2.tracking.wandb_run import ID
@@ -59,8 +61,8 @@ class _Parts(io.RawIOBase):
 def pack(run: Path, out: Path, cache: Path) -> int:
     """Write the run in folder `run` into new files in `out`, of at most 16 MB each, and return how many.
 
-    Raises ValueError where `run` holds no run, is being trained, or `out` holds anything; HarnessFault where a file
-    cannot be read or written.
+    Raises ValueError where `run` holds no run, is being trained or evaluated, or `out` holds anything; HarnessFault
+    where a file cannot be read or written.
     """
     if not (run / "config.json").is_file():
         raise ValueError(f"{run} holds no run: there is no config.json")
@@ -70,10 +72,11 @@ def pack(run: Path, out: Path, cache: Path) -> int:
     try:
         with (
             only_trainer_of(run),
+            only_evaluation_of(run),
             TemporaryDirectory() as scratch,
             closing(_Parts(out)) as parts,
             lzma.open(cast(BinaryIO, parts), "wb", preset=1) as packed,
-            tarfile.open(fileobj=packed, mode="w|") as tar,
+            tarfile.open(fileobj=packed, mode="w|", dereference=True) as tar,
         ):
             for name, path in _contents(run, cache, Path(scratch)):
                 tar.add(path, name)
@@ -113,18 +116,36 @@ def unpack(parcel: Path, run: Path, cache: Path) -> None:
     parts = sorted(parcel.glob("part.*"))
     stream, partial = _joined(parts), run.with_name(f"{run.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a kill
+    entries: dict[Path, bytes] = {}
     try:
         with lzma.open(stream) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
             for member in tar:
-                top, _, rest = member.name.partition("/")
-                place = {"run": partial, "cache": cache}[top]
-                if top == "cache" and (rest.split("/")[0] not in CACHED or (cache / rest).exists()):
-                    continue
-                member.name = rest
-                tar.extract(member, place, filter="data")
-    except (EOFError, lzma.LZMAError, tarfile.TarError, KeyError) as error:
+                top, *rest = _names(member)
+                if top == "run":
+                    member.name = "/".join(rest)
+                    tar.extract(member, partial, filter="data")
+                elif rest[0] in CACHED and len(rest) == 3 and (file := tar.extractfile(member)):
+                    entries[cache.joinpath(*rest)] = file.read()
+        if not (partial / "config.json").is_file():
+            raise tarfile.TarError("there is no config.json")
+    except (EOFError, lzma.LZMAError, tarfile.TarError) as error:
         raise ValueError(f"{parcel} is no complete packed run ({error}); are all its parts there?") from error
+    for path, content in entries.items():
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, content)
     partial.replace(run)
+
+
+def _names(member: tarfile.TarInfo) -> list[str]:
+    """Folders and file that a member's name says: a name may lead to another place than it begins with, and so may a
+    link. TarError for what `pack` never writes."""
+    names = member.name.split("/")
+    if names[0] not in ("run", "cache") or len(names) < 2 or {"", ".", ".."}.intersection(names):
+        raise tarfile.TarError(f"{member.name!r} is no place in a run")
+    if not (member.isreg() or member.isdir()):
+        raise tarfile.TarError(f"{member.name!r} is no file")
+    return names
 
 
 def _joined(parts: list[Path]) -> BinaryIO:

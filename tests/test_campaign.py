@@ -19,7 +19,7 @@ from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, ShapesConfig
 from cudal2.evaluation import columns, records, results
 from cudal2.problem import parse
-from cudal2.records import HarnessFault, Verdict
+from cudal2.records import HarnessFault, Status, Verdict
 from cudal2.tracking.metrics import append, read_metrics
 
 NAMES = ("64_64_64", "64_64_128", "64_128_64", "128_64_64", "128_128_64", "64_128_128")
@@ -147,6 +147,23 @@ def test_it_goes_on_with_more_kernels(begin, tmp_path) -> None:
     assert begin(judge, kernels=2) == rows == begin(judge) and not judge.asked, "and with fewer it is done"
 
 
+def test_what_its_log_lost_is_not_taken_for_done_with_more_kernels(begin, tmp_path) -> None:
+    """A kill, or a full disk, between a slice's last row and its line: or in the middle of the line."""
+    rows, log = begin(Judge(), kernels=2), tmp_path / "run" / campaign.LOG
+    first, second, _ = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first + second[:-20])
+    judge = Judge()
+    assert begin(judge, kernels=2) == rows and not judge.asked, "all is judged"
+    log.write_bytes(first + second[:-20])
+    judge = Judge(lambda _: len(judge.asked) > 14 and signal.raise_signal(signal.SIGALRM))
+    begin(judge, minutes=60)
+    assert "2 of 6 shapes are done" in begin.said.getvalue()
+    assert begin(Judge()) and {len(some) for some in kernels(tmp_path / "run").values()} == {4}
+    judge = Judge()
+    begin(judge)
+    assert "6 shapes are done" in begin.said.getvalue() and not judge.asked, "lines behind a torn one are read"
+
+
 def test_no_time_for_a_slice_begins_none(begin) -> None:
     judge = Judge()
     assert begin(judge, minutes=0.001) == [] and not judge.asked
@@ -158,6 +175,21 @@ def test_a_shape_that_the_harness_fails_on_ends_nothing_and_comes_again(begin) -
     for _ in range(2):  # the second time nothing else is left to be judged
         assert {row.problem for row in begin(judge)} == set(PROBLEMS[1:])
     assert len(begin(Judge())) == 6
+
+
+def test_a_shape_whose_figure_a_clock_prevented_comes_again(begin) -> None:
+    """Its best kernel was right in the search: in the evaluation it did not end in time, on a busy machine."""
+    bad, slow = PROBLEMS[0], Status.TIMEOUT
+
+    class Busy(Judge):
+        def __call__(self, candidate) -> Verdict | None:
+            found, count = super().__call__(candidate), sum(one.problem == bad for one in self.asked)
+            return verdict(candidate, None, HERE, slow) if candidate.problem == bad and count > 4 else found
+
+    assert [row.status for row in begin(Busy()) if row.problem == bad] == [slow]
+    judge = Judge()
+    assert {row.status for row in begin(judge)} == {"ok"}
+    assert {one.problem for one in judge.asked} == {bad}
 
 
 def test_a_broken_harness_ends_it_with_a_remedy(begin) -> None:

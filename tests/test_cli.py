@@ -244,6 +244,25 @@ def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
     assert "cudal2 eval" in capsys.readouterr().err
 
 
+def test_rows_of_two_environments_are_never_in_one_table(tmp_path, capsys) -> None:
+    """Nor joined with each other's: an evaluation's folder keeps the rows of another GPU, or of an older judge."""
+    here, there = specimens.HERE, specimens.ELSEWHERE
+    problems = Problem(64, 64, 64), Problem(128, 64, 64)
+    rows = [
+        Row(problem=one, fingerprint=where.fingerprint, status="ok", timings=(specimens.timing(speedup),))
+        for one, where, speedup in ((problems[0], here, 4.0), (problems[0], there, 1.0), (problems[1], there, 1.0))
+    ]
+    save(tmp_path / "run", Results({one.fingerprint: one for one in (here, there)}, tuple(rows)))
+    assert cli.main(["report", str(tmp_path / "run"), "--tables"]) == 0
+    said = capsys.readouterr().out
+    assert "on 1 shapes" in said and "on 2 shapes" in said and "2.500" not in said and "1.587" not in said
+    assert here.fingerprint in said and there.fingerprint in said and there.device in said
+    assert cli.main(["report", str(tmp_path / "run"), "--against", str(tmp_path / "run/eval/results.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "4.000 / 4.000" in said and "1.000 / 1.000" in said and "4.000 / 1.000" in said
+    assert all(f"device {one.fingerprint}" in said for one in (here, there)), "whose figure it is stands over it"
+
+
 def test_train_prints_the_prompt_that_it_would_send(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(preview, "Pool", fakes.FakePool)
     monkeypatch.setattr(grpo, "run", None)
@@ -251,3 +270,11 @@ def test_train_prints_the_prompt_that_it_would_send(tmp_path, monkeypatch, capsy
     assert cli.main(["train", "--prompt", "64_64_64", *tiny, "shapes.layout=nn"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "<|bos|><|cpu|><|nn|><|f32|><|m=64|><|n=64|><|k=64|>\n" and "tokens" in printed.err
+
+
+def test_what_a_compiler_quotes_moves_no_cursor() -> None:
+    """A kernel's own warning could write another figure over its own."""
+    log = "kernel.cu:1: warning: \x1b[2A\x1b[2K 9.99 × torch\x9b2J\r\n\tint x;\x07"
+    row = bench.flatten(specimens.verdict(specimens.candidate("a"), 1.5, log=log)) | {"edit": None}
+    said = bench.describe_kernel(row)
+    assert said.endswith("kernel.cu:1: warning: [2A[2K 9.99 × torch2J\n\tint x;") and "1.500 ×" in said

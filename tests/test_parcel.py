@@ -1,6 +1,9 @@
 """A packed run arrives whole, in files small enough to be carried; a damaged one is refused."""
 
+import io
+import lzma
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import specimens
 from cudal2 import parcel
 from cudal2.archive import Archive
 from cudal2.archive.records import Origin
+from cudal2.evaluation.results import only_evaluation_of
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.worker.cache import Cache
@@ -80,6 +84,12 @@ def test_a_parcel_with_a_part_missing_or_cut_off_is_refused(run, tmp_path):
         parcel.unpack(tmp_path / "parcel", tmp_path / "elsewhere", tmp_path / "cache")
 
 
+def test_what_is_being_evaluated_is_not_packed(run, tmp_path):
+    """Rows move from one file to the other meanwhile, and would be in neither."""
+    with only_evaluation_of(run), pytest.raises(ValueError, match="evaluated by another process"):
+        parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+
+
 def test_nothing_is_written_over(run, tmp_path):
     with pytest.raises(ValueError, match="not empty"):
         parcel.pack(run, run, tmp_path / "cache")
@@ -88,3 +98,50 @@ def test_nothing_is_written_over(run, tmp_path):
         parcel.unpack(tmp_path / "parcel", run, tmp_path / "cache")
     with pytest.raises(ValueError, match="no run"):
         parcel.pack(tmp_path, tmp_path / "other", tmp_path / "cache")
+
+
+def sent(folder: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """A parcel of somebody else's making."""
+    folder.mkdir()
+    with lzma.open(folder / "part.000", "wb") as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, to
+    return member
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(entry("cache/verdicts/../builds/ef/efef"), b"of theirs")],
+        [(entry("cache/./builds/ef/efef"), b"of theirs")],
+        [(entry("cache/verdicts/ab", tarfile.SYMTYPE, "../builds/ef"), b""), (entry("cache/verdicts/ab/efef"), b"x")],
+        [(entry("cache/verdicts/ab/abab", tarfile.LNKTYPE, "builds/ef/here"), b"")],
+        [
+            (entry("run/config.json"), b"{}"),
+            (entry("cache/baselines/cd/cdcd", tarfile.SYMTYPE, "../../builds/ef/here"), b""),
+        ],
+        [(entry("run/../../outside"), b"of theirs")],
+        [(entry("run//outside"), b"of theirs")],
+        [(entry("run/archive.sqlite", tarfile.FIFOTYPE), b"")],
+        [(entry("elsewhere/file"), b"")],
+        [(entry("cache/verdicts/ab/abab"), b"no run is in it")],
+    ],
+)
+def test_what_pack_writes_no_parcel_of_is_refused(tmp_path, members):
+    """Another place by a name that leads elsewhere, or by a link, and what is no file; nothing of it stays."""
+    builds = tmp_path / "cache" / "builds" / "ef"
+    builds.mkdir(parents=True)
+    (builds / "here").write_bytes(b"built here")
+    (tmp_path / "cache" / "verdicts").mkdir()
+    with pytest.raises(ValueError, match="no complete packed run"):
+        parcel.unpack(sent(tmp_path / "parcel", *members), tmp_path / "run", tmp_path / "cache")
+    assert [path.name for path in builds.iterdir()] == ["here"] and (builds / "here").read_bytes() == b"built here"
+    assert not (tmp_path / "run").exists() and not (tmp_path / "outside").exists()
+    assert not any((tmp_path / "cache" / "verdicts").iterdir()) and not (tmp_path / "cache" / "baselines").exists()

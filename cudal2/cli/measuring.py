@@ -169,13 +169,22 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _tables(folders: list[Path], against: Path | None) -> str:
-    """What evaluations found, as CUDA-L2's tables; of a shape that several have, the last one's."""
+    """What evaluations found, as CUDA-L2's tables, one environment after the other: their speeds do not compare."""
     from cudal2.evaluation import published, tables
 
     theirs = published.read(against) if against else None
-    rows = list(_evaluated(folders).rows)
-    found = tables.text(rows) or "no correct kernel on any of these shapes"
-    return f"{found}\n\n{published.text(rows, theirs)}" if theirs else found
+    results = _evaluated(folders)
+    parts = []
+    fingerprints = list(dict.fromkeys(row.fingerprint for row in results.rows))
+    for fingerprint in fingerprints:
+        rows = [row for row in results.rows if row.fingerprint == fingerprint]
+        if len(fingerprints) > 1:
+            where = results.environments.get(fingerprint)
+            parts.append(f"In environment {fingerprint}" + (f" ({where.device}; {where.harness}):" if where else ":"))
+        parts.append(tables.text(rows) or "no correct kernel on any of these shapes")
+        if theirs:
+            parts.append(published.text(rows, theirs))
+    return "\n\n".join(parts)
 
 
 def _audit(folders: list[Path]) -> str:
@@ -188,12 +197,12 @@ def _audit(folders: list[Path]) -> str:
 
 
 def _evaluated(folders: list[Path]) -> Any:
-    """The results of evaluations together; of a shape that several have, the last one's."""
+    """The results of evaluations together; of a shape that several have in one environment, the last one's."""
     from cudal2.evaluation.records import Results
     from cudal2.evaluation.results import load
 
     found = [load(folder) for folder in folders]
-    rows = {row.problem: row for one in found for row in one.rows}
+    rows = {(row.problem, row.fingerprint): row for one in found for row in one.rows}
     if not rows:
         raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
     environments = {name: environment for one in found for name, environment in one.environments.items()}

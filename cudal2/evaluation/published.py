@@ -1,22 +1,24 @@
 """Compares a published table of figures by shape with ours: `--against FILE.csv`.
 
 It reads CUDA-L2's tables (`mnk, torch.matmul, cuBLAS-tn, … , cuBLASLt-auto-tuning-max`: speedups, under the protocol
-that the file's name states), our own `results.csv`, and tables of baselines in microseconds per call (`graph_lta_nn`:
-auto-tuned cuBLASLt in a graph; `wall_` on the host's clock). The shape is in a column `mnk` as M_N_K, or in `m`, `n`
-and `k`. If a shape has several lines, the last one counts.
+that the file's name states), our own `results.csv` (environments, layouts and precisions apart), and tables of
+baselines in microseconds per call (`graph_lta_nn`: auto-tuned cuBLASLt in a graph; `wall_` on the host's clock). The
+shape is in a column `mnk` as M_N_K, or in `m`, `n` and `k`. If a shape has several lines, the last one counts.
 """
 
 import csv
 import re
 import statistics
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.tables import FASTEST, MAX, PROTOCOLS, against, library, markdown
-from cudal2.problem import Problem
+from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import Timing
 
 _PUBLISHED = re.compile(r"cublas(lt)?(-heuristic|-auto-?tuning)?-(nn|tn|max)$")
@@ -36,11 +38,15 @@ class Figure(msgspec.Struct, frozen=True):
     microseconds: bool = False
 
 
+Shape = tuple[int, int, int, str, str]
+"""M, N, K, layout, accumulate; the last two are "" in a file that does not state them."""
+
+
 class Published(msgspec.Struct, frozen=True):
-    """The figures of a file by column and shape (M, N, K), and its other columns' names."""
+    """The figures of a file by column and shape, and its other columns' names."""
 
     file: str
-    figures: dict[Figure, dict[tuple[int, int, int], float]]
+    figures: dict[Figure, dict[Shape, float]]
     unknown: tuple[str, ...] = ()
 
 
@@ -79,12 +85,14 @@ def read(path: Path) -> Published:
     long = set(names) >= _OURS
     protocol = next((one for one in PROTOCOLS if one in path.name.lower()), "device")
     known = {} if long else {name: figure for name in names if (figure := _figure(name, protocol))}
-    found: dict[Figure, dict[tuple[int, int, int], float]] = {}
+    several = long and len({line.get("fingerprint") for line in lines}) > 1
+    found: dict[Figure, dict[Shape, float]] = {}
     for number, line in enumerate(lines, 2):
         try:
             shape = _shape(line)
             if long and line["speedup"]:
-                one = Figure(f"{line['baseline']} {line['protocol']}", line["baseline"], line["protocol"])
+                of, by = line["baseline"], line["protocol"]
+                one = Figure(f"{of} {by}" + several * f" {line['fingerprint']}", of, by)
                 found.setdefault(one, {})[shape] = _positive(line["speedup"])
             for name, figure in known.items():
                 if line[name]:
@@ -96,21 +104,25 @@ def read(path: Path) -> Published:
             f"{path} has no column that is known here ({', '.join(names) or 'it is empty'}); name one as CUDA-L2 does, "
             "torch.matmul or cuBLASLt-auto-tuning-max, or speedup"
         )
-    shape_names = {"mnk", "m", "n", "k"}
+    shape_names = {"mnk", "m", "n", "k", "layout", "accumulate"}
     other = () if long else tuple(name for name in names if name not in known and name.lower() not in shape_names)
     return Published(str(path), found, other)
 
 
 def compare(rows: Sequence[Row], published: Published) -> list[Compared]:
-    """Each column that has a counterpart here on some shape. If a shape has several layouts, the first row counts."""
-    ours: dict[tuple[int, int, int], Row] = {}
-    for row in rows:
-        ours.setdefault((row.problem.m, row.problem.n, row.problem.k), row)
+    """Each column that has a counterpart here on some shape. If the file does not state layouts or precisions, the
+    first of our rows of a shape counts."""
     found = []
     for figure, theirs in published.figures.items():
+        ours: dict[Shape, Row] = {}
+        for row in rows:
+            p = row.problem
+            stated = ((p.m, p.n, p.k, *both) for both in product((p.layout, ""), (p.accumulate, "")))
+            if shape := next((shape for shape in stated if shape in theirs), None):
+                ours.setdefault(shape, row)
         pairs = {}
         for shape, row in ours.items():
-            if shape in theirs and (timing := _counterpart(row, figure)):
+            if timing := _counterpart(row, figure):
                 mine = timing.baseline_us if figure.microseconds else timing.speedup
                 pairs[row.problem] = (mine, theirs[shape])
         if pairs:
@@ -124,16 +136,22 @@ def text(rows: Sequence[Row], published: Published) -> str:
     if not compared:
         return f"{published.file}: nothing in it was measured here, under its protocols and on its shapes"
     problems = list(dict.fromkeys(problem for one in compared for problem in one.pairs))
+    alike = len({problem.mnk for problem in problems}) == len(problems)
     lines = [["ours / theirs", *(one.figure.name for one in compared)]]
     for problem in problems:
         pairs = [one.pairs.get(problem) for one in compared]
-        lines.append([problem.mnk, *(f"{pair[0]:.3f} / {pair[1]:.3f}" if pair else "" for pair in pairs)])
+        lines.append(
+            [
+                problem.mnk if alike else problem.name,
+                *(f"{pair[0]:.3f} / {pair[1]:.3f}" if pair else "" for pair in pairs),
+            ]
+        )
     whole = [["ours / theirs", "protocol", "shapes", "mean", "geometric mean", "won"]]
     for one in compared:
         what = "µs" if one.figure.microseconds else "speedup"
-        cells = [f"{a:.3f} / {b:.3f}" for a, b in (one.means, one.geomeans)]
+        means = [f"{a:.3f} / {b:.3f}" for a, b in (one.means, one.geomeans)]
         won = "" if one.figure.microseconds else "{:.1%} / {:.1%}".format(*one.wins)
-        whole.append([f"{one.figure.name}, {what}", one.figure.protocol, str(len(one.pairs)), *cells, won])
+        whole.append([f"{one.figure.name}, {what}", one.figure.protocol, str(len(one.pairs)), *means, won])
     parts = [f"Against {published.file}:", markdown(lines), markdown(whole)]
     if published.unknown:
         parts.append(f"Columns without a counterpart here: {', '.join(published.unknown)}")
@@ -168,10 +186,12 @@ def _counterpart(row: Row, figure: Figure) -> Timing | None:
     return against(row, name, figure.protocol)
 
 
-def _shape(line: dict[str, str]) -> tuple[int, int, int]:
+def _shape(line: dict[str, str]) -> Shape:
     low = {str(name).strip().lower(): value for name, value in line.items()}
     m, n, k = low["mnk"].split("_") if low.get("mnk") else (low["m"], low["n"], low["k"])
-    return int(m), int(n), int(k)
+    layout, accumulate = low.get("layout", ""), low.get("accumulate", "")
+    stated = (layout if layout in get_args(Layout) else "", accumulate if accumulate in get_args(Accumulate) else "")
+    return int(m), int(n), int(k), *stated
 
 
 def _positive(value: str) -> float:

@@ -26,7 +26,7 @@ from cudal2.evaluation.samples import Sampler, asking, sampler
 from cudal2.evaluation.sources import Candidates, Source, archived, written
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem, stratified
-from cudal2.records import STRICT, Candidate, Environment, Verdict
+from cudal2.records import CLOCKED, STRICT, Candidate, Environment, Verdict
 from cudal2.worker.pool.pool import Pool
 
 __all__ = ["Sampler", "reporting_worker", "run", "sampler", "selection_worker"]
@@ -75,7 +75,7 @@ def run(
     and the best kernels of its `neighbours` nearest problems; where there are none, `sampler`, if given, writes new
     ones. Kernels that the archive does not have are added, if they are `archivable`. A problem that has a row already,
     for this environment, these kernels and these protocols, is skipped. If the harness fails on a problem, it gets no
-    row, and the next evaluation tries it again.
+    row, and the next evaluation tries it again; and so it does with an archived kernel that a clock decided on.
 
     Archived kernels that were judged in another environment are tried only with `anywhere`. Raises ValueError where
     there are no others, where a folder has no kernels, where exported code and sources would share one folder of
@@ -127,7 +127,11 @@ def _run(
                     row = rows.get((problem, environment.fingerprint))
                     if problem not in candidates:
                         keep(problem, None)
-                    elif row is None or not _answers(row, candidates[problem], config.worker):
+                    elif (
+                        row is None
+                        or (row.status in CLOCKED and not source.foreign)  # the archive knows it as right
+                        or not _answers(row, candidates[problem], config.worker)
+                    ):
                         new[problem] = candidates[problem]
                     else:
                         found[problem] = row

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from cudal2.evaluation.records import NOTHING_ARCHIVED, Results, Row
-from cudal2.records import STRICT, Timing
+from cudal2.records import STRICT, Status, Timing
 
 WIDEST = 0.2
 """An interval wider than this share of its median is too uncertain to prefer a kernel."""
@@ -17,7 +17,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Statistics of the speedups of correct rows over the fastest baseline.
 
     `wins` is the share of rows whose median lies above 1, `sure_wins` of those that are `surely_faster`. `dispatched`
-    is the geometric mean if all other rows count as 1.00, because in an exported library torch serves them.
+    is the geometric mean if all other rows count as 1.00, also those without a correct kernel, because in an exported
+    library torch serves them.
     """
 
     shapes: int
@@ -46,10 +47,11 @@ def summarise(rows: Sequence[Row]) -> Summary | None:
     if not timings:
         return None
     count = len(timings)
+    served = count + sum(row.status != Status.OK for row in rows)  # what is ok was timed, if against other baselines
     return Summary(
         shapes=count,
         geomean=math.exp(sum(math.log(t.speedup) for t in timings) / count),
-        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if surely_faster(t)) / count),
+        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if surely_faster(t)) / served),
         wins=sum(t.speedup > 1 for t in timings) / count,
         sure_wins=sum(map(surely_faster, timings)) / count,
     )

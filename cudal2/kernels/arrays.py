@@ -11,7 +11,7 @@ import torch
 
 def matmul(library: Any, a: Any, b: Any) -> Any:
     """The product of operands that no kernel took as they are: arrays by a kernel, else by torch or their library."""
-    kinds = {type(one).__module__.split(".")[0] for one in (a, b)}  # neither library need be installed
+    kinds = {_library(one) for one in (a, b)}
     if kinds == {"numpy"}:
         return _numpy(library, a, b)
     if kinds == {"cupy"}:
@@ -19,10 +19,17 @@ def matmul(library: Any, a: Any, b: Any) -> Any:
     return torch.matmul(a, b)
 
 
+def _library(one: Any) -> str:
+    """Whose array it is, one of a derived class too; neither library need be installed."""
+    roots = (kind.__module__.split(".")[0] for kind in type(one).__mro__)
+    return next((root for root in roots if root in ("numpy", "cupy")), "")
+
+
 def _numpy(library: Any, a: Any, b: Any) -> Any:
     import numpy as np
 
-    if a.dtype == b.dtype == np.float16:
+    plain = (np.ndarray, np.memmap)  # other kinds mean more than their elements say: a mask, say
+    if a.dtype == b.dtype == np.float16 and type(a) in plain and type(b) in plain:
         found = library._product(*(_shown(one, library.alignment) for one in (a, b)), None, False)
         if found is not None:
             return found.numpy()

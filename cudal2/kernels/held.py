@@ -100,7 +100,7 @@ def decoded(folder: Path) -> dict[str, Any]:
         digest = (folder / DIGEST).read_bytes()[:64] if (folder / DIGEST).exists() else None
         found = json.loads(data)
         version = found["version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unusable(f"{path} cannot be read: {error}", "Export again") from error
     if version != VERSION:
         raise Unusable(f"{path} has format {version}, not {VERSION}", "Export again")
@@ -121,7 +121,8 @@ def _file(found: Any) -> File | None:
 
 def _kernel(found: Any, every: bool) -> Kernel:
     p, code, fewest = found["problem"], _file(found["code"]), found.get("fewest_rows")
-    assert code is not None
+    if code is None:
+        raise TypeError("no code")
     m, n, k = (_number(p[name], 1) for name in "mnk")
     if p["layout"] not in ("nn", "tn"):
         raise TypeError(f"{str(p['layout'])[:40]} is no layout")

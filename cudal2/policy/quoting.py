@@ -12,23 +12,33 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+TURNS = 8
+"""The number of times that spaces are tried."""
 _MARK = re.compile(r"<\|?[\w/:.-]+\|?>|\[/?[A-Z_]+\]|<<?/?[A-Z]+>>?")
 
 
 def quoted(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[dict[str, str]]:
     """The messages with a space after the first letter of each word that is a special token of this tokenizer or a
     mark of its chat template; other messages are unchanged. A special token of a single letter would stay. A text
-    with such words only in its normal form is replaced by this form first.
+    with such words only in its normal form is replaced by this form first. If a space does not help, the letter is
+    dropped.
     """
     marks, normal = _marks(tokenizer), _normal(tokenizer)
     return [message | {"content": _broken(marks, normal, message["content"])} for message in messages]
 
 
 def _broken(marks: re.Pattern[str], normal: Callable[[str], str], text: str) -> str:
+    turn = 0
     while marks.search(text) or marks.search(normal(text)):  # once more where two overlapped
         text = text if marks.search(text) else normal(text)
-        text = marks.sub(lambda hit: f"{hit[0][0]} {hit[0][1:]}", text)
+        # Some normal forms have no spaces: then the letter is dropped, which ends, for the text gets shorter.
+        text = marks.sub(lambda hit: f"{hit[0][0]} {hit[0][1:]}", text) if turn < TURNS else marks.sub(_shorter, text)
+        turn += 1
     return text
+
+
+def _shorter(hit: re.Match[str]) -> str:
+    return hit[0][1:]
 
 
 def _normal(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:

@@ -82,11 +82,11 @@ def load(folders: Sequence[Path]) -> Searches:
     return {name: {problem: shapes[problem] for problem in order} for name, shapes in found.items()}
 
 
-def within(archive: Archive, fingerprint: str) -> Searches:
-    """The searches of an archive in that environment, by method.
+def within(archive: Archive, fingerprint: str, together: bool = False) -> Searches:
+    """The searches of an archive in that environment, by method; if several have one method, by its digest too.
 
-    A campaign's searches of its slices count as one. If searches of one method share a shape, the name of each has its
-    digest, too.
+    With `together` they are a campaign's. Then a method's searches of slices, which have no shape in common, count as
+    one, and the methods are compared on the shapes that all of them have: not all have done the latest slice.
     """
     runs: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for sample in archive.samples("search"):
@@ -96,9 +96,15 @@ def within(archive: Archive, fingerprint: str) -> Searches:
     for method, searches in runs.items():
         each = {digest: _speeds(samples) for digest, samples in searches.items()}
         apart = len(set().union(*each.values())) == sum(map(len, each.values()))
+        alone = len(each) == 1 or (together and apart)
         for digest, speeds in each.items():
-            shapes = found.setdefault(method if apart else f"{method} {digest}", {})
+            shapes = found.setdefault(method if alone else f"{method} {digest}", {})
             shapes.update({problem: [values] for problem, values in speeds.items()})
+    beside = [found[method] for method in runs if together and method in found]
+    common = set.intersection(*map(set, beside)) if beside else set()
+    for shapes in beside if common else ():
+        for problem in set(shapes) - common:
+            del shapes[problem]
     return found
 
 

@@ -11,7 +11,7 @@ import msgspec
 from cudal2.evaluation import tables
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.summary import Summary, by_decade, summarise, surely_faster
-from cudal2.records import Timing
+from cudal2.records import Status, Timing
 from cudal2.report import budget
 from cudal2.report.budget import Estimate
 from cudal2.report.steps import mean
@@ -66,7 +66,8 @@ def _line(protocol: str, baseline: str, rows: Sequence[Row]) -> Line:
     summary = summarise(rows)
     assert summary  # a pair that some row was timed against
     timings = [row.timing for row in rows if row.timing]
-    served = budget.estimate([_worth(timing) for timing in timings])
+    lost = sum(row.status != Status.OK for row in rows)
+    served = budget.estimate([_worth(timing) for timing in timings] + [0.0] * lost)
     geometric = Estimate(*map(math.exp, served))
     average = mean([timing.speedup for timing in timings])
     return Line(protocol, baseline, tuple(rows), summary, average, geometric, by_decade(rows))

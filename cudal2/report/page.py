@@ -30,6 +30,7 @@ from cudal2.report import budget, figures, headline, kernels, outsiders, packed,
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
+from cudal2.tracking.metrics import CAMPAIGN
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of a picture's file."""
@@ -76,7 +77,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             unjudged=[(row.problem.name, records.why(row)) for row in audit.unjudged(evaluated)],
             failures=[(row, audit.kind(row), audit.half_sum(row), records.why(row)) for row in failures],
             machines=Counter(row.machine or "not known" for row in rows),
-            searches=(searches := _searches(archive, fingerprint)),
+            searches=(searches := _searches(archive, fingerprint, (folder / CAMPAIGN).exists())),
             learned=bool(learned),
             outside=outsiders.load(folder, fingerprint),
             config=_config(folder),
@@ -141,9 +142,9 @@ def _facts(learned: list[Step], lines: Sequence[Line], evaluated: bool) -> dict[
     return facts
 
 
-def _searches(archive: Archive, fingerprint: str) -> dict[str, dict[str, int | list[Estimate]]]:
+def _searches(archive: Archive, fingerprint: str, together: bool) -> dict[str, dict[str, int | list[Estimate]]]:
     """By name: the number of a search's shapes, and its curve if it has two points or more."""
-    found = {name: list(shapes.values()) for name, shapes in budget.within(archive, fingerprint).items()}
+    found = {name: list(shapes.values()) for name, shapes in budget.within(archive, fingerprint, together).items()}
     curves = {name: budget.curve(shapes) for name, shapes in found.items()}
     return {name: {"shapes": len(found[name]), "curve": curve} for name, curve in curves.items() if len(curve) > 1}
 

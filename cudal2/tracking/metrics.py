@@ -3,11 +3,15 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cudal2.config import TrackerConfig
 from cudal2.tracking.wandb_run import WandbRun
+
+CAMPAIGN = "campaign.jsonl"
+"""In a campaign's folder: a line for each slice that was worked on, with how long that took."""
 
 
 class Metrics:
@@ -43,21 +47,22 @@ class Metrics:
 
 def append(path: Path, row: dict[str, Any], durable: bool = True) -> None:
     """Appends a line to a file of JSON lines; with `durable` it is on the disk when this returns."""
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    with path.open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        torn = end and file.read() != b"\n"
+        file.write(b"\n" * bool(torn) + json.dumps(row).encode() + b"\n")
         file.flush()
         if durable:
             os.fsync(file.fileno())
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file, oldest first; an absent file is an empty one."""
+    """The complete lines of a metrics file, oldest first; an absent file is an empty one, and torn lines are none."""
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text().splitlines():
-        try:
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValueError):  # torn by a kill or a full disk
             rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break  # left incomplete by a kill; nothing can follow it
     return rows

@@ -63,6 +63,19 @@ def test_a_former_result_of_ours_agrees_with_itself(tmp_path) -> None:
     assert all(ours == theirs for one in found for ours, theirs in one.pairs.values())
 
 
+def test_ours_are_joined_by_layout_and_precision_too(tmp_path) -> None:
+    """A result of ours says of which problem it is; whoever says less is taken at his word."""
+    other, half = Problem(64, 64, 64, "nn"), Problem(64, 64, 64, accumulate="f16")
+    assert len({SMALL, other, half}) == 3
+    rows = [row(one, cublas_tn=speed) for one, speed in ((other, 1.5), (half, 2.0), (SMALL, 1.25))]
+    (tmp_path / "results.csv").write_text(columns.as_csv(rows))
+    (found,) = published.compare(rows, published.read(tmp_path / "results.csv"))
+    assert found.pairs == {other: (1.5, 1.5), half: (2.0, 2.0), SMALL: (1.25, 1.25)}
+    assert not published.compare(rows[:1], table(tmp_path, columns.as_csv(rows[1:]), name="other.csv"))
+    text = published.text(rows, published.read(tmp_path / "results.csv"))
+    assert all(one.name in text for one in (other, half, SMALL))
+
+
 def test_a_table_with_m_n_k_and_a_speedup_over_the_best(tmp_path) -> None:
     theirs = table(tmp_path, "M,N,K,speedup,note", "64,64,64,1.5,hello", "64,64,64,1.6,again", name="t.csv")
     (found,) = published.compare([row(SMALL, cublas_nn=2.0, torch_nn=1.25)], theirs)

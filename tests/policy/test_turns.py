@@ -58,7 +58,15 @@ def test_no_text_that_is_quoted_is_a_token_of_the_templates(words, attack):
     assert len(own(words, words(attack)["input_ids"])) > 0, "the tokenizer would otherwise take it for some"
 
 
-@pytest.mark.parametrize("normalizer", [normalizers.NFKC(), normalizers.Lowercase()], ids=["NFKC", "lower"])
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        normalizers.NFKC(),
+        normalizers.Lowercase(),
+        normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(" ", "")]),
+    ],
+    ids=["NFKC", "lower", "no spaces"],
+)
 def test_no_text_is_such_a_token_in_its_normal_form(words, normalizer):
     attack, words = "\uff1cTOOL\uff1e <TOOL> \uff1ctool>", copy.deepcopy(words)
     words.backend_tokenizer.normalizer = normalizer

@@ -11,13 +11,15 @@ from cudal2.report import budget
 SHAPES = [Problem(64, 64, 64 * n) for n in (1, 2, 3, 4)]
 
 
-def search(folder, speedups, problems=SHAPES, environment=HERE, run="search"):
+def search(folder, speedups, problems=SHAPES, environment=HERE, run="search", method=""):
     """Each problem was tried with kernels of these speedups, two a generation; None failed."""
     with Archive(folder / "archive.sqlite") as archive:
         for problem in problems:
             for place, speedup in enumerate(speedups):
                 kernel = candidate(f"{problem.name} {place}", problem)
-                origin = Origin(kind="search", run=f"cpu {problem.name} {run} here", step=place // 2, index=place % 2)
+                origin = Origin(
+                    kind="search", run=f"cpu {problem.name} {run} here", step=place // 2, index=place % 2, policy=method
+                )
                 archive.add(verdict(kernel, speedup, environment), kernel, origin)
     return folder
 
@@ -67,7 +69,24 @@ def test_of_one_folder_searches_of_other_shapes_are_one_and_of_the_same_shape_ar
     search(search(tmp_path / "slices", [1.5], SHAPES[:2], run="first"), [2.5], SHAPES[2:], run="second")
     search(search(tmp_path / "twice", [1.5], run="first"), [2.5], SHAPES[:1], run="second")
     with Archive.of(tmp_path / "slices") as slices, Archive.of(tmp_path / "twice") as twice:
-        ((_, whole),) = budget.within(slices, HERE.fingerprint).items()
-        apart = budget.within(twice, HERE.fingerprint)
+        ((_, whole),) = budget.within(slices, HERE.fingerprint, together=True).items()
+        searches = budget.within(slices, HERE.fingerprint)
+        apart = budget.within(twice, HERE.fingerprint, together=True)
     assert whole == {**{shape: [[1.5]] for shape in SHAPES[:2]}, **{shape: [[2.5]] for shape in SHAPES[2:]}}
+    assert len(searches) == 2, "who but a campaign knows that they were searched alike"
     assert {name.split()[-1]: len(shapes) for name, shapes in apart.items()} == {"first": 4, "second": 1}
+
+
+def test_methods_of_one_folder_are_compared_on_the_same_shapes(tmp_path):
+    """A campaign's slice under way has one method's kernels only, of easy shapes, say."""
+    search(tmp_path, [1.0, 1.5], SHAPES[:3], run="one", method="evolution")
+    search(tmp_path, [1.0, 1.5], SHAPES[:2], run="two", method="policy")
+    search(tmp_path, [9.0], SHAPES[3:], run="two", method="policy")
+    with Archive.of(tmp_path) as archive:
+        found = budget.within(archive, HERE.fingerprint, together=True)
+    both = dict.fromkeys(("evolution", "policy"), SHAPES[:2])
+    assert {name: sorted(shapes) for name, shapes in found.items()} == both
+    search(tmp_path, [2.0], [Problem(512, 64, 64)], run="three", method="random")
+    with Archive.of(tmp_path) as archive:
+        found = budget.within(archive, HERE.fingerprint, together=True)
+    assert {name: len(shapes) for name, shapes in found.items()} == {"evolution": 3, "policy": 3, "random": 1}

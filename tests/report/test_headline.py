@@ -60,3 +60,13 @@ def test_what_is_not_certain_is_served_by_torch():
     unsure = msgspec.structs.replace(timing(1.5), confidence=0.0)
     line = headline.lines([row(unsure), row(timing(2.0))])[0]
     assert line.served.mean == pytest.approx(math.sqrt(2)) and line.served.high == pytest.approx(2.0)
+
+
+def test_what_has_no_right_kernel_is_served_by_torch_and_what_was_timed_otherwise_is_left_out():
+    lines = headline.lines([row(timing(2.0)), row(), row(timing(3.0, "other"))])
+    found = {line.baseline: line.served.mean for line in lines}
+    assert found == {
+        headline.FASTEST: pytest.approx(6 ** (1 / 3)),
+        "torch.matmul": pytest.approx(2 ** (1 / 2)),
+        "other": pytest.approx(3 ** (1 / 2)),
+    }

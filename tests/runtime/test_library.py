@@ -164,9 +164,15 @@ def test_a_missing_or_damaged_export_is_named(folder, tmp_path):
     library.unlink()
     with pytest.raises(HarnessFault, match="cannot be read"):
         load(copy)
-    (copy / "manifest.json").write_text("{")
-    with pytest.raises(HarnessFault, match=r"manifest\.json"):
-        load(copy)
+    (copy / "manifest.sha256").unlink()
+    for text in (
+        "{",
+        "[" * 100_000,
+        msgspec.json.encode(manifest).decode().replace('"code":{', '"code":null,"other":{'),
+    ):
+        (copy / "manifest.json").write_text(text)
+        with pytest.raises(HarnessFault, match=r"manifest\.json"):
+            load(copy)
 
 
 def test_arrays_of_numpy_are_served_wherever_they_lie(lib):
@@ -180,6 +186,28 @@ def test_arrays_of_numpy_are_served_wherever_they_lie(lib):
         found = lib.matmul(a, other)
         assert type(found) is np.ndarray and found.dtype == np.float16 and lib.calls["kernel"] == before + 1
         assert np.allclose(found, a.astype(float) @ b.T.astype(float), rtol=2e-3, atol=2e-2)
+
+
+class Marked(np.ndarray):
+    """An array with a meaning of its own, from elsewhere."""
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("kind", [np.matrix, Marked])
+def test_kinds_of_arrays_with_a_meaning_of_their_own_are_numpys(lib, kind, side):
+    pair = [np.random.randn(24, 32).astype(np.float16), np.random.randn(32, 40).astype(np.float16)]
+    pair[side] = pair[side].view(kind)
+    before = lib.calls["kernel"]
+    found, expected = lib.matmul(*pair), np.matmul(*pair)
+    assert type(found) is kind and np.array_equal(found, expected) and lib.calls["kernel"] == before
+
+
+def test_what_a_mask_hides_is_not_summed(lib):
+    """NumPy refuses products of masked arrays, but of square ones."""
+    a, b = np.ma.masked_less(np.random.randn(24, 32).astype(np.float16), 0), np.ones((32, 40), np.float16)
+    for matmul in (np.matmul, lib.matmul):
+        with pytest.raises(ValueError, match="broadcast"):
+            matmul(a, b)
 
 
 def test_other_arrays_are_numpys_own(lib):

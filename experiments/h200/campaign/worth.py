@@ -18,7 +18,7 @@ from cudal2.report import budget
 def main(folder: Path) -> None:
     with Archive.of(folder, create=False) as archive:
         [(fingerprint, _)] = Counter(sample.fingerprint for sample in archive.samples("search")).most_common(1)
-        searches = budget.within(archive, fingerprint)
+        searches = budget.within(archive, fingerprint, together=True)
     common = set.intersection(*map(set, searches.values()))
     most = {name: max(len(values[0]) for values in shapes.values()) for name, shapes in searches.items()}
     shapes = sorted(p for p in common if all(len(s[p][0]) == most[name] for name, s in searches.items()))
