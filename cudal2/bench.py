@@ -21,10 +21,10 @@ Row = dict[str, Any]
 
 
 def default_target(file: Path | None = None) -> str:
-    """What is measured where no target is named: a .cu file or a folder with a cubin, or else this machine's GPU where
-    it has one, on the GPU.
+    """The target where none is named: this machine's GPU for a .cu file or a folder with a cubin, the CPU for another
+    file. Without a file it is the GPU if the machine has one.
 
-    Raises HarnessFault for code of a GPU on a machine without one.
+    Raises HarnessFault for GPU code on a machine without a GPU.
     """
     if file is not None and file.suffix != ".cu" and not file.is_dir():
         return "cpu"
@@ -36,12 +36,12 @@ def default_target(file: Path | None = None) -> str:
 def kernel(
     file: Path, problem: Problem, config: BenchConfig, abi: str = "contract", edit_file: Path | None = None
 ) -> Row:
-    """The verdict on one source file, `speedup` with its interval against the fastest baseline.
+    """The verdict on one source file; `speedup` and its interval are against the fastest baseline.
 
-    In place of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), of its own problem.
-    `edit_file` holds an edit of what the source compiles to, as JSON: `beside` is then how it does beside the unedited
-    kernel, and `floor` how that does beside itself. With `worker.counters` there are `counters`, and of the unedited
-    kernel `unedited`. Raises ValueError where a file cannot be read, HarnessFault where the harness fails.
+    Instead of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), with its own problem.
+    `edit_file` holds an edit of the compiled source, as JSON: then `beside` is its speed beside the unedited
+    kernel, and `floor` that kernel's beside itself. With `worker.counters` there are `counters` and, for the unedited
+    kernel, `unedited`. Raises ValueError where a file cannot be read, HarnessFault where the harness fails.
     """
     edit = edit_from_json(_text(edit_file)) if edit_file else None
     if file.is_dir():
@@ -61,7 +61,7 @@ def kernel(
 
 
 def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
-    """What `kernel` says, of a cubin that somebody else compiled."""
+    """The same as `kernel` for a cubin that somebody else compiled."""
     from cudal2.worker.cuda import foreign
     from cudal2.worker.cuda.compile import cubin
 
@@ -82,7 +82,7 @@ def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
 
 
 def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
-    """An edit in pairs with its unedited kernel, and that with itself."""
+    """Measures an edit in pairs with its unedited kernel, and that kernel with itself."""
     from cudal2.sass.judges.gpu import opened
 
     with opened(judge, parent, problem) as bench:
@@ -98,7 +98,7 @@ def _text(file: Path) -> str:
 
 
 def flatten(verdict: Verdict) -> Row:
-    """A verdict as JSON users read: the fastest baseline's figures on top, every timing below."""
+    """A verdict as JSON for users: the figures against the fastest baseline first, then every timing."""
     timing = verdict.timing
     row: Row = msgspec.to_builtins(verdict)
     row["problem"] = verdict.problem.name
@@ -108,7 +108,7 @@ def flatten(verdict: Verdict) -> Row:
 
 
 def describe_kernel(row: Row) -> str:
-    """`row` of `kernel` for people."""
+    """The result of `kernel` as text."""
     lines = [f"{row['problem']} on {row['target']}: {row['status']}  {row['reason']}".rstrip()]
     if row["edit"]:
         lines.append(row["edit"])
@@ -135,14 +135,14 @@ def describe_kernel(row: Row) -> str:
 
 
 def _counted(counters: dict[str, float], unedited: dict[str, float] | None) -> str:
-    """A line for each counter but reasons that nothing waited for; beside it that of the unedited kernel."""
+    """A line for each counter, beside that of the unedited kernel; without stall reasons that are zero."""
     named = {"": counters} | ({"unedited": unedited} if unedited else {})
     rows = [{"counter": name} | {of: one.get(name, 0.0) for of, one in named.items()} for name in counters]
     return table([row for row in rows if any(value for name, value in row.items() if name != "counter")])
 
 
 def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
-    """Microseconds a call and GFLOP/s of every baseline of the target, fastest first.
+    """Microseconds per call and GFLOP/s of every baseline of the target, fastest first.
 
     On a GPU `us` is on its own clock, `offline_us` and `server_us` on the host's.
     """
@@ -164,7 +164,7 @@ def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
 def worker(problems: list[Problem], config: BenchConfig, count: int, seed: int) -> Row:
     """Judges `count` kernels drawn from the corpus, in turn for each of these problems, then asks for them again.
 
-    The seconds of each stage are means a verdict; `cached_ms` is what a known verdict costs. Kernels
+    The seconds of each stage are means per verdict; `cached_ms` is the time of a known verdict. Kernels
     judged earlier under the same `worker.cache` count as cached: give an empty folder, or another seed.
     """
     rng, target = random.Random(seed), find(config.target)
@@ -190,7 +190,7 @@ def worker(problems: list[Problem], config: BenchConfig, count: int, seed: int) 
         "per_minute": 60 * len(verdicts) / wall,
         "seconds": wall / max(len(verdicts), 1),
         **{f"{stage}_s": total / max(len(verdicts), 1) for stage, total in stages.items()},
-        # Jail, processes and contexts: what a verdict costs beside compiling, checking and timing.
+        # Jail, processes and contexts: the cost of a verdict beside compiling, checking and timing.
         "fixed_s": sum(stages[stage] for stage in ("plan", "start", "load")) / max(len(verdicts), 1),
         "cached_ms": 1e3 * again / count,
     }

@@ -1,4 +1,4 @@
-"""What this machine can do: one check a line, each with the remedy where something is missing."""
+"""Checks what this machine can do: one line per check, with the remedy where something is missing."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ FREE_GIB = 2.0
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing looked at. `needed` marks what the CPU loop cannot run without."""
+    """One check. `needed` marks what `target=cpu` cannot run without."""
 
     name: str
     ok: bool
@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def run(cache: str = "~/.cache/cudal2") -> list[Check]:
-    """Every check, what is needed first. Changes nothing but the cache of jail probes."""
+    """All checks, the needed ones first. Changes nothing except the cache of jail probes."""
     return [
         _python(),
         _module("torch", "pip install torch", needed=True),
@@ -48,12 +48,12 @@ def run(cache: str = "~/.cache/cudal2") -> list[Check]:
 
 
 def healthy(checks: list[Check]) -> bool:
-    """Whether the whole loop runs on this machine's processor."""
+    """Whether everything needed for `target=cpu` is there."""
     return all(check.ok for check in checks if check.needed)
 
 
 def describe(checks: list[Check]) -> str:
-    """One aligned line a check."""
+    """One aligned line per check."""
     lines = []
     for check in checks:
         mark = "ok     " if check.ok else "MISSING" if check.needed else "missing"
@@ -94,7 +94,7 @@ def _vllm() -> Check:
 
 
 def _distribution(name: str, remedy: str) -> Check:
-    """A package whose modules have other names than it has."""
+    """The check of a package by its distribution, as its modules have other names."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -167,7 +167,7 @@ def _gpu() -> Check:
 
 
 def _driver() -> Check:
-    """The driver's version, as the kernel module tells it: CUDA itself need not be installed for this."""
+    """The driver's version, read from the kernel module, for which CUDA need not be installed."""
     place = Path("/proc/driver/nvidia/version")
     said = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", place.read_text()) if place.exists() else None
     detail = said.group(1) if said else "no NVIDIA driver"
@@ -175,7 +175,7 @@ def _driver() -> Check:
 
 
 def _cuda() -> list[Check]:
-    """What CUDA kernels are built and read with; none of it is needed for target=cpu."""
+    """The tools that build and read CUDA kernels; `target=cpu` needs none of them."""
     from cudal2.worker.cuda import counters
     from cudal2.worker.cuda.compile import toolchain
 

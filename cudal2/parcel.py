@@ -1,8 +1,8 @@
-"""A run in a few files that travel: what another machine needs to go on with it.
+"""Packs a run into a few files, with all that another machine needs to continue it.
 
-Inside are the configuration, the metrics, the newest complete checkpoint, the archive, what evaluations found, and of
-the worker's cache the verdicts on this run's kernels and the vendor's tuned baselines. Built kernels stay behind: they
-are large, and compiled again where they are asked for.
+These are the configuration, the metrics, the newest complete checkpoint, the archive, the results of evaluations, and
+from the worker's cache the verdicts on this run's kernels and the tuned baselines. Built kernels are left out, because
+they are large; they are compiled again when they are needed.
 """
 
 import io
@@ -27,7 +27,7 @@ from cudal2.train.folder import only_trainer_of
 PART_BYTES = 15 << 20
 KEPT = ("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl", ID)
 CACHED = ("verdicts", "baselines")
-"""Kinds of cache entries that travel."""
+"""The kinds of cache entries in a parcel."""
 
 
 class _Parts(io.RawIOBase):
@@ -86,7 +86,7 @@ def pack(run: Path, out: Path, cache: Path) -> int:
 
 
 def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
-    """Name in the parcel and file or folder of everything that travels."""
+    """The name in the parcel, and the file or folder, of everything in it."""
     checkpoint = latest_checkpoint(run)
     chosen = [run / name for name in KEPT] + ([checkpoint] if checkpoint else [])
     yield from ((f"run/{path.relative_to(run)}", path) for path in chosen if path.exists())
@@ -94,7 +94,7 @@ def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path
     file, copied = Archive.file(run), Archive.file(scratch)
     if file.exists():
         with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(copied)) as copy:
-            live.backup(copy)  # what the write-ahead log still holds too
+            live.backup(copy)  # with the contents of the write-ahead log
         yield f"run/{file.name}", copied
         with Archive(file) as archive:
             keys = {key for (key,) in archive.rows("SELECT json_extract(body, '$.key') FROM verdicts")}
@@ -105,10 +105,10 @@ def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path
 
 
 def unpack(parcel: Path, run: Path, cache: Path) -> None:
-    """Lay a packed run out in the new folder `run`, and what it brings for the cache beside what is there: of the kinds
-    that travel, and nothing in the place of what this machine found itself.
+    """Unpack a run into the new folder `run`, and add its entries to the cache: only of the kinds in CACHED, and never
+    in the place of this machine's own.
 
-    The folder has its name once it is complete.
+    The folder gets its name when it is complete.
     Raises ValueError where `run` holds anything or `parcel` is not a whole parcel.
     """
     if run.exists() and any(run.iterdir()):

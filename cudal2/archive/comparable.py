@@ -18,7 +18,7 @@ _STATUS = "status IN (SELECT value FROM json_each(:statuses))"
 class Comparable(msgspec.Struct, frozen=True):
     """What `archive` holds for `target` and the environment of that `fingerprint`; ANY compares across devices.
 
-    Of each kernel the last verdict counts.
+    For each kernel the last verdict counts.
     """
 
     archive: Archive
@@ -34,15 +34,14 @@ class Comparable(msgspec.Struct, frozen=True):
         return next(iter(self.ranked(problem, 1)), None)
 
     def latest(self, problem: Problem, statuses: Sequence[Status], limit: int) -> list[Entry]:
-        """The latest `limit` kernels for `problem` of one of these statuses, latest first; edited ones left out."""
+        """The latest `limit` kernels for `problem` with one of these statuses, latest first; no edited ones."""
         return self._entries(f"{_STATUS} AND edit IS NULL ORDER BY id DESC LIMIT :limit", problem, limit, statuses)
 
     def written(
         self, problem: Problem, statuses: Sequence[Status] = (Status.OK,), before: int | None = None
     ) -> list[tuple[int, Entry]]:
-        """The samples for `problem` of one of these statuses, each as the step that wrote it and its kernel with the
-        verdict that judged it, in order of step and index; edited ones left out, and those not from a step `before`
-        that one (None: of any)."""
+        """The samples for `problem` with one of these statuses, ordered by step and index: the step of each, and its
+        kernel with the verdict on that sample. Only steps before `before` (None: all); no edited kernels."""
         query = (
             "SELECT step, text, body FROM samples JOIN verdicts ON verdicts.id = samples.verdict "
             f"JOIN sources ON sources.hash = verdicts.source WHERE {_HERE} AND problem = :problem AND {_STATUS} "
@@ -52,7 +51,7 @@ class Comparable(msgspec.Struct, frozen=True):
         return [(step, Entry(text, self.archive.read(body))) for step, text, body in rows]
 
     def problems(self, statuses: Sequence[Status] = (Status.OK,)) -> list[Problem]:
-        """Problems that have a kernel of one of these statuses, in order."""
+        """The problems that have a kernel with one of these statuses, in order."""
         rows = self.archive.rows(
             f"SELECT DISTINCT problem FROM latest WHERE {_HERE} AND {_STATUS}",
             {"target": self.target, "fingerprint": self.fingerprint, "statuses": json.dumps(statuses)},

@@ -1,4 +1,4 @@
-"""What an archive holds: a sample's origin, the sample and what became of it, a kernel with its last verdict."""
+"""The records of an archive: the origin of a sample, a judged sample, a kernel with its last verdict."""
 
 from typing import Literal
 
@@ -14,12 +14,12 @@ Kind = Literal["train", "sft", "search", "eval"]
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which sample a verdict judges; `kind`, `run`, `step` and `index` identify it.
 
-    `policy` is who wrote it: the path of a model, or the method of a search; `prompt` what it was written from.
-    `seconds` are its share of the wall time that a search took to propose and judge it.
+    `policy` is its author: the path of a model, or the method of a search. `prompt` is what it was written from.
+    `seconds` is its share of the wall time that a search took to propose and judge it.
 
-    Of a policy that writes again after each verdict `turn` counts from 0. The `prompt` of a later turn is only the last
-    message: what it was told of the attempt before (or the first prompt again, where nothing else had room). That
-    attempt is the sample of `index` - 1, of a search the one that the prompt names (`search/lineage.py`).
+    If a policy writes again after each verdict, `turn` counts from 0. The `prompt` of a later turn is only the last
+    message: the verdict on the attempt before (or the first prompt again, if nothing else fitted). That attempt is the
+    sample of `index` - 1; in a search it is the one that the prompt names (`search/lineage.py`).
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One judged sample: its origin and what became of it, whatever was measured of its kernel since.
+    """One judged sample, with its own verdict, even if its kernel was measured again since.
 
     `low` is the lower bound of the speedup, None unless ok. `source_hash` is `Candidate.kernel_hash`: where an edited
     kernel was judged, the hash of source and edit.
@@ -51,7 +51,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A kernel and the last verdict on it: a source as it compiles, or with an edit of its built code."""
+    """A kernel with its verdict: a source as it compiles, or with an edit of its built code."""
 
     source: str
     verdict: Verdict

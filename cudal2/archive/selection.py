@@ -1,4 +1,4 @@
-"""Which kernels of an archive are worth showing or trying: contrasting exemplars, parents, neighbours', failures."""
+"""Selects kernels of an archive to show or to try: contrasting exemplars, parents, neighbours' kernels, failures."""
 
 import math
 import random
@@ -13,16 +13,16 @@ from cudal2.problem import Problem
 from cudal2.records import Status
 
 EXPLAINED = (Status.REJECTED, Status.COMPILE_ERROR, Status.PLAN_ERROR, Status.LAUNCH_ERROR)
-"""Failures whose log tells an author what to change."""
+"""Statuses of failures whose log tells an author what to change."""
 
 Ranked = Callable[[Problem], list[Entry]]
 """Correct kernels for a problem, best first: all of an archive, or one island of it."""
 
 
 def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
-    """Those of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K, 2 log M·N).
+    """The problems of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K, 2 log M·N).
 
-    What is fast depends on the number of tiles more than on any side of C: on an H200 the best 12 settings of the
+    Speed depends on the number of tiles more than on either side of C: on an H200 the best 12 settings of the
     nearest problems came within 1.8% of the best known, without the last term within 2.8%.
     """
 
@@ -39,7 +39,7 @@ def nearest(
 ) -> list[Entry]:
     """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first.
 
-    `problems` are all that have a correct kernel; whoever asks for many knows them.
+    `problems` are all that have a correct kernel, if the caller knows them already.
     """
     others = [p for p in by_distance(problem, kernels.problems() if problems is None else problems) if p != problem]
     bests = (kernels.best(other) for other in others[:limit])
@@ -49,7 +49,7 @@ def nearest(
 def island(kernels: Comparable, prompt: PromptConfig, problem: Problem, seed: int, step: int | None) -> Ranked:
     """The kernels of the island that the prompt for that problem draws from at that step (None: after training).
 
-    Another seed than training had divides them otherwise.
+    A seed other than training's gives other islands.
     """
     count = prompt.islands
     mine = islands.drawn(seed, step or 0, problem, count)
@@ -64,8 +64,8 @@ def island(kernels: Comparable, prompt: PromptConfig, problem: Problem, seed: in
 def exemplars(
     kernels: Comparable, problem: Problem, count: int, rng: random.Random, ranked: Ranked | None = None
 ) -> list[Entry]:
-    """Up to `count` correct, timed kernels of contrasting speed, fastest first, to be shown in a prompt: those of the
-    problem, and of its neighbours while there are too few; of those that `ranked` gives, else of all."""
+    """Up to `count` correct, timed kernels of contrasting speed for a prompt, fastest first: the problem's own and, if
+    these are too few, its neighbours'. `ranked` may restrict them to an island."""
     found: dict[str, Entry] = {}
     for other in by_distance(problem, kernels.problems()):
         if len(found) >= count:
@@ -93,7 +93,7 @@ def among_best(entries: Sequence[Entry], count: int, rng: random.Random) -> Entr
 
 
 def _shows_speed(entry: Entry) -> bool:
-    """What was only checked has no speed to show, and an edited kernel's is not its source's."""
+    """Whether a kernel was timed and is not edited, for the speed of an edited kernel is not that of its source."""
     return entry.verdict.timing is not None and entry.edit is None
 
 
@@ -110,8 +110,8 @@ def contrasting(entries: list[Entry], count: int, rng: random.Random) -> list[En
 
 
 def failures(kernels: Comparable, problem: Problem, count: int, before: int | None = None) -> list[Entry]:
-    """The latest `count` kernels that could not be built or launched, with the build's `log`: those of the
-    problem first, then those of its neighbours. Of samples from steps `before` that one; None: of all that is there."""
+    """The latest `count` kernels that could not be built or launched: the problem's first, then its neighbours'. Only
+    samples from steps before `before`; None: all."""
     found: list[Entry] = []
     for other in by_distance(problem, kernels.problems(EXPLAINED)):
         if len(found) >= count:

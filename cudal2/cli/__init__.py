@@ -1,8 +1,8 @@
-"""The `cudal2` command: one thin verb a stage.
+"""The `cudal2` command: one thin verb per stage.
 
 Exit code 0 done, 1 doctor found a gap, 2 error, 130 stopped by Ctrl-C, 143 by SIGTERM.
 
-What a verb needs is imported when it runs, so that `--help` and a mistyped word answer at once.
+A verb imports what it needs when it runs, so that `--help` and typing errors are answered at once.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from cudal2.cli.arguments import add_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb. Mistakes of the user and faults of the harness are one line on stderr; so is how to go on after a
-    signal. Without `argv` it is the program of this process, which signals end (see `interrupt`).
+    """Runs one verb and returns the exit code. User errors and faults of the harness are one line on stderr, and so is
+    how to continue after a signal. Without `argv` this is the process's own program, which signals end (`interrupt`).
     """
     if argv is None:
         interrupt.install()
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:  # argparse leaves what follows an option, overrides too, to the caller
+    if rest:  # argparse leaves arguments behind an option, also overrides, to the caller
         arguments.overrides += rest
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from cudal2.records import HarnessFault
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.verb(arguments) or 0
     except (ValueError, HarnessFault, OSError) as error:
-        if interrupt.received():  # what was under way broke off in a way of its own
+        if interrupt.received():  # the interrupted work raised an error of its own
             return interrupt.goodbye(arguments.again)
         if arguments.traceback:
             raise

@@ -10,7 +10,7 @@ from cudal2.cli.arguments import add_overrides, add_verb
 
 
 def add(verbs: Any) -> None:
-    """Add `bench` and what it measures to the command's verbs."""
+    """Add `bench` and its verbs to the command's verbs."""
     group = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
     what = group.add_subparsers(required=True, metavar="WHAT")
     verb = add_verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")

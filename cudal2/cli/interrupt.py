@@ -1,11 +1,10 @@
 """Ctrl-C and SIGTERM end a command within seconds, whatever it is doing.
 
-The first signal raises KeyboardInterrupt in the main thread, so that all that is under way is left in order. A main
-thread that waits inside a library (a collective of several processes, a kernel on the GPU) raises nothing until that
-returns, and what it raises may be lost in somebody's `except`. So a second thread hears of the signal too. It ends the
-process after PATIENCE seconds, or as soon as the same signal comes once more. That costs nothing but what was not yet
-on disk: every file here bears a kill at any moment, and the processes below leave with this
-one (`worker/pool/lifetime.py`).
+The first signal raises KeyboardInterrupt in the main thread, so that all work ends in good order. But if the main
+thread waits inside a library (a collective of several processes, a kernel on the GPU), the exception comes only when
+that returns, and some `except` may swallow it. So a second thread gets the signal, too. It ends the process after
+PATIENCE seconds, or as soon as the same signal comes again. Only what was not yet on disk is lost then: every file here
+survives a kill at any moment, and child processes end with their parent (`worker/pool/lifetime.py`).
 """
 
 import os
@@ -16,13 +15,13 @@ import threading
 import time
 
 PATIENCE = 10.0
-"""Seconds for leaving in order."""
+"""Seconds for an end in good order."""
 
 _first: int | None = None
 
 
 def install() -> None:
-    """Handle both signals from here to the end of this process, but those that it was started to ignore.
+    """Handle both signals until the process ends, except those that it was started to ignore.
 
     Raises ValueError in any thread but the main one.
     """
@@ -41,9 +40,9 @@ def received() -> bool:
 
 
 def goodbye(again: str) -> int:
-    """Says what ended the command and how to go on (`again`); the exit code, as shells have it: 128 + the signal."""
+    """Prints what ended the command and how to continue (`again`); returns the exit code 128 + the signal."""
     number = signal.SIGINT if _first is None else signal.Signals(_first)
-    if os.environ.get("RANK", "0") == "0":  # of several that train together, one speaks
+    if os.environ.get("RANK", "0") == "0":  # of several processes that train together, only one prints
         print(f"cudal2: stopped by {number.name}; {again}", file=sys.stderr, flush=True)
     return 128 + number
 
@@ -66,7 +65,7 @@ def _end_in_time(heard: int) -> None:
 
 
 def _next(heard: int) -> int:
-    """The number of the next of our signals; others have their bytes here too."""
+    """The number of the next of our two signals; the pipe has bytes of other signals, too."""
     while (number := os.read(heard, 1)[0]) not in (signal.SIGINT, signal.SIGTERM):
         pass
     return number

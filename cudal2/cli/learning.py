@@ -1,4 +1,4 @@
-"""The verbs by which a policy learns, and its run travels. They import what they need when they run."""
+"""The verbs that train a policy and pack a run. They import what they need when they run."""
 
 import argparse
 import sys
@@ -48,7 +48,7 @@ def _train(arguments: argparse.Namespace) -> None:
 def training_config(overrides: list[str]) -> Any:
     """The TrainConfig of `cudal2 train OVERRIDES`.
 
-    Where `run=FOLDER` holds a run, that one's configuration is changed, unless an experiment states a whole one.
+    If `run=FOLDER` holds a run, the overrides change its configuration, unless they name an experiment.
     """
     from cudal2.config import TrainConfig, load
     from cudal2.train.folder import stored

@@ -1,4 +1,4 @@
-"""The verbs by which kernels are found, measured, exported and shown. They import what they need when they run."""
+"""The verbs that find, measure, export and show kernels. They import what they need when they run."""
 
 import argparse
 from pathlib import Path
@@ -75,7 +75,7 @@ def _eval(arguments: argparse.Namespace) -> None:
     overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
     overrides += ["worker.executor=ray"] * arguments.ray
     config = _eval_config(arguments, *_shapes(arguments), *overrides)
-    config.shapes.problems()  # what is mistyped is told before anything is opened
+    config.shapes.problems()  # finds typing errors before anything is opened
     against = published.read(Path(arguments.against)) if arguments.against else None
     stay_offline(config.policy.path)
     config = _everywhere(config, arguments)
@@ -106,7 +106,7 @@ def _campaign(arguments: argparse.Namespace) -> None:
     from cudal2.config import CampaignConfig, load
 
     config = load("campaign", [*_shapes(arguments), *arguments.overrides], CampaignConfig)
-    config.shapes.problems()  # what is mistyped is told before anything is opened
+    config.shapes.problems()  # finds typing errors before anything is opened
     stay_offline(config.policy.path)
     from cudal2 import campaign
 
@@ -114,7 +114,7 @@ def _campaign(arguments: argparse.Namespace) -> None:
 
 
 def _everywhere(config: Any, arguments: argparse.Namespace) -> Any:
-    """The configuration with all GPUs that can be seen, unless it is said which."""
+    """The configuration with all visible GPUs, unless the arguments name some."""
     import msgspec
 
     from cudal2.worker.pool.pool import on_all
@@ -169,7 +169,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _tables(folders: list[Path], against: Path | None) -> str:
-    """What evaluations found, as CUDA-L2's tables, one environment after the other: their speeds do not compare."""
+    """The results of evaluations as CUDA-L2's tables, one environment after the other: their speeds do not compare."""
     from cudal2.evaluation import published, tables
 
     theirs = published.read(against) if against else None
@@ -188,7 +188,7 @@ def _tables(folders: list[Path], against: Path | None) -> str:
 
 
 def _audit(folders: list[Path]) -> str:
-    """What became of every kernel that was evaluated, and on which machines."""
+    """The audit of all kernels in these evaluations, and the machines."""
     from cudal2.evaluation import audit, summary
 
     found = _evaluated(folders)
@@ -197,7 +197,7 @@ def _audit(folders: list[Path]) -> str:
 
 
 def _evaluated(folders: list[Path]) -> Any:
-    """The results of evaluations together; of a shape that several have in one environment, the last one's."""
+    """The results of several evaluations together; if several have a shape in one environment, the last one counts."""
     from cudal2.evaluation.records import Results
     from cudal2.evaluation.results import load
 
@@ -216,7 +216,7 @@ def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
 
 
 def _shapes(arguments: argparse.Namespace) -> list[str]:
-    """`--shapes` as overrides: lists in conf/shapes and problems, with commas between."""
+    """`--shapes` as overrides: lists in conf/shapes and problems, separated by commas."""
     if arguments.shapes is None:
         return []
     lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}

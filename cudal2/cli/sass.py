@@ -10,7 +10,7 @@ _WHAT = "a source (.cu), a cubin, the folder of a run, or a folder with kernel.c
 
 
 def add(verbs: Any) -> None:
-    """Add `sass` and what it does to the command's verbs."""
+    """Add `sass` and its verbs to the command's verbs."""
     group = verbs.add_parser("sass", help="the assembly game: a finished kernel's instructions in a faster order")
     what = group.add_subparsers(required=True, metavar="WHAT")
     for name, function, text in (

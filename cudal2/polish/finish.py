@@ -1,4 +1,4 @@
-"""What is left of a game: a table, files, and on a GPU the winner in the archive, beside its parent."""
+"""The end of a game: a table, files, and on a GPU the winner and its parent in the archive."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from cudal2.worker.pool.processes import alone
 
 
 def finished(subject: Subject, config: SassConfig, found: Sequence[Found], floor: Sequence[Measured]) -> str:
-    """The table, with what was written where; RUN/compare.json has all of it."""
+    """Writes the results, RUN/compare.json above all; returns the table and a line on each file."""
     folder = Path(config.run)
     record = {"judge": config.judge, "floor": floor, "found": found, "problem": subject.problem.name}
     (folder / "compare.json").write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
@@ -34,14 +34,14 @@ def finished(subject: Subject, config: SassConfig, found: Sequence[Found], floor
 
 
 def winner(found: Sequence[Found], aside: float) -> Found | None:
-    """The search whose best edit has the greatest lower bound; None where that is not above 1 and the A/A floor."""
+    """The search whose best edit has the greatest lower bound; None where that is not above 1 plus the A/A floor."""
     right = [one for one in found if one.confirmed is not None and one.confirmed.status is Status.OK]
     best = max(right, key=lambda one: one.confirmed.low if one.confirmed else 0.0, default=None)
     return best if best and best.confirmed and best.confirmed.low > 1.0 + aside else None
 
 
 def archived(subject: Subject, source: str, config: SassConfig, best: Found) -> str:
-    """Judges the winner and its parent as any candidates are, so that the archive of the run holds both verdicts."""
+    """Judges the winner and its parent like any candidates, so that the archive of the run holds both verdicts."""
     worker = msgspec.structs.replace(config.worker, devices=(0,))
     with alone(config.worker.devices[0]), judging.opened(config.run, config.target, worker) as (archive, [pool]):
         environment = pool.environment().fingerprint

@@ -1,4 +1,4 @@
-"""Who says how fast an edit is: the GPU, in pairs with the unedited kernel, or the simulator where there is none."""
+"""The judge of edits: the GPU, in pairs with the unedited kernel, or the simulator."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from cudal2.worker.sandbox import jail
 
 
 class Judge(msgspec.Struct, frozen=True):
-    """`measure` is asked many times a second, for edits of legal moves, and told the best speedup that is known, beside
-    which a poor edit need not be measured well; `confirm` proves a winner legal without
-    trusting how it came about and measures it anew; `floor` is the unedited kernel beside itself. Measurements of
-    another `environment` do not compare."""
+    """`measure` is called many times a second, with an edit made of legal moves and the best known speedup, so that a
+    poor edit need not be measured precisely. `confirm` checks that a winner is legal, however it was made, and
+    measures it again. `floor` measures the unedited kernel beside itself. Measurements in another `environment` do not
+    compare."""
 
     measure: Callable[[Edit, float], Measured]
     confirm: Callable[[Edit], Measured]
@@ -75,7 +75,7 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
         with EditBench(worker, parent, subject.problem, legal, config.effort) as bench:
 
             def measure(edit: Edit, best: float) -> Measured:
-                proven.add(edit)  # it was made of legal moves; who judges a winner proves it once more
+                proven.add(edit)  # it was made of legal moves; `confirm` checks a winner again
                 return bench.measure([edit], best)[0]
 
             def confirm(edit: Edit) -> Measured:

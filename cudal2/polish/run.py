@@ -1,6 +1,6 @@
-"""Plays for a faster schedule of one kernel: one search, or all of them at an equal budget, in a folder of their own.
+"""Searches for a faster schedule of one kernel: by one search, or by all of them at an equal budget.
 
-In RUN/METHOD lie the journal of all measurements, metrics.jsonl, and the best edit as edit.json.
+RUN/METHOD holds the journal of all measurements, metrics.jsonl, and the best edit as edit.json.
 """
 
 import math
@@ -29,12 +29,12 @@ from cudal2.sass.judges.fitted import Fitted
 from cudal2.tracking.metrics import Metrics
 
 KEPT = ("metrics.jsonl", "journal.jsonl", "edit.json")
-"""What a search hands to Weights & Biases in the end; its configuration stands in the journal's first line."""
+"""The files that a search uploads to Weights & Biases; the journal's first line has its configuration."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a search came to: its best edit as it measured it, and once more when it was over; None where no edit was
-    right. `seconds` are those of measuring."""
+    """The result of a search: its best edit, as `measured` in the search and `confirmed` afterwards; None where no edit
+    was right. `seconds` is the time of measuring."""
 
     method: str
     measurements: int
@@ -45,7 +45,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def play(subject: Subject, config: SassConfig) -> tuple[list[Found], list[Measured]]:
-    """What `search.method` finds, and the unedited kernel beside itself; goes on where the same was stopped.
+    """The result of `search.method`, and measurements of the unedited kernel beside itself; continues a stopped search.
 
     Raises ValueError for an unknown method, or a folder in which something else was played.
     """
@@ -55,8 +55,8 @@ def play(subject: Subject, config: SassConfig) -> tuple[list[Found], list[Measur
 def compare(
     subject: Subject, config: SassConfig, methods: Sequence[str] = searches.METHODS
 ) -> tuple[list[Found], list[Measured]]:
-    """What each search finds with as many measurements, and the unedited kernel beside itself."""
-    found = {method: searches.find(method) for method in methods}  # what is missing is said before anything is measured
+    """The results of several searches with equal budgets, and measurements of the unedited kernel beside itself."""
+    found = {method: searches.find(method) for method in methods}  # so a missing package is found before measuring
     folder = Path(config.run)
     start = Play(subject.listing)
     opinions = [Fitted(subject.listing, config.machine, config.search.fit, config.seed) for _ in methods]
@@ -113,7 +113,7 @@ def _search(
 
 
 def _head(start: Play, config: SassConfig, method: str, environment: str) -> dict[str, Any]:
-    """What tells a search from others: the kernel, and every key that may change what it asks or is told."""
+    """What identifies a search: the kernel, and every key that may change its questions or answers."""
     keys = {key: value for key, value in identity(config).items() if key not in ("search.method", "kernel")}
     if config.judge == "simulator":
         keys = {key: value for key, value in keys.items() if not key.startswith("worker.")}
@@ -122,7 +122,7 @@ def _head(start: Play, config: SassConfig, method: str, environment: str) -> dic
 
 
 def _kernels(budget: Budget, limit: int) -> list[dict[str, Any]]:
-    """The `limit` best edits that were measured, the surest first."""
+    """The `limit` best edits by the lower bound of their speedup."""
     ranked = sorted(budget.seen.values(), key=lambda line: line.measured.low, reverse=True)
     return [
         {**msgspec.to_builtins(line.measured), "moves": len(line.edit.moves), "edit": to_json(line.edit)}
@@ -159,7 +159,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _bar(method: str, limit: int) -> Iterator[Callable[[int, Line | None], None]]:
-    """A bar of the measurements made, on a terminal."""
+    """A progress bar of the measurements, on a terminal."""
     console = Console(file=sys.stdout, highlight=False)
     columns = (
         f"[bold]{method}",
@@ -179,8 +179,8 @@ def _bar(method: str, limit: int) -> Iterator[Callable[[int, Line | None], None]
 
 
 def table(results: Sequence[Found], floor: Sequence[Measured]) -> str:
-    """A line for each search: its best edit's speedup when measured once more, with its interval; beside it the A/A
-    floor, what the unedited kernel beside itself differs from 1 at most."""
+    """A line for each search: the confirmed speedup of its best edit with its interval, and the A/A floor: how far the
+    unedited kernel beside itself was from 1 at most."""
     aside = noise(floor)
     lines = [
         f"{'method':<10} {'measured':>8} {'speedup':>8} {'low':>8} {'high':>8} {'in search':>9} {'A/A ±':>7}  moves"

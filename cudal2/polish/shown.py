@@ -1,4 +1,4 @@
-"""A listing and what is wrong with it, for people."""
+"""Text for people: a listing, and the rules that it breaks."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ from cudal2.sass.moved import fields
 
 
 def listing(those: Listing) -> str:
-    """A line for each instruction: position, scheduling fields, whether it may change places with the one above (^) and
-    below (v) where it is in the window that is played on (|), its text."""
+    """A line for each instruction: position, scheduling fields, its text; in the game's window (|) also whether it may
+    change places with the one above (^) and below (v)."""
     free: dict[int, str] = {}
     try:
         play = Play(those)

@@ -1,4 +1,4 @@
-"""What is played on: the kernel of a source, of a cubin, of a run's archive, or somebody else's with its launch."""
+"""The kernel of a game: from a source, a cubin, a run's archive, or a folder with a cubin and its launch."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from cudal2.worker.sandbox import jail
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A kernel as the compiler wrote it, and how to run it: from its `source`, or as `launchable` says; neither where
-    there is only a cubin."""
+    """A kernel as the compiler wrote it, and how to run it: by its `source` or as `launchable`; by neither where there
+    is only a cubin."""
 
     code: bytes
     listing: Listing
@@ -79,7 +79,7 @@ def _compiled(source: str, config: SassConfig) -> bytes:
 
 
 def _listed(code: bytes, config: SassConfig) -> Listing:
-    """The kernel that is asked for, else the one with the most matrix instructions in its loops."""
+    """The listing of the kernel that `config` names, else of the one with the most matrix instructions in its loops."""
     kind = jail.choose(config.worker.jail)
     if config.kernel:
         return read(code, config.kernel, kind)

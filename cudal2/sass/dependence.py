@@ -98,7 +98,7 @@ class Checker:
         return f"{what} after {met.cycles} of {needed} cycles" if met.cycles < needed else ""
 
     def worse(self, met: flow.Meeting) -> str:
-        """The rule that a meeting breaks and this listing keeps: a pair that is as close here, or closer, is no change."""
+        """The rule that a meeting breaks and this listing keeps; a pair that is no farther apart here is no change."""
         why = self.broken(met, strictly=True)
         if not why or met.cycles is None:
             return why

@@ -3,7 +3,6 @@
 Its jail needs what containers seldom give, and it shows only pages that these tests write: hence --no-sandbox.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -64,9 +63,6 @@ class Page:
         code = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}[key]
         for kind in ("keyDown", "keyUp"):
             self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
-
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._last += 1

@@ -9,7 +9,7 @@ TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}\n{{ message.content }}</s>\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
-WIDTH, WORDS = 16, 4
+WIDTH = 16
 
 
 def write(path: Path, layers: int = 1) -> Path:

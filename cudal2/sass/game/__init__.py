@@ -1,1 +1,1 @@
-"""What is played on: a window of a listing, the moves that are legal in it, what the player sees of it."""
+"""The game itself: a window of a listing, the legal moves in it, and the player's observations."""

@@ -1,4 +1,4 @@
-"""What hangs on what in the window's blocks: who must stay before whom, for how long, and how long the chains are."""
+"""The dependence graph of the window's blocks: which instruction must stay before which, and the critical paths."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from cudal2.sass import opcodes, order
 from cudal2.sass.game.legality import Legality
 
 LOADED = 32
-"""Cycles that the result of a load from shared memory is guessed to take, and any other that only a barrier tells."""
+"""The assumed latency, in cycles, of a load from shared memory and of all other operations of unknown latency."""
 
 
 class Chains:
-    """Of the instructions of a window, by their numbers, as the compiler had them.
+    """Dependences between the instructions of a window, by their numbers, in the compiler's order.
 
-    `after[i, j]` says that i must stay before j, `latency[i, j]` how many cycles behind i j can issue at the earliest
-    (0 where neither waits for the other), `way[i]` how long the longest chain from i to the end of its block is.
+    `after[i, j]`: i must stay before j. `latency[i, j]`: the least cycles from the issue of i to that of j (0 where
+    neither waits for the other). `way[i]`: the length of the longest path from i to the end of its block, in cycles.
     """
 
     def __init__(self, legality: Legality) -> None:
@@ -38,8 +38,8 @@ class Chains:
             self.way[one] = max(longest, 8 if those[one].operation in opcodes.MATRIX else 1)
 
     def nearest(self, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each number how many places in front of it the last one stands that it must stay behind, and how far
-        behind it the first that must stay behind it; the window's size where there is none."""
+        """For each instruction the distance, in places, to the nearest one before it that it depends on, and to the
+        nearest one behind that depends on it; the window's size where there is none."""
         count = len(self.way)
         distance = where[:count][None, :] - where[:count][:, None]
         near = np.where(self.after, distance, count)

@@ -1,7 +1,7 @@
-"""The game as a gymnasium environment: each step is a legal move and a measurement of where it leads.
+"""The game as a gymnasium environment: each step is a legal move and a measurement of the new schedule.
 
-Rewards are CuAsmRL's (arXiv:2501.08071), the change of speed, but as a logarithm, so that they add up to that of the
-whole way: 10 times the log-ratio of two measurements, a tenth for a percent. The best state is always kept.
+Rewards are CuAsmRL's (arXiv:2501.08071), the change of speed, but as a logarithm, so that they add up along an
+episode: 10 times the log-ratio of two measurements, or 0.1 for a percent. The best state is always kept.
 """
 
 import math
@@ -16,14 +16,14 @@ from cudal2.sass.game.observation import WIDTH, Observer
 from cudal2.sass.game.task import Task
 
 FAILED = -1.0
-"""The reward for a schedule that is not right; the state before it is gone back to."""
+"""The reward for a schedule that is not right; the game returns to the state before it."""
 
 
 class Game(gymnasium.Env):
     """Episodes of `episode` steps, from the compiler's schedule or, in a share of `from_best`, from the best known.
 
-    Observations are those of `observation`; action `kind + place * len(Kind)` is a move, `action_masks` says which are
-    legal. `task.ask` raises Spent through `step` when the budget is used up. With `simulated` the simulator is asked.
+    Observations are those of `observation`. Action `kind + place * len(Kind)` is a move; `action_masks` says which are
+    legal. When the budget is spent, `step` raises Spent from `task.ask`. With `simulated` the simulator judges.
     """
 
     def __init__(self, task: Task) -> None:
@@ -34,12 +34,12 @@ class Game(gymnasium.Env):
         self.forget()
 
     def forget(self) -> None:
-        """No best state is known any more but the compiler's."""
+        """Forgets the best state; the compiler's is the best again."""
         self.best, self.best_speedup = self.task.start, 1.0
         self._play, self._speedup, self._steps = self.task.start.copy(), 1.0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """An episode begins."""
+        """Begins an episode."""
         super().reset(seed=seed)
         best = self.task.rng.random() < self.task.config.from_best
         self._play = (self.best if best else self.task.start).copy()
@@ -47,7 +47,7 @@ class Game(gymnasium.Env):
         return self._observer.see(self._play), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A move: observation, reward, whether no move is left, whether the episode is over, and `speedup`."""
+        """Makes a move: (observation, reward, whether no move is left, whether the episode is over, `speedup`)."""
         before = self._play.copy()
         self._play.apply(Move(int(action) // len(Kind), Kind(int(action) % len(Kind))))
         measured = self._measured()
@@ -64,7 +64,7 @@ class Game(gymnasium.Env):
         return self._observer.see(self._play), reward, ended, self._steps >= self.task.config.episode, info
 
     def action_masks(self) -> np.ndarray:
-        """bool, one for each action."""
+        """Which actions are legal: bool [actions]."""
         return self._play.mask().reshape(-1)
 
     def _measured(self) -> Measured:

@@ -1,6 +1,6 @@
-"""Every measurement of a search, in a file of JSON lines, so that one that was killed goes on with what it knows.
+"""The journal of a search: every measurement, in a file of JSON lines, so that a killed search can continue.
 
-A search asks the same again where it is given the same answers: replayed from its journal, it comes to where it was.
+Given the same answers a search asks the same questions. So with the answers in its journal it comes back to its state.
 """
 
 import time
@@ -14,11 +14,11 @@ from cudal2.records import Edit, Measured, Status
 from cudal2.sass.game.task import Spent
 
 PATIENCE = 20
-"""So many times the budget a search may ask for what was measured before; then it is thought to have settled."""
+"""A search may ask so many times its budget for edits measured before; then it is taken to have converged."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One measurement, and the seconds that it took."""
+    """One measurement and the seconds that it took."""
 
     edit: Edit
     measured: Measured
@@ -26,9 +26,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """What was measured under `head`, which says of what, how and by whom.
+    """The measurements of one search, which `head` identifies: its kernel, its configuration, its judge.
 
-    Raises ValueError where the file is one of something else.
+    Raises ValueError where the file belongs to another search.
     """
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
@@ -50,17 +50,17 @@ class Journal:
             fresh.replace(path)
 
     def add(self, line: Line) -> None:
-        """Keeps a measurement, so that a kill does not lose it."""
+        """Appends a measurement, so that a kill does not lose it."""
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
         self.known[line.edit] = line
 
 
 class Budget:
-    """Asks for a search: each edit is measured once, `limit` of them in all; then Spent is raised.
+    """Measures for a search: each edit once, and `limit` edits in all; then it raises Spent.
 
-    The unedited kernel is known to be as fast as itself. `measure` is told the greatest speedup that is sure so far,
-    `told` hears of each edit that counts and whether it is `new`.
+    The unedited kernel counts as exactly as fast as itself. `measure` is called with an edit and the greatest lower
+    bound so far, `told` with each edit that counts and whether it is `new` in the journal.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Budget:
         self._journal, self._measure, self.limit, self._told = journal, measure, limit, told
         self.seen: dict[Edit, Line] = {}
         self.best: Line | None = None
-        """The edit with the greatest lower bound of its speedup, of those that are right."""
+        """The correct edit with the greatest lower bound of its speedup."""
         self._asked = 0
 
     def __call__(self, edit: Edit) -> Measured:
-        """What is measured of an edit."""
+        """The measurement of an edit, old or new. Raises Spent."""
         self._asked += 1
         if self._asked > PATIENCE * self.limit:
             raise Spent

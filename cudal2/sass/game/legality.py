@@ -1,8 +1,8 @@
-"""Which moves are legal now: the answers of `dependence.Checker`, kept up to date from one move to the next.
+"""Which moves are legal now: the same answers as `dependence.Checker`, updated from one move to the next.
 
-The checker walks a kernel anew for each question. Here the rules are taken apart into what never changes under legal
-moves (which pairs of instructions meet: `slack`), what a swap changes in its neighbourhood only (`waiting`), and two
-numbers for each instruction, so that all swaps of a window are answered by a few array operations.
+The checker walks a kernel anew for each question. Here its rules are divided into what never changes under legal
+moves (which pairs of instructions meet: `slack`) and what a swap changes in its neighbourhood only (`waiting`). So a
+few array operations answer for all swaps of a window.
 """
 
 from collections.abc import Iterable
@@ -20,14 +20,14 @@ from cudal2.sass.game.window import Window
 from cudal2.sass.listing import Instruction, Listing
 
 LONGEST = 15
-"""The most cycles of stall that the field holds."""
+"""The largest stall that the field holds, in cycles."""
 
 
 class Legality:
-    """The present order of a listing's window, and what may be done with it.
+    """The present order of a listing's window, and its legal moves.
 
-    Places are counted from 0 through the window, `positions` says where in the listing each is; an instruction's number
-    is the place where it stood at first. Raises Unlisted for an architecture without latencies.
+    Places are counted from 0 through the window, and `positions` has the position of each in the listing. An
+    instruction's number is the place where it was at first. Raises Unlisted for an architecture without latencies.
     """
 
     def __init__(self, listing: Listing, window: Window) -> None:
@@ -40,10 +40,10 @@ class Legality:
         self.block = [block for block, span in spans for _ in span]
         """The block of each place."""
         self.first = np.array([place - (self.positions[place] - b.start) for place, b in enumerate(self.block)])
-        """The place where the block of each place begins, and in `last` the one where it ends."""
+        """For each place the first place of its block; `last` has the last one."""
         self.last = np.array([place + b.stop - 1 - self.positions[place] for place, b in enumerate(self.block)])
         self.fixed = np.array([bool(order.pinned(one, None, self.table)) for one in those])
-        """Of each number whether that instruction never moves, whatever stands before it."""
+        """For each number whether that instruction never moves, whatever is before it."""
         self._conflicts: dict[tuple[int, int], bool] = {}
         self.order, self.where = np.arange(count), np.arange(count + 1)
         """The number of the instruction at each place, and the place of each number."""
@@ -54,20 +54,20 @@ class Legality:
         self._slack = Slack(listing.instructions, parts, edges, self._waiting.nodes, self.table, rows)
         self._local, self._reach = np.zeros(count, bool), np.zeros(count, np.int64)
         self._stale = set(range(count))
-        """The places whose `_local` has to be found anew: done when it is asked for."""
+        """The places whose `_local` is out of date; it is renewed when it is needed."""
 
     @property
     def instructions(self) -> list[Instruction]:
-        """Those of the window in their present order."""
+        """The window's instructions in their present order."""
         return [self.listing.instructions[position] for position in self.positions]
 
     @property
     def pairs(self) -> Slack:
-        """The pairs of instructions that a time lies between; for reading."""
+        """The pairs of instructions with a least distance in cycles; do not change it."""
         return self._slack
 
     def copy(self) -> Self:
-        """Another that goes on from here by other moves; what never changes is shared."""
+        """A copy for other moves from here; what never changes is shared."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._waiting, other._slack = self._waiting.copy(), self._slack.copy()
@@ -77,12 +77,12 @@ class Legality:
         return other
 
     def swaps(self) -> np.ndarray:
-        """Of each place whether the instruction there and the next may change places."""
+        """For each place whether the instruction there and the next may change places: bool [places]."""
         self._look(sorted(self._stale))
         return self._timely() & self._local
 
     def may_swap(self, place: int) -> bool:
-        """The same of one place, without a look at the others."""
+        """Whether the instruction at one place and the next may change places."""
         if not self._timely()[place]:
             return False
         if place in self._stale:
@@ -90,7 +90,7 @@ class Legality:
         return bool(self._local[place])
 
     def _timely(self) -> np.ndarray:
-        """Of each place whether, after a swap there, every result of known latency is still there in time."""
+        """For each place whether, after a swap there, every result of known latency is still in time."""
         slack, count = self._slack.slack(), len(self.positions)
         earlier, later = self._slack.earlier, self._slack.later
         inside = (earlier < count) & (later < count)
@@ -109,9 +109,9 @@ class Legality:
         return timely
 
     def shorter(self) -> np.ndarray:
-        """Of each place whether everything is in time still with one cycle of stall less there.
+        """For each place whether everything is still in time with one cycle of stall less there: bool [places].
 
-        What goes through a whole short block, once or again, is given no benefit of the doubt.
+        Where a result passes through a whole short block, perhaps repeatedly, the answer is no in case of doubt.
         """
         slack, count = self._slack.slack(), len(self.positions)
         earlier, later, ahead, age = self._slack.earlier, self._slack.later, self._slack.ahead, self._slack.age
@@ -136,7 +136,7 @@ class Legality:
         return (np.cumsum(banned)[:-1] == 0) & (self.stalls[self.order] > 1)
 
     def swap(self, place: int) -> None:
-        """The instruction there and the next change places; what was kept around them for reuse is kept no more."""
+        """Swaps the instruction at that place and the next, and clears the `reuse` bits around them."""
         block, position = self.block[place], self.positions[place]
         listing, _ = reuse.cleared(self.listing, block.start, position, block.stop)
         self.listing = listing.swapped(position)
@@ -148,7 +148,7 @@ class Legality:
         self._renew(place, position)
 
     def control(self, place: int, controls: Controls) -> None:
-        """The instruction at that place has these scheduling fields now."""
+        """Sets the scheduling fields of the instruction at that place."""
         position = self.positions[place]
         before = self.listing.instructions[position].controls
         self.listing = self.listing.controlled(position, controls)
@@ -158,7 +158,7 @@ class Legality:
             self._renew(place, position)
 
     def may_keep(self, place: int) -> bool:
-        """Whether the operands that the compiler kept there, and that are kept no more, may be kept again."""
+        """Whether `reuse` bits that the compiler set there and a move cleared may be set again."""
         position, block = self.positions[place], self.block[place]
         one = self.listing.instructions[position]
         if not one.compiled.reuse:
@@ -169,7 +169,7 @@ class Legality:
         return not reuse.stale(self.listing, position, block.stop, msgspec.structs.replace(one, controls=controls))
 
     def _renew(self, place: int, position: int) -> None:
-        """After a change at that place what is awaited behind it is found anew, and answered what depends on it."""
+        """After a change at that place, updates the states behind it and marks answers that depend on it as stale."""
         those, block = self.listing.instructions, self.block[place]
         if shared(*those[position : position + 2]):
             self._slack.find(those, block)
@@ -179,7 +179,7 @@ class Legality:
             self._stale.update(range(len(self.positions)))
         else:
             reached = end - position if end > position + NEAR + 2 else 0
-            # What a swap would do further up may be decided by the order here, and near by a barrier's very cycle.
+            # The order here may decide a swap further up, and a barrier's exact cycle a swap near by.
             places, walked = np.arange(len(self.first)), self._reach > np.array(self.positions)
             above = (self.first == self.first[place]) & (places < place)
             decided = (above & (self._reach >= position)) | (self._reach == BEHIND)
@@ -188,7 +188,7 @@ class Legality:
             self._stale.update(np.flatnonzero(decided | near).tolist())
 
     def _look(self, places: Iterable[int]) -> None:
-        """Finds anew what depends on an instruction's neighbourhood."""
+        """Renews the answers that depend on the neighbourhood of these places."""
         those = self.listing.instructions
         for place in places:
             if 0 <= place < len(self.positions) - 1:
@@ -199,14 +199,14 @@ class Legality:
             self._stale.discard(place)
 
     def _free(self, place: int) -> bool:
-        """Whether neither of the two is pinned and no register or memory orders them."""
+        """Whether neither of the two is pinned, and neither registers nor memory order them."""
         if self.fixed[self.order[place]] or self.fixed[self.order[place + 1]]:
             return False
         position = self.positions[place]
         first, second = self.listing.instructions[position : position + 2]
         if place > self.first[place] and order.dummy(self.listing.instructions[position - 1]):
             return False
-        if first.origin > second.origin:  # the compiler had them so
+        if first.origin > second.origin:  # a swap restores the compiler's order
             return True
         key = (first.origin, second.origin)
         if key not in self._conflicts:

@@ -1,4 +1,4 @@
-"""Moves of a player, and the edit that makes one listing of another."""
+"""The moves of a player, and the edit that turns one listing into another."""
 
 import hashlib
 from bisect import bisect_left
@@ -15,8 +15,8 @@ from cudal2.worker.cuda.compile import cubin
 
 
 class Kind(IntEnum):
-    """What may be done with one instruction. TOP and BOTTOM go on while they legally can: to behind what it depends on,
-    or what depends on it; the others change one place, or one field by the least."""
+    """The kinds of moves. TOP and BOTTOM move an instruction up or down as far as that is legal; the others move it by
+    one place, or change one scheduling field by the smallest step."""
 
     UP = 0
     DOWN = 1
@@ -29,21 +29,21 @@ class Kind(IntEnum):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """What is done with the instruction that stands at a place of the window. As JSON `[12, 3]`."""
+    """A move of the instruction at a place of the window. As JSON `[12, 3]`."""
 
     place: int
     kind: Kind
 
 
 def unedited(listing: Listing) -> Edit:
-    """The edit of a listing as the compiler wrote it that changes nothing."""
+    """The edit that changes nothing, of a listing as the compiler wrote it."""
     return Edit(listing.kernel, hashlib.sha256(b"".join(one.word for one in listing.instructions)).hexdigest())
 
 
 def edited(listing: Listing, edit: Edit) -> Listing:
     """The listing after an edit that was made for it.
 
-    Raises EditRefused where it is for another kernel or code, or reaches outside.
+    Raises EditRefused where it is for another kernel or other code, or has positions outside the kernel.
     """
     found = unedited(listing)
     if (edit.kernel, edit.sha256) != (found.kernel, found.sha256):
@@ -59,9 +59,9 @@ def edited(listing: Listing, edit: Edit) -> Listing:
 
 
 def between(start: Edit, those: Sequence[Instruction]) -> Edit:
-    """The edit with the fewest shifts that brings the compiler's instructions into this order and to these fields.
+    """The edit with the fewest shifts that gives the compiler's instructions this order and these fields.
 
-    `start` is the edit that changes nothing. All that stands in a longest ascending run of origins stays.
+    `start` is the edit that changes nothing. Instructions in a longest increasing subsequence of origins are not moved.
     """
     wanted = [one.origin for one in those]
     moved = [place for place, origin in enumerate(wanted) if place != origin]
@@ -90,7 +90,7 @@ def _values(controls: encoding.Controls) -> tuple[int, ...]:
 
 
 def _ascending(values: Sequence[int]) -> list[int]:
-    """A longest ascending subsequence (M. Fredman, On computing the length of longest increasing subsequences)."""
+    """A longest increasing subsequence (M. Fredman, On computing the length of longest increasing subsequences)."""
     tails, places, previous = list[int](), list[int](), list[int]()
     for place, value in enumerate(values):
         length = bisect_left(tails, value)

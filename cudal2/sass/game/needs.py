@@ -1,4 +1,4 @@
-"""What the game needs beyond the core, asked for where it is used."""
+"""Optional packages of the game, checked where they are used."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""What a player sees: a row of figures for each instruction of the window, in its present order."""
+"""The observation of a player: a row of features for each instruction of the window, in its present order."""
 
 import numpy as np
 
@@ -23,12 +23,12 @@ _CLASSES = (
 )
 _OWN = len(_CLASSES) + 1 + 5 + 3 * 6 + 6
 WIDTH = _OWN + 6 + len(Kind)
-"""Figures of one instruction, most from 0 to 1: its class, fields and operands; whether it is pinned, how far the next
-dependence is up and down, the length of the chain behind it, where it stands; which moves are legal."""
+"""The number of features of one instruction, most of them from 0 to 1: its class, fields and operands; whether it is
+pinned; the distance to the next dependence up and down; its critical path; its place; and which moves are legal."""
 
 
 class Observer:
-    """Sees states of one game; what an instruction is by itself is looked at once."""
+    """Makes observations of one game; features that never change are computed once."""
 
     def __init__(self, start: Play) -> None:
         self._chains = Chains(start.legality)
@@ -36,7 +36,7 @@ class Observer:
         self._longest = max(1, int(self._chains.way.max(initial=1)))
 
     def see(self, play: Play) -> np.ndarray:
-        """float32, instructions × WIDTH."""
+        """The observation of a state: float32 [instructions, WIDTH]."""
         known, count = play.legality, len(play)
         seen = np.zeros((count, WIDTH), np.float32)
         seen[:, :_OWN] = [self._figures(one) for one in play.instructions]
@@ -59,7 +59,7 @@ class Observer:
 
 
 def _own(one: Instruction) -> list[float]:
-    """The figures of an instruction and its fields by themselves."""
+    """The features of an instruction that depend only on itself and its fields."""
     kinds = [float(one.operation in those) for those in _CLASSES]
     fields = one.controls
     names = [*one.defines, *one.uses]

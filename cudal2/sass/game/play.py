@@ -1,4 +1,4 @@
-"""A state of play: the present schedule of a window, the moves that are legal in it, the edit that leads to it."""
+"""A state of the game: the present schedule of a window, its legal moves, and the edit that leads to it."""
 
 from functools import cache
 from typing import Self
@@ -20,7 +20,7 @@ class Illegal(ValueError):
 
 
 class Play:
-    """The schedule of a kernel under play, at first the one that it is listed with, which the compiler wrote.
+    """The schedule of a kernel in the game; at first the compiler's.
 
     Raises ValueError where there is no loop to play on, Unlisted for an architecture without latencies.
     """
@@ -33,36 +33,36 @@ class Play:
 
     @property
     def listing(self) -> Listing:
-        """The whole kernel as it stands."""
+        """The whole kernel in its present order."""
         return self._legality.listing
 
     @property
     def legality(self) -> Legality:
-        """What is known of the window; for reading."""
+        """The legality of moves in the window; do not change it."""
         return self._legality
 
     @property
     def instructions(self) -> list[Instruction]:
-        """The window's instructions as they stand."""
+        """The window's instructions in their present order."""
         return self._legality.instructions
 
     def __len__(self) -> int:
-        """How many instructions the window has."""
+        """The number of instructions in the window."""
         return len(self._legality.positions)
 
     def copy(self) -> Self:
-        """A state that other moves lead on from: what is kept of the best, to come back to."""
+        """An independent copy, to come back to or to make other moves from."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._legality = self._legality.copy()
         return other
 
     def edit(self) -> Edit:
-        """What makes this schedule of the compiler's."""
+        """The edit that turns the compiler's schedule into this one."""
         return between(self.unedited, self.listing.instructions)
 
     def mask(self) -> np.ndarray:
-        """Which moves are legal: bool, instructions × kinds."""
+        """Which moves are legal: bool [instructions, kinds]."""
         if self._mask is None:
             known, those = self._legality, self.instructions
             mask = np.zeros((len(those), len(Kind)), bool)
@@ -81,7 +81,7 @@ class Play:
         return [Move(int(place), Kind(kind)) for place, kind in zip(*np.nonzero(self.mask()))]
 
     def rise(self, place: int) -> bool:
-        """Swaps the instruction there with the one in front of it where that is legal; whether it was."""
+        """Swaps the instruction at a place with the one before it, if that is legal; returns whether it was."""
         if not place or not self._legality.may_swap(place - 1):
             return False
         self._legality.swap(place - 1)
@@ -89,7 +89,7 @@ class Play:
         return True
 
     def apply(self, move: Move) -> None:
-        """Make a move. Raises Illegal where the mask has it not."""
+        """Makes a move. Raises Illegal where it is not in the mask."""
         if not (0 <= move.place < len(self) and self.mask()[move.place, move.kind]):
             raise Illegal(f"{move.kind.name} is no legal move of the instruction at place {move.place}; ask the mask")
         self._mask = None
@@ -115,7 +115,7 @@ _FIELDS = (Kind.SHORTER, Kind.LONGER, Kind.YIELD)
 
 @cache
 def _changeable(now: Controls) -> tuple[bool, ...]:
-    """Whether these fields, changed so, go together."""
+    """For each kind of move that changes a field, whether the new fields go together."""
     changed = (_changed(kind, now, now) for kind in _FIELDS)
     return tuple(fields.stall <= LONGEST and not encoding.mismatch(fields) for fields in changed)
 

@@ -1,9 +1,9 @@
-"""By how many cycles an instruction may come earlier or later before a result of known latency is not there in time.
+"""The slack of pairs of instructions: by how many cycles they may come closer until a result is not there in time.
 
-`flow` meets the pairs of instructions of which one must not be too early for the other. Legal moves never change which
-pairs those are, for they keep every definition before its uses; they change only when the two issue. So the pairs are
-found once and kept as arrays, `distance = time[later] - time[earlier] + constant`, and one subtraction gives the slack
-of all of them. Across blocks the constant is the shortest way from the end of the earlier one's block.
+`flow` finds the pairs of instructions of which one must not issue too early for the other. Legal moves keep every
+definition before its uses, so they never change which pairs these are, only when the two issue. So the pairs are
+found once and kept as arrays, `distance = time[later] - time[earlier] + constant`, and one subtraction gives every
+slack. Across blocks the constant is the shortest path from the end of the earlier one's block.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,15 +18,15 @@ from cudal2.sass.latencies import Table
 from cudal2.sass.listing import Instruction
 
 Place = tuple[str, str]
-"""What is under way: `timed`, `finishing` or `armed`, and the register or barrier."""
+"""A pending operation: `timed`, `finishing` or `armed`, and the register or barrier."""
 
 _PLACES = {"raw": "timed", "waw": "timed", "war": "finishing", "arm": "armed", "sync": "timed"}
 NEVER = 1 << 20
-"""The slack of what nothing limits."""
+"""The slack of a pair without a limit."""
 
 
 class Pairs(msgspec.Struct, frozen=True):
-    """The pairs of one block: those that meet in it, what it leaves under way, what comes in and is met."""
+    """The pairs of one block: those inside it, the operations pending at its end, and those it meets from before."""
 
     inside: tuple[tuple[str, str, Instruction, Instruction], ...]
     leaves: dict[Place, tuple[Instruction, ...]]
@@ -35,7 +35,7 @@ class Pairs(msgspec.Struct, frozen=True):
 
 
 class _Met:
-    """What is under way in a block, and what has met so far."""
+    """The pending operations in a block, and the pairs found so far."""
 
     def __init__(self) -> None:
         self.under: dict[Place, list[Instruction]] = {}
@@ -55,7 +55,7 @@ class _Met:
 
 
 def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
-    """What meets in a block of these instructions, as `flow.step` has it but for the time and for barriers."""
+    """The pairs in a block of these instructions, as `flow.step` finds them, without times and barriers."""
     met = _Met()
     under, ends = met.under, met.ends
     for one in those:
@@ -83,7 +83,7 @@ def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
 
 
 def arming(those: Iterable[Instruction]) -> Pairs:
-    """Who waits for a barrier that whom has set, in a block of these instructions."""
+    """The pairs of an instruction that sets a barrier and one that waits for it, in a block of these instructions."""
     met = _Met()
     for one in those:
         for barrier in one.controls.waits:
@@ -95,12 +95,11 @@ def arming(those: Iterable[Instruction]) -> Pairs:
 
 
 class Slack:
-    """The pairs of which one instruction is in the window, and the time of each; which the player keeps up to date.
+    """The pairs with at least one instruction in the window, and the times of issue, which the player updates.
 
-    `rows` numbers the window's instructions by their origin. Of each pair `earlier` and `later` are such numbers, or
-    their count for one outside the window; `ahead` says that the later one follows in the same pass through their
-    block, `least` by how much the clock of its block must be ahead when it issues, `age` of pairs that do not follow
-    so how many cycles are between the blocks.
+    `rows` numbers the window's instructions by origin. For each pair `earlier` and `later` are such numbers (or their
+    count, for an instruction outside the window). `ahead`: the later one follows in the same pass through their block.
+    `least` is the least distance in cycles and, for pairs that are not `ahead`, `age` the cycles between their blocks.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Slack:
         self.measure(those)
 
     def find(self, those: Sequence[Instruction], block: Block) -> None:
-        """The barriers' pairs of a block anew: after a swap that changes who sets one last."""
+        """Renews the pairs of barriers in a block, after a swap that changes who sets one last."""
         self._arming = [
             arming(those[part.start : part.stop]) if part == block else known
             for part, known in zip(self._parts, self._arming)
@@ -140,9 +139,9 @@ class Slack:
         self.measure(those)
 
     def measure(self, those: Sequence[Instruction]) -> None:
-        """Times and distances anew: after a change of stalls blocks have other lengths."""
+        """Renews times and distances, after a change of stalls has changed the lengths of blocks."""
         self.time = np.zeros(len(self._rows) + 1, np.int64)
-        """When each row issues on its block's clock; the last is of whatever is outside the window."""
+        """The cycle in which each row issues, on its block's clock; the last row is for all outside the window."""
         self._length, lengths = self._length.copy(), np.zeros(len(self._rows) + 1, np.int64)
         for number in self._window:
             part, clock = self._parts[number], 0
@@ -152,7 +151,7 @@ class Slack:
                 clock += max(1, one.controls.stall)
             self._length[number] = clock
             lengths[[row for row, _ in inside]] = clock
-        # Who meets whom hangs on the blocks' lengths only where something is still under way behind one of them.
+        # The lengths of blocks decide which pairs there are only where an operation is still pending behind a block.
         key = tuple(min(self._length[number], HORIZON) for number in self._window)
         if key not in self._found:
             self._found[key] = self._columns(self._pairs)
@@ -163,18 +162,18 @@ class Slack:
         self.least = base - np.where(self.ahead, 0, lengths[self.earlier])
 
     def _columns(self, those: Sequence[Pairs]) -> np.ndarray:
-        """Rows of earlier, later, ahead, least distance without the length of the earlier one's block, and age."""
+        """Columns: earlier, later, ahead, least distance without the length of the earlier one's block, age."""
         found: dict[tuple[int, int, bool], tuple[int, int]] = {}
         for kind, name, earlier, later, is_ahead, age in self._all(those):
             self._add(found, kind, name, earlier, later, is_ahead, age)
         return np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
 
     def slack(self) -> np.ndarray:
-        """For each pair the cycles that it has more than it needs."""
+        """For each pair its cycles beyond the least distance."""
         return self.time[self.later] - self.time[self.earlier] - self.least
 
     def copy(self) -> "Slack":
-        """Another whose times change apart from these."""
+        """A copy with times of its own."""
         other = object.__new__(Slack)
         other.__dict__.update(self.__dict__)
         other.time = self.time.copy()
@@ -263,7 +262,7 @@ class Slack:
         return at
 
     def _necessary(self, kind: str, name: str, earlier: Instruction, later: Instruction) -> int:
-        """Cycles between the two; where nothing tells, after so many everything is there."""
+        """The least cycles between the two; where no figure is known, HORIZON."""
         key = (kind, name, earlier.origin, later.origin)
         if key not in self._needed:
             met = Meeting(kind, earlier, later, name, 0)

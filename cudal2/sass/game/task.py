@@ -1,4 +1,4 @@
-"""What a search is given: where to start, whom to ask, how much of the budget is spent; and what all of them do."""
+"""What a search is given: the start, the judge and the budget; and steps that all searches use."""
 
 import math
 import random
@@ -15,17 +15,17 @@ from cudal2.sass.game.play import Play
 from cudal2.sass.listing import Listing
 
 WEIGHTS = {Kind.SHORTER: 2, Kind.LONGER: 1, Kind.YIELD: 1, Kind.REUSE: 1}
-"""How often a kind of move is tried; those that change the order, which are not named, 3."""
+"""The weight by which a kind of move is drawn; kinds that change the order are not named and have 3."""
 
 
 class Spent(Exception):
-    """The budget of measurements is used up: the search is over."""
+    """The budget of measurements is spent, so the search is over."""
 
 
 class Task:
-    """A search's surroundings. `ask` measures an edit and raises Spent at the end of the budget; `simulate` estimates
-    the speedup of a listing at no cost to the budget. All that is random comes from `rng`, so that a search asks the
-    same again where it is given the same answers."""
+    """What a search works with. `ask` measures an edit and raises Spent at the end of the budget; `simulate` estimates
+    the speedup of a listing at no cost to the budget. All random numbers come from `rng`, so that a search asks the
+    same questions if it is given the same answers."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class Task:
 
     @cached_property
     def chains(self) -> Chains:
-        """What hangs on what in the window."""
+        """The dependence graph of the window."""
         return Chains(self.start.legality)
 
     @property
     def spent(self) -> float:
-        """The share of the budget that is used up."""
+        """The share of the budget that is spent."""
         return min(1.0, self._asked / self.config.measurements)
 
     def ask(self, edit: Edit) -> Measured:
-        """What is measured of an edit. Raises Spent."""
+        """The measurement of an edit. Raises Spent."""
         self._asked += 1
         return self._ask(edit)
 
@@ -64,7 +64,7 @@ class Task:
         play.apply(Move(self.rng.choice(np.flatnonzero(mask[:, kind]).tolist()), kind))
 
     def neighbour(self, state: Play) -> Play:
-        """A state a few random moves away, seldom many; of `surrogate` such the one that the simulator likes best."""
+        """A state a few random moves away, seldom many; of `surrogate` such states the best by the simulator."""
         found = [self._near(state) for _ in range(max(1, self.config.surrogate))]
         return found[0] if len(found) == 1 else max(found, key=lambda play: self.simulate(play.listing))
 
@@ -76,12 +76,12 @@ class Task:
 
 
 def score(measured: Measured) -> float:
-    """The speedup, 0 of what is not right."""
+    """The speedup; 0 for a schedule that is not right."""
     return measured.speedup if measured.status is Status.OK else 0.0
 
 
 def toward(play: Play, wanted: Sequence[int]) -> None:
-    """Brings the instructions of these origins into that order, one behind the other, as far as legal moves lead there.
+    """Moves the instructions of these origins into that order, one behind the other, as far as legal moves can.
 
     Those of another block than the first are left where they are.
     """

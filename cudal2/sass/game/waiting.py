@@ -1,8 +1,8 @@
-"""Whether a swap leaves every barrier with what it has to tell: the part of the rules that no clock decides.
+"""Whether after a swap every barrier still protects what it did: the part of the rules that does not depend on cycles.
 
-`flow.State` without its times, at every place of the window. Two neighbours of which neither waits, sets a barrier or
-takes a time of its own change nothing in it. Others are issued in both orders: where the same is awaited after both,
-nothing behind them can tell; where not, what is behind them is walked.
+It keeps `flow.State`, without times, at every place of the window. A swap of two neighbours changes nothing in it if
+neither waits, sets a barrier or has an unknown latency. Other neighbours are issued in both orders. If the state is the
+same after both, nothing behind them can differ; otherwise the code behind them is walked.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -16,13 +16,13 @@ from cudal2.sass.latencies import ARMING
 from cudal2.sass.listing import Instruction, Listing
 
 NEAR = 3
-"""So many instructions behind a swap the barriers' times are renewed: further on a wait cannot come too early."""
+"""Barriers' times are renewed for so many instructions behind a swap; further on no wait can come too early."""
 BEHIND = 1 << 30
 """Stands for a position behind the block."""
 
 
 class Waiting:
-    """What is awaited at every place of the window's blocks, `those` being the instructions in their present order."""
+    """The pending operations at every place of the window's blocks; `those` are the instructions in present order."""
 
     def __init__(self, listing: Listing, window: Iterable[Block], unknown: frozenset[str]) -> None:
         self.unknown, self._window = unknown, tuple(window)
@@ -30,7 +30,7 @@ class Waiting:
         self._find(listing)
 
     def anew(self, listing: Listing) -> "Waiting":
-        """Another, of another order in the window."""
+        """The same for another order in the window."""
         other = object.__new__(Waiting)
         other.unknown, other._window, other._behind = self.unknown, self._window, self._behind
         other._find(listing)
@@ -41,7 +41,7 @@ class Waiting:
         starts = {block.start for block in self._window}
 
         def through(state: State, block: Block) -> State:
-            """Outside the window nothing ever changes, so what was found once holds."""
+            """Remembers results outside the window, where nothing ever changes."""
             key = None if block.start in starts else (block.start, _key(state))
             if key is None or key not in self._behind:
                 state = state.copy()
@@ -62,12 +62,12 @@ class Waiting:
 
     @property
     def nodes(self) -> Iterable[Node]:
-        """The blocks that control reaches, for each way they are called."""
+        """The blocks that control reaches, for each call."""
         return self._begins
 
     def may_swap(self, those: Sequence[Instruction], block: Block, position: int) -> tuple[bool, int]:
-        """Whether all that is awaited is so still once the instruction there and the next have changed places, and the
-        position up to which the order of what follows decides that; BEHIND where what is behind the block does."""
+        """Whether barriers allow a swap of the instruction there and the next; and the position up to which the order
+        of later instructions decides that (BEHIND where code behind the block does)."""
         first, second = those[position], those[position + 1]
         if not (self._concerned(first) or self._concerned(second)):
             return True, position
@@ -84,10 +84,10 @@ class Waiting:
         return True, end
 
     def renew(self, those: Sequence[Instruction], block: Block, position: int) -> int | None:
-        """Issues the instructions from `position` on anew, where two have changed places or fields.
+        """Renews the states from `position` on, after a swap or a change of fields there.
 
-        Gives the position from which on all is awaited as before; None where it is not so at the block's end, so that
-        what is behind must be found anew.
+        Returns the position from which on the states are as before; None where they differ at the block's end, so that
+        those behind must be renewed, too.
         """
         if not (nodes := self._along.get(block.start)):
             return position
@@ -104,7 +104,7 @@ class Waiting:
         return None if None in ends else max(end for end in ends if end is not None)
 
     def copy(self) -> "Waiting":
-        """Another that is told of other swaps."""
+        """An independent copy."""
         other = object.__new__(Waiting)
         other.__dict__ = self.__dict__ | {
             "_along": {
@@ -119,14 +119,14 @@ class Waiting:
         return bool(controls.wait or barriers or one.operation in self.unknown)
 
     def _changes(self, state: State, one: Instruction) -> bool:
-        """Whether the instruction has to do with anything that is awaited."""
+        """Whether the instruction touches anything that is pending."""
         if self._concerned(one):
             return True
         apart = one.defines.isdisjoint(state.writing) and one.uses.isdisjoint(state.writing)
         return not (apart and one.defines.isdisjoint(state.reading))
 
     def _breaks(self, state: State, one: Instruction) -> bool:
-        """Issues the instruction; whether it meets something that no barrier has told of, or a barrier too early."""
+        """Issues the instruction; whether it meets a pending operation, or waits for a barrier too early."""
         if not self._changes(state, one):
             state.clock += max(1, one.controls.stall)
             return False
@@ -146,8 +146,8 @@ class Waiting:
     def _walk(
         self, those: Sequence[Instruction], node: Node, block: Block, state: State, position: int
     ) -> tuple[bool, int]:
-        """Whether nothing breaks from `position` on to where the same is awaited as without the swap, or to the block's
-        end and behind it, as `Checker` follows it; and the position up to which was looked."""
+        """Whether no rule breaks from `position` on, until the state is the same as without the swap, or to the block's
+        end and behind it, as `Checker` does; and the position up to which it looked."""
         along = self._along[block.start][node]
         for place in range(position, block.stop):
             if self._breaks(state, those[place]):
@@ -177,13 +177,13 @@ def _bare(state: State) -> State:
 
 
 def shared(first: Instruction, second: Instruction) -> bool:
-    """Whether the two have to do with one barrier, so that their order says who set it last."""
+    """Whether the two use the same barrier, so that their order decides who set it last."""
     one, other = first.controls, second.controls
     return bool(set(one.sets) & {*other.waits, *other.sets} or set(other.sets) & set(one.waits))
 
 
 def _same(one: State, other: State) -> bool:
-    """Whether two states await the same; the times are not looked at."""
+    """Whether the same operations are pending in two states; times are ignored."""
     for mine, its in ((one.writing, other.writing), (one.reading, other.reading)):
         if mine.keys() != its.keys():
             return False
@@ -194,7 +194,7 @@ def _same(one: State, other: State) -> bool:
 
 
 def _key(state: State) -> Hashable:
-    """The same for states that await the same, armed as long ago."""
+    """A key that is equal for states with the same pending operations and the same ages of barriers."""
     awaited = (
         frozenset((register, tuple((e.one.origin, e.mask) for e in entries)) for register, entries in those.items())
         for those in (state.writing, state.reading)

@@ -1,4 +1,4 @@
-"""Where the time of a kernel goes: its innermost loops, those with matrix instructions where it has any.
+"""The window of a game: the innermost loops, where a kernel spends its time; those with matrix instructions, if any.
 
 Loops are the natural loops of the flow graph: an edge back to a block that every path to it has come through
 (A. Aho et al., Compilers, section 9.6).
@@ -10,7 +10,7 @@ from cudal2.sass.blocks import Block, blocks
 from cudal2.sass.listing import Listing
 
 LARGEST = 512
-"""The most instructions that are played on; of several loops those with the most matrix instructions come first."""
+"""The most instructions in a window; loops with the most matrix instructions are taken first."""
 
 
 class Loop(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The loops that are played on; no block is in two of them."""
+    """The loops of a game; no block is in two of them."""
 
     loops: tuple[Loop, ...]
 
@@ -69,7 +69,7 @@ def _innermost(listing: Listing) -> list[Loop]:
         return sum("MMA" in one.operation for n in numbers for one in those[parts[n].start : parts[n].stop])
 
     counted = {numbers: matrix(numbers) for numbers in loops if any(_works(listing, parts[n]) for n in numbers)}
-    # A loop around another is not innermost, but one that multiplies around one that only waits is.
+    # A loop around another is not innermost, unless the outer one multiplies and the inner one only waits.
     inner = [
         numbers
         for numbers, count in counted.items()
@@ -79,13 +79,13 @@ def _innermost(listing: Listing) -> list[Loop]:
 
 
 def _works(listing: Listing, block: Block) -> bool:
-    """Whether a block does anything but jump: the one behind the last EXIT only jumps to itself."""
+    """Whether a block does more than jump; the one behind the last EXIT only jumps to itself."""
     those = listing.instructions[block.start : block.stop]
     return any(one.operation not in ("BRA", "NOP") for one in those)
 
 
 def _natural(parts: tuple[Block, ...]) -> set[frozenset[int]]:
-    """The natural loops, each the numbers of its blocks; loops of one head are one."""
+    """The natural loops, each as the numbers of its blocks; loops with the same header are joined."""
     reached, dominators = _dominators(parts)
     before: dict[int, set[int]] = {number: set() for number in reached}
     for number in reached:
@@ -104,14 +104,14 @@ def _natural(parts: tuple[Block, ...]) -> set[frozenset[int]]:
 
 
 def _after(parts: tuple[Block, ...], number: int) -> tuple[int, ...]:
-    """Where control goes from a block; a call comes back to the next one."""
+    """The successors of a block; a call returns to the next block."""
     if parts[number].calls is not None and number + 1 < len(parts):
         return (*parts[number].successors, number + 1)
     return parts[number].successors
 
 
 def _dominators(parts: tuple[Block, ...]) -> tuple[list[int], dict[int, set[int]]]:
-    """The blocks that control reaches, and for each the blocks that every path to it comes through, itself too."""
+    """The blocks that control reaches, and for each its dominators, with itself."""
     reached, todo = list[int](), [0]
     while todo:
         if (number := todo.pop()) not in reached:

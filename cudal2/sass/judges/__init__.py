@@ -1,1 +1,1 @@
-"""Who says how fast an edited schedule is: the GPU, or a simulator where there is none."""
+"""The judges of edited schedules: the GPU, or a simulator where there is none."""

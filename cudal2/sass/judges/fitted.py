@@ -1,8 +1,8 @@
-"""A simulator fitted to what was measured of its kernel, so that it may say which schedule is worth measuring next.
+"""A simulator whose parameters are fitted to the measurements of its kernel, to choose which schedule to measure next.
 
-Of figures drawn at random, and of small changes of the best known, those are kept under which simulated speedups rank
-the measured edits best (Spearman's correlation). A third of the edits is kept back from that: while these are not
-surely ranked better than by chance, all schedules are alike to it.
+Parameters are drawn at random, and the best are then varied one at a time. Those are kept whose simulated speedups rank
+the measured edits best (Spearman's correlation). A third of the edits is held out. Unless these are ranked surely
+better than by chance, the simulator has no preference.
 """
 
 import math
@@ -26,35 +26,35 @@ FIGURES = {
     "copy_latency": (200, 400, 600, 900),
     "read_latency": (8, 16, 32),
 }
-"""What is fitted, and to which of these values."""
+"""The parameters that are fitted, and their possible values."""
 DRAWN, CHANGED = 24, 12
-"""Machines that are tried: at random, and beside the best of them one figure at a time."""
+"""How many machines are tried: at random, then with one parameter of the best changed."""
 EDITS = 64
-"""Measured edits that decide at most, and that are kept back at most: simulating one takes some milliseconds."""
+"""The most measured edits to fit to, and to hold out: simulating one takes some milliseconds."""
 DOUBT = 1.64
-"""By so many deviations must the edits that were kept back be ranked better than by chance: one time in twenty."""
+"""So many standard deviations above chance must the held-out edits be ranked: chance does that one time in twenty."""
 
 
 def correlation(one: list[float], other: list[float]) -> float:
-    """Spearman's, 0 where one of the two is constant."""
+    """Spearman's rank correlation; 0 where one of the two is constant."""
     first, second = _ranks(one), _ranks(other)
     return float(np.corrcoef(first, second)[0, 1]) if np.ptp(first) and np.ptp(second) else 0.0
 
 
 def _ranks(values: list[float]) -> np.ndarray:
-    """Equal values share the mean of their ranks."""
+    """Ranks; equal values share the mean of theirs."""
     _, place, count = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count + 1) / 2)[place]
 
 
 def drawn(rng: random.Random) -> MachineConfig:
-    """A machine with figures at random."""
+    """A machine with random parameters."""
     return MachineConfig(**{name: rng.choice(values) for name, values in FIGURES.items()})
 
 
 class Fitted:
-    """Estimated speedups of one kernel's schedules, by `machine` until `first` edits are measured, then by a fit to
-    these, anew each time they have doubled; `first` 0: always by `machine`. Told the same it estimates the same.
+    """Estimates the speedups of one kernel's schedules: by `machine` until `first` edits are measured, then by a fit to
+    these, renewed each time their number has doubled. With `first` 0 always by `machine`. Deterministic.
 
     Raises ValueError where there is no loop to simulate.
     """
@@ -65,14 +65,14 @@ class Fitted:
         self._known: dict[Edit, float] = {}
         self.machine = machine
         self.trusted = True
-        """Whether it ranked the edits that were kept back at the last fit surely better than chance does."""
+        """Whether the last fit ranked the held-out edits surely better than chance."""
 
     def of(self, listing: Listing) -> float:
-        """The estimated speedup of a schedule; 1 for each while the fit is worth nothing."""
+        """The estimated speedup of a schedule; 1 for all schedules while the fit is not trusted."""
         return self._simulated.of(listing) if self.trusted else 1.0
 
     def learn(self, edit: Edit, measured: Measured) -> None:
-        """What was measured of an edit; what is not right is of no use."""
+        """Takes the measurement of an edit; one that is not right is ignored."""
         if self._next and measured.status is Status.OK and edit.moves:
             self._known[edit] = measured.speedup
             if len(self._known) == self._next:

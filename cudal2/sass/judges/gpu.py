@@ -1,4 +1,4 @@
-"""The GPU's judge of edits with the proof that it asks for: which of them are harmless."""
+"""The GPU as the judge of edits, with the check that it requires: which edits are harmless."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from cudal2.worker.worker import Worker
 def opened(worker: Worker, parent: plan.CudaLaunchable, problem: Problem, jobs: int = 1) -> Iterator[EditBench]:
     """A bench for edits of `parent` (`edits.bench.parent_of` builds one) that lets only harmless ones onto the GPU.
 
-    `jobs` processes look at the edits of one `measure`. Raises what `EditBench` and `Legality` do.
+    `jobs` processes check the edits of one `measure`. Raises as `EditBench` and `Legality` do.
     """
     if not isinstance(worker.backend, CudaBackend):
         raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")

@@ -1,10 +1,10 @@
-"""An estimate of how many cycles a schedule takes: some warps of one block on one scheduler, an instruction a cycle.
+"""A simulator that estimates the cycles of a schedule: some warps of one block on one scheduler, an issue per cycle.
 
-It knows what stands in the schedule: stalls, the barriers that instructions set and wait for, groups of asynchronous
-copies, barriers of the block; and that some pipes take one instruction in so many cycles. It ranks schedules of one
-kernel and is the judge where there is no GPU. It leaves out: caches and memory's bandwidth, bank conflicts and what
-`reuse` saves, the instruction cache, the other schedulers, mbarriers (TMA, wgmma), what branches decide (each loop of a
-window runs through its blocks in the order of the code). So its speedups are not those of a GPU.
+It models stalls, the barriers that instructions set and wait for, groups of asynchronous copies, barriers of the block,
+and pipes that take one instruction in several cycles. It ranks schedules of one kernel, and is the judge where there is
+no GPU. It leaves out caches and memory bandwidth, bank conflicts and the effect of `reuse`, the instruction cache, the
+other schedulers, mbarriers (TMA, wgmma) and branches (each loop of a window runs through its blocks in the order of the
+code). So its speedups are not those of a GPU.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from cudal2.sass.game.window import Window, window
 from cudal2.sass.listing import Instruction, Listing
 
 PIPES = 4
-"""Those that are told apart: matrix, shared memory, global memory and copies; 0 is all others, never full."""
+"""The number of pipes: matrix, shared memory, global memory and copies; 0 is for all others, and is never busy."""
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """One instruction as the simulator needs it; `meets` is a barrier of the block, `groups` those left under way."""
+    """One instruction for the simulator; `meets`: it is a barrier of the block; `groups`: how many may stay pending."""
 
     stall: int
     stays: bool
@@ -42,7 +42,7 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 def cycles(listing: Listing, loops: Window, machine: MachineConfig | None = None) -> float:
-    """Estimated cycles of one iteration, all loops of the window together."""
+    """The estimated cycles of one iteration, summed over the loops of the window."""
     machine = machine or MachineConfig()
     unknown = latencies.table(listing).unknown
     total = 0.0
@@ -54,12 +54,12 @@ def cycles(listing: Listing, loops: Window, machine: MachineConfig | None = None
 
 
 class Simulated:
-    """A judge of edits of one listing by the simulator; ValueError where there is no loop to simulate."""
+    """The simulator as a judge of edits of one listing; ValueError where there is no loop to simulate."""
 
     def __init__(self, listing: Listing, machine: MachineConfig | None = None) -> None:
         self._listing, self._window, self._machine = listing, window(listing), machine or MachineConfig()
         self.cycles = cycles(listing, self._window, self._machine)
-        """What the unedited kernel takes."""
+        """The estimated cycles of the unedited kernel."""
 
     def of(self, listing: Listing) -> float:
         """The estimated speedup of another schedule of the kernel."""
@@ -91,7 +91,7 @@ def _step(one: Instruction, variable: bool, machine: MachineConfig) -> _Step:
 
 
 def _pipe(one: Instruction, machine: MachineConfig) -> tuple[int, int, int]:
-    """The pipe's number, how long the instruction takes it, and when its result is there."""
+    """The pipe's number, the cycles that the instruction occupies it, and the cycles until its result is there."""
     if "MMA" in one.operation:
         return 1, machine.matrix, 0
     if one.operation in opcodes.SHARED_LOADS | opcodes.SHARED_STORES:
@@ -102,7 +102,7 @@ def _pipe(one: Instruction, machine: MachineConfig) -> tuple[int, int, int]:
 
 
 def _groups(one: Instruction) -> int | None:
-    """How many groups of asynchronous copies may be under way behind a DEPBAR.LE of them; None for anything else."""
+    """How many groups of asynchronous copies may stay pending after a DEPBAR.LE; None for other instructions."""
     if one.operation != "DEPBAR" or ".LE" not in one.opcode:
         return None
     count = one.operands.split(",")[1].strip() if "," in one.operands else ""
@@ -110,7 +110,7 @@ def _groups(one: Instruction) -> int | None:
 
 
 class _Warp:
-    """One warp on its way: where it is, when it may go on, when its barriers fall, its groups of copies."""
+    """The state of one warp: its position, when it may issue, when its barriers are at zero, its groups of copies."""
 
     __slots__ = ("at", "copied", "falls", "groups", "met", "ready", "there")
 
@@ -121,7 +121,7 @@ class _Warp:
 
 
 class _Scheduler:
-    """What the warps share: pipes that are taken for a while, barriers of the block."""
+    """What the warps share: busy pipes and barriers of the block."""
 
     def __init__(self, steps: Sequence[_Step], machine: MachineConfig) -> None:
         self.steps, self.end = steps, len(steps) * machine.iterations
@@ -130,8 +130,8 @@ class _Scheduler:
         self.meetings = [list[int]() for _ in range(1 + sum(step.meets for step in steps) * machine.iterations)]
 
     def run(self) -> int:
-        """Issues everything, each time what can issue first; of several the warp that the last one's `yield` leaves the
-        turn to. Gives the cycle in which all have issued."""
+        """Issues all instructions, always the one that can issue first; among several, the last one's `yield` decides
+        which warp is next. Returns the cycle in which the last one has issued."""
         now, turn, count = 0, 0, len(self.warps)
         while True:
             chosen, best = -1, 0
@@ -146,7 +146,7 @@ class _Scheduler:
             now, turn = best + 1, chosen if stays else chosen + 1
 
     def _when(self, warp: _Warp) -> int | None:
-        """The first cycle in which a warp's next instruction can issue; None: it is through or waits for others."""
+        """The first cycle in which a warp's next instruction can issue; None where it is done or waits for others."""
         if warp.at == self.end:
             return None
         step, when = self.steps[warp.at % len(self.steps)], warp.ready
@@ -165,7 +165,7 @@ class _Scheduler:
         return when
 
     def _issue(self, warp: _Warp, now: int) -> bool:
-        """What an instruction leaves behind; whether the warp keeps its turn."""
+        """Issues a warp's next instruction; returns whether the warp keeps its turn."""
         step = self.steps[warp.at % len(self.steps)]
         warp.at, warp.ready = warp.at + 1, now + step.stall
         if step.pipe:

@@ -1,6 +1,6 @@
 """Searches for a faster schedule at an equal budget of measurements: `search.method` names one of the modules here.
 
-To add one, add a file. Its `search(task)` plays until `task.ask` raises Spent; who asks remembers the best.
+To add one, add a file. Its `search(task)` runs until `task.ask` raises Spent; the caller remembers the best edit.
 """
 
 import sys
@@ -10,7 +10,7 @@ from cudal2 import registry
 from cudal2.sass.game.task import Task
 
 METHODS = ("random", "greedy", "annealing", "evolution", "scheduler", "ppo")
-"""In the order in which they are compared."""
+"""All searches, in the order of comparisons."""
 
 
 def find(name: str) -> Callable[[Task], None]:

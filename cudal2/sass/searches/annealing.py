@@ -1,6 +1,6 @@
 """Simulated annealing (S. Kirkpatrick et al., Optimization by simulated annealing, 1983) over log-speedups.
 
-A slower schedule is gone on from with a probability that falls with what it loses and with the measurements made.
+A slower schedule is accepted with a probability that falls with its loss and with the number of measurements made.
 """
 
 import math
@@ -8,11 +8,11 @@ import math
 from cudal2.sass.game.task import Task, score
 
 HOT, COLD = 0.01, 0.0005
-"""The temperature at the beginning and at the end: how much of a loss, as a share of the time, is one in e accepted."""
+"""The temperature at the beginning and at the end: the loss, as a share of time, accepted with probability 1/e."""
 
 
 def search(task: Task) -> None:
-    """One cooling from HOT to COLD over the budget; what was found best is gone back to at half of it."""
+    """One cooling from HOT to COLD over the budget; at half of the budget it returns to the best schedule."""
     state, speedup = task.start, 1.0
     best, most = state, speedup
     turned = False

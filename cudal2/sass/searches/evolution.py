@@ -1,4 +1,4 @@
-"""Evolution: a few good schedules, of which children are made by moves and by taking over another one's order.
+"""Evolution: children of a few good schedules, made by moves and by taking over part of another one's order.
 
 (μ + λ) selection with tournaments (T. Bäck, Evolutionary Algorithms in Theory and Practice, 1996).
 """
@@ -7,16 +7,16 @@ from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Task, score, toward
 
 PARENTS = 8
-"""Schedules that live."""
+"""The size of the population."""
 CROSSED = 0.2
-"""Share of the children that take over a stretch of a second parent's order."""
+"""The share of children that take over a stretch of a second parent's order."""
 STRETCH = 12
-"""The instructions of such a stretch."""
+"""The length of such a stretch, in instructions."""
 TOURNAMENT = 2
 
 
 def search(task: Task) -> None:
-    """Children one at a time; each takes the place of the worst parent that it is faster than."""
+    """One child at a time; if it is faster than the worst parent, it replaces it."""
     alive: list[tuple[float, Play]] = [(1.0, task.start)]
     rng = task.rng
 

@@ -1,12 +1,12 @@
-"""Hill climbing: a change that is measured faster is kept, any other taken back."""
+"""Hill climbing: a change that is measured as faster is kept, any other is undone."""
 
 from cudal2.sass.game.task import Task, score
 
 
 def search(task: Task) -> None:
-    """From the compiler's schedule up, never down."""
+    """Climbs from the compiler's schedule."""
     best, speedup = task.start, 1.0
     while True:
         play = task.neighbour(best)
-        if (found := score(task.ask(play.edit()))) >= speedup:  # what is as good may lead on
+        if (found := score(task.ask(play.edit()))) >= speedup:  # an equally good schedule may lead further
             best, speedup = play, found

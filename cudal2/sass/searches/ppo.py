@@ -1,5 +1,5 @@
-"""Proximal policy optimisation with invalid actions masked (S. Huang and S. Ontañón, arXiv:2006.14171), as CuAsmRL has
-it (arXiv:2501.08071): sb3-contrib's MaskablePPO plays the game, each step of it one measurement.
+"""Proximal policy optimisation with invalid actions masked (S. Huang and S. Ontañón, arXiv:2006.14171), as in CuAsmRL
+(arXiv:2501.08071): sb3-contrib's MaskablePPO plays the game, with one measurement per step.
 """
 
 import torch
@@ -21,7 +21,7 @@ FOREVER = 10**9
 
 
 class Window(BaseFeaturesExtractor):
-    """Convolutions along the window: what is near an instruction decides where it should go."""
+    """Convolutions along the window: the neighbours of an instruction decide where it should go."""
 
     def __init__(self, space: gymnasium.spaces.Box, features: int = 128) -> None:
         super().__init__(space, features)
@@ -42,7 +42,7 @@ class Window(BaseFeaturesExtractor):
 
 
 def search(task: Task) -> None:
-    """Learns while it plays; first for `pretrain` steps on the simulator, where that is asked for."""
+    """Learns while it plays, first for `pretrain` steps on the simulator."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a network is several times slower with more of them
     try:

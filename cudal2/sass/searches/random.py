@@ -1,10 +1,10 @@
-"""A random legal walk: whatever comes of a move, the next goes on from there, and now and then from the start again."""
+"""A random legal walk, which continues after any move, and now and then begins again at the start."""
 
 from cudal2.sass.game.task import Task
 
 
 def search(task: Task) -> None:
-    """Walks of `episode` moves, each state of them measured."""
+    """Walks of `episode` moves each; every state is measured."""
     while True:
         play = task.start.copy()
         for _ in range(task.config.episode):

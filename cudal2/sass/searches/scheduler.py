@@ -1,8 +1,8 @@
-"""List scheduling with the simulator as its cost: what the longest chain of results hangs on goes first.
+"""List scheduling with the simulator as its cost: instructions on the critical path go first.
 
-After J. Fisher, Trace scheduling (1981): of the instructions that could issue now, the one with the longest way to the
-block's end. A stretch of the best schedule is put into that order as far as legal moves lead there; priorities are
-shaken, so that stretches come out differently, and the simulator says which of some is worth a measurement.
+After J. Fisher, Trace scheduling (1981): of the instructions that could issue now, the one with the longest path to the
+block's end is next. A stretch of the best schedule is put into that order, as far as legal moves can. Priorities are
+perturbed at random, so that the results differ, and the simulator chooses which of them to measure.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ from cudal2.sass.game.play import Play
 from cudal2.sass.game.task import Task, score, toward
 
 STRETCH = (4, 20)
-"""How many instructions are put in order at once, from and to."""
+"""The least and the greatest length of a stretch, in instructions."""
 SHAKEN = 0.3
-"""By what share of itself a priority is changed at random, at most."""
+"""The largest random change of a priority, as a share of it."""
 
 
 def search(task: Task) -> None:
-    """Stretches of the best schedule, put in order; moves of fields between, which no order decides."""
+    """Orders stretches of the best schedule; between them it also tries moves of scheduling fields."""
     best, speedup = task.start, 1.0
     while True:
         tried = [_ordered(task, best) for _ in range(max(2, task.config.surrogate))]
@@ -27,7 +27,7 @@ def search(task: Task) -> None:
 
 
 def _ordered(task: Task, state: Play) -> Play:
-    """A copy with one stretch in the order of its shaken priorities, or with some moves where that changes nothing."""
+    """A copy with one stretch in the order of its perturbed priorities; random moves where that changes nothing."""
     rng, known = task.rng, state.legality
     begin = rng.randrange(len(state))
     end = min(begin + rng.randint(*STRETCH), int(known.last[begin]) + 1)
@@ -39,9 +39,9 @@ def _ordered(task: Task, state: Play) -> Play:
 
 
 def scheduled(ways: np.ndarray, latency: np.ndarray) -> list[int]:
-    """The order in which a machine of one issue a cycle would take instructions, those of the longest ways first.
+    """The order in which a machine with one issue per cycle takes instructions, the longest paths first.
 
-    `latency[i, j]` is how many cycles j must issue behind i, 0 where it need not.
+    `latency[i, j]` is the least number of cycles from the issue of i to that of j, 0 where there is none.
     """
     left, ready, found, now = list(range(len(ways))), np.zeros(len(ways), np.int64), list[int](), 0
     while left:
