@@ -8,11 +8,12 @@ export. Under the host-timed protocols torch.matmul has no figure: a call from P
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from cudal2.evaluation.records import Row
+from cudal2.problem import LLM_SHAPES, grid
 from cudal2.records import Timing
 from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
 
@@ -25,7 +26,8 @@ FASTEST = "fastest of them"
 class Cell(msgspec.Struct, frozen=True):
     """Speedups of `correct` kernels over one library under one protocol, of `shapes` asked for.
 
-    `wins` is the share of the shapes whose median lies above 1; `fallback` the geometric mean with 1.00 for the rest.
+    `wins` is the share of the shapes whose median lies above 1; `fallback` the geometric mean with 1.00 for the rest;
+    `lowest` and `highest` are the extremes.
     """
 
     shapes: int
@@ -34,6 +36,8 @@ class Cell(msgspec.Struct, frozen=True):
     geomean: float
     wins: float
     fallback: float
+    lowest: float
+    highest: float
 
 
 Table = dict[str, dict[str, Cell]]
@@ -64,6 +68,8 @@ def cell(speedups: Sequence[float], shapes: int) -> Cell | None:
         geomean=statistics.geometric_mean(speedups),
         wins=sum(speedup > 1 for speedup in speedups) / shapes,
         fallback=math.exp(sum(math.log(max(speedup, 1.0)) for speedup in speedups) / shapes),
+        lowest=min(speedups),
+        highest=max(speedups),
     )
 
 
@@ -80,16 +86,33 @@ def table(rows: Sequence[Row]) -> Table:
     return found
 
 
-def by_decade(rows: Iterable[Row]) -> dict[int, Table]:
-    """A table for each decade of work: key 8 is 1e8 to 1e9 FLOP. Decades without a correct kernel are left out."""
-    decades: dict[int, list[Row]] = {}
-    for row in rows:
-        decades.setdefault(row.problem.decade, []).append(row)
-    return {decade: found for decade in sorted(decades) if (found := table(decades[decade]))}
+def by_decade(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each decade of work: `1e8–1e9` FLOP."""
+    decades = sorted({row.problem.decade for row in rows})
+    return {f"1e{one}–1e{one + 1}": [row for row in rows if row.problem.decade == one] for one in decades}
+
+
+def by_m(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each M, the number of tokens in a model."""
+    return {str(m): [row for row in rows if row.problem.m == m] for m in sorted({row.problem.m for row in rows})}
+
+
+def by_list(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each list of shapes: `grid`, each model's layers and, if there are any, other shapes."""
+    lists: dict[str, set[str]] = {"grid": {problem.mnk for problem in grid()}}
+    for layer, sizes in LLM_SHAPES.items():
+        lists.setdefault(layer.rpartition(".")[0], set()).add("_".join(map(str, sizes)))
+    lists["other"] = {row.problem.mnk for row in rows}.difference(*lists.values())
+    parts = {name: [row for row in rows if row.problem.mnk in shapes] for name, shapes in lists.items()}
+    return {name: part for name, part in parts.items() if part}
+
+
+GROUPINGS = {"FLOP": by_decade, "M": by_m, "list": by_list}
 
 
 def text(rows: Sequence[Row]) -> str:
-    """Both tables in Markdown: all shapes, library by library, then each protocol decade by decade. "" without one."""
+    """All tables in Markdown: all shapes, library by library, then each protocol by decade of work, by M and by list of
+    shapes. "" without a correct kernel."""
     whole = table(rows)
     if not whole:
         return ""
@@ -99,17 +122,26 @@ def text(rows: Sequence[Row]) -> str:
         "their geometric mean; that of all shapes, what is lost counted as 1.00; the share that is won.",
         _whole(whole),
     ]
-    decades = by_decade(rows)
+    grouped = {name: grouping(rows) for name, grouping in GROUPINGS.items()}
+    grouped = {name: groups for name, groups in grouped.items() if name == "FLOP" or 1 < len(groups) < len(rows)}
     for protocol in _protocols(whole):
         names = [name for name in whole if protocol in whole[name]]
-        lines = [[f"{protocol}, FLOP", "shapes", *names]]
-        for decade, found in decades.items():
-            cells = [found.get(name, {}).get(protocol) for name in names]
-            shapes = next((one.shapes for one in cells if one), 0)
-            figures = [f"{one.geomean:.3f}, {one.wins:.0%}" if one else "" for one in cells]
-            lines.append([f"1e{decade}–1e{decade + 1}", str(shapes), *figures])
-        parts.append("By decade of work, geometric mean and shapes won:\n\n" + markdown(lines))
+        parts.append(f"{protocol}: geometric mean and shapes won; last, the range of speedups over {names[-1]}.")
+        parts += [_groups(protocol, name, names, groups) for name, groups in grouped.items()]
     return "\n\n".join(parts)
+
+
+def _groups(protocol: str, what: str, names: Sequence[str], groups: Mapping[str, Sequence[Row]]) -> str:
+    """A line for each group that has a correct kernel."""
+    lines = [[what, "shapes", *names, "range"]]
+    for group, rows in groups.items():
+        found = table(rows)
+        cells = [found.get(name, {}).get(protocol) for name in names]
+        figures = [f"{one.geomean:.3f}, {one.wins:.0%}" if one else "" for one in cells]
+        if any(cells):
+            last = f"{cells[-1].lowest:.2f}–{cells[-1].highest:.2f}" if cells[-1] else ""
+            lines.append([group, str(len(rows)), *figures, last])
+    return markdown(lines)
 
 
 def _whole(whole: Table) -> str:

@@ -9,7 +9,7 @@ import pytest
 from cudal2.evaluation import tables
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.tables import FASTEST
-from cudal2.problem import Problem
+from cudal2.problem import Problem, parse
 from cudal2.records import Timing
 
 SMALL, LARGE = Problem(64, 64, 64), Problem(2048, 2048, 2048)
@@ -63,11 +63,27 @@ def test_a_processors_baselines_are_both_torchs() -> None:
     assert {name: cells["device"].mean for name, cells in tables.table(rows).items()} == {"torch.matmul": 1.2}
 
 
-def test_decades_divide_the_whole() -> None:
-    rows = [row(SMALL, cublas_nn=2.0), row(LARGE, cublas_nn=1.5), row(Problem(2048, 2048, 1024))]
-    found = tables.by_decade(rows)
-    assert {decade: cells["cuBLAS-max"]["device"].shapes for decade, cells in found.items()} == {5: 1, 10: 1}
-    assert "1e5–1e6" in tables.text(rows) and "1e9–1e10" not in tables.text(rows)
+OTHER, LAYER = Problem(72, 64, 64), parse("llama-3-8b.out")
+"""A shape of no list, and one of two: a layer whose sizes the grid has."""
+
+
+def test_groups_divide_the_whole() -> None:
+    rows = [row(problem) for problem in (SMALL, LARGE, OTHER, LAYER, Problem(64, 128, 64))]
+    for group in (tables.by_decade, tables.by_m):
+        found = group(rows)
+        assert sorted(one.problem for part in found.values() for one in part) == sorted(one.problem for one in rows)
+    assert {name: len(part) for name, part in tables.by_m(rows).items()} == {"64": 2, "72": 1, "2048": 2}
+    lists = {name: [one.problem for one in part] for name, part in tables.by_list(rows).items()}
+    grid = [SMALL, LARGE, LAYER, Problem(64, 128, 64)]
+    assert lists == {"grid": grid, "llama-3-8b": [LAYER], "other": [OTHER]}
+
+
+def test_a_group_without_a_correct_kernel_is_left_out_and_its_range_is_of_the_fastest() -> None:
+    rows = [row(SMALL, cublas_nn=2.0, torch_nn=1.25), row(LARGE, cublas_nn=1.5), row(Problem(2048, 2048, 1024))]
+    found = tables.text(rows)
+    assert "1e5–1e6" in found and "1e9–1e10" not in found and "1.25–1.25" in found
+    by_m = next(line for line in found.splitlines() if line.startswith("| 2048"))
+    assert by_m.split("|")[2].strip() == "2", "what failed is one of its shapes"
 
 
 def test_every_line_of_a_table_has_its_columns() -> None:
