@@ -42,16 +42,22 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
     Raises ValueError where the folder holds no export or nothing to measure, HarnessFault where its kernels cannot run
     on this machine or cannot be called with fewer rows.
     """
+    library, kernels = eligible(folder, accumulate)
+    rows = [row for one in spread(kernels, count) for row in figures(library, one)]
+    if not rows:
+        remedy = "`cudal2 bench call --settle` decides which are dispatched"
+        raise ValueError(f"{folder} dispatches no kernel of {accumulate} sums with room for fewer rows; {remedy}")
+    return rows
+
+
+def eligible(folder: Path, accumulate: str) -> tuple[Library, list[Kernel]]:
+    """The kernels that are dispatched, small problems first. Raises HarnessFault as `run`."""
     library = opened(folder, accumulate)
     if not library.pads:
         raise HarnessFault(f"{folder} was exported before kernels served fewer rows", "Export again")
     dispatched = {one.problem for one in manifest.read(folder).kernels if one.dispatch}
     kernels = [one for one in library.kernels if problem(one) in dispatched]
-    rows = [row for one in spread(kernels, count) for row in _descent(library, one)]
-    if not rows:
-        remedy = "`cudal2 bench call --settle` decides which are dispatched"
-        raise ValueError(f"{folder} dispatches no kernel of {accumulate} sums with room for fewer rows; {remedy}")
-    return rows
+    return library, spread(kernels, len(kernels))
 
 
 def settle(folder: Path, rows: list[Row]) -> int:
@@ -82,7 +88,8 @@ def numbers(below: int, m: int) -> list[int]:
     return sorted((rows for rows in chosen if below < rows < m), reverse=True)
 
 
-def _descent(library: Library, kernel: Kernel) -> list[Row]:
+def figures(library: Library, kernel: Kernel) -> list[Row]:
+    """A row for each number of rows that was measured, from more to fewer; the last may be slower than torch."""
     alike = [one for one in library.kernels if one[1:5] == kernel[1:5]]  # N, K, layout and accumulator
     below = max((one.m for one in alike if one.m < kernel.m), default=0)
     rows: list[Row] = []

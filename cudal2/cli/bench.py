@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
     verb = add_verb(what, "call", _bench_call, text)
     verb.add_argument("folder", help="what `cudal2 export` wrote, RUN/export")
     verb.add_argument("--count", type=int, default=50, help="kernels, spread over the folder's by size (default 50)")
-    text = "measure all, and dispatch just those that are surely faster and by which no call takes longer than by torch"
+    text = "measure all that are surely faster, and dispatch those by which no call takes longer than by torch"
     verb.add_argument("--settle", action="store_true", help=text)
     text = "measure inputs of fewer rows than those dispatched have; with --settle: from how many on each serves"
     verb.add_argument("--neighbours", action="store_true", help=text)
@@ -43,15 +43,16 @@ def add(verbs: Any) -> None:
 
 def _bench_call(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
-    from cudal2.calling import cost, neighbours
+    from cudal2.calling import cost, neighbours, settling
 
     folder, called = Path(arguments.folder), neighbours if arguments.neighbours else cost
-    rows = called.run(folder, arguments.accumulate, 10**9 if arguments.settle else arguments.count)
-    print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{cost.summary(rows)}")
     if arguments.settle:
-        count = called.settle(folder, rows)
+        rows, count = settling.run(called, folder, arguments.accumulate)
         what = "serve fewer rows than their own" if arguments.neighbours else "are dispatched"
         print(f"{folder}: {count} kernels {what} now", file=sys.stderr)
+    else:
+        rows = called.run(folder, arguments.accumulate, arguments.count)
+    print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{cost.summary(rows)}")
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

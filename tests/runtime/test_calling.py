@@ -1,10 +1,11 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 from exported import NN, TN, write
 from specimens import HERE
 
-from cudal2.calling import cost
+from cudal2.calling import cost, settling
 from cudal2.cli import main
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -31,6 +32,36 @@ def test_every_kernel_of_a_folder_is_called_beside_torch(tmp_path, capsys, monke
 def test_another_machine_is_a_fault(tmp_path):
     with pytest.raises(HarnessFault, match="not on"):
         cost.run(write(tmp_path / "export", {SLOW: (TN, 1.5)}, environment=HERE))
+
+
+def test_settling_measures_what_may_be_dispatched(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cost, "ROUNDS", 2)
+    monkeypatch.setattr(cost, "CALLS", 2)
+    folder = write(tmp_path / "export", {TALL: (NN, 1.5), SLOW: (TN, 0.5)})
+    assert main(["bench", "call", str(folder), "--settle", "--json"]) == 0
+    assert [row["problem"] for row in json.loads(capsys.readouterr().out)] == [TALL.name]
+    nothing = write(tmp_path / "nothing", {SLOW: (TN, 0.5)})
+    assert main(["bench", "call", str(nothing), "--settle"]) == 2
+    assert "nothing to settle" in capsys.readouterr().err
+
+
+def test_what_ends_settling_loses_nothing_that_was_measured(monkeypatch):
+    monkeypatch.setattr(settling, "BATCH", 2)
+    settled = []
+
+    def figures(_, kernel):
+        if kernel == 5:
+            raise KeyboardInterrupt
+        return [{"problem": kernel}]
+
+    called = SimpleNamespace(
+        eligible=lambda *_: (None, list(range(9))),
+        figures=figures,
+        settle=lambda _, rows: settled.append([row["problem"] for row in rows]),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        settling.run(called, None, "f32")
+    assert settled == [[0, 1], [2, 3], [4]]
 
 
 def test_what_is_measured_decides_what_is_dispatched(tmp_path):
