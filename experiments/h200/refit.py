@@ -1,0 +1,96 @@
+"""Settings for the shapes that a campaign lost: which to explore there, and what is known of them then.
+
+    python experiments/h200/refit.py propose experiments/h200/campaign/results.csv refit    # needs no GPU
+    python experiments/h200/explore.py refit/settings.jsonl $(cat refit/shapes.txt) refit/out.jsonl 500
+    python experiments/h200/refit.py adopt refit/out.jsonl                                  # into data/settings
+
+`propose` takes the lost shapes and the layers of models, none of the hundred shapes that learning is reported on, and
+the settings known to be fast near them: as they are, and with the tiles that fill the multiprocessors best. `adopt`
+puts the fastest of each shape in the place of what was known of it.
+"""
+
+import csv
+import json
+import sys
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+from cudal2 import corpus
+from cudal2.config import ShapesConfig
+from cudal2.corpus import Family
+from cudal2.problem import LLM_SHAPES, Problem, parse, stratified
+from cudal2.search import known
+from cudal2.search.settings import Setting, allowed
+from cudal2.target import find
+
+TARGET, FAMILY = "sm_90a", "warp_specialised"
+LEAST, LOST = 1e9, 0.98
+"""Shapes of less work are won; a speedup below LOST is worth a search."""
+NEAR, FULL, SETTINGS, KEPT = 4, 0.9, 128, 8
+"""Known settings refitted for a shape; what their tiles must fill; settings explored in all, and kept of a shape."""
+REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster")
+"""Knobs that may follow a tile, one or two of them."""
+
+
+def lost(results: Path) -> list[Problem]:
+    """The shapes to search, so that every beginning is a fair part of them."""
+    fastest: dict[Problem, tuple[float, float]] = {}
+    for row in csv.DictReader(results.open()):
+        if row["protocol"] == "device":
+            problem = Problem(int(row["m"]), int(row["n"]), int(row["k"]))
+            figures = float(row["baseline_us"]), float(row["speedup"])
+            fastest[problem] = min(figures, fastest.get(problem, figures))
+    reported = set(ShapesConfig(names=("sample",)).problems())
+    found = {problem for problem, (_, speedup) in fastest.items() if speedup < LOST and problem.flop >= LEAST}
+    return stratified((found | {parse(name) for name in LLM_SHAPES}) - reported)
+
+
+def refitted(setting: Setting, problem: Problem, family: Family) -> list[Setting]:
+    """The setting with every tile that fills the multiprocessors, as few other knobs changed as that takes."""
+    found = []
+    for tile_m, tile_n in product(family.knobs["tile_m"], family.knobs["tile_n"]):
+        tiled = setting.knobs | {"tile_m": tile_m, "tile_n": tile_n}
+        if known.filled(problem, family, tiled, known.MULTIPROCESSORS[TARGET]) < FULL:
+            continue
+        singles = [{knob: value} for knob in REPAIRS for value in family.knobs[knob]]
+        ways = [{}, *singles, *(one | other for one, other in product(singles, repeat=2))]
+        fitting = (tiled | way for way in ways if allowed(problem, family, tiled | way))
+        found += [Setting(FAMILY, knobs) for knobs in [next(fitting, None)] if knobs]
+    return found
+
+
+def propose(results: Path, folder: Path) -> None:
+    families = corpus.families(find(TARGET))
+    [family] = [one for one in families if one.name == FAMILY]
+    shapes, wanted = lost(results), Counter[str]()
+    for problem in shapes:
+        near = known.settings(TARGET, problem, families)[: 2 * NEAR]
+        fitted = [
+            one for setting in near[:NEAR] if setting.family == FAMILY for one in refitted(setting, problem, family)
+        ]
+        wanted.update({json.dumps({"family": one.family, "knobs": one.knobs}) for one in [*near, *fitted]})
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [line for line, _ in wanted.most_common(SETTINGS)]
+    (folder / "settings.jsonl").write_text("\n".join(chosen) + "\n")
+    (folder / "shapes.txt").write_text(",".join(problem.mnk for problem in shapes))
+    print(f"{len(shapes)} shapes, {len(chosen)} of {len(wanted)} settings")
+
+
+def adopt(out: Path) -> None:
+    found: dict[str, list[dict]] = {}
+    for row in map(json.loads, out.open()):
+        if row["said"] == "ok":
+            found.setdefault(row["problem"], []).append(row)
+    lines = []
+    for problem, rows in found.items():
+        for row in sorted(rows, key=lambda row: row["us"])[:KEPT]:
+            lines.append({"problem": problem, "layout": "tn", "family": row["family"], "knobs": row["knobs"]})
+    path = Path("data") / "settings" / f"{TARGET}.jsonl"
+    before = [line for line in map(json.loads, path.open()) if line["problem"] not in found]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*before, *lines]))
+    print(f"{path}: {len(found)} shapes more or anew, {len({line['problem'] for line in before})} as they were")
+
+
+if __name__ == "__main__":
+    {"propose": propose, "adopt": adopt}[sys.argv[1]](*map(Path, sys.argv[2:]))
