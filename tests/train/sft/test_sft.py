@@ -33,7 +33,8 @@ def test_a_run_trains_saves_and_judges(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "Pool", FakePool)
     monkeypatch.setattr(sft, "check", lambda config, target: None)
     few = tuple(family for family in corpus.families(CPU) if family.name == "loops")
-    monkeypatch.setattr("cudal2.corpus.drawing.families", lambda target: few)  # all of them take a minute to render
+    for module in ("corpus", "corpus.drawing"):  # all of them take a minute to render
+        monkeypatch.setattr(f"cudal2.{module}.families", lambda target: few)
     sft.run(config(tmp_path, "learning_rate=1e-2"))
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert rows[-1]["loss"] < rows[0]["loss"]
