@@ -51,6 +51,8 @@ class Nodes:
 def nodes():
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)  # where a cluster's address is noted, in a folder that must be there
+        (Path(folder) / "ray").mkdir()
         made = Nodes(folder)  # sockets have short paths
         patch.setenv("RAY_ADDRESS", made.cluster.address)
         yield made
