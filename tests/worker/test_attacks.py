@@ -33,7 +33,7 @@ def _worker(kind: str, cache: Path) -> Iterator[Worker]:
         memory_mib=1024,
         timing_seconds=0.1,
         batch_ms=8,  # so that a batch has many calls on a busy machine too: some lie between the calls of one batch
-        min_pairs=5,
+        min_pairs=10,  # whoever cheats in some batches only is met in one; a user's worker looks for longer
         disturbed=1e3,
     )
     with Worker(config) as worker:
