@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from processes import wait_for
 from wandb.proto import wandb_internal_pb2
 
 BLOCK, HEADER, WHOLE, LAST = 1 << 15, 7, 1, 4
@@ -42,6 +43,8 @@ def table(folder: Path, row: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _start(path: Path) -> Start:
+    # Another process writes the file; on a busy machine it may do so a moment after the run has ended.
+    wait_for(lambda: any(record.WhichOneof("record_type") == "exit" for record in _records(path.read_bytes())), 10)
     run, config, rows, artefacts = None, {}, [], []
     for record in _records(path.read_bytes()):
         kind = record.WhichOneof("record_type")
@@ -58,7 +61,7 @@ def _start(path: Path) -> Start:
 
 
 def _records(log: bytes) -> Iterator[Any]:
-    assert log[:4] == b":W&B"
+    assert log[:4] in (b":W&B", b"")
     at, parts = HEADER, list[bytes]()
     while at + HEADER <= len(log):
         _, size, kind = struct.unpack_from("<IHB", log, at)
