@@ -69,6 +69,8 @@ def _records(log: bytes) -> Iterator[Any]:
         if left < HEADER or not kind:  # what is left of a block holds nothing
             at += left
             continue
+        if at + HEADER + size > len(log):
+            return  # it is being written
         parts.append(log[at + HEADER : at + HEADER + size])
         at += HEADER + size
         if kind in (WHOLE, LAST):
