@@ -8,12 +8,12 @@ export. Under the host-timed protocols torch.matmul has no figure: a call from P
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from cudal2.evaluation.records import Row
-from cudal2.problem import LLM_SHAPES, grid
+from cudal2.problem import LLM_SHAPES, grid, parse
 from cudal2.records import Timing
 from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
 
@@ -88,20 +88,27 @@ def table(rows: Sequence[Row]) -> Table:
 
 def by_decade(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each decade of work: `1e8–1e9` FLOP."""
-    decades = sorted({row.problem.decade for row in rows})
-    return {f"1e{one}–1e{one + 1}": [row for row in rows if row.problem.decade == one] for one in decades}
+    return {f"1e{one}–1e{one + 1}": part for one, part in _by(rows, lambda row: row.problem.decade).items()}
 
 
 def by_m(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each M, the number of tokens in a model."""
-    return {str(m): [row for row in rows if row.problem.m == m] for m in sorted({row.problem.m for row in rows})}
+    return {str(m): part for m, part in _by(rows, lambda row: row.problem.m).items()}
+
+
+def _by(rows: Iterable[Row], number: Callable[[Row], int]) -> dict[int, list[Row]]:
+    """The rows by that number, the smallest first."""
+    found: dict[int, list[Row]] = {}
+    for row in sorted(rows, key=number):
+        found.setdefault(number(row), []).append(row)
+    return found
 
 
 def by_list(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each list of shapes: `grid`, each model's layers and, if there are any, other shapes."""
     lists: dict[str, set[str]] = {"grid": {problem.mnk for problem in grid()}}
-    for layer, sizes in LLM_SHAPES.items():
-        lists.setdefault(layer.rpartition(".")[0], set()).add("_".join(map(str, sizes)))
+    for layer in LLM_SHAPES:
+        lists.setdefault(layer.rpartition(".")[0], set()).add(parse(layer).mnk)
     lists["other"] = {row.problem.mnk for row in rows}.difference(*lists.values())
     parts = {name: [row for row in rows if row.problem.mnk in shapes] for name, shapes in lists.items()}
     return {name: part for name, part in parts.items() if part}
@@ -122,8 +129,11 @@ def text(rows: Sequence[Row]) -> str:
         "their geometric mean; that of all shapes, what is lost counted as 1.00; the share that is won.",
         _whole(whole),
     ]
-    grouped = {name: grouping(rows) for name, grouping in GROUPINGS.items()}
-    grouped = {name: groups for name, groups in grouped.items() if name == "FLOP" or 1 < len(groups) < len(rows)}
+    grouped = {
+        name: {group: (len(part), table(part)) for group, part in groups.items()}
+        for name, groups in ((name, grouping(rows)) for name, grouping in GROUPINGS.items())
+        if name == "FLOP" or 1 < len(groups) < len(rows)
+    }
     for protocol in _protocols(whole):
         names = [name for name in whole if protocol in whole[name]]
         parts.append(f"{protocol}: geometric mean and shapes won; last, the range of speedups over {names[-1]}.")
@@ -131,16 +141,15 @@ def text(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def _groups(protocol: str, what: str, names: Sequence[str], groups: Mapping[str, Sequence[Row]]) -> str:
-    """A line for each group that has a correct kernel."""
+def _groups(protocol: str, what: str, names: Sequence[str], groups: Mapping[str, tuple[int, Table]]) -> str:
+    """A line for each group that has a correct kernel; a group is how many shapes it has, and their table."""
     lines = [[what, "shapes", *names, "range"]]
-    for group, rows in groups.items():
-        found = table(rows)
+    for group, (shapes, found) in groups.items():
         cells = [found.get(name, {}).get(protocol) for name in names]
         figures = [f"{one.geomean:.3f}, {one.wins:.0%}" if one else "" for one in cells]
         if any(cells):
             last = f"{cells[-1].lowest:.2f}–{cells[-1].highest:.2f}" if cells[-1] else ""
-            lines.append([group, str(len(rows)), *figures, last])
+            lines.append([group, str(shapes), *figures, last])
     return markdown(lines)
 
 

@@ -1,15 +1,14 @@
 """Settings for the shapes that a campaign lost: which to explore there, and what is known of them then.
 
-    python experiments/h200/refit.py propose experiments/h200/campaign/results.csv refit    # needs no GPU
+    python experiments/h200/refit.py propose RUN refit        # an evaluated run; needs no GPU
     python experiments/h200/explore.py refit/settings.jsonl $(cat refit/shapes.txt) refit/out.jsonl 500
-    python experiments/h200/refit.py adopt refit/out.jsonl                                  # into data/settings
+    python experiments/h200/refit.py adopt refit/out.jsonl           # into data/settings
 
 `propose` takes the lost shapes and the layers of models, none of the hundred shapes that learning is reported on, and
 the settings known to be fast near them: as they are, and with the tiles that fill the multiprocessors best. `adopt`
 puts the fastest of each shape in the place of what was known of it.
 """
 
-import csv
 import json
 import sys
 from collections import Counter
@@ -19,6 +18,8 @@ from pathlib import Path
 from cudal2 import corpus
 from cudal2.config import ShapesConfig
 from cudal2.corpus import Family
+from cudal2.evaluation.results import load
+from cudal2.evaluation.tables import FASTEST, against
 from cudal2.problem import LLM_SHAPES, Problem, parse, stratified
 from cudal2.search import known
 from cudal2.search.settings import Setting, allowed
@@ -33,16 +34,13 @@ REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster")
 """Knobs that may follow a tile, one or two of them."""
 
 
-def lost(results: Path) -> list[Problem]:
+def lost(run: Path) -> list[Problem]:
     """The shapes to search, so that every beginning is a fair part of them."""
-    fastest: dict[Problem, tuple[float, float]] = {}
-    for row in csv.DictReader(results.open()):
-        if row["protocol"] == "device":
-            problem = Problem(int(row["m"]), int(row["n"]), int(row["k"]))
-            figures = float(row["baseline_us"]), float(row["speedup"])
-            fastest[problem] = min(figures, fastest.get(problem, figures))
+    fastest = {row.problem: against(row, FASTEST, "device") for row in load(run).rows}
     reported = set(ShapesConfig(names=("sample",)).problems())
-    found = {problem for problem, (_, speedup) in fastest.items() if speedup < LOST and problem.flop >= LEAST}
+    found = {
+        problem for problem, timing in fastest.items() if timing and timing.speedup < LOST and problem.flop >= LEAST
+    }
     return stratified((found | {parse(name) for name in LLM_SHAPES}) - reported)
 
 
@@ -60,10 +58,10 @@ def refitted(setting: Setting, problem: Problem, family: Family) -> list[Setting
     return found
 
 
-def propose(results: Path, folder: Path) -> None:
+def propose(run: Path, folder: Path) -> None:
     families = corpus.families(find(TARGET))
     [family] = [one for one in families if one.name == FAMILY]
-    shapes, wanted = lost(results), Counter[str]()
+    shapes, wanted = lost(run), Counter[str]()
     for problem in shapes:
         near = known.settings(TARGET, problem, families)[: 2 * NEAR]
         fitted = [
