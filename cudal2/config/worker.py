@@ -55,14 +55,16 @@ class WorkerConfig(Schema, frozen=True):
 
 
 class EffortConfig(Schema, frozen=True):
-    """How long an edit of a kernel is timed beside it: in pairs of turns, each of as many calls as take `batch_ms`.
+    """How long an edit of a kernel is timed beside it: in pairs of turns, each of as many calls as take `batch_ms`, but
+    of fewer where `together` pairs would not fit in memory: so many are timed in one go.
 
     At least `min_pairs`; up to `max_pairs`, or ±`precision` at that `confidence`, for one that may be faster than the
     best known. The pairs of such a one are spread over so many `arrangements`, in each of which both kernels are loaded
     anew: two loads of the same code may differ in speed for as long as they stay. 1: the parent is never loaded anew.
     """
 
-    batch_ms: Annotated[float, msgspec.Meta(gt=0)] = 0.4
+    batch_ms: Annotated[float, msgspec.Meta(gt=0)] = 0.25
+    together: Annotated[int, msgspec.Meta(ge=1)] = 4
     min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 4
     max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
     precision: float = 0.01

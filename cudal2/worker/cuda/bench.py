@@ -13,7 +13,7 @@ from cudal2.worker import inputs, measurement, timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
 from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.buffers import buffer_layout
+from cudal2.worker.cuda.buffers import ROTATED, buffer_layout
 from cudal2.worker.cuda.checking import Run, check_calls
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import HostRun, TimingContext, gap_seconds, host_calls, pair, pair_on_host
@@ -60,7 +60,7 @@ class CudaBench:
         self.vendor = Vendor(0, cache)
         self.runners = Runners(kind)
         self._cache = cache
-        self._contexts: OrderedDict[Problem, ProblemContext] = OrderedDict()
+        self._contexts: OrderedDict[tuple[Problem, int], ProblemContext] = OrderedDict()
         self._order = np.random.default_rng()
 
     def close(self) -> None:
@@ -187,18 +187,21 @@ class CudaBench:
         context = self.context(problem)
         return {name: self._alone(context, name, protocol) for name in context.seconds}
 
-    def context(self, problem: Problem) -> ProblemContext:
-        """The problem's buffers and baselines, made on first use; the longest unused give way."""
-        if problem not in self._contexts:
+    def context(self, problem: Problem, rotated: int = ROTATED) -> ProblemContext:
+        """The problem's buffers, of `rotated` bytes of matrices, and baselines, made on first use; the longest unused
+        give way.
+        """
+        key = problem, rotated
+        if key not in self._contexts:
             while len(self._contexts) >= ARENAS:
                 self._contexts.popitem(last=False)[1].memory.close()
             torch.cuda.empty_cache()
-            self._contexts[problem] = self._make_context(problem)
-        self._contexts.move_to_end(problem)
-        return self._contexts[problem]
+            self._contexts[key] = self._make_context(problem, rotated)
+        self._contexts.move_to_end(key)
+        return self._contexts[key]
 
-    def _make_context(self, problem: Problem) -> ProblemContext:
-        buffers = buffer_layout(problem)
+    def _make_context(self, problem: Problem, rotated: int) -> ProblemContext:
+        buffers = buffer_layout(problem, rotated)
         memory = SharedMemory(buffers.bytes)
         try:
             arena = Arena(buffers, memory.tensor, inputs.generator(memory.tensor.device))

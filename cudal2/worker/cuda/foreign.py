@@ -21,7 +21,7 @@ from cudal2.worker.backend import Portable
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.buffers import BufferLayout, buffer_layout
 from cudal2.worker.cuda.compile import cubin
-from cudal2.worker.cuda.recipe import Recipe, Relocation, pack
+from cudal2.worker.cuda.recipe import Recipe, Relocation, pack, seal
 
 CUBIN, LAUNCH = "kernel.cubin", "launch.json"
 THREADS = 1024
@@ -73,7 +73,7 @@ def read(folder: Path) -> tuple[Problem, plan.CudaLaunchable]:
         recording = plan.decode(to_json(recording).encode(), buffers.sets, CUDA_CONTRACT.workspace_limit)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}; write {LAUNCH} anew, for this {CUBIN}") from error
-    return problem, plan.CudaLaunchable(b"", code, recording)
+    return problem, plan.CudaLaunchable(b"", code, recording, seal(_recipe(launch), code, ""))
 
 
 def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
@@ -93,11 +93,14 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
 def portable(folder: Path) -> Portable:
     """The cubin and a recipe of its launch, whose words for pointers hold offsets alone. Raises as `read` does."""
     read(folder)
-    launch = _launch(folder / LAUNCH)
+    return Portable(_file(folder / CUBIN), _recipe(_launch(folder / LAUNCH)))
+
+
+def _recipe(launch: Launch) -> bytes:
+    """The launch for any addresses, packed."""
     pointers = [(index, one) for index, one in enumerate(launch.parameters) if isinstance(one, Pointer)]
     relocations = (Relocation(0, index, 0, plan.Place._fields.index(one.to)) for index, one in pointers)
-    made = Recipe(launch.workspace, (_kernel(launch, plan.Place(0, 0, 0, 0)),), tuple(relocations))
-    return Portable(_file(folder / CUBIN), pack(made))
+    return pack(Recipe(launch.workspace, (_kernel(launch, plan.Place(0, 0, 0, 0)),), tuple(relocations)))
 
 
 def _kernel(launch: Launch, place: plan.Place) -> plan.Kernel:

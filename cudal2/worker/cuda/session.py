@@ -35,8 +35,8 @@ from cudal2.worker.sandbox import jail, seccomp
 LOAD, RUN, HOST, TURNS, BESIDE = 1, 2, 3, 4, 5
 KEPT, BEFORE, BEHIND = 0, 1, 2
 """How a second kernel is loaded: beside the first as it is, or both anew, the first before it or behind it."""
-SECOND = 1 << 31
-"""Marks the number of a set whose plan is that of the second slot."""
+SECOND, BEGINS = 1 << 31, 1 << 30
+"""Mark at the number of a set that its plan is that of the second slot, and that a turn begins with it."""
 COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
@@ -208,10 +208,12 @@ class Runner:
         return device_seconds, host_seconds
 
     def turns(self, turns: Sequence[tuple[int, Sequence[int]]]) -> list[float]:
-        """Replay (slot, sets) after (slot, sets) without a pause, neighbours of different slots; seconds of each turn
-        on the device's clock. Slots are 0 and 1.
+        """Replay (slot, sets) after (slot, sets) without a pause; seconds of each turn on the device's clock. Slots are
+        0 and 1, and no turn is empty.
         """
-        calls = [number | SECOND * slot for slot, sets in turns for number in sets]
+        calls = [
+            number | SECOND * slot | BEGINS * (not place) for slot, sets in turns for place, number in enumerate(sets)
+        ]
         self._send(COMMAND.pack(TURNS, len(calls), 0, 0, 0, 0, 0.0), calls, ())
         return list(array.array("d", self._receive()[2]))
 

@@ -11,7 +11,7 @@ from typing import Any
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan
-from cudal2.worker.cuda.buffers import buffer_layout
+from cudal2.worker.cuda.buffers import ROTATED, buffer_layout
 from cudal2.worker.cuda.recipe import MAGIC, WORD, Recipe, Relocation, applied
 
 
@@ -41,10 +41,13 @@ class _Reader:
         return self.take(f"{self.number()}s")[0]
 
 
-def launchable(sealed: bytes, cubin: bytes, problem: Problem) -> plan.CudaLaunchable:
-    """What a runner launches for this problem. Raises Damaged, and PlanError for launches that are not let through."""
+def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROTATED) -> plan.CudaLaunchable:
+    """What a runner launches for this problem, on the sets of buffers of `rotated` bytes of matrices.
+
+    Raises Damaged, and PlanError for launches that are not let through.
+    """
     recipe = unsealed(sealed, cubin)
-    places = buffer_layout(problem).places
+    places = buffer_layout(problem, rotated).places
     first = plan.Recording(recipe.workspace, (applied(recipe, places[0]),))
     plan.check(first, 1, CUDA_CONTRACT.workspace_limit)  # the others differ from it in addresses alone
     plans = (*first.plans, *(applied(recipe, place) for place in places[1:]))

@@ -109,6 +109,7 @@ def test_two_slots_take_turns_and_each_turn_is_timed(loaded) -> None:
     loaded.load_second(edited(0.01))
     assert loaded.turns([(0, [0, 1]), (1, [2, 3, 4])]) == pytest.approx([0.002, 0.03])
     assert loaded.turns([(1, [4]), (0, [0]), (1, [1, 2])]) == pytest.approx([0.01, 0.001, 0.02])
+    assert loaded.turns([(0, [4]), (0, [0, 1]), (1, [2]), (1, [3])]) == pytest.approx([0.001, 0.002, 0.01, 0.01])
     assert loaded.turns([(0, range(SETS))]) == pytest.approx([0.005])
     assert loaded.run([0])[0] == pytest.approx(0.001)
 

@@ -6,7 +6,7 @@ proves it is handed in, for this half of the program knows nothing of what instr
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from statistics import median
 
 import msgspec
@@ -17,7 +17,8 @@ from cudal2.config import EffortConfig
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.worker import measurement, timing
-from cudal2.worker.cuda import plan
+from cudal2.worker.backend import NotPortable
+from cudal2.worker.cuda import buffers, plan, recipe, unsealing
 from cudal2.worker.cuda.backend import CudaBackend
 from cudal2.worker.cuda.bench import SUSPECT, ProblemContext
 from cudal2.worker.cuda.compile import cubin
@@ -33,10 +34,12 @@ Legal = Callable[[Sequence[Edit]], Iterable[str]]
 
 EDITS_AN_INPUT = 32
 """After so many edits the inputs are fresh."""
+ROTATED = 4 * buffers.ROTATED
+"""Bytes of matrices where the parent has a recipe: a few pairs of turns find room, and no output is written twice."""
 MOST_CALLS = 64
 """Calls of a turn at most: what is short is repeated in more pairs instead, for each call takes the host time too."""
 QUICK = EffortConfig()
-THOROUGH = EffortConfig(batch_ms=1.0, min_pairs=7, max_pairs=15, precision=0.002, confidence=STRICT)
+THOROUGH = EffortConfig(batch_ms=1.0, together=1, min_pairs=7, max_pairs=15, precision=0.002, confidence=STRICT)
 """How an edit of a search is timed, and how each load of a winner."""
 LOADS = 7
 """So often a winner is loaded anew, its parent too: on an H200 two loads of the same code differed by up to 4% for as
@@ -50,6 +53,7 @@ UNBIASED = Measured(Status.OK, 1.0, 1.0, 1.0)
 class EditBench:
     """Judges edits of `parent`, which a worker has built, on `problem`. A context manager.
 
+    Where the parent has a recipe, there is room for a few pairs of turns at once.
     `legal` says which edits are let onto the GPU: `cudal2.sass.legality` proves it. `effort` is how they are timed.
     Raises ValueError where the parent itself does not pass the ordinary checks, HarnessFault where the harness fails.
     """
@@ -64,7 +68,8 @@ class EditBench:
     ):
         if not isinstance(worker.backend, CudaBackend):
             raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")
-        self.parent, self.problem = parent, problem
+        self.parent, self._rotated = _roomy(parent, problem)
+        self.problem = problem
         self.outcome: Outcome | None = None
         """What the ordinary checks said of the parent, once it has been looked at."""
         self._backend, self._legal = worker.backend, legal
@@ -73,7 +78,7 @@ class EditBench:
         self._beside: Beside | None = None
         self._aside: Measured | None = None
         """The parent beside itself in the first arrangement of this runner: what an edit's place there is worth."""
-        self._seconds, self._exact, self._first, self._judged = 0.0, False, 0, 0
+        self._seconds, self._exact, self._judged = 0.0, False, 0
         self._rng = np.random.default_rng()
 
     def __enter__(self) -> "EditBench":
@@ -169,23 +174,18 @@ class EditBench:
         aside: Measured = UNBIASED,
     ) -> Measured:
         """Pair after pair until that is enough. Raises CandidateFailed."""
-        sets = beside.arena.buffers.sets
-        count = timing.calls_for(self._seconds, effort.batch_ms / 1e3, min(sets // 2, MOST_CALLS))
+        most = max(1, beside.arena.buffers.sets // (2 * effort.together))
+        count = timing.calls_for(self._seconds, effort.batch_ms / 1e3, min(most, MOST_CALLS))
 
-        def pair(count: int) -> racing.Pair:
-            self._first = measurement.next_start(self._first, 2 * count, range(sets))
-            seconds = beside.pair(self._first, count)
-            self._first += 2 * count
-            return seconds
-
-        def take(arrangement: int) -> racing.Pair:
+        def take(arrangement: int, number: int) -> list[racing.Pair]:
             if arrangement != beside.arrangement:
                 beside.arrange(arrangement)
-                pair(1)  # the first launch of a kernel is another matter
-            return pair(count)
+            taken: list[racing.Pair] = []
+            while len(taken) < number:
+                taken += beside.pairs(number - len(taken), count)
+            return taken
 
         beside.load(code)
-        pair(1)
         raced = racing.race(take, effort, self._config, best, aside.low)
         beside.check()
         found = timing.summary(raced.edited, raced.parent, "unedited", "device", count, raced.config)
@@ -200,10 +200,10 @@ class EditBench:
 
         With `placed` it is known what a place beside it is worth, where that has to be.
         """
-        context = self._backend.bench.context(self.problem)
+        context = self._backend.bench.context(self.problem, self._rotated)
         if context is not self._context:  # other problems took its place meanwhile
             self.close()
-            self._context, self._first = context, 0
+            self._context = context
         said = ""
         for _ in range(2):
             try:
@@ -252,11 +252,25 @@ class EditBench:
 
 
 def parent_of(worker: Worker, candidate: Candidate) -> plan.CudaLaunchable:
-    """A candidate without its edit, built, gated and planned. Raises ValueError where that fails."""
-    prepared = worker.build(msgspec.structs.replace(candidate, edit=None))
+    """A candidate without its edit, built, gated and planned; with a recipe where it has one.
+
+    Raises ValueError where that fails.
+    """
+    unedited = msgspec.structs.replace(candidate, edit=None)
+    prepared = worker.build(unedited)
     if prepared.launchable is None:
         raise ValueError(f"the unedited kernel is {prepared.status}: {prepared.reason}")
-    return prepared.launchable
+    made: plan.CudaLaunchable = prepared.launchable
+    with suppress(NotPortable):  # it is measured at fewer places
+        made = msgspec.structs.replace(made, recipe=recipe.seal(worker.portable(unedited).recipe, made.cubin, ""))
+    return made
+
+
+def _roomy(parent: plan.CudaLaunchable, problem: Problem) -> tuple[plan.CudaLaunchable, int]:
+    """The parent with a plan for each set of buffers, and how many bytes of matrices these have."""
+    if not parent.recipe:
+        return parent, buffers.ROTATED
+    return unsealing.launchable(parent.recipe, parent.cubin, problem, ROTATED), ROTATED
 
 
 def over_loads(found: Sequence[Measured]) -> Measured:

@@ -9,7 +9,7 @@ import secrets
 import torch
 
 from cudal2.records import Status
-from cudal2.worker import inputs, verify
+from cudal2.worker import inputs, measurement, verify
 from cudal2.worker.cuda import plan, session
 from cudal2.worker.cuda.checking import check_calls
 from cudal2.worker.cuda.memory import SharedMemory
@@ -29,7 +29,7 @@ class Beside:
         self.workspace = -(-parent.recording.workspace // 2) * 2
         self.exact = False
         """Whether the parent gives the same bits each time, so that an edit has to as well."""
-        self._inputs = -1
+        self._inputs, self._first, self._cold = -1, 0, True
         self.arrangement = 0
         """Even where the parent was loaded before the edit, odd where behind it."""
         packed = plan.pack(parent.recording, parent.cubin, self.arena.buffers.workspace)
@@ -42,12 +42,12 @@ class Beside:
     def load(self, code: bytes) -> None:
         """Have an edited cubin beside the parent, in place of the one before it; the parent was loaded before it."""
         self.runner.load_second(code, session.BEFORE if self.arrangement % 2 else session.KEPT)
-        self.arrangement = 0
+        self.arrangement, self._cold = 0, True
 
     def arrange(self, number: int) -> None:
         """Have both loaded anew: the parent first where the number is even, the edit first where it is odd."""
         self.runner.load_second(None, session.BEHIND if number % 2 else session.BEFORE)
-        self.arrangement = number
+        self.arrangement, self._cold = number, True
 
     @property
     def fresh(self) -> bool:
@@ -72,19 +72,30 @@ class Beside:
         self.arena.poison(self.workspace)
         return same
 
-    def pair(self, first: int, count: int) -> tuple[float, float]:
-        """`count` calls of either kernel on the sets from `first` on, in random order; seconds a call of the edited one
-        and of the parent. Which of them goes first, and on which of the sets, is drawn.
+    def pairs(self, number: int, count: int) -> list[tuple[float, float]]:
+        """Up to `number` pairs of turns, each turn of `count` calls, as many as there are sets for in one go; seconds a
+        call of the edited kernel and of the parent. Which of a pair goes first, and which sets it has, is drawn. Behind
+        a load a call of either comes first that is not timed: it is another matter. None, where only that finds room.
         """
-        window = slice(first, first + 2 * count)
-        order = self.context.order(window)
-        leader = secrets.randbelow(2)
+        sets, warm = self.arena.buffers.sets, int(self._cold)
+        number = min(number, (sets // 2 - warm) // count)
+        counts = [1] * warm + [count] * number
+        self._first = measurement.next_start(self._first, 2 * sum(counts), range(sets))
+        window = slice(self._first, self._first + 2 * sum(counts))
+        self._first, self._cold = window.stop, False
+        order = iter(self.context.order(window))
+        leaders = [secrets.randbelow(2) for _ in counts]
+        turns = [
+            (slot, [next(order) for _ in range(calls)])
+            for calls, leader in zip(counts, leaders)
+            for slot in (leader, 1 - leader)
+        ]
         self.arena.settle()
-        seconds = self.runner.turns([(leader, order[:count]), (1 - leader, order[count:])])
-        sets = {leader: order[:count], 1 - leader: order[count:]}
-        self._compare(window, sets[EDITED])
+        seconds = self.runner.turns(turns)
+        self._compare(window, [one for slot, sets in turns if slot == EDITED for one in sets])
         inputs.poison(self.arena.c[window])
-        return seconds[1 - leader] / count, seconds[leader] / count
+        two = [(seconds[2 * place + 1 - leader], seconds[2 * place + leader]) for place, leader in enumerate(leaders)]
+        return [(edited / count, parent / count) for edited, parent in two[warm:]]
 
     def check(self) -> None:
         """All that an edited kernel may have spoilt beside the outputs that were compared."""

@@ -37,13 +37,13 @@ def timed(config: WorkerConfig, effort: EffortConfig) -> WorkerConfig:
 
 
 def race(
-    take: Callable[[int], Pair],
+    take: Callable[[int, int], list[Pair]],
     effort: EffortConfig,
     worker: WorkerConfig,
     best: float | None = None,
     aside: float = 1.0,
 ) -> Raced:
-    """Pairs of `take`, which is given the arrangement, until they are enough.
+    """Pairs of `take`, which is given the arrangement and how many of them, until they are enough.
 
     They are where a look finds the speedup surely less than `best`, where it is as precise as asked for, and at
     `max_pairs`. With several arrangements the first look is at the first of them alone, where the parent beside itself
@@ -55,7 +55,7 @@ def race(
     several, missed = effort.arrangements > 1, looks.missing([(effort.min_pairs, 1)])
     taken: list[list[Pair]] = [[] for _ in range(effort.arrangements)]
     if best is not None and several and missed <= (1 - config.confidence) / 2:
-        taken[0] = [take(0) for _ in range(effort.min_pairs)]
+        taken[0] = take(0, effort.min_pairs)
         edited, parent = mean(taken[:1])
         if timing.speedup(edited, parent).high / aside < best:
             alone = msgspec.structs.replace(config, max_pairs=effort.min_pairs, confidence=1 - missed)
@@ -64,8 +64,8 @@ def race(
     turn = list(range(effort.arrangements))
     for count in looks.counts(config.min_pairs, config.max_pairs):
         for which in turn:
-            while len(taken[which]) < count:
-                taken[which].append(take(which))
+            if len(taken[which]) < count:
+                taken[which] += take(which, count - len(taken[which]))
         turn.reverse()  # what is loaded goes first
         edited, parent = mean(taken)
         if enough(edited, parent, config, started, best):

@@ -24,7 +24,8 @@
 
 enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4, BESIDE = 5 };
 enum { KEPT = 0, BEFORE = 1, BEHIND = 2 };  // BESIDE: the first kernel stays loaded; or both anew, it before or behind
-constexpr uint32_t SECOND = 1u << 31;  // TURNS: marks the number of a set whose plan is the second slot's
+// TURNS: marks at the number of a set, that its plan is the second slot's, and that a turn begins with it
+constexpr uint32_t SECOND = 1u << 31, BEGINS = 1u << 30;
 struct Command {
     uint32_t what, count, perturbed, order;  // BESIDE: which of the two is loaded first
     uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
@@ -219,13 +220,13 @@ static void run(const std::vector<uint32_t>& sets, const std::vector<Perturbatio
     CHECK(cuGraphExecDestroy(graph));
 }
 
-// Both slots in turn behind one spin: seconds on the device's clock of each turn, the calls of one slot in a row.
+// Turn after turn behind one spin, each with the plans of one slot: seconds of each on the device's clock.
 static std::vector<double> turns(const std::vector<uint32_t>& calls) {
     std::vector<CUgraphExec> graphs;
     for (size_t start = 0, stop = 0; start < calls.size(); start = stop) {
         std::vector<uint32_t> sets;
-        for (; stop < calls.size() && (calls[stop] & SECOND) == (calls[start] & SECOND); ++stop)
-            sets.push_back(calls[stop] & ~SECOND);
+        do sets.push_back(calls[stop] & ~(SECOND | BEGINS));
+        while (++stop < calls.size() && !(calls[stop] & BEGINS));
         graphs.push_back(build(slots[calls[start] & SECOND ? 1 : 0].plans, sets, {}));
     }
     while (marks.size() <= graphs.size()) {

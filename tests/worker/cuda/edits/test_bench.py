@@ -112,7 +112,8 @@ def bench(judge, monkeypatch):  # noqa: F811
         loaded.append((name, order))
 
     def turns(self, those):
-        assert len({slot for slot, _ in those}) == len(those)
+        every = [number for _, sets in those for number in sets]
+        assert len(set(every)) == len(every) and all(sets for _, sets in those), "no output is written twice in one go"
         factors = [jitter.random_() * (self.place if slot else 1) for slot, _ in those]
         return [(self.second if slot else self.run)(sets)[0] * by for (slot, sets), by in zip(those, factors)]
 

@@ -18,10 +18,10 @@ class Device:
         self.rng, self.speedup, self.noise, self.place = np.random.default_rng(seed), speedup, noise, place
         self.asked: list[int] = []
 
-    def take(self, arrangement: int) -> Pair:
-        self.asked.append(arrangement)
+    def take(self, arrangement: int, number: int) -> list[Pair]:
+        self.asked += [arrangement] * number
         seems = self.speedup * self.place ** (-1 if arrangement % 2 else 1)
-        return 1e-5 / seems * float(np.exp(self.rng.normal(0, self.noise))), 1e-5
+        return [(1e-5 / seems * float(np.exp(self.rng.normal(0, self.noise))), 1e-5) for _ in range(number)]
 
     @property
     def loads(self) -> int:
