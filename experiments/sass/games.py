@@ -1,17 +1,22 @@
 """Games over many kernels: which search finds how much, with as many measurements each.
 
-    python experiments/sass/games.py make games     # no GPU: sources of families, and what a policy writes
+    python experiments/sass/games.py draw > settings.jsonl                    # no GPU: settings of each family to try
+    python experiments/h200/explore.py settings.jsonl 512_512_512,1024_1024_1024,4096_4096_4096 tuned.jsonl
+    python experiments/sass/games.py make games --tuned tuned.jsonl     # no GPU: sources of families, and of the policy
     python experiments/sass/triton_matmul.py 1024_1024_1024 --tile 64_128_32 --warps 2 -o games/triton-1024_1024_1024
     python experiments/sass/games.py play games judge=gpu search.measurements=500 --seconds 540 -o games.json
 
-`make` writes one source for each family and problem, with the knobs known to be fast nearest to it where there are any,
-and two of the first samples of the policy that ships whose products are mma.sync's. `play` compares the searches on
-each, and on somebody else's cubin in a folder NAME-M_N_K, until the seconds are over; the same command goes on.
+`make` writes one source for each family and problem, with the fastest of the knobs that `explore.py` tried there, else
+those known to be fast nearest to it, and two of the first samples of the policy that ships whose products are
+mma.sync's. `play` compares the searches on each, and on somebody else's cubin in a folder NAME-M_N_K, until the seconds
+are over; the same command goes on.
 """
 
 import argparse
+import json
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,6 +29,7 @@ from cudal2.polish import finish, run, subject
 from cudal2.problem import parse
 from cudal2.sass import searches
 from cudal2.search import known, settings
+from cudal2.search.settings import Setting
 from cudal2.target import find
 from cudal2.worker.cuda import foreign
 
@@ -31,29 +37,53 @@ TARGET = "sm_90a"
 FAMILIES = ("multistage", "skinny", "small", "splitk", "streamk", "wmma", "cute", "warp_specialised")
 """All whose products are mma.sync's, and one of wgmma."""
 SIZES = ("512_512_512", "1024_1024_1024", "4096_4096_4096")
+DRAWS = {"cute": 8}
+"""Settings that are drawn of a family and a size: a CuTe kernel takes nvcc half a minute; of the others MANY."""
+MANY = 18
 WRITTEN, SAMPLES = ("512_128_512", "1024_128_256"), 16
 """Problems that the policy writes for, of those that results are reported on, so that no training has seen them; and
 how many samples it is given to use mma.sync."""
 
 
-def source(family: str, size: str) -> tuple[str, str]:
+def draw() -> Iterator[Setting]:
+    """Settings of every family of mma.sync's, drawn for each size."""
+    for size in SIZES:
+        problem = parse(size, "tn", "f32")
+        for family in corpus.families(find(TARGET)):
+            if family.name in FAMILIES[:-1]:
+                rng = random.Random(f"{family.name} {size}")
+                drawn = (settings.draw(problem, family, rng) for _ in range(DRAWS.get(family.name, MANY) // len(SIZES)))
+                yield from filter(None, drawn)
+
+
+def source(family: str, size: str, tuned: Path | None = None) -> tuple[str, str]:
     """A family's source for a problem, and where its knobs are from; ValueError where it has none."""
     problem = parse(size, "tn", "f32")
     families = [one for one in corpus.families(find(TARGET)) if one.name == family]
-    best = next(iter(known.settings(TARGET, problem, families)), None)
-    setting = best or settings.draw(problem, families[0], random.Random(f"{family} {size}"))
-    text = settings.rendered(setting, problem, families) if setting else None
-    if setting is None or text is None:
-        raise ValueError(f"{family} has no kernel for {size}")
-    return text, f"{'known' if best else 'drawn'} {setting.knobs}"
+    found = [("tuned", fastest(tuned, family, size))] if tuned else []
+    found.append(("known", next(iter(known.settings(TARGET, problem, families)), None)))
+    found.append(("drawn", settings.draw(problem, families[0], random.Random(f"{family} {size}"))))
+    for origin, setting in found:
+        text = settings.rendered(setting, problem, families) if setting else None
+        if setting and text:
+            return text, f"{origin} {setting.knobs}"
+    raise ValueError(f"{family} has no kernel for {size}")
 
 
-def make(folder: Path, sizes: list[str]) -> None:
+def fastest(tuned: Path, family: str, size: str) -> Setting | None:
+    """The fastest setting of a family on a problem, among the rows that `explore.py` wrote."""
+    rows = [json.loads(line) for line in tuned.read_text().splitlines()]
+    those = [row for row in rows if (row["problem"], row["family"], row["said"]) == (size, family, "ok")]
+    best = min(those, key=lambda row: row["us"], default=None)
+    return Setting(family, best["knobs"]) if best else None
+
+
+def make(folder: Path, sizes: list[str], tuned: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for size in sizes:
         for family in FAMILIES:
             try:
-                text, knobs = source(family, size)
+                text, knobs = source(family, size, tuned)
             except ValueError as error:
                 print(error)
                 continue
@@ -108,9 +138,10 @@ def play(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("make", "play"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("what", choices=("draw", "make", "play"))
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("overrides", nargs="*", help="of make: problems M_N_K; of play: KEY=VALUE of conf/sass.yaml")
+    parser.add_argument("--tuned", type=Path, help="of make: what explore.py wrote")
     parser.add_argument("--methods", default=",".join(searches.METHODS))
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--share", default="0/1", help="I/N: every N-th kernel from the I-th on; the others elsewhere")
@@ -118,8 +149,12 @@ def main() -> None:
     parser.add_argument("-o", dest="out", type=Path, default=Path("games.json"))
     arguments, rest = parser.parse_known_args()
     given = [*arguments.overrides, *rest]
-    if arguments.what == "make":
-        make(arguments.folder, given or list(SIZES))
+    if arguments.folder is None and arguments.what != "draw":
+        parser.error(f"{arguments.what} needs the games' folder")
+    if arguments.what == "draw":
+        print(*(json.dumps({"family": one.family, "knobs": one.knobs}) for one in draw()), sep="\n")
+    elif arguments.what == "make":
+        make(arguments.folder, given or list(SIZES), arguments.tuned)
     else:
         first, _, step = arguments.share.partition("/")
         share, methods = (int(first), int(step)), tuple(arguments.methods.split(","))

@@ -112,26 +112,26 @@ class EditBench:
 
     def confirm(self, edit: Edit) -> Measured:
         """An edit once more, in LOADS runners that have seen no other; the interval is over these loads."""
-        with self._device():
-            (why,) = self._legal([edit])
-            return self._loads(lambda: self._judge(edit, why, None))
+        (why,) = self._legal([edit])
+        return self._loads(lambda: self._judge(edit, why, None))
 
     def floor(self, thoroughly: bool = False) -> Measured:
         """A/A: the unedited kernel beside itself, as an edit without moves would be; an honest bench finds 1.00.
 
         `thoroughly` as a winner is confirmed.
         """
-        with self._device():
-            if not thoroughly:
-                return self._measure(self.parent.cubin, 1.0)
+        if thoroughly:
             return self._loads(lambda: self._measure(self.parent.cubin, None))
+        with self._device():
+            return self._measure(self.parent.cubin, 1.0)
 
     def _loads(self, judged: Callable[[], Measured]) -> Measured:
-        """What LOADS fresh runners say, or the first that goes wrong."""
+        """What LOADS fresh runners say, or the first that goes wrong; between two of them the GPU is free."""
         found: list[Measured] = []
         while len(found) < LOADS and all(one.status is Status.OK for one in found):
             self.close()
-            found.append(judged())
+            with self._device():
+                found.append(judged())
         return over_loads(found)
 
     def _device(self) -> AbstractContextManager[None]:
