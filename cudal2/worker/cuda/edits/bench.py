@@ -36,7 +36,7 @@ EDITS_AN_INPUT = 32
 """After so many edits the inputs are fresh."""
 ROTATED = 4 * buffers.ROTATED
 """Bytes of matrices where the parent has a recipe: a few pairs of turns find room, and no output is written twice."""
-MOST_CALLS = 64
+MOST_CALLS = 32
 """Calls of a turn at most: what is short is repeated in more pairs instead, for each call takes the host time too."""
 QUICK = EffortConfig()
 THOROUGH = EffortConfig(batch_ms=1.0, together=1, min_pairs=7, max_pairs=15, precision=0.002, confidence=STRICT)
