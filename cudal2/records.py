@@ -1,7 +1,7 @@
-"""What is handed from one stage to the next, as frozen records that go to JSON and back unchanged.
+"""What one stage hands to the next: frozen records, which can be written as JSON and read back unchanged.
 
-A bad kernel is data: every way a candidate can fail is a `Status`. A broken harness is a `HarnessFault`
-with a remedy; it never becomes a verdict, so it never becomes a reward.
+A bad kernel is data: every way in which a candidate can fail is a `Status`. A broken harness raises a `HarnessFault`,
+which states a remedy. It never becomes a verdict, so it never becomes a reward.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from cudal2.problem import Problem
 
 
 class HarnessFault(RuntimeError):
-    """The harness or the device failed, not the kernel: `problem` says what, `remedy` what to do."""
+    """The harness or the device failed, not the kernel. `problem` says what failed, `remedy` what to do about it."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}. {remedy}")
@@ -26,35 +26,36 @@ class HarnessFault(RuntimeError):
 
 
 class Status(StrEnum):
-    """What became of a candidate, in the order the stages find it out."""
+    """Whether a candidate passed all stages, and if not, what was wrong. Failures are listed roughly in the order in
+    which the stages find them."""
 
     OK = "ok"
-    NO_SOURCE = "no_source"
-    REJECTED = "rejected"
+    NO_SOURCE = "no_source"  # the completion holds no source with the entry point
+    REJECTED = "rejected"  # the source or the built code does what is not allowed
     COMPILE_ERROR = "compile_error"
     COMPILE_TIMEOUT = "compile_timeout"
-    PLAN_ERROR = "plan_error"
-    LAUNCH_ERROR = "launch_error"
-    TIMEOUT = "timeout"
-    WRONG = "wrong"
-    IMPRECISE = "imprecise"
-    OUT_OF_BOUNDS = "out_of_bounds"
-    IMPLAUSIBLE = "implausible"
+    PLAN_ERROR = "plan_error"  # what a GPU kernel's launcher did could not be recorded, or is not allowed
+    LAUNCH_ERROR = "launch_error"  # it could not be run, or it crashed
+    TIMEOUT = "timeout"  # running it took too long
+    WRONG = "wrong"  # wrong results, or a changed input
+    IMPRECISE = "imprecise"  # the rounding errors are larger than the accumulator's type explains
+    OUT_OF_BOUNDS = "out_of_bounds"  # it touched memory that it must not touch
+    IMPLAUSIBLE = "implausible"  # faster than the device can be
 
 
 CLOCKED = frozenset({Status.COMPILE_TIMEOUT, Status.TIMEOUT, Status.IMPLAUSIBLE})
-"""What a clock decided: the same candidate may fare otherwise with more time or on a calmer machine, so that whoever
-remembers results asks again. An archive may hold them."""
+"""Failures that a clock decided. With more time, or on a calmer machine, the same candidate may succeed. So no cache
+keeps them, and the candidate is judged again when it is asked for. An archive may hold them."""
 
 
 Position = Annotated[int, msgspec.Meta(ge=0)]
-"""Which instruction of a kernel, counted from 0 in the order of its code."""
+"""The place of an instruction in a kernel's code, counted from 0."""
 
 
 class Shift(msgspec.Struct, frozen=True, array_like=True, tag="shift", forbid_unknown_fields=True):
-    """The instruction at `start` is taken out and put in again at `end`; those between close up by one place.
+    """Takes out the instruction at `start` and puts it in again at `end`. Those between move by one place.
 
-    Neighbours change places by a shift of one. As JSON `["shift", 12, 40]`.
+    A shift by one place swaps two neighbours. In JSON: `["shift", 12, 40]`.
     """
 
     start: Position
@@ -62,9 +63,10 @@ class Shift(msgspec.Struct, frozen=True, array_like=True, tag="shift", forbid_un
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", forbid_unknown_fields=True):
-    """A field of the scheduling information of the instruction at `position` is set to `value`.
+    """Sets one field of the scheduling information of the instruction at `position` to `value`.
 
-    As JSON `["control", 12, "stall", 5]`. `wait` is a mask of the six barriers; 7 as a barrier means none.
+    For `wait` the value is a bit mask of the six barriers. For `write_barrier` and `read_barrier` it is the number of a
+    barrier, where 7 means none. In JSON: `["control", 12, "stall", 5]`.
     """
 
     position: Position
@@ -73,11 +75,11 @@ class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", forbi
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Changes to the built code of one kernel of a source, replayed in their order on what the compiler wrote.
+    """Changes to the compiled code of one kernel of a source. They are applied in order to what the compiler wrote.
 
-    `kernel` is the function's name in the cubin, `sha256` the hex digest of its code (section `.text.KERNEL`) as the
-    compiler wrote it: positions mean nothing in other code. Later moves count positions as earlier ones left them.
-    Without moves the code stays as it is.
+    `kernel` is the function's name in the cubin. `sha256` is the hex digest of its code (section `.text.KERNEL`) as the
+    compiler wrote it, because positions mean nothing in other code. Each move counts positions in the code that the
+    moves before it left. Without moves the code stays as it is.
     """
 
     kernel: str
@@ -86,16 +88,16 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """For people, in one line: `edit 0f3a5b7c91d2: 3 moves in gemm`."""
+        """One line for people, such as `edit 0f3a5b7c91d2: 3 moves in gemm`."""
         count = len(self.moves)
         return f"edit {digest(to_json(self))[:12]}: {count} move{'s' * (count != 1)} in {self.kernel[:60]}"
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What became of an edit beside the unedited kernel.
+    """How an edited kernel compares with the unedited one, next to which it was checked and timed.
 
-    `status` is ok, or what went wrong and `reason` says; only where ok is `speedup` the median of `pairs` ratios of the
-    unedited kernel's seconds to the edited one's, with an interval from `low` to `high`.
+    If `status` is ok, `speedup` is the median of `pairs` ratios (the unedited kernel's time divided by the edited
+    one's), with an interval from `low` to `high`. Otherwise `reason` says what went wrong.
     """
 
     status: Status
@@ -107,8 +109,10 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Binary(msgspec.Struct, frozen=True):
-    """Files that were built of a source, edited where it has an edit: of a processor's kernel `code`, a shared object;
-    of a GPU's its cubin, and the `recipe` of its launches. Each is a path and the SHA-256, in hex, of what it holds.
+    """The files of a built kernel. Each is a path and the SHA-256, in hex, of the file's contents.
+
+    On a processor `code` is a shared object, and there is no `recipe`. On a GPU `code` is a cubin, and `recipe`
+    describes the launches of its kernels. If the source has an edit, `code` contains it.
     """
 
     code: tuple[str, str]
@@ -116,7 +120,7 @@ class Binary(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of both files, wherever they lie."""
+        """The SHA-256 of each file. They do not depend on where the files are."""
         return tuple(sha256 for _, sha256 in filter(None, (self.code, self.recipe)))
 
 
@@ -125,9 +129,10 @@ Abi = Literal["contract", "cuda-l2"]
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One complete source to be judged on one problem; where there is an `edit`, with its built code so changed.
+    """One complete source, to be judged on one problem.
 
-    Where there is a `binary`, that is judged as it is, and nothing is compiled.
+    With an `edit`, its compiled code is changed before it is judged. With a `binary`, nothing is compiled: the binary
+    is judged as it is.
     """
 
     source: str
@@ -139,7 +144,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Hex digest of everything the author chose: source, problem, target and edit; and its binary."""
+        """Hex digest of everything that the author chose: source, problem, target, ABI, edit and binary."""
         foreign = () if self.abi == "contract" else (self.abi,)
         edited = () if self.edit is None else ("edit", to_json(self.edit))
         binary = () if self.binary is None else ("binary", *self.binary.digests)
@@ -147,9 +152,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def kernel_hash(self) -> str:
-        """Hex digest of what runs, whatever the problem: of source and edit, or of the binary.
+        """Hex digest of what runs, which does not depend on the problem: of source and edit, or of the binary alone.
 
-        Of which source a binary was built is only claimed, so that its verdict never counts as that source's.
+        That a binary was built from `source` is only a claim, so its verdict must not count as that source's.
         """
         if self.binary:
             return digest("binary", *self.binary.digests)
@@ -157,12 +162,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def archivable(self) -> bool:
-        """Whether source and edit alone say what is judged, which is all that an archive knows of a kernel."""
+        """Whether source and edit alone say what is judged. An archive knows nothing else of a kernel."""
         return self.binary is None and self.abi == "contract"
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where a verdict was reached; two verdicts compare only when `fingerprint` agrees."""
+    """Where a verdict was reached. Two verdicts can be compared only if their fingerprints are equal."""
 
     device: str
     threads: int
@@ -177,22 +182,23 @@ class Environment(msgspec.Struct, frozen=True):
         return digest(*(str(value) for value in msgspec.structs.astuple(self)))[:16]
 
     def differences(self, here: "Environment") -> str:
-        """For people: what is another in this one than `here`, each with both values."""
+        """For people: the fields in which this environment differs from `here`, each with both values."""
         pairs = ((name, getattr(self, name), getattr(here, name)) for name in self.__struct_fields__)
         return "; ".join(f"{name}: {there}, here {now}" for name, there, now in pairs if there != now)
 
 
 STRICT = 0.95
-"""The least confidence of an interval that anything is decided by: what is certain, what is dispatched."""
+"""Decisions, such as which exported kernels are dispatched, rest only on intervals of at least this confidence."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """One candidate against one baseline under one protocol.
+    """A candidate's time beside one baseline's under one protocol.
 
-    Times are medians in microseconds a call. `speedup` is the median of paired baseline/candidate ratios,
-    `low` and `high` an interval that holds the true one with at least this `confidence`, of which an earlier version
-    said nothing (0). `paired` is False where the ratio was carried over from the best baseline through the
-    baselines' own, earlier, measured ratio.
+    Times are medians, in microseconds per call. `speedup` is the median of `pairs` ratios (the baseline's time divided
+    by the candidate's, measured right after one another), where each time is that of a block of `calls`. The true
+    speedup lies between `low` and `high` with at least this `confidence`; records of earlier versions do not state it
+    (0). If `paired` is False, the candidate was timed beside another baseline, and the figures were converted by the
+    ratio of the two baselines, which was measured earlier.
     """
 
     baseline: str
@@ -209,29 +215,35 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 REASON = 400
-"""Characters of a reason at most. Whoever wrote a kernel may have a say in it: a launcher's exception, a directive."""
+"""A reason has at most so many characters, because a kernel's author can influence it: by an exception that the
+launcher throws, for example."""
 
 
 def plain(text: str) -> str:
-    """A reason as it is kept and shown: one short line of what can be printed."""
+    """A reason as it is stored and shown: one short line of printable characters."""
     line = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
     return line if len(line) <= REASON else f"{line[:REASON]} …"
 
 
 OCCUPANCY, CONFLICTS, STALL = "occupancy_pct", "bank_conflicts", "stall_"
-"""Of a verdict's `counters` two names, and how those begin that are of a reason to wait."""
+"""Names in a verdict's `counters`: two whole ones, and the beginning of those that count why warps wait."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """What the worker found out about one candidate.
 
-    `timings` is non-empty exactly when `status` is ok, fastest baseline first. `rho` is the error in units
-    of the rounding of a perfect fp16 result (1.0 is perfect). `log` is compiler output, truncated, safe to
-    show in a prompt. `seconds` says where the wall time went, by stage; `cached` that none was spent. A failure has
-    `rho` and `max_error` where a check came to them; `repeatable` says whether the same call gave the same bits, and
-    is None unless every single call was right but, where False, the last. `machine` names the device it was measured
-    on, of two that are alike too; an earlier version did not say (""). `counters` are the hardware's by name, of one
-    call (worker/cuda/counters.py), {} where `worker.counters` does not ask for them or none are to be had.
+    `reason` says why a candidate failed. `timings` begin with the fastest baseline. They are empty for a failure, and
+    where `worker.protocols` asks for no timing.
+
+    `rho` is the root of the mean squared error, in units of that of a perfect result rounded to fp16 (1.0 is perfect);
+    `max_error` is the largest absolute error. A failure has both if the check that computes them was reached.
+    `repeatable` says whether the same call, made again, gave the same bits. It is None if any call before that one
+    failed; if only the repeated call was wrong, it is False.
+
+    `log` is the compiler's output, truncated and safe to show in a prompt. `seconds` is wall time by stage; `cached`
+    means that the verdict was recalled and no time was spent. `machine` tells the device from others of the same kind;
+    records of earlier versions do not name it (""). `counters` are the hardware's counters of one call, by name
+    (worker/cuda/counters.py). They are empty unless `worker.counters` asks for them and the device gives them.
     """
 
     key: str
@@ -256,17 +268,17 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def timing(self) -> Timing | None:
-        """Against the fastest baseline, the figure that rewards and rankings use."""
+        """The timing against the fastest baseline, which rewards and rankings use. None where nothing was timed."""
         return self.timings[0] if self.timings else None
 
     @property
     def speedup(self) -> float | None:
-        """Median speedup over the fastest baseline; None unless ok."""
+        """The median speedup over the fastest baseline. None where nothing was timed."""
         return self.timing.speedup if self.timing else None
 
 
 def digest(*parts: str) -> str:
-    """SHA-256 in hex over the parts, each preceded by its length so that no two splits collide."""
+    """SHA-256 in hex over the parts. Each is preceded by its length, so the same text split elsewhere differs."""
     state = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -276,22 +288,22 @@ def digest(*parts: str) -> str:
 
 
 def kernel_hash(source: str, edit: Edit | None = None) -> str:
-    """Hex digest that tells kernels apart: of the source alone, or of the source and an edit of its built code."""
+    """Hex digest that tells kernels apart: of the source, and of the edit of its compiled code, if there is one."""
     return digest(source) if edit is None else digest(source, to_json(edit))
 
 
 def to_json(record: msgspec.Struct) -> str:
-    """One line of JSON."""
+    """The record as one line of JSON."""
     return msgspec.json.encode(record).decode()
 
 
 def verdict_from_json(text: str | bytes) -> Verdict:
-    """The Verdict that `to_json` wrote; msgspec.ValidationError where the text is not one."""
+    """The Verdict that `to_json` wrote. Raises msgspec.DecodeError where the text is not one."""
     return msgspec.json.decode(text, type=Verdict)
 
 
 def edit_from_json(text: str | bytes) -> Edit:
-    """The Edit that `to_json` wrote; ValueError where the text is not one."""
+    """The Edit that `to_json` wrote. Raises ValueError, with an example, where the text is not one."""
     try:
         return msgspec.json.decode(text, type=Edit)
     except msgspec.MsgspecError as error:

@@ -46,12 +46,14 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
     return [row for kernel in spread(library.kernels, count) for row in figures(library, kernel)]
 
 
-def eligible(folder: Path, accumulate: str) -> tuple[Library, list[Kernel]]:
-    """The kernels that may be dispatched, which are surely faster than the vendor's: small problems first. Raises as
-    `run`."""
+def eligible(
+    folder: Path, accumulate: str, may: Callable[[manifest.Kernel], bool] = lambda one: surely_faster(one.timing)
+) -> tuple[Library, list[Kernel]]:
+    """The kernels that `may` be dispatched, by default those that are surely faster than the vendor's: small problems
+    first. Raises as `run`."""
     library = opened(folder, accumulate)
-    faster = {one.problem for one in manifest.read(folder).kernels if surely_faster(one.timing)}
-    kernels = [one for one in library.kernels if problem(one) in faster]
+    problems = {one.problem for one in manifest.read(folder).kernels if may(one)}
+    kernels = [one for one in library.kernels if problem(one) in problems]
     return library, spread(kernels, len(kernels))
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from cudal2.calling.cost import Row, as_fast, measured, opened, operands, problem, rewrite, spread
+from cudal2.calling import cost
+from cudal2.calling.cost import Row, as_fast, measured, operands, problem, rewrite, spread
 from cudal2.kernels.held import Kernel
 from cudal2.kernels.library import Library
 from cudal2.records import HarnessFault
@@ -52,12 +53,10 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
 def eligible(folder: Path, accumulate: str) -> tuple[Library, list[Kernel]]:
     """The kernels that are dispatched, small problems first. Raises HarnessFault as `run`."""
-    library = opened(folder, accumulate)
+    library, kernels = cost.eligible(folder, accumulate, lambda one: one.dispatch)
     if not library.pads:
         raise HarnessFault(f"{folder} was exported before kernels served fewer rows", "Export again")
-    dispatched = {one.problem for one in manifest.read(folder).kernels if one.dispatch}
-    kernels = [one for one in library.kernels if problem(one) in dispatched]
-    return library, spread(kernels, len(kernels))
+    return library, kernels
 
 
 def settle(folder: Path, rows: list[Row]) -> int:

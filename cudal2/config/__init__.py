@@ -1,4 +1,4 @@
-"""The frozen schema that a composed Hydra configuration must fit, key for key; `load` makes a record of one."""
+"""The configuration of each verb, as frozen records. `load` composes it with Hydra and refuses unknown keys."""
 
 from cudal2.config.base import NEUTRAL, Schema, identity
 from cudal2.config.campaign import CampaignConfig

@@ -1,4 +1,4 @@
-"""What every record of the configuration is, and which of its keys tell one piece of work from another."""
+"""The base of all records of the configuration, and which keys make one piece of work differ from another."""
 
 from functools import cache
 from typing import Any, get_type_hints
@@ -6,9 +6,10 @@ from typing import Any, get_type_hints
 import msgspec
 
 NEUTRAL = msgspec.Meta(extra={"neutral": True})
-"""Marks a key on which no result depends, in the key's own annotation: where and with what it works, how it is
-reported, and how long it goes on. Two starts that differ in such keys alone are the same work, so a cached verdict is
-recalled, a search goes on and a run is resumed. An unmarked key, a new one too, makes other work of it."""
+"""Marks, in a key's annotation, that no single result depends on the key. Such keys say where the work is done, on
+which devices, how it is reported and how long it goes on. If two starts differ only in these, they are the same work:
+cached verdicts are recalled, a search goes on, a run is resumed. A key without the mark, also a new one, tells one
+piece of work from another."""
 
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -16,7 +17,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def identity(config: Schema, prefix: str = "") -> dict[str, Any]:
-    """The values that are not NEUTRAL, by their dotted keys ("worker.min_pairs"), as JSON knows them."""
+    """All values that are not NEUTRAL, by dotted key (such as "worker.min_pairs"), as types that JSON has. Every key
+    begins with `prefix`."""
     found: dict[str, Any] = {}
     for name in _lasting(type(config)):
         value = getattr(config, name)

@@ -10,17 +10,19 @@ from cudal2.config.worker import WorkerConfig
 
 
 class CampaignConfig(Schema, frozen=True):
-    """All of `shapes`, searched by each of `methods` and evaluated, all of it under the folder `run`.
+    """All `shapes` are searched by each of the `methods` and then evaluated. Everything is kept in the folder `run`.
 
-    Of the at most `kernels` that a shape gets each method proposes an equal share, `generation` of them before it
-    learns from what they came to; the methods are those of a search, `policy` samples `policy.path`. A campaign may
-    go on with more kernels than it was begun with. The best `finalists` of a shape are timed against one another.
+    Each shape gets at most `kernels` kernels. Each method proposes an equal share of them, in rounds of `generation`
+    kernels; it learns from the verdicts of one round before it proposes the next. The methods are those of
+    `cudal2 search`; `policy` samples the model `policy.path`. A campaign may be continued with more kernels. The best
+    `finalists` of a shape are timed against one another, and the winner is measured for the table.
 
-    Shapes are taken `slice` at a time: with more at a time compilers and devices wait less, with fewer there is sooner
-    something to report. `worker` searches, and evaluates more strictly.
+    Shapes are worked on `slice` at a time. With a larger slice, compilers and devices wait less; with a smaller one,
+    there is something to report sooner. `worker` says how a search measures; the evaluation measures more strictly.
 
-    All ends in order after `minutes` of wall time, report and export included; 0 is when all is done. What is exported
-    at the end of every start (always) takes its part of them; or only once all shapes are (done); or never.
+    The campaign stops in good order after `minutes` of wall time, report and export included, or, with 0, when all
+    shapes are done. `export` says when kernels are exported: at the end of every start (always), once all shapes are
+    done (done), or never.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -47,5 +49,5 @@ class CampaignConfig(Schema, frozen=True):
 
     @property
     def share(self) -> int:
-        """Kernels a shape by each method."""
+        """How many kernels each method proposes for a shape."""
         return self.kernels // len(self.methods)

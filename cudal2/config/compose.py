@@ -1,4 +1,4 @@
-"""Hydra composes `conf/`; `load` checks the result against the schema, once, at the entry of a verb."""
+"""Composes the configuration of a verb from the files in `conf/` with Hydra, and checks it, once, at the start."""
 
 import re
 from typing import Any, TypeVar
@@ -18,11 +18,11 @@ Config = TypeVar("Config", bound=Schema)
 
 
 def load(name: str, overrides: list[str], schema: type[Config], base: Config | None = None) -> Config:
-    """Compose `conf/NAME.yaml` with Hydra overrides into a record of `schema`.
+    """Compose `conf/NAME.yaml` with Hydra overrides (such as `worker=quick` or `seed=1`) into a record of `schema`.
 
-    The schema's own defaults are the config `schema`, so that files state only what differs from them. With a `base`
-    its values stand wherever no override says otherwise, instead of those defaults and of the groups' own choices.
-    Raises ValueError for an unknown group, key, value or target, naming it.
+    The files in `conf/` state only what differs from the defaults of `schema`. If there is a `base`, the configuration
+    of an earlier start, its values take the place of these defaults and of what the files choose; only overrides change
+    them. Raises ValueError, which names what is wrong, for an unknown group, key, value or target.
     """
     # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
     overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
@@ -46,7 +46,7 @@ def load(name: str, overrides: list[str], schema: type[Config], base: Config | N
 
 
 def _groups(name: str) -> list[str]:
-    """The groups that `conf/NAME.yaml` makes a choice of."""
+    """The groups of which `conf/NAME.yaml` chooses a file."""
     plain: Any = OmegaConf.to_container(OmegaConf.load(asset("conf", f"{name}.yaml")))
     entries = [entry for entry in plain["defaults"] if isinstance(entry, dict)]
     return [group for entry in entries for group, choice in entry.items() if choice is not None]

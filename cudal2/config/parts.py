@@ -1,4 +1,4 @@
-"""The groups that the verbs' configurations are made of, but for the worker's."""
+"""The groups of keys that several verbs share; the worker's are in `worker.py`."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from cudal2.split import training
 
 
 class LoraConfig(Schema, frozen=True):
-    """Adapters of PEFT, for training; `rank` 0 trains every weight."""
+    """LoRA adapters (PEFT's) that are trained in place of the weights. With `rank` 0 all weights are trained."""
 
     rank: int = 0
     alpha: int = 32
@@ -18,17 +18,18 @@ class LoraConfig(Schema, frozen=True):
 
 
 class VllmConfig(Schema, frozen=True):
-    """Where vLLM runs if `policy.sampler` is vllm: in the trainer's processes (colocate), or at `url` (server).
+    """Where and how vLLM runs if `policy.sampler` is vllm.
 
-    A server is started beforehand with `trl vllm-serve`, on GPUs of its own and with options of its own; a trainer
-    waits `patience` seconds for it. In the trainer's processes `tensor_parallel_size` of them share one copy of the
-    weights, and each gives vLLM `gpu_memory_utilization` of its GPU's memory for weights and cache; with `sleep` it is
-    given back between samplings. Searches and evaluations sample so too, a server is for training alone.
-    `max_model_length` is the longest prompt and completion together, 0: what the model allows.
+    With `mode` server, training samples from a server at `url`, for which it waits up to `patience` seconds. Start the
+    server beforehand with `trl vllm-serve`, on its own GPUs and with its own options. With colocate vLLM runs in the
+    trainer's own processes, and also serves searches and evaluations. Then `tensor_parallel_size` processes share one
+    copy of the weights; each gives vLLM the share `gpu_memory_utilization` of its GPU's memory for weights and cache.
+    With `sleep` vLLM frees this memory between samplings. `max_model_length` is the largest number of tokens of a
+    prompt and its completion together, 0: as many as the model allows.
 
-    vLLM computes a little otherwise than the trainer, so a sample is weighed by the ratio of both probabilities, of its
-    tokens or of all of it (`correction`, TRL's `vllm_importance_sampling_mode`); beyond `correction_most` it is cut to
-    that (truncate) or left out (mask).
+    vLLM and the trainer compute slightly different probabilities. So the loss weights each token, or each whole sample,
+    by the ratio of the two (`correction`, TRL's `vllm_importance_sampling_mode`). A ratio above `correction_most` is
+    cut to it (truncate), or the token or sample is left out (mask).
     """
 
     mode: Literal["colocate", "server"] = "colocate"
@@ -43,12 +44,14 @@ class VllmConfig(Schema, frozen=True):
 
 
 class PolicyConfig(Schema, frozen=True):
-    """Which language model, and how it is sampled. An empty `path` is the kernel LM that ships. Otherwise it is a
-    folder, a run's too, a GGUF file, the folder of an installed Python package (`package:NAME`) or a name on the hub of
-    Hugging Face.
+    """Which language model writes kernels, and how it is sampled.
 
-    `dtype` is what it computes in. Weights that train are float32 all the same, so bfloat16 saves their memory only
-    with adapters.
+    An empty `path` means the kernel LM that ships. Otherwise `path` is a folder (of a model or of a run), a GGUF file,
+    the folder of an installed Python package (`package:NAME`), or a model's name on the Hugging Face hub.
+
+    The model computes in `dtype`. Weights that are trained are float32 in any case, so bfloat16 saves memory for
+    weights only with adapters. A completion has at most `max_new_tokens` tokens; `top_k` 0 means no limit. With `chat`
+    the model is asked in its chat template, which it must have.
     """
 
     path: str = ""
@@ -64,16 +67,17 @@ class PolicyConfig(Schema, frozen=True):
 
 
 class PromptConfig(Schema, frozen=True):
-    """Which Jinja template of `prompts/`, and what it shows beside the problem. All but the template is of prompts that
-    are written in words, and off by default.
+    """What the policy is asked: a Jinja template in `prompts/`, and what it shows beside the problem.
 
-    `exemplars` and `failures` are how many kernels of contrasting speed and failed attempts from the archive. With
-    `islands` from two on those exemplars, and the parent, are of one part of the archive's kernels alone, as
-    `archive/islands.py` divides them; every `island_steps` steps the worse half of the islands begins anew, 0: never.
-    `parent` shows a kernel to be improved, with its profile: one of so many of the best. `notes` is a folder of a
-    user's, of whose texts the passages nearest to the problem are shown, `notes_bytes` at most. Where the whole would
-    have more than `bytes`, failures are left out, then exemplars from the slowest on, then notes, then the parent; 0:
-    no limit.
+    The keys other than `template` are for prompts in words, and are off by default. `exemplars` is how many kernels of
+    contrasting speed are shown from the archive, `failures` how many failed attempts. `parent` is from how many of the
+    best kernels one is drawn, which is shown with its profile, to be improved. With two or more `islands` the archive's
+    kernels are divided into as many parts, and the exemplars and the parent of a prompt come from one part
+    (`archive/islands.py`); after every `island_steps` steps the worse half of the islands begins anew, 0: never.
+
+    `notes` is a folder of the user's texts. The passages nearest to the problem are shown, at most `notes_bytes` bytes.
+    `bytes` limits the length of the whole prompt, 0: no limit. What does not fit is left out in this order: failures,
+    exemplars (the slowest first), notes, the parent.
     """
 
     template: str = "kernel_lm"
@@ -97,13 +101,13 @@ class PromptConfig(Schema, frozen=True):
 
 
 class TurnsConfig(Schema, frozen=True):
-    """How often in a row a chat policy writes a kernel: after each it is told the verdict and writes again, until there
-    are `count` of them. With 1 it is told nothing."""
+    """A chat policy writes `count` kernels in a row. After each but the last it is told the verdict. With 1 it is told
+    nothing."""
 
     count: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     def check(self, policy: PolicyConfig) -> None:
-        """Raises ValueError where that policy can be told nothing."""
+        """Raises ValueError where there are several turns but the policy cannot chat."""
         if self.count > 1 and not policy.chat:
             raise ValueError(
                 f"turns.count={self.count} needs a policy that chats: policy.chat=true and a model with a chat "
@@ -112,8 +116,11 @@ class TurnsConfig(Schema, frozen=True):
 
 
 class ReturnsConfig(TurnsConfig, frozen=True):
-    """What a turn earns in training: with `reward` discounted the sum of its own reward and of the later turns', each
-    turn later times `discount` (the 0.4 is Kevin's, arXiv:2507.11948); with best the best reward of all turns.
+    """The turns of a policy in training, and what each of them earns.
+
+    With `reward` discounted it is the sum of the turn's own reward and those of all later turns, each multiplied by
+    `discount` once per turn in between (0.4 is Kevin's value, arXiv:2507.11948). With best it is the best reward of all
+    turns.
     """
 
     reward: Literal["discounted", "best"] = "discounted"
@@ -121,7 +128,8 @@ class ReturnsConfig(TurnsConfig, frozen=True):
 
 
 class RewardConfig(Schema, frozen=True):
-    """`name` is that of a module in `train/rewards/`, which says what it computes and reads the other keys."""
+    """How a verdict becomes a reward. `name` is a module in `train/rewards/`, which says how it uses the other keys:
+    log reads `octaves`, milestone `margin`, and paper `alpha` and `beta`."""
 
     name: str = "log"
     octaves: Annotated[float, msgspec.Meta(gt=0)] = 5.0
@@ -131,15 +139,21 @@ class RewardConfig(Schema, frozen=True):
 
 
 class TrainerConfig(Schema, frozen=True):
-    """GRPO: each step samples `problems_per_step` groups of `group_size` completions, each of them of `turns.count`.
+    """GRPO. In each step, for each of `problems_per_step` problems a group of `group_size` completions is sampled, each
+    with `turns.count` turns; then the policy is updated `iterations` times.
 
-    `loss` and `scale_rewards` are TRL's `loss_type` and `scale_rewards`; by group, samples of a certain policy that
-    differ by the noise of a measurement alone weigh as much as right and wrong ones. `entropy` is the weight of an
-    entropy bonus. `micro_batch` samples at a time go through the model in an update, 0: all of a process's. `deepspeed`
-    is the configuration that shards the training over the processes, a file or one that ships: zero2, the gradients and
-    the optimiser's state; zero3, the weights too. `resume` auto
-    continues a run found in the folder, never refuses to. A run ends after `steps`, or after the step in which it has
-    taken `minutes`, all its starts together; 0: no limit.
+    A run ends after `steps` steps. With `minutes` above 0 it ends earlier, after the step in which all its starts
+    together have taken that long. `resume` auto continues a run that is found in the folder; never refuses to. A
+    checkpoint is written every `save_steps` steps.
+
+    `beta`, `epsilon`, `max_grad_norm` and `scale_rewards` are TRL's options of these names, `loss` is its `loss_type`.
+    If rewards are scaled by group, and all samples of a group are about as fast, then the noise of their measurement
+    weighs as much as the difference between right and wrong does in another group. `entropy` is the weight of an
+    entropy bonus.
+
+    In an update, `micro_batch` samples at a time go through the model, 0: all samples of the process. `deepspeed`
+    names the configuration that shards training over several processes: a file, or one that ships (zero2 shards the
+    gradients and the optimiser's state, zero3 the weights too).
     """
 
     steps: Annotated[int, NEUTRAL] = 40
@@ -162,12 +176,12 @@ class TrainerConfig(Schema, frozen=True):
 
 
 class TuningConfig(Schema, frozen=True):
-    """How supervised training goes on with a policy that exists: by TRL's SFTTrainer, in its own words and tokens.
+    """How a policy that exists is trained on examples: by TRL's SFTTrainer, with the policy's own tokens.
 
-    With `packing` a row of the batch holds as many whole samples as fit into `context` tokens (best fit first, as TRL
-    does it), which do not see each other; without, it holds one. `micro_batch` rows at a time go through the model.
-    Samples longer than `context` are left out, never cut; where they are a greater share than `left_out`, that is an
-    error. A checkpoint, from which the same command goes on, is written every `save_steps` updates.
+    With `packing` a row of the batch holds as many whole samples as fit into `context` tokens (TRL's best-fit packing),
+    and they do not see each other. Without it a row holds one sample. `micro_batch` rows at a time go through the
+    model. Samples longer than `context` are left out, never cut. If they are more than the share `left_out` of all,
+    that is an error. Every `save_steps` updates a checkpoint is written, from which the same command continues.
     """
 
     packing: bool = True
@@ -178,8 +192,12 @@ class TuningConfig(Schema, frozen=True):
 
 
 class ShapesConfig(Schema, frozen=True):
-    """Problems by name: `grid`, `sample` (about `count` shapes of the grid, drawn by `seed`), `training` (those of the
-    grid that training may see), `M_N_K`, an LLM layer."""
+    """Which problems, by `names`, with this `layout` and type of accumulator unless a name states its own.
+
+    A name is `grid` (the 1,000 shapes), `sample` (about `count` shapes of the grid, drawn with `seed`), `training`
+    (those shapes of the grid that training may see), a shape (`M_N_K`, or with layout and accumulator
+    `256_384_512_nn_f16`), or a layer of a model (`LLM_SHAPES` in `problem.py`).
+    """
 
     names: tuple[str, ...] = ("grid",)
     count: int = 100
@@ -188,7 +206,7 @@ class ShapesConfig(Schema, frozen=True):
     accumulate: Accumulate = "f32"
 
     def problems(self) -> list[Problem]:
-        """The named problems in the order given; ValueError for an unknown name, or where none is named."""
+        """The named problems in the order given. Raises ValueError for an unknown name, or where none is named."""
         found: list[Problem] = []
         for name in self.names:
             if name == "grid":
@@ -205,9 +223,11 @@ class ShapesConfig(Schema, frozen=True):
 
 
 class TrackerConfig(Schema, frozen=True):
-    """Metrics always go to `metrics.jsonl`; `wandb` adds Weights & Biases (offline asks for no login): curves, the
-    configuration, a table of up to `kernels` of each step with source and verdict, from the best reward to the worst,
-    and in the end the best kernels and what the run's small files hold; where `policy`, the newest checkpoint's too.
+    """Where metrics are written: always into `metrics.jsonl`, and with `name` wandb also to Weights & Biases.
+
+    That gets curves, the configuration, a table of up to `kernels` kernels of each step (with source and verdict, the
+    best reward first), and in the end the best kernels and the run's small files; with `policy` also the newest
+    checkpoint. `mode` offline needs no login and sends nothing.
     """
 
     name: Literal["jsonl", "wandb"] = "jsonl"
@@ -218,19 +238,24 @@ class TrackerConfig(Schema, frozen=True):
 
 
 class SearchMethodConfig(Schema, frozen=True):
-    """Who proposes candidates, and when a problem has had enough: `kernels` and `seconds`, 0 for no limit.
+    """Who proposes kernels for a problem, and when the search for it ends.
 
-    `method` is the name of a module in `search/proposers/`: evolution (also called evolve) and random set the knobs of
-    kernel `families` (names, none for all), mutation changes the text of the best kernels it has found, the first ones
-    of these families, policy samples the language model `policy`, folder takes the sources in `folder`, by name. A
-    generation of evolution and of mutation begins with the best kernels of `neighbours` other shapes of the
-    search; the very first with what `prior` proposes: known settings of near shapes, as they ship (known), or NVIDIA's
-    (nvidia: `pip install cudal2[heuristics]`). The other methods have neither and refuse both: compare with them at
-    prior=none neighbours=0. `seconds` are of wall time, which the kernels of a round share equally, and looked at
-    between generations; a search that is continued has used up what it spent before.
+    `method` is a module in `search/proposers/`. evolution (or evolve) and random choose settings of the kernel
+    `families` (named, or all if none is named). mutation changes the text of the best kernels that it has found, and
+    begins with kernels of these families. policy samples the language model `policy`. folder takes the sources in
+    `folder`, in order of their names.
 
-    A search is continued where only NEUTRAL keys differ: its budget, and the folders and devices that it works with.
-    Any other value makes another search, which nothing that was found before has a part in.
+    Each round judges `generation` kernels of every problem. The generations of evolution and mutation begin with the
+    best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes:
+    settings that are known to be fast for near shapes and ship with cudal2 (known), those of NVIDIA's heuristics
+    (nvidia, which needs `pip install cudal2[heuristics]`), or nothing (none). The other methods use and accept neither,
+    so to compare with them say prior=none neighbours=0.
+
+    A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
+    equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.
+
+    A search is continued if only NEUTRAL keys differ: its budget, and the folders and devices that it works with. With
+    any other difference a new search begins, which uses nothing of what was found before.
     """
 
     method: str = "evolution"

@@ -1,4 +1,4 @@
-"""The configuration of the assembly game: who searches, who judges, what the simulator simulates."""
+"""The configuration of the assembly game, which looks for a faster order of a kernel's instructions."""
 
 from typing import Annotated, Literal
 
@@ -13,11 +13,13 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class MachineConfig(Schema, frozen=True):
-    """What `cudal2.sass.judges.simulator` simulates, in cycles; every figure may be fitted to measurements.
+    """What the simulator (`cudal2.sass.judges.simulator`) assumes of a GPU. All times are in cycles, and each may be
+    fitted to measurements.
 
-    `warps` of one block share a scheduler and run a loop `iterations` times. `matrix`, `shared`, `copy` and `other` are
-    how long one warp's instruction takes its pipe, the `…_latency` when the barrier falls that it sets; `read_latency`
-    is that of a barrier for sources.
+    `warps` warps of one block share a scheduler, and each runs a loop `iterations` times. `matrix`, `shared` and `copy`
+    are how long one instruction of a warp occupies the pipe of that kind. Each `…_latency` is the time until an
+    instruction clears the barrier that it set for its result; `other_latency` is for all instructions of other kinds,
+    and `read_latency` is the time until it clears the barrier for its source registers.
     """
 
     warps: Count = 2
@@ -32,13 +34,16 @@ class MachineConfig(Schema, frozen=True):
 
 
 class SassSearchConfig(Schema, frozen=True):
-    """Who looks for a faster schedule, with how many measurements.
+    """Which search looks for a faster schedule, with a budget of `measurements`.
 
-    `method` is the name of a module in `sass/searches/`. A search that may ask the simulator first takes the best of
-    `surrogate` legal neighbours in its eyes, 0: the first. After `fit` measurements, and whenever they have doubled,
-    the simulator's figures are fitted to them; 0: never. `episode` is the length of a random walk and of PPO's
-    episodes, of which a share of `from_best` begins with the best schedule known; PPO learns for `pretrain` steps on
-    the simulator before it measures anything.
+    `method` is a module in `sass/searches/`. Where a search wants a neighbour of a schedule, it draws `surrogate` legal
+    ones and takes the one that the simulator says is fastest; with 0 it draws one and asks no simulator. The
+    simulator's times are fitted to the measurements after `fit` of them, and again whenever their number has doubled;
+    with 0 they are never fitted.
+
+    `episode` is the number of moves of a random walk, and of an episode of PPO. The share `from_best` of PPO's episodes
+    begins with the best schedule known, the others with the compiler's. Before it measures anything, PPO learns for
+    `pretrain` steps on the simulator.
     """
 
     method: str = "evolution"
@@ -51,11 +56,14 @@ class SassSearchConfig(Schema, frozen=True):
 
 
 class SassConfig(Schema, frozen=True):
-    """A game over one kernel: `kernel` names it where the cubin has several, else the one with the most matrix
-    instructions in its loops is taken; `problem`, with its layout and accumulation, is what a GPU runs it on.
+    """A game over one kernel, kept in the folder `run`.
 
-    `judge` simulator needs no GPU and says nothing about one. `floor` is how often the unedited kernel is measured
-    beside itself, as a winner is. `effort` is a GPU's on each edit of a search.
+    If a cubin has several kernels, `kernel` names the one; otherwise the one with the most matrix instructions in its
+    loops is taken. A GPU runs it on `problem`, with this `layout` and type of accumulator.
+
+    `judge` gpu measures schedules. simulator needs no GPU, but its speedups are not those of a GPU. To show the
+    noise, the unedited kernel is measured `floor` times beside itself, as thoroughly as a winner. `effort` says how
+    long a GPU times each schedule during the search.
     """
 
     run: Annotated[str, NEUTRAL]

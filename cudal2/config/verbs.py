@@ -22,7 +22,7 @@ from cudal2.records import Abi
 
 
 class TrainConfig(Schema, frozen=True):
-    """One GRPO run, all of it under the folder `run`."""
+    """`cudal2 train`: one GRPO run, kept in the folder `run`."""
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
@@ -46,18 +46,22 @@ class TrainConfig(Schema, frozen=True):
 
 
 class SftConfig(Schema, frozen=True):
-    """Supervised training on kernels: of the kernel LM, from nothing or from the one in `start`; or of any causal
-    language model that `policy.path` names, as `tuning` says.
+    """`cudal2 sft`: supervised training of a language model on kernels.
 
-    Of `examples`, families means `samples` settings drawn at random, whatever the shape; known means what searches
-    found fast for the shapes that training may see, or for shapes near them; archive the fastest kernels for these
-    shapes that the folder `archive` holds, and what is known where it holds none (rejection sampling fine-tuning,
-    arXiv:2308.01825). `plan` has each source begin with its family and knobs as comments. A policy that exists may also
-    read on (continued pretraining, arXiv:2004.10964): `examples` text means no prompts but the sources that `text`
-    names, families for `samples` of theirs, cutlass for the headers and examples of the package nvidia-cutlass, or a
-    folder with `.cu` and `.cuh` files.
+    If `policy.path` names a causal language model, that is trained, as `tuning` says. Otherwise a kernel LM is trained:
+    the one in the folder `start`, or a new one with these `vocabulary`, `hidden`, `layers` and `heads`.
 
-    `vocabulary`, `hidden`, `layers` and `heads` are those of a kernel LM made from nothing.
+    `examples` says what it is trained on:
+
+    - families: `samples` random settings of the kernel families, drawn without regard to the shape;
+    - known: what searches found fast for the shapes that training may see, or for shapes near them;
+    - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
+      none (rejection sampling fine-tuning, arXiv:2308.01825);
+    - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists
+      them: families (`samples` of them), cutlass (headers and examples of the package nvidia-cutlass), or a folder with
+      `.cu` and `.cuh` files.
+
+    With `plan` each source begins with comments that state its family and knobs.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -81,7 +85,7 @@ class SftConfig(Schema, frozen=True):
     tuning: TuningConfig = TuningConfig()
     prompt: PromptConfig = PromptConfig()
     verify: Annotated[int, NEUTRAL] = 256
-    """Samples on held-out shapes that the worker judges after training, which the policy does not depend on."""
+    """After training, the worker judges so many samples on held-out shapes. The policy does not depend on them."""
     worker: Annotated[WorkerConfig, NEUTRAL] = WorkerConfig()
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
 
@@ -106,16 +110,18 @@ class SftConfig(Schema, frozen=True):
 
 
 class EvalConfig(Schema, frozen=True):
-    """Which shapes are evaluated, and on whose kernels.
+    """`cudal2 eval`: which shapes are evaluated, and whose kernels.
 
-    A shape's `finalists` best kernels in the archive of `run` and the best of `neighbours` other shapes are timed
-    against one another. Where nothing is archived for a shape or near it, `policy` writes `samples` new kernels.
-    `anywhere` also tries kernels that were judged in another environment; they are measured in this one.
+    By default the kernels come from the archive of `run`. A shape's best `finalists` kernels, and the best kernel of
+    each of `neighbours` near shapes, are timed against one another, and the winner is measured. If there are none,
+    `policy` writes `samples` new kernels. With `anywhere` kernels that were judged in another environment are tried
+    too; they are measured in this one.
 
-    `source` says where else kernels come from: policy, `samples` new ones of `policy` for every shape; or a folder,
-    what `cudal2 export` wrote, another run, or sources named after their shapes, which may be CUDA-L2's (`abi`).
-    Of these `samples` a policy with `turns` writes `turns.count` in a row. `limit` takes only so many shapes, a fair
-    part of them, 0: all of them.
+    `source` takes the kernels from elsewhere. policy means `samples` new kernels of `policy` for every shape. A folder
+    is an export, another run, or holds sources that are named after their shapes; these may have CUDA-L2's entry point
+    (`abi`). A policy with several `turns` writes the `samples` in conversations of `turns.count` kernels.
+
+    `limit` evaluates only so many of the shapes, which are a representative part of all; 0: all of them.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -145,8 +151,9 @@ class EvalConfig(Schema, frozen=True):
 
 
 class SearchConfig(Schema, frozen=True):
-    """A search into the archive of the folder `run`; `policy`, `prompt` and `turns` are what `search.method=policy`
-    samples: a generation after each turn.
+    """`cudal2 search`: a search whose kernels go into the archive in the folder `run`.
+
+    `policy`, `prompt` and `turns` are for `search.method=policy`, where each turn is a generation.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -161,7 +168,7 @@ class SearchConfig(Schema, frozen=True):
 
 
 class BenchConfig(Schema, frozen=True):
-    """What `cudal2 bench` measures with."""
+    """`cudal2 bench`: the target of what is measured, and how it is measured."""
 
     target: str = "cpu"
     worker: WorkerConfig = WorkerConfig()

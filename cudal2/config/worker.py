@@ -9,7 +9,18 @@ from cudal2.records import STRICT
 
 
 class WorkerConfig(Schema, frozen=True):
-    """How candidates are built, jailed and timed. 0 for threads or jobs means every core."""
+    """How candidates are built, jailed, checked and timed.
+
+    Builds and verdicts are kept in the folder `cache`. `jail` auto takes bubblewrap where it works, else Landlock; with
+    off, compilers and kernels run without any jail. At most `build_jobs` compilers run at once, and a kernel for a
+    processor may use `threads` threads; 0 means one for each core.
+
+    A process of the compiler may take `compile_seconds` of CPU time, and running a candidate may take `run_seconds` of
+    wall time at a time. `memory_mib` limits the memory of a processor's kernel.
+
+    A timing consists of pairs of turns, the candidate's and the baseline's, each with as many calls as take `batch_ms`
+    milliseconds. There are at least `min_pairs` of them and at most `max_pairs`.
+    """
 
     cache: Annotated[str, NEUTRAL] = "~/.cache/cudal2"
     jail: Literal["auto", "bubblewrap", "landlock", "off"] = "auto"
@@ -22,29 +33,33 @@ class WorkerConfig(Schema, frozen=True):
     min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 7
     max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
     disturbed: float = 1.6
-    """A baseline this many times slower than alone was disturbed, as was a speedup whose interval spans this factor."""
+    """If the baseline is more than this many times slower than alone, or the interval of a speedup spans more than this
+    factor, something else disturbed the measurement, and it is repeated."""
     devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1), NEUTRAL] = (0,)
-    """GPUs that candidates are spread over, one owner each, counted from 0 among those that can be seen (what trains
-    takes the first); a processor is used whole."""
+    """The GPUs that judge, counted from 0 among the visible ones; each has a worker process of its own. Training takes
+    the first visible GPU. A processor is always used as a whole."""
     executor: Annotated[Literal["processes", "ray"], NEUTRAL] = "processes"
-    """Where candidates are judged: in processes of this machine, or on every node of a Ray cluster, on each of its GPUs
-    or, for a processor's target, on the node as a whole."""
+    """Where candidates are judged: in processes of this machine, or (ray) on every node of a Ray cluster. There each
+    GPU has a worker or, for the target cpu, each node."""
     protocols: tuple[Literal["device", "offline", "server"], ...] = ("device",)
-    """What is timed on a GPU: replays on its own clock; single calls on the host's; the same after idle gaps.
+    """What is timed on a GPU: blocks of calls by the GPU's own clock (device), single calls by the host's clock
+    (offline), or the same after idle gaps (server).
 
-    With none of them kernels are only checked, on any target."""
+    If the list is empty, kernels are only checked and not timed, on any target."""
     counters: bool = False
-    """Of kernels on a GPU that are ok a profiler's counters are taken too, and told to a policy: seconds for each."""
+    """Whether a profiler reads hardware counters of each correct kernel on a GPU, for prompts to show. It takes seconds
+    for each kernel."""
     host_calls: int = 50
-    """Calls in a block of `offline` or `server`."""
+    """The number of calls in a block, for `offline` and `server`."""
     server_qps: float = 1000.0
-    """Calls a second of `server`, in the mean."""
+    """The mean number of calls per second, for `server`."""
     timing_seconds: float = 3.0
-    """Timing stops here too, once there are `min_pairs`."""
+    """Timing stops after so many seconds, but not before there are `min_pairs`."""
     precision: float = 0.01
-    """Timing stops once the interval of the speedup is within ± this share of it."""
+    """Timing stops once half the width of the speedup's interval is at most this share of the speedup."""
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = STRICT
-    """Of that interval, whatever the noise and however often one looks; `min_pairs` of 6 or less have no 95%."""
+    """The confidence of that interval. It holds for any kind of noise, and however often the interval is looked at. Of
+    five pairs or fewer there is none of 95%; then a record states the confidence that there is."""
 
     def __post_init__(self) -> None:
         if self.executor == "ray" and self.devices != (0,):
@@ -55,12 +70,15 @@ class WorkerConfig(Schema, frozen=True):
 
 
 class EffortConfig(Schema, frozen=True):
-    """How long an edit of a kernel is timed beside it: in pairs of turns, each of as many calls as take `batch_ms`, but
-    of fewer where `together` pairs would not fit in memory: so many are timed in one go.
+    """How long an edited kernel is timed beside the unedited one, its parent.
 
-    At least `min_pairs`; up to `max_pairs`, or ±`precision` at that `confidence`, for one that may be faster than the
-    best known. The pairs of such a one are spread over so many `arrangements`, in each of which both kernels are loaded
-    anew: two loads of the same code may differ in speed for as long as they stay. 1: the parent is never loaded anew.
+    They are timed in pairs of turns. A turn has as many calls as take `batch_ms` milliseconds; `together` pairs are
+    timed in one go, and turns are shorter where so many would not fit in memory.
+
+    Each edit is timed with at least `min_pairs` pairs. One that may be faster than the best known is timed until its
+    interval is within ± `precision` at this `confidence`, or until `max_pairs`. Its pairs are spread over
+    `arrangements`, for each of which both kernels are loaded again, because two loads of the same code may differ in
+    speed for as long as they stay. With 1 the parent is never loaded again.
     """
 
     batch_ms: Annotated[float, msgspec.Meta(gt=0)] = 0.25

@@ -1,7 +1,7 @@
 """Statistics of an evaluation's rows: which kernels are surely faster, means, shares won, machines."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -55,15 +55,6 @@ def summarise(rows: Sequence[Row]) -> Summary | None:
         wins=sum(t.speedup > 1 for t in timings) / count,
         sure_wins=sum(map(surely_faster, timings)) / count,
     )
-
-
-def by_decade(rows: Sequence[Row]) -> dict[int, Summary]:
-    """A summary for each decade of work that has correct rows: key 8 is 1e8 to 1e9 FLOP."""
-    decades = defaultdict(list)
-    for row in rows:
-        decades[row.problem.decade].append(row)
-    found = {decade: summarise(decades[decade]) for decade in sorted(decades)}
-    return {decade: summary for decade, summary in found.items() if summary}
 
 
 def machines(found: Results) -> Counter[str]:

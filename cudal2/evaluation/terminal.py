@@ -12,7 +12,7 @@ from rich.table import Table
 from cudal2.evaluation import tables
 from cudal2.evaluation.pace import Pace, said
 from cudal2.evaluation.records import Row, why
-from cudal2.evaluation.summary import by_decade, summarise
+from cudal2.evaluation.summary import summarise
 from cudal2.problem import Problem
 from cudal2.records import Timing
 
@@ -89,12 +89,12 @@ def show(rows: Sequence[Row], console: Console | None = None) -> None:
             microseconds = f"{row.timing.candidate_us:.1f}"
             table.add_row(row.problem.name, microseconds, *(cells.get(name, "") for name in protocols))
         console.print(table)
-    summaries = {f"1e{decade}–1e{decade + 1} FLOP": summary for decade, summary in by_decade(rows).items()}
-    overall = summarise(rows)
-    if overall is None:
+    groups = {f"{decade} FLOP": part for decade, part in tables.by_decade(rows).items()} | {"all": rows}
+    summaries = {name: summary for name, part in groups.items() if (summary := summarise(part))}
+    if not summaries:
         console.print("no correct kernel on any of these shapes")
         return
-    for name, summary in {**summaries, "all": overall}.items():
+    for name, summary in summaries.items():
         console.print(
             f"{name:<14} {summary.shapes:>4} shapes  geometric mean {summary.geomean:.3f}  wins {summary.wins:4.0%}"
             f"  certain {summary.sure_wins:4.0%}  with fall-back {summary.dispatched:.3f}",

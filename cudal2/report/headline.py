@@ -10,7 +10,7 @@ import msgspec
 
 from cudal2.evaluation import tables
 from cudal2.evaluation.records import Row
-from cudal2.evaluation.summary import Summary, by_decade, summarise, surely_faster
+from cudal2.evaluation.summary import Summary, summarise, surely_faster
 from cudal2.records import Status, Timing
 from cudal2.report import budget
 from cudal2.report.budget import Estimate
@@ -28,7 +28,8 @@ PROTOCOLS = {
 class Line(msgspec.Struct, frozen=True):
     """The correct rows with only their timing against one baseline under one protocol.
 
-    `mean` is the arithmetic mean of the speedups, `served` the summary's `dispatched` with its interval.
+    `mean` is the arithmetic mean of the speedups, `served` the summary's `dispatched` with its interval,
+    `decades` a summary of each decade of work that has correct rows.
     """
 
     protocol: str
@@ -37,7 +38,7 @@ class Line(msgspec.Struct, frozen=True):
     summary: Summary
     mean: float
     served: Estimate
-    decades: dict[int, Summary]
+    decades: dict[str, Summary]
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
@@ -70,7 +71,8 @@ def _line(protocol: str, baseline: str, rows: Sequence[Row]) -> Line:
     served = budget.estimate([_worth(timing) for timing in timings] + [0.0] * lost)
     geometric = Estimate(*map(math.exp, served))
     average = mean([timing.speedup for timing in timings])
-    return Line(protocol, baseline, tuple(rows), summary, average, geometric, by_decade(rows))
+    decades = {name: found for name, part in tables.by_decade(rows).items() if (found := summarise(part))}
+    return Line(protocol, baseline, tuple(rows), summary, average, geometric, decades)
 
 
 def _worth(timing: Timing) -> float:

@@ -1,6 +1,12 @@
-"""Which harness this is: a verdict of an older one is not recalled."""
+"""Which harness this is: a verdict of an older one is not recalled.
+
+Its name ends with a digest of the sources that decide a verdict. Comments and docstrings of Python files decide none,
+so they are left out: after a change of prose alone nothing is measured again.
+"""
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,9 +24,62 @@ def harness() -> str:
 
 
 def fingerprint(package: Path) -> str:
-    """Hex digest over the names and bytes of `sources`."""
-    files = sorted(sources(package))
-    return digest(*(text for file in files for text in (str(file.relative_to(package)), file.read_bytes().hex())))
+    """Hex digest over the names and contents of `sources`: the `substance` of a Python file, all bytes of any other."""
+    parts: list[str] = []
+    for file in sorted(sources(package)):
+        parts += [str(file.relative_to(package)), _python(file) if file.suffix == ".py" else file.read_bytes().hex()]
+    return digest(*parts)
+
+
+def _python(file: Path) -> str:
+    with tokenize.open(file) as opened:
+        return substance(opened.read())
+
+
+def substance(source: str) -> str:
+    """A Python source without comments, docstrings, blank lines and spaces at the ends of lines.
+
+    A docstring is any statement that is only a string, also one below a field. Every other string stays as it is. The
+    text is cut, because one that is written anew, from the syntax tree or the tokens, differs between versions of
+    Python. Lines must end with a line feed alone. Raises SyntaxError where the source is not Python.
+    """
+    docstrings = sorted(_docstrings(source), reverse=True)
+    comments, ended = _line_ends(source)
+    # Bytes, because the syntax tree counts columns in them.
+    lines = [line.removesuffix(comments.get(at, "")).encode() for at, line in enumerate(source.split("\n"))]
+    for first, start, last, end in docstrings:
+        lines[first : last + 1] = [lines[first][:start] + lines[last][end:], *[b""] * (last - first)]
+        if last in ended:
+            ended.add(first)
+        ended.update(range(first + 1, last + 1))  # which are empty now
+    lines = [line.rstrip() if at in ended else line for at, line in enumerate(lines)]
+    return b"\n".join(line for at, line in enumerate(lines) if line or at not in ended).decode()
+
+
+def _docstrings(source: str) -> Iterator[tuple[int, int, int, int]]:
+    """Of each the first line and column, the last line and the column behind; all from 0, columns in bytes of UTF-8."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(ast.Constant(str()), end_lineno=int(last), end_col_offset=int(end)):
+                yield node.lineno - 1, node.col_offset, last - 1, end
+
+
+def _line_ends(source: str) -> tuple[dict[int, str], set[int]]:
+    """The comments by line, and the lines that do not end within a string or with a backslash; lines from 0.
+
+    Since Python 3.12 an f-string is many tokens. It was one before, so nothing within one counts.
+    """
+    comments: dict[int, str] = {}
+    ended: set[int] = set()
+    depth = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        name, line = tokenize.tok_name[token.type], token.start[0] - 1
+        depth += (name == "FSTRING_START") - (name == "FSTRING_END")
+        if depth == 0 and name == "COMMENT":
+            comments[line] = token.string
+        elif depth == 0 and name in ("NEWLINE", "NL", "ENDMARKER"):
+            ended.add(line)
+    return comments, ended
 
 
 def sources(package: Path) -> set[Path]:
