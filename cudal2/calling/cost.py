@@ -30,7 +30,7 @@ from cudal2.runtime import manifest
 
 Call = Callable[[], Any]
 Row = dict[str, Any]
-ROUNDS, CALLS, FEWEST, SECONDS = 21, 100, 3, 0.005
+ROUNDS, CALLS, FEWEST, SECONDS = 15, 100, 3, 0.003
 """A round has as many calls as take SECONDS, from FEWEST to CALLS. CALLS always fit into a GPU's queue of about a
 thousand launches, so that no call waits for it."""
 LIMIT = 1.01
