@@ -186,10 +186,11 @@ def _cuda() -> list[Check]:
     except HarnessFault as fault:
         compiler = Check("nvcc", False, fault.problem, fault.remedy)
     disassembler, headers, profiler = toolchain.nvdisasm(), toolchain.cutlass(), counters.find()
+    reader = f"{toolchain.version(disassembler)}, {disassembler}" if disassembler else "not found"
     install = "install NVIDIA Nsight Compute, for worker.counters=true alone"
     return [
         compiler,
-        Check("nvdisasm", disassembler is not None, str(disassembler or "not found"), remedy),
+        Check("nvdisasm", disassembler is not None, reader, remedy),
         Check("CUTLASS headers", bool(headers), str(headers[0]) if headers else "not found", remedy),
         Check("pyelftools", find_spec("elftools") is not None, "", remedy),
         Check("ncu", profiler is not None, str(profiler or "not found"), install),

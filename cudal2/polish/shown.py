@@ -35,4 +35,4 @@ def violations(those: Listing, broken: Sequence[Violation]) -> str:
     if not broken:
         return f"{those.kernel}: no rule is broken by {len(those.instructions)} instructions"
     lines = [f"{one.rule} at {one.position} (with {one.earlier}): {one.why}" for one in broken]
-    return "\n".join([*lines, f"{those.kernel}: {len(broken)} rules broken; such an edit is not measured"])
+    return "\n".join([*lines, f"{those.kernel}: rules broken: {len(broken)}; such an edit is not measured"])

@@ -68,6 +68,16 @@ def test_a_source_is_overwritten_at_once_where_ptxas_does_so(
         assert rules(architecture, *those) == (set() if before else {"war"})
 
 
+@pytest.mark.parametrize("first, told", [("SHFL", True), ("STG", True), ("LDG", False)])
+def test_a_store_tells_that_sources_were_read_where_ptxas_relies_on_it(first: str, told: bool) -> None:
+    """A stream-K kernel of 255 registers overwrites a SHFL's source on Hopper when a later STG's were read."""
+    earlier = one(first, "", {"R9"} if first != "STG" else set(), {"R8"}, stall=4, write_barrier=0)
+    store = one("STG", "", set(), {"R2"}, stall=4, read_barrier=1)
+    assert rules("sm_90a", earlier, store, use(60, wait=2)) == set()
+    anew = one("FADD", "", {"R8"}, {"R61"}, wait=2)
+    assert rules("sm_90a", earlier, store, anew) == (set() if told else {"war"})
+
+
 def test_predicates_are_read_at_issue_where_ptxas_overwrites_them() -> None:
     anew = one("ISETP", "", {"P0"}, {"R60"})
     for opcode, found in (("STG", set()), ("LDC", {"war"})):

@@ -59,7 +59,7 @@ def find() -> Toolchain:
     found = Toolchain(
         nvcc=root / "bin" / "nvcc",
         root=root,
-        version=_version(nvcc),
+        version=version(nvcc),
         host_compiler=host,
         host_version=_ask([host, "--version"]).splitlines()[0],
         cutlass=cutlass(),
@@ -78,9 +78,21 @@ def cutlass() -> tuple[Path, ...]:
 
 @memoise
 def nvdisasm() -> Path | None:
-    """The disassembler, looked for where `find` looks for nvcc; the package is `nvidia-cuda-nvdisasm`."""
-    path = next(_programs("nvdisasm"), None)
+    """The newest disassembler of all places where `find` looks for nvcc; the package is `nvidia-cuda-nvdisasm`.
+
+    It needs not be of the compiler's age, and old ones fail: one that came with a CUDA 13.0 toolkit refused a kernel of
+    255 registers, which 13.5 reads.
+    """
+    path = max(_programs("nvdisasm"), key=_age, default=None)
     return reachable(path.resolve()) if path else None
+
+
+def _age(program: Path) -> tuple[int, ...]:
+    """Its version, to compare; the lowest where it cannot say."""
+    try:
+        return tuple(map(int, re.findall(r"\d+", version(program))))
+    except HarnessFault:
+        return ()
 
 
 def _programs(name: str) -> Iterator[Path]:
@@ -97,9 +109,9 @@ def _packages(name: str) -> list[Path]:
     return [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
 
 
-def _version(nvcc: Path) -> str:
+def version(program: Path) -> str:
     """`13.0.88`, from `Cuda compilation tools, release 13.0, V13.0.88`."""
-    text = _ask([nvcc, "--version"])
+    text = _ask([program, "--version"])
     said = re.search(r"\bV(\d+(?:\.\d+)+)", text)
     return said.group(1) if said else text.strip()
 

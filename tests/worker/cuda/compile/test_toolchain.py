@@ -76,8 +76,27 @@ def test_the_environment_comes_before_the_path_and_the_packages(tmp_path, monkey
         toolchain.find.cache_clear()
         toolchain.nvdisasm.cache_clear()
         found = toolchain.find()
-        assert found.version == release and found.nvdisasm
+        assert found.version == release
         assert found.nvcc.read_text() == (root / "bin" / "nvcc").read_text()
+
+
+def test_the_newest_disassembler_is_taken_wherever_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_HOME", str(install(tmp_path / "toolkit", "13.0")))
+    newest = install(tmp_path / "newest", "13.10", programs=("nvdisasm",))
+    monkeypatch.setenv("PATH", f"{newest}/bin:/usr/bin:/bin")
+    install(tmp_path / "site" / "cu13", "13.9", programs=("nvdisasm",))
+    monkeypatch.setenv("CUDA_PATH", str(install(tmp_path / "broken", programs=())))
+    silent = tmp_path / "broken" / "bin" / "nvdisasm"
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+
+    class Spec:
+        submodule_search_locations = (str(tmp_path / "site"),)
+
+    monkeypatch.setattr(toolchain, "find_spec", lambda name: Spec if name == "nvidia" else None)
+    found = toolchain.find()
+    assert found.version == "13.0.88"
+    assert found.nvdisasm and found.nvdisasm.read_text() == (newest / "bin" / "nvdisasm").read_text()
 
 
 def test_a_script_in_the_path_leads_to_the_toolkit(tmp_path, monkeypatch):
