@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from cudal2.sass import reuse
 from cudal2.sass.dependence import Violation
 from cudal2.sass.game.moves import Kind
 from cudal2.sass.game.play import Play
@@ -26,7 +27,7 @@ def listing(those: Listing) -> str:
         head = f"{len(play)} instructions are played on; {pairs} pairs of neighbours may change places"
     lines = [f"{those.kernel} for {those.architecture}: {len(those.instructions)} instructions", head]
     for position, one in enumerate(those.instructions):
-        lines.append(f"{position:>5}  {fields(one.controls)}  {free.get(position, ''):<3}  {one.text}")
+        lines.append(f"{position:>5}  {fields(one.controls)}  {free.get(position, ''):<3}  {reuse.text(one)}")
     return "\n".join(lines)
 
 

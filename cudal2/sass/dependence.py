@@ -57,8 +57,8 @@ def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Vio
         found += _inverted(listing, block, fixed)
         for position in range(block.start, block.stop):
             one = listing.instructions[position]
-            if register := reuse.stale(listing, position, block.stop):
-                found.append(Violation("reuse", position, position, f"{register} is kept, and overwritten"))
+            if why := reuse.wrong(listing, position, block.stop):
+                found.append(Violation("reuse", position, position, why))
             if why := encoding.mismatch(one.controls) or _touched(one, checker.table):
                 found.append(Violation("fields", position, position, why))
             if not block.start <= one.origin < block.stop:
@@ -133,24 +133,25 @@ class Checker:
         changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
         if why := _touched(changed, self.table) or encoding.mismatch(controls):
             return why
+        if why := reuse.wrong(self.listing, position, block.stop, changed):
+            return why
         if self.table.operations.isdisjoint({self.listing.instructions[position].operation}):
             return "nothing is known of this operation"
         return self._timing(self.listing.controlled(position, controls), block, position, settle=False)
 
     def swap(self, position: int) -> tuple[Listing, tuple[Shift | Control, ...]]:
-        """The listing after a swap, and the moves of the edit that makes it; it also clears `reuse` bits around it."""
-        swapped, places = self._swapped(position)
-        return swapped, (*(Control(place, "reuse", 0) for place in places), Shift(position, position + 1))
+        """The listing after a swap, and the moves of the edit that makes it; it also sets `reuse` bits around it."""
+        swapped, bits = self._swapped(position)
+        return swapped, (Shift(position, position + 1), *bits)
 
     def block(self, position: int) -> Block | None:
         """The block that an instruction belongs to."""
         return next((block for block in self.blocks if block.start <= position < block.stop), None)
 
-    def _swapped(self, position: int) -> tuple[Listing, tuple[int, ...]]:
+    def _swapped(self, position: int) -> tuple[Listing, tuple[Control, ...]]:
         block = self.block(position)
         assert block is not None
-        listing, places = reuse.cleared(self.listing, block.start, position, block.stop)
-        return listing.swapped(position), places
+        return reuse.swapped(self.listing, block.start, position, block.stop)
 
     def _timing(self, listing: Listing, block: Block, position: int, settle: bool = True) -> str:
         """The rule that a changed listing breaks from `position` to the block's end, or could break behind it."""
@@ -227,7 +228,7 @@ def _touched(one: Instruction, table: latencies.Table) -> str:
             return f"{one.operation} is pinned, and stalls no shorter than the compiler had it"
         if not now.stall:
             return "it stalls a cycle at least"
-    return "an operand is kept that was not" if now.reuse & ~then.reuse else ""
+    return ""
 
 
 def _fixed(listing: Listing, block: Block, table: latencies.Table) -> dict[int, str]:

@@ -3,6 +3,7 @@
 import msgspec
 
 from cudal2.records import Edit
+from cudal2.sass import reuse
 from cudal2.sass.encoding import Controls
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
@@ -57,7 +58,7 @@ def _last(stretch: list[Place]) -> int:
 
 def _line(place: Place) -> str:
     way = place.position - place.after.origin
-    left, right = (f"{fields(one.controls)} {one.text[:WIDTH]:<{WIDTH}}" for one in (place.before, place.after))
+    left, right = (f"{fields(one.controls)} {reuse.text(one)[:WIDTH]:<{WIDTH}}" for one in (place.before, place.after))
     return f"{place.position:>5}  {left}  {f'{way:+}' if way else '*' if place.moved else '':>5}  {right}".rstrip()
 
 

@@ -30,6 +30,10 @@ ARITHMETIC = frozenset(
     "F2I I2F F2F FRND I2FP MUFU S2R S2UR R2UR SHFL "
     "UBMSK UFLO UIADD3 UIMAD UISETP ULEA ULOP3 UMOV UPLOP3 UPOPC UPRMT USEL USGXT USHF".split()
 )
+KEEPING = MATRIX | frozenset(
+    "IABS IADD3 IMAD IMNMX ISETP LEA LOP3 MOV PRMT R2UR SEL SHF VIADD VIADDMNMX VIMNMX".split()
+)
+"""The operations that ptxas lets keep an operand for the next one (`reuse`)."""
 KNOWN = ARITHMETIC | MATRIX | MEMORY
 """The operations that may move at all."""
 

@@ -31,7 +31,7 @@ def forbidden(checker: Checker, position: int) -> set[str]:
             return {"branch", "pinned"}
         return {"block"} | forbidden_order(checker, position, None)
     found = forbidden_order(checker, position, block.start)
-    if reuse.stale(checker.listing.swapped(position), position, block.stop):
+    if reuse.wrong(checker.listing.swapped(position), position, block.stop):
         found.add("reuse")
     for met in checker.within(checker.swap(position)[0], block, position):
         if isinstance(met, flow.Meeting) and checker.broken(met, strictly=True):

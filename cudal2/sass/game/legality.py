@@ -8,10 +8,9 @@ few array operations answer for all swaps of a window.
 from collections.abc import Iterable
 from typing import Self
 
-import msgspec
 import numpy as np
 
-from cudal2.sass import encoding, latencies, order, reuse
+from cudal2.sass import latencies, order, reuse
 from cudal2.sass.blocks import graph
 from cudal2.sass.encoding import Controls
 from cudal2.sass.game.slack import NEVER, Slack
@@ -136,10 +135,9 @@ class Legality:
         return (np.cumsum(banned)[:-1] == 0) & (self.stalls[self.order] > 1)
 
     def swap(self, place: int) -> None:
-        """Swaps the instruction at that place and the next, and clears the `reuse` bits around them."""
+        """Swaps the instruction at that place and the next, and sets the `reuse` bits around them anew."""
         block, position = self.block[place], self.positions[place]
-        listing, _ = reuse.cleared(self.listing, block.start, position, block.stop)
-        self.listing = listing.swapped(position)
+        self.listing, _ = reuse.swapped(self.listing, block.start, position, block.stop)
         first, second = self.order[place], self.order[place + 1]
         self._slack.time[first] += self.stalls[second]
         self._slack.time[second] -= self.stalls[first]
@@ -157,16 +155,9 @@ class Legality:
             self._slack.measure(self.listing.instructions)
             self._renew(place, position)
 
-    def may_keep(self, place: int) -> bool:
-        """Whether `reuse` bits that the compiler set there and a move cleared may be set again."""
-        position, block = self.positions[place], self.block[place]
-        one = self.listing.instructions[position]
-        if not one.compiled.reuse:
-            return False
-        controls = msgspec.structs.replace(one.controls, reuse=one.compiled.reuse)
-        if encoding.mismatch(controls):
-            return False
-        return not reuse.stale(self.listing, position, block.stop, msgspec.structs.replace(one, controls=controls))
+    def keepable(self, place: int) -> int:
+        """The `reuse` bits that an instruction without any may have there."""
+        return reuse.keepable(self.listing, self.positions[place], self.block[place].stop)
 
     def _renew(self, place: int, position: int) -> None:
         """After a change at that place, updates the states behind it and marks answers that depend on it as stale."""

@@ -71,7 +71,7 @@ class Play:
             mask[:, Kind.DOWN] = mask[:, Kind.BOTTOM] = swaps
             mask[:, _FIELDS] = [_changeable(one.controls) for one in those]
             mask[:, Kind.SHORTER] &= known.shorter()
-            mask[:, Kind.REUSE] = [bool(o.controls.reuse) or known.may_keep(place) for place, o in enumerate(those)]
+            mask[:, Kind.REUSE] = [bool(o.controls.reuse) or known.keepable(place) > 0 for place, o in enumerate(those)]
             mask &= ~known.fixed[known.order][:, None]
             self._mask = mask
         return self._mask
@@ -106,8 +106,12 @@ class Play:
                 known.swap(place)
                 place += 1
         else:
-            one = self.instructions[place]
-            known.control(place, _changed(move.kind, one.controls, one.compiled))
+            now = self.instructions[place].controls
+            if move.kind is Kind.REUSE:
+                new = msgspec.structs.replace(now, reuse=0 if now.reuse else known.keepable(place))
+            else:
+                new = _changed(move.kind, now)
+            known.control(place, new)
 
 
 _FIELDS = (Kind.SHORTER, Kind.LONGER, Kind.YIELD)
@@ -116,14 +120,12 @@ _FIELDS = (Kind.SHORTER, Kind.LONGER, Kind.YIELD)
 @cache
 def _changeable(now: Controls) -> tuple[bool, ...]:
     """For each kind of move that changes a field, whether the new fields go together."""
-    changed = (_changed(kind, now, now) for kind in _FIELDS)
+    changed = (_changed(kind, now) for kind in _FIELDS)
     return tuple(fields.stall <= LONGEST and not encoding.mismatch(fields) for fields in changed)
 
 
-def _changed(kind: Kind, now: Controls, compiled: Controls) -> Controls:
-    """An instruction's scheduling fields after a move of this kind."""
+def _changed(kind: Kind, now: Controls) -> Controls:
+    """An instruction's scheduling fields after a move that changes its stall or its yield."""
     if kind is Kind.YIELD:
         return msgspec.structs.replace(now, yield_=1 - now.yield_)
-    if kind is Kind.REUSE:
-        return msgspec.structs.replace(now, reuse=0 if now.reuse else compiled.reuse)
     return msgspec.structs.replace(now, stall=max(0, now.stall + (1 if kind is Kind.LONGER else -1)))
