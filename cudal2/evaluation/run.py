@@ -138,8 +138,10 @@ def _run(
                         shown.add(problem, row, new=False)
                 verdicts = sum(len(rivals) + (len(rivals) > 1) for rivals in new.values())
                 shown.pace.found(len(batch), len(new), verdicts)
-                _measure(new, environment, select, report, keep, judged, shown.pace.judged)
-                save_all()
+                try:
+                    _measure(new, environment, select, report, keep, judged, shown.pace.judged)
+                finally:  # who stops an evaluation finds its rows in the tables, too
+                    save_all()
         shown.end()
     return [found[problem] for problem in wanted if problem in found]
 

@@ -115,6 +115,8 @@ def test_continues_where_it_was_killed(run, archive, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run([PROBLEM, NEAR, FAR], Killed(1.25))
     assert len(results.load(tmp_path).rows) == 2
+    with (tmp_path / "eval/results.csv").open() as file:
+        assert len({(line["m"], line["n"], line["k"]) for line in csv.DictReader(file)}) == 2
     judge = FakePool(1.75)
     rows = run([PROBLEM, NEAR, FAR], judge)
     assert sorted(row.timing.speedup for row in rows) == [1.25, 1.25, 1.75]
