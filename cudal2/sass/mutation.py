@@ -1,9 +1,10 @@
 """Plants faults into a schedule to test the checker (mutation testing), and says which of them are harmless.
 
-There are four kinds: a wait for a barrier is removed; a stall is lowered to one cycle where the next instruction uses
-the result; that instruction is put before its definition; a write barrier is removed. Some of these faults change
-nothing that matters. The following rules for that were written before any score was looked at. They are decided along
-the paths through the code, independently of the checker's own analysis (`flow`):
+There are five kinds: a wait for a barrier is removed; a stall is lowered to one cycle where the next instruction uses
+the result; that instruction is put before its definition; a write barrier is removed; an operand is kept that is
+overwritten before it is read again. Some of the first four change nothing that matters. The following rules for that
+were written before any score was looked at. They are decided along the paths through the code, independently of the
+checker's own analysis (`flow`):
 
 - a wait is needless if on every path to it the barrier was waited for since it was set; or if nothing touches the
   result or source that the barrier protects before every path waits for it again;
@@ -18,13 +19,14 @@ from functools import cached_property
 import msgspec
 
 from cudal2.records import Control, Shift
-from cudal2.sass import latencies, opcodes
-from cudal2.sass.blocks import Node, graph
+from cudal2.sass import encoding, latencies, opcodes, reuse
+from cudal2.sass.blocks import Block, Node, graph
 from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.listing import Instruction, Listing
 
 WAIT, STALL, USE, BARRIER = "wait removed", "stall lowered", "use above definition", "write barrier cleared"
-KINDS = (WAIT, STALL, USE, BARRIER)
+KEPT = "old operand kept"
+KINDS = (WAIT, STALL, USE, BARRIER, KEPT)
 
 Place = tuple[int, int | None]
 """A position; and, inside a function that is called, the block to return to, else None."""
@@ -48,6 +50,11 @@ class Mutants:
         self._parts, self._edges = graph(listing)
 
     def __iter__(self) -> Iterator[Mutant]:
+        yield from self._moved_or_cleared()
+        for block in self._parts:
+            yield from self._kept(block)
+
+    def _moved_or_cleared(self) -> Iterator[Mutant]:
         starts = {block.start for block in self._parts}
         for p, one in enumerate(self._those):
             controls = one.controls
@@ -61,12 +68,31 @@ class Mutants:
             if one.operation not in self._unknown and controls.stall > 1:
                 yield Mutant(STALL, p, (Control(p, "stall", 1),))
 
+    def _kept(self, block: Block) -> Iterator[Mutant]:
+        """Where the next reader of a slot reads the same register, which has been defined in between."""
+        for slot in range(2):
+            last: dict[bool, int] = {}
+            for position in range(block.start, block.stop):
+                one = self._those[position]
+                if one.operation not in opcodes.KEEPING or not reuse.operand(one, slot):
+                    continue
+                kind = one.operation in opcodes.MATRIX
+                before, last[kind] = last.get(kind, position), position
+                first, between = self._those[before], self._those[before:position]
+                register = reuse.operand(one, slot)[0]
+                again = register in reuse.operand(first, slot) and any(register in other.defines for other in between)
+                controls = msgspec.structs.replace(first.controls, reuse=first.controls.reuse | 1 << slot)
+                if again and before < position and not encoding.mismatch(controls):
+                    yield Mutant(KEPT, before, (Control(before, "reuse", controls.reuse),))
+
     def needless(self, mutant: Mutant) -> bool:
         """Whether the fault changes nothing that matters, by the rules above."""
         if mutant.kind == WAIT:
             return self._needless_wait(mutant.position, mutant.barrier)
         if mutant.kind == BARRIER:
             return self._needless_barrier(mutant.position)
+        if mutant.kind == KEPT:
+            return False
         first, second = (one.guard for one in self._those[mutant.position : mutant.position + 2])
         return bool(first and second) and {first, second} == {"@" + second.lstrip("@!"), "@!" + second.lstrip("@!")}
 
