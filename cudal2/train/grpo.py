@@ -26,6 +26,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig
 
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
@@ -73,7 +74,18 @@ def run(config: TrainConfig) -> None:
     arguments = one_gpu(trl_options(config))
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
-    state, steps = PartialState(), config.trainer.steps
+    state = PartialState()
+    _train(config, folder, problems, arguments, state)
+    # What Gloo's threads still hold would be freed after the interpreter's end, which aborts the process.
+    # Not after an error: the other processes may never come here.
+    state.wait_for_everyone()
+    state.destroy_process_group()
+
+
+def _train(
+    config: TrainConfig, folder: Path, problems: Sequence[Problem], arguments: GRPOConfig, state: PartialState
+) -> None:
+    steps = config.trainer.steps
     with ExitStack() as stack:
         if state.is_main_process:
             stack.enter_context(only_trainer_of(folder))
