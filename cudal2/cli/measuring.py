@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cudal2.assets import asset
-from cudal2.cli.arguments import add_overrides, add_verb, stay_offline
+from cudal2.cli.arguments import add_overrides, add_verb, shapes, stay_offline
 
 
 def add(verbs: Any) -> None:
@@ -74,7 +73,7 @@ def _eval(arguments: argparse.Namespace) -> None:
     given = {name: getattr(arguments, name) for name in ("source", "abi", "limit")}
     overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
     overrides += ["worker.executor=ray"] * arguments.ray
-    config = _eval_config(arguments, *_shapes(arguments), *overrides)
+    config = _eval_config(arguments, *shapes(arguments), *overrides)
     config.shapes.problems()  # finds typing errors before anything is opened
     against = published.read(Path(arguments.against)) if arguments.against else None
     stay_offline(config.policy.path)
@@ -95,8 +94,8 @@ def _search(arguments: argparse.Namespace) -> None:
 
     named = [word for word in arguments.overrides if "=" not in word]
     settings = [word for word in arguments.overrides if "=" in word]
-    shapes = [f"shapes.names=[{','.join(named)}]"] if named else []
-    config = load("search", [f"target={arguments.target}", *_shapes(arguments), *shapes, *settings], SearchConfig)
+    wanted = [f"shapes.names=[{','.join(named)}]"] if named else shapes(arguments)
+    config = load("search", [f"target={arguments.target}", *wanted, *settings], SearchConfig)
     stay_offline(config.policy.path)
     with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
         search.run(config, pool, archive)
@@ -105,7 +104,7 @@ def _search(arguments: argparse.Namespace) -> None:
 def _campaign(arguments: argparse.Namespace) -> None:
     from cudal2.config import CampaignConfig, load
 
-    config = load("campaign", [*_shapes(arguments), *arguments.overrides], CampaignConfig)
+    config = load("campaign", [*shapes(arguments), *arguments.overrides], CampaignConfig)
     config.shapes.problems()  # finds typing errors before anything is opened
     stay_offline(config.policy.path)
     from cudal2 import campaign
@@ -213,17 +212,3 @@ def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:
     from cudal2.config import EvalConfig, load
 
     return load("eval", [f"run={arguments.run}", *overrides, *arguments.overrides], EvalConfig)
-
-
-def _shapes(arguments: argparse.Namespace) -> list[str]:
-    """`--shapes` as overrides: lists in conf/shapes and problems, separated by commas."""
-    if arguments.shapes is None:
-        return []
-    lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}
-    if arguments.shapes in lists:
-        return [f"shapes={arguments.shapes}"]
-    from omegaconf import OmegaConf
-
-    words = arguments.shapes.split(",")
-    names = [name for word in words for name in (OmegaConf.load(lists[word]).names if word in lists else [word])]
-    return [f"shapes.names=[{','.join(names)}]"]

@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cudal2.cli.arguments import add_overrides, add_verb
+from cudal2.cli.arguments import add_overrides, add_verb, shapes
 
+_AGAIN = "the same command goes on: no edit is measured twice"
 _WHAT = "a source (.cu), a cubin, the folder of a run, or a folder with kernel.cubin and launch.json"
 
 
@@ -29,8 +30,15 @@ def add(verbs: Any) -> None:
             verb.add_argument("--edit", metavar="JSON", help="a file with an edit, which is made before")
         if name == "compare":
             verb.add_argument("--methods", help="with commas between (default all)")
-        verb.set_defaults(again="the same command goes on: no edit is measured twice")
+        verb.set_defaults(again=_AGAIN)
         add_overrides(verb, "e.g. judge=gpu problem=4096_4096_4096 search.method=ppo search.measurements=2000 run=DIR")
+    verb = add_verb(what, "polish", _polish, "play on a run's best kernel of each shape; what wins joins its archive")
+    verb.add_argument("run", help="the folder of a run")
+    verb.add_argument("--shapes", help="lists in conf/shapes and M_N_K, as in sample or 64_64_64 (default the run's)")
+    verb.add_argument("--methods", help="with commas between (default search.method)")
+    verb.add_argument("--jobs", type=int, default=1, help="games that share a GPU of worker.devices (default 1)")
+    verb.set_defaults(again=_AGAIN)
+    add_overrides(verb, "e.g. judge=gpu worker.devices=[0,1] search.measurements=100")
 
 
 def _opened(arguments: argparse.Namespace) -> tuple[Any, Any]:
@@ -87,3 +95,20 @@ def _compare(arguments: argparse.Namespace) -> None:
     methods = tuple(arguments.methods.split(",")) if arguments.methods else searches.METHODS
     found, floor = run.compare(subject, config, methods)
     print(finish.finished(subject, config, found, floor))
+
+
+def _polish(arguments: argparse.Namespace) -> None:
+    from cudal2.config import EvalConfig, SassConfig, load
+    from cudal2.polish import shapes as polishing
+
+    config, folder = load("sass", arguments.overrides, SassConfig), Path(arguments.run)
+    if named := shapes(arguments):
+        alike = f"shapes.layout={config.layout}", f"shapes.accumulate={config.accumulate}"
+        problems = load("eval", [f"run={folder}", *named, *alike], EvalConfig).shapes.problems()
+    else:
+        problems = polishing.played(folder, config)
+    methods = tuple(arguments.methods.split(",")) if arguments.methods else ()
+    results = polishing.run(
+        folder, problems, config, methods, arguments.jobs, lambda one: print(f"{one.said}\n", flush=True)
+    )
+    print(polishing.summary(results))

@@ -33,7 +33,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 def find(what: Path, config: SassConfig) -> Subject:
     """The kernel that `what` names: a source (.cu), a cubin, a folder with a cubin and its launch, a run's folder, of
-    which the best kernel for the problem is taken.
+    which the best unedited kernel for the problem is taken.
 
     Raises ValueError where there is none, or it cannot be compiled or listed, HarnessFault where the harness fails.
     """
@@ -58,7 +58,7 @@ def find(what: Path, config: SassConfig) -> Subject:
 def _best(folder: Path, problem: Problem, config: SassConfig) -> str:
     with Archive.of(folder, create=False) as archive:
         known = Comparable(archive, config.target, ANY)
-        entry = known.best(problem)
+        entry = next((one for one in known.ranked(problem) if one.edit is None), None)
         if entry is None:
             there = ", ".join(one.name for one in known.problems()[:4]) or "none"
             raise ValueError(
