@@ -16,11 +16,12 @@ from cudal2.worker.sandbox import jail
 
 class Judge(msgspec.Struct, frozen=True):
     """`measure` is called many times a second, with an edit made of legal moves and the best known speedup, so that a
-    poor edit need not be measured precisely. `confirm` checks that a winner is legal, however it was made, and
-    measures it again. `floor` measures the unedited kernel beside itself. Measurements in another `environment` do not
-    compare."""
+    poor edit need not be measured precisely. `again` measures one of the best more precisely. `confirm` checks that a
+    winner is legal, however it was made, and measures it anew. `floor` measures the unedited kernel beside itself.
+    Measurements in another `environment` do not compare."""
 
     measure: Callable[[Edit, float], Measured]
+    again: Callable[[Edit], Measured]
     confirm: Callable[[Edit], Measured]
     floor: Callable[[], Measured]
     environment: str
@@ -41,14 +42,16 @@ def opened(subject: Subject, config: SassConfig) -> Iterator[Judge]:
 
 
 def _simulator(subject: Subject, config: SassConfig, legality: Legality) -> Judge:
-    simulated = Simulated(subject.listing, config.machine)
+    simulated, same = Simulated(subject.listing, config.machine), Measured(Status.OK, 1.0, 1.0, 1.0, 1)
+
+    def measure(edit: Edit, best: float = 1.0) -> Measured:
+        return simulated([edit])[0]
 
     def confirm(edit: Edit) -> Measured:
         why = legality.why_not(edit)
-        return Measured(Status.REJECTED, reason=why) if why else simulated([edit])[0]
+        return Measured(Status.REJECTED, reason=why) if why else measure(edit)
 
-    same = Measured(Status.OK, 1.0, 1.0, 1.0, 1)
-    return Judge(lambda edit, best: simulated([edit])[0], confirm, lambda: same, "simulator")
+    return Judge(measure, measure, confirm, lambda: same, "simulator")
 
 
 @contextmanager
@@ -82,4 +85,7 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
                 proven.discard(edit)
                 return bench.confirm(edit)
 
-            yield Judge(measure, confirm, lambda: bench.floor(thoroughly=True), worker.environment.fingerprint)
+            def floor() -> Measured:
+                return bench.floor(thoroughly=True)
+
+            yield Judge(measure, bench.again, confirm, floor, worker.environment.fingerprint)

@@ -32,7 +32,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Edit]:
 
     @contextmanager
     def opened(subject: Subject, config: SassConfig):
-        yield Judge(measure, lambda edit: simulated([edit])[0], lambda: Measured(Status.OK, 1.01, 1.0, 1.02, 7), "")
+        def again(edit: Edit) -> Measured:
+            return simulated([edit])[0]
+
+        yield Judge(measure, again, again, lambda: Measured(Status.OK, 1.01, 1.0, 1.02, 7), "")
 
     monkeypatch.setattr(judging, "opened", opened)
     return edits
@@ -57,6 +60,31 @@ def test_searches_are_compared_and_go_on_where_they_were(asked: list[Edit], tmp_
     assert len(read_metrics(tmp_path / "greedy/metrics.jsonl")) == 15
     with pytest.raises(ValueError, match=r"seed.*run="):
         run.compare(SUBJECT, config(tmp_path, "seed=1"), ("greedy",))
+
+
+def test_luck_in_a_search_does_not_choose_the_winner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The edit that the search thought best is the worst of the finalists, and the third of them is the best."""
+    asked, again = list[Edit](), list[Edit]()
+
+    def measure(edit: Edit, best: float) -> Measured:
+        asked.append(edit)
+        speed = 2.0 - 0.1 * len(asked)
+        return Measured(Status.OK, speed, speed, speed, 4)
+
+    def exact(edit: Edit) -> Measured:
+        again.append(edit)
+        speed = 1.0 + 0.01 * (asked.index(edit) == 2)
+        return Measured(Status.OK, speed, speed, speed, 15)
+
+    @contextmanager
+    def opened(subject: Subject, config: SassConfig):
+        yield Judge(measure, exact, exact, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 7), "")
+
+    monkeypatch.setattr(judging, "opened", opened)
+    (found,), _ = run.compare(SUBJECT, config(tmp_path), ("random",))
+    assert found.edit == asked[2] and again == [*asked[: run.FINALISTS], asked[2]]
+    assert found.measured and found.confirmed and (found.measured.speedup, found.confirmed.speedup) == (1.7, 1.01)
+    assert edit_from_json((tmp_path / "random/edit.json").read_bytes()) == asked[2]
 
 
 def test_one_process_plays_in_a_folder(asked: list[Edit], tmp_path: Path) -> None:
@@ -128,8 +156,10 @@ def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.Monkey
             said.append(list(self.legal(edits)))
             return [Measured(Status.OK, 1.1, 1.0, 1.2, 7)]
 
-        def confirm(self, edit) -> Measured:
+        def again(self, edit) -> Measured:
             return self.measure([edit])[0]
+
+        confirm = again
 
         def floor(self, thoroughly: bool = False) -> Measured:
             return Measured(Status.OK, 1.0, 1.0, 1.0, 7)

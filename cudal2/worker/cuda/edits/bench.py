@@ -40,7 +40,7 @@ MOST_CALLS = 32
 """Calls of a turn at most: what is short is repeated in more pairs instead, for each call takes the host time too."""
 QUICK = EffortConfig()
 THOROUGH = EffortConfig(batch_ms=1.0, together=1, min_pairs=7, max_pairs=15, precision=0.002, confidence=STRICT)
-"""How an edit of a search is timed, and how each load of a winner."""
+"""How an edit of a search is timed, and how a finalist and each load of a winner."""
 LOADS = 7
 """So often a winner is loaded anew, its parent too: on an H200 two loads of the same code differed by up to 4% for as
 long as they stayed, whatever the number of pairs."""
@@ -109,6 +109,12 @@ class EditBench:
         """
         with self._device():
             return [self._judge(edit, why, best) for edit, why in zip(edits, self._legal(edits))]
+
+    def again(self, edit: Edit) -> Measured:
+        """An edit once more, as precisely as in each load of `confirm`, in the runner that is there."""
+        (why,) = self._legal([edit])
+        with self._device():
+            return self._judge(edit, why, None)
 
     def confirm(self, edit: Edit) -> Measured:
         """An edit once more, in LOADS runners that have seen no other; the interval is over these loads."""
