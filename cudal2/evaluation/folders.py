@@ -24,8 +24,10 @@ from cudal2.target import find
 from cudal2.worker import binary
 
 SHAPES = "shapes.json"
-COMPILED = 1 << 20
-"""Shapes per GPU in a batch where nothing is compiled: all of them, so that no GPU waits for the end of a batch."""
+WHOLE = 1 << 20
+"""Shapes per GPU in a batch where no kernel competes with another: all of them, so that nobody waits for a batch's end.
+
+Then compilers never run out of work, and whenever an evaluation is stopped it lacks few of those that were begun."""
 _SHAPE = re.compile(r"\d+_\d+_\d+(?:_(?:nn|tn)_(?:f32|f16))?(?![0-9])")
 
 Named = dict[str, list[Path]]
@@ -68,7 +70,7 @@ def exported(folder: Path, target: str) -> Source:
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         return {one: {candidate(kernels[one]): one} if one in kernels else {} for one in problems}
 
-    return Source(candidates, at_once=COMPILED, foreign=True, built=True)
+    return Source(candidates, at_once=WHOLE, foreign=True, built=True)
 
 
 def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
@@ -89,7 +91,8 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         return {one: {Candidate(text(file), one, target, abi): one for file in files(one)} for one in problems}
 
-    return Source(candidates, asked, AT_ONCE, foreign=True)
+    alone = "" not in named and all(len(files) == 1 for files in named.values())
+    return Source(candidates, asked, WHOLE if alone else AT_ONCE, foreign=True)
 
 
 def notes(candidate: Candidate) -> tuple[str, ...]:

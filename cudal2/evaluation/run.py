@@ -23,7 +23,7 @@ from cudal2.evaluation import folders
 from cudal2.evaluation.records import NOTHING_ARCHIVED, Results, Row
 from cudal2.evaluation.results import add, load, only_evaluation_of, save
 from cudal2.evaluation.samples import Sampler, asking, sampler
-from cudal2.evaluation.sources import Candidates, Source, archived, written
+from cudal2.evaluation.sources import AT_ONCE, Candidates, Source, archived, written
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, STRICT, Candidate, Environment, Verdict
@@ -119,7 +119,7 @@ def _run(
 
         save_all()
         with shown.bar:
-            size = source.at_once * report.width
+            size = _at_once(source, config.worker) * report.width
             for start in range(0, len(chosen), size):
                 batch = chosen[start : start + size]
                 candidates, new = source.find(batch), dict[Problem, Candidates]()
@@ -144,6 +144,12 @@ def _run(
                     save_all()
         shown.end()
     return [found[problem] for problem in wanted if problem in found]
+
+
+def _at_once(source: Source, worker: WorkerConfig) -> int:
+    """Shapes per GPU in a batch. Where calls are timed on the host's clock, a batch is built before any is timed."""
+    waits = not source.built and not {"offline", "server"}.isdisjoint(worker.protocols)
+    return min(source.at_once, AT_ONCE) if waits else source.at_once
 
 
 def _apart(folder: Path, rows: Sequence[Row], built: bool) -> None:

@@ -259,6 +259,22 @@ def test_every_gpu_has_its_share_of_a_batch(run, place, monkeypatch, gpus) -> No
     assert sum(sizes) == 11 and sizes[0] == max(sizes) == 2 * gpus
 
 
+@pytest.mark.parametrize(("protocols", "batches"), [(("device",), [70]), (("device", "offline"), [64, 6])])
+def test_kernels_without_rivals_are_one_batch_unless_all_are_built_first(run, place, protocols, batches) -> None:
+    problems = [Problem(64, 64, 64 * (1 + i)) for i in range(70)]
+    sources(place, *(f"{one.mnk}.cpp" for one in problems))
+    sizes: list[int] = []
+
+    class Counts(FakePool):
+        def evaluate(self, candidates, progress=lambda *_: None):
+            sizes.append(len(candidates))
+            return super().evaluate(candidates, progress)
+
+    worker = msgspec.structs.replace(evaluation(place, []).worker, protocols=protocols)
+    run(problems, Counts(), source=str(place), worker=worker)
+    assert sizes == batches
+
+
 def test_equal_candidates_are_one(place) -> None:
     for name in ("a", "b"):
         (place / f"{PROBLEM.mnk}_{name}.cpp").write_text("// same\n")

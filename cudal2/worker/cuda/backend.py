@@ -6,6 +6,7 @@ import threading
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import msgspec
 import torch
@@ -157,14 +158,19 @@ class CudaBackend:
         where = (self.target, self.cache, self.kind, self.config.compile_seconds)
         if foreign is None:
             return build.build(candidate.source, *where)
-        return build.build(foreign.source, *where, foreign.includes, foreign.flags)
+        return build.build(foreign.source, *where, foreign.includes, foreign.flags, abi.MEMORY)
 
     def _record(
         self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place]
     ) -> bytes:
-        """What the planner says of the launcher at these places. Raises PlanError, CandidateFailed."""
+        """What the planner says of the launcher at these places. Raises PlanError, CandidateFailed.
+
+        A launcher that times its kernels does so while nobody else times any on this GPU.
+        """
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
-        return session.record(library, problem, places, self.kind, self.config.run_seconds, *how)
+        times = foreign is not None and foreign.rehearsed
+        with exclusive.device(exclusive=True, name=self.lock) if times else nullcontext():
+            return session.record(library, problem, places, self.kind, self.config.run_seconds, *how)
 
     def _decoded(self, text: bytes, places: Sequence[plan.Place]) -> plan.Recording:
         """Raises PlanError where that is no plan for so many places."""

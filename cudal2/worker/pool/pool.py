@@ -125,11 +125,10 @@ class Pool:
         def judge(slot: Slot, assigned: list[Candidate]) -> None:
             under_way: Candidate | None = None
             try:
-                try:
-                    self._retry(slot, processes.build, assigned)
-                except HarnessFault as fault:  # each candidate meets it again below, and alone
-                    log.warning("%s", fault)
+                builder = self._build(slot, assigned)
                 while assigned and not self._leave.is_set():
+                    if builder and builder is not self._executors.get(slot):  # it is gone, with all it had to build
+                        builder = self._build(slot, assigned)
                     candidate = assigned[0]
                     try:
                         candidate = self._retry(slot, processes.ready, assigned[:CHOICE])
@@ -176,6 +175,15 @@ class Pool:
                     raise
         finally:
             self._leave.clear()
+
+    def _build(self, slot: Slot, candidates: Sequence[Candidate]) -> Executor | None:
+        """Have a slot's process build these ahead of their judgement: that process, or None where it cannot."""
+        try:
+            self._retry(slot, processes.build, candidates)
+        except HarnessFault as fault:  # each candidate meets it again, and alone
+            log.warning("%s", fault)
+            return None
+        return self._executors.get(slot)
 
     def _retry(self, slot: Slot, function: Callable, *arguments):
         """The function's result from a slot's worker process, over a few tries; then the fault is raised."""

@@ -1,5 +1,6 @@
 """From a source and an edit of it to a verdict, with the GPU's parts replaced by those of test_bench; and on a GPU."""
 
+import fcntl
 import hashlib
 import random
 import re
@@ -24,6 +25,7 @@ pytest.importorskip("nvmath", reason="nvmath-python is not installed")
 from cudal2.worker.cuda import backend, plan, recipe, session
 from cudal2.worker.cuda.buffers import scattered
 from cudal2.worker.cuda.compile import build, cubin
+from cudal2.worker.sandbox import jail
 from tests.worker.cuda.test_bench import KERNEL, RECORDING, RightAtFirst, Runner, judge  # noqa: F401
 
 MASK = (1 << 64) - 1
@@ -232,6 +234,36 @@ def test_how_imprecise_a_published_kernel_is_by_its_instructions_is_measured(wor
     assert (plain.status, plain.rho) == (Status.IMPRECISE, None) and len(worker.loaded) == len(kinds)
     with pytest.raises(HarnessFault, match="no longer compiles"):
         worker.portable(published)
+
+
+def test_the_compiler_has_more_memory_for_a_published_kernel(worker, monkeypatch) -> None:
+    """Some hold many kernels to choose among: of 22 of CUDA-L2's that were tried five wanted more than 8 GiB."""
+    allowed: list[int] = []
+    monkeypatch.setattr(build.jail, "run", lambda *_, limits, **__: allowed.append(limits.address_space) or 1)
+    for source, abi in ((SOURCE, "contract"), (PUBLISHED, "cuda-l2")):
+        assert worker.evaluate(Candidate(source, PROBLEM, "sm_90a", abi)).status is Status.COMPILE_ERROR
+    assert allowed[0] == build.MEMORY < allowed[1]
+
+
+def test_a_published_kernel_that_times_itself_does_so_alone_on_the_gpu(worker, monkeypatch) -> None:
+    """Its first call chooses a kernel by what it measures, while others are measured on the same GPU."""
+    monkeypatch.setattr(worker.backend, "_build", lambda *_: build.CudaBuild(Status.OK, b"library", b"cubin"))
+    monkeypatch.setattr(backend.gate, "inspect", lambda *_: ())
+    alone: list[bool] = []
+
+    def record(*_) -> bytes:
+        with (jail.scratch() / f"{worker.backend.lock}.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                alone.append(False)
+            except BlockingIOError:
+                alone.append(True)
+        return to_json(RECORDING).encode()
+
+    monkeypatch.setattr(backend.session, "record", record)
+    for source in (PUBLISHED, PUBLISHED.replace("{", "{ cudaEventElapsedTime(&ms, start, stop);")):
+        assert worker.build(Candidate(source, PROBLEM, "sm_90a", "cuda-l2")).status is Status.OK
+    assert alone == [False, True]
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,9 @@ from cudal2.worker.pool.pool import Pool
 
 
 class FakeExecutor:
-    """Runs nothing; notes which device's process was asked to judge what."""
+    """Runs nothing; notes which device's process was asked to build and to judge what."""
 
+    built: ClassVar[list[tuple[int, list[str]]]] = []
     judged: ClassVar[list[tuple[int, str]]] = []
     broken: ClassVar[set[int]] = set()
 
@@ -46,6 +47,8 @@ class FakeExecutor:
         elif function is processes.ready:
             future.set_result(arguments[0][0])
         else:
+            if function is processes.build:
+                FakeExecutor.built.append((self.device, [one.source for one in arguments[0]]))
             future.set_result(None)
         return future
 
@@ -55,7 +58,7 @@ class FakeExecutor:
 
 @pytest.fixture
 def gpus(monkeypatch):
-    FakeExecutor.judged, FakeExecutor.broken = [], set()
+    FakeExecutor.built, FakeExecutor.judged, FakeExecutor.broken = [], [], set()
     monkeypatch.setattr(processes, "ProcessPoolExecutor", FakeExecutor)
     monkeypatch.setattr(processes, "check", lambda *_: None)
     with Pool(WorkerConfig(devices=(0, 3)), "sm_90a") as pool_:
@@ -148,6 +151,14 @@ def test_a_lost_gpu_costs_a_retry_in_a_new_process(gpus) -> None:
     assert all(before)
     assert FakeExecutor.judged.count((3, "1")) == 2
     assert FakeExecutor.judged.count((0, "0")) == 1
+
+
+def test_a_new_process_builds_ahead_what_the_lost_one_had_to(gpus) -> None:
+    """Or its compilers would work one at a time, each when its kernel is judged."""
+    FakeExecutor.broken = {3}
+    assert all(gpus.evaluate(candidates(6)))
+    assert [one for one in FakeExecutor.built if one[0] == 3] == [(3, ["3", "4", "5"]), (3, ["4", "5"])]
+    assert [one for one in FakeExecutor.built if one[0] == 0] == [(0, ["0", "1", "2"])]
 
 
 def test_what_progress_raises_ends_the_evaluation_on_every_gpu(gpus, monkeypatch) -> None:

@@ -29,6 +29,9 @@ FLAGS = (
     *CUDA_CONTRACT.numbers(),
 )
 
+MEMORY = 32 << 30
+"""Address space of each of the compiler's processes: of 22 sources of CUDA-L2, five wanted more than 8 GiB."""
+
 STANDARD = frozenset(
     "atomic cfloat cstdio cuda_bf16.h cuda_fp8.h float.h functional iostream memory mutex new".split()
     + "stdexcept stdio.h string".split()
