@@ -181,7 +181,8 @@ class TuningConfig(Schema, frozen=True):
     With `packing` a row of the batch holds as many whole samples as fit into `context` tokens (TRL's best-fit packing),
     and they do not see each other. Without it a row holds one sample. `micro_batch` rows at a time go through the
     model. Samples longer than `context` are left out, never cut. If they are more than the share `left_out` of all,
-    that is an error. Every `save_steps` updates a checkpoint is written, from which the same command continues.
+    that is an error. Every `save_steps` updates a checkpoint is written, from which the same command continues. With
+    `minutes` above 0 training ends, with its learning rate brought down, after that time at the latest.
     """
 
     packing: bool = True
@@ -189,6 +190,7 @@ class TuningConfig(Schema, frozen=True):
     gradient_checkpointing: bool = False
     left_out: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     save_steps: Annotated[int, msgspec.Meta(ge=1), NEUTRAL] = 100
+    minutes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class ShapesConfig(Schema, frozen=True):

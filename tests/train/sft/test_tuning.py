@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import tiny_chat
@@ -19,8 +20,8 @@ from cudal2.records import digest
 from cudal2.target import CPU
 from cudal2.tracking.metrics import read_metrics
 from cudal2.train import callbacks
+from cudal2.train.sft import ending, supervised, tuning
 from cudal2.train.sft import run as sft
-from cudal2.train.sft import supervised, tuning
 from cudal2.train.sft.examples import draw, draw_rows, fitting
 
 TINY = ["samples=8", "epochs=1", "batch_size=2", "learning_rate=1e-2", "context=1100", "plan=true", "verify=0"]
@@ -93,6 +94,23 @@ def test_a_killed_training_goes_on_and_ends_the_same(config, tmp_path, monkeypat
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_training_ends_in_time_with_its_learning_rate_brought_down(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervised, "LOG_STEPS", 1)
+    now = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(ending, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    sft.run(config("samples=12", "batch_size=1", "tuning.minutes=0.7", "tuning.save_steps=3"))
+    rows = read_metrics(tmp_path / "run/metrics.jsonl")
+    rates = [row["learning_rate"] for row in rows]
+    assert len(rows) == 5 and rates[1:] == sorted(rates[1:], reverse=True) and rates[-1] < 1e-3 < rates[1] < 1e-2
+
+
+def test_the_time_of_all_starts_counts():
+    before, after = ending.Rate(100, 3, 60.0), ending.Rate(100, 3, 60.0)
+    before.spent = 30.0
+    after.__dict__.update(before.__dict__)  # as LambdaLR does with what a checkpoint kept
+    assert after(4) == pytest.approx(0.5) and after(1) == pytest.approx(1 / 3) and after(100) == 0
+
+
 @pytest.mark.slow
 def test_only_adapters_are_saved_where_they_alone_train(config, policy, tmp_path):
     before = load_file(policy / "model.safetensors")
@@ -132,6 +150,35 @@ def test_rows_too_long_are_left_out_and_none_is_cut(config, rows, packing, monke
     assert pieces(trained_on(config(f"context={context}", f"tuning.packing={packing}"), whole, monkeypatch)) == Counter(
         tuple(row.ids.tolist()) for row in whole
     )
+
+
+def test_an_update_sees_all_lengths_and_padding_no_mask(config, rows, monkeypatch):
+    mixed = tuning.in_order(rows, 4, seed=1)
+    lengths = [len(row.ids) for row in mixed]
+    assert sorted(map(id, mixed)) == sorted(map(id, rows))
+    assert list(map(id, mixed)) != list(map(id, tuning.in_order(rows, 4, seed=2)))
+    assert lengths[:4] == sorted(lengths[:4]) and lengths[4:] == sorted(lengths[4:]) and lengths != sorted(lengths)
+    masks = []
+
+    def train(trainer, config, checkpoint):
+        trainer.model.model.register_forward_pre_hook(
+            lambda model, given, named: masks.append(named.get("attention_mask")), with_kwargs=True
+        )
+        batch = trainer.data_collator([trainer.train_dataset[place] for place in range(2)])
+        assert not batch["attention_mask"].all()
+        together = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=torch.tensor(1))
+        alone = [
+            trainer.compute_loss(
+                trainer.model, trainer.data_collator([trainer.train_dataset[place]]), num_items_in_batch=torch.tensor(1)
+            )
+            for place in range(2)
+        ]
+        torch.testing.assert_close(together, sum(alone))
+
+    monkeypatch.setattr(supervised, "fit", train)
+    pairs = config("tuning.packing=false", "tuning.micro_batch=2")
+    tuning.fit(*tuning.load(pairs), rows, pairs)
+    assert masks == [None] * 3
 
 
 def test_samples_of_one_row_do_not_see_each_other(config, rows, monkeypatch):
