@@ -93,9 +93,12 @@ def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrain
     base, tokenizer, file, adapted = _spoken(place)
     how = gguf.options(file, weights=False) if file else {}
     try:
-        return tokenizer, AutoConfig.from_pretrained(base, local_files_only=Path(base).is_dir(), **how)
+        shape = AutoConfig.from_pretrained(base, local_files_only=Path(base).is_dir(), **how)
     except (OSError, ValueError) as error:
         raise _unloadable(place, base, file, adapted, error) from error
+    if file:
+        _end_as(tokenizer, shape)
+    return tokenizer, shape
 
 
 def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PeftLora | None]:
@@ -111,6 +114,8 @@ def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerB
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _unloadable(place, base, file, found, error) from error
+    if file:
+        _end_as(tokenizer, model.config)
     model.generation_config = sampling.whole(tokenizer, model.generation_config)
     return model, tokenizer, found
 
@@ -136,6 +141,16 @@ def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, Peft
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return base, tokenizer, file, found
+
+
+def _end_as(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> None:
+    """Ends texts as a GGUF file says: transformers 5.17 gives its tokenizer the token that begins a text for that."""
+    end: Any = config.eos_token_id
+    if isinstance(end, int) and end != tokenizer.eos_token_id:
+        padded = tokenizer.pad_token_id != tokenizer.eos_token_id
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+        if not padded:
+            tokenizer.pad_token = tokenizer.eos_token
 
 
 def _unloadable(place: str, base: str, file: Path | None, found: PeftLora | None, error: Exception) -> ValueError:
