@@ -8,10 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from cudal2.config import PolicyConfig
-from cudal2.policy import engine
+from cudal2.policy import decoding, engine
 from cudal2.policy.quoting import quoted
 from cudal2.policy.trouble import SAMPLED, told
 
@@ -27,6 +36,16 @@ Prompt = str | list[dict[str, str]]
 def choice(config: PolicyConfig) -> dict[str, Any]:
     """The sampling parameters, by the names that transformers, TRL and vLLM share."""
     return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+
+
+def warpers(config: PolicyConfig) -> LogitsProcessorList:
+    """What changes the scores before a token is drawn: temperature, top k and top p, as in transformers."""
+    found = LogitsProcessorList([TemperatureLogitsWarper(config.temperature)])
+    if config.top_k:
+        found.append(TopKLogitsWarper(config.top_k))
+    if config.top_p < 1.0:
+        found.append(TopPLogitsWarper(config.top_p))
+    return found
 
 
 def whole(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None = None) -> GenerationConfig:
@@ -78,7 +97,8 @@ def sample(
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         most = _at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
-        for batch in (order[start : start + most] for start in range(0, len(order), most)):
+        most = -(-len(order) // max(-(-len(order) // most), 1))  # a last batch of few takes as long as one of many
+        for batch in (order[start : start + most] for start in range(0, len(order), max(most, 1))):
             for i, text in zip(batch, _generate(model, tokenizer, [ids[i] for i in batch], config)):
                 completions[i] = text
                 finished(i, text)
@@ -103,10 +123,24 @@ def _generate(
     generation = GenerationConfig(**drawn, max_new_tokens=config.max_new_tokens)
     training = model.training
     model.eval()
+    inputs = inputs.to(model.device)
     with torch.inference_mode():
-        ids = model.generate(**inputs.to(model.device), generation_config=generation)
+        if decoding.suits(model, config.max_new_tokens):
+            ids = decoding.complete(
+                model, inputs["input_ids"], inputs["attention_mask"], config.max_new_tokens, _draw(config)
+            )
+        else:
+            ids = model.generate(**inputs, generation_config=generation)
     model.train(training)
     return tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def _draw(config: PolicyConfig) -> decoding.Draw:
+    """How each token of a batch is drawn, as `generate` does."""
+    if not config.temperature:
+        return lambda ids, scores: scores.argmax(-1)
+    warped: Any = warpers(config)
+    return lambda ids, scores: torch.multinomial(warped(ids, scores).softmax(-1), 1)[:, 0]
 
 
 def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:

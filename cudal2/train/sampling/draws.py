@@ -10,15 +10,10 @@ from typing import Any, cast
 
 import torch
 from torch import FloatTensor, LongTensor
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from cudal2.config import PolicyConfig
+from cudal2.policy import decoding, sampling
 
 
 class Draws(LogitsProcessor):
@@ -28,11 +23,7 @@ class Draws(LogitsProcessor):
     """
 
     def __init__(self, config: PolicyConfig) -> None:
-        self._warpers = LogitsProcessorList([TemperatureLogitsWarper(config.temperature)])
-        if config.top_k:
-            self._warpers.append(TopKLogitsWarper(config.top_k))
-        if config.top_p < 1.0:
-            self._warpers.append(TopPLogitsWarper(config.top_p))
+        self._warpers = sampling.warpers(config)
         self._generator = torch.Generator()
         self._first = self._all = 0
 
@@ -54,4 +45,12 @@ class Draws(LogitsProcessor):
 def used_by(model: Any, draws: Draws) -> None:
     """Makes `model`, perhaps wrapped by PEFT, draw its tokens by `draws` whenever it generates."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    inner.generate = partial(inner.generate, logits_processor=LogitsProcessorList([draws]))
+    inner.generate = partial(_generate, inner, draws, inner.generate)
+
+
+def _generate(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -> torch.Tensor:
+    config = named.get("generation_config")
+    if config is None or not decoding.suits(model, config.max_new_tokens or 0):
+        return plain(*given, logits_processor=LogitsProcessorList([draws]), **named)
+    texts = named["input_ids"], named["attention_mask"]
+    return decoding.complete(model, *texts, config.max_new_tokens, lambda *what: draws(*what).argmax(-1))
