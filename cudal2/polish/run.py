@@ -1,6 +1,7 @@
 """Searches for a faster schedule of one kernel: by one search, or by all of them at an equal budget.
 
-RUN/METHOD holds the journal of all measurements, metrics.jsonl, and the best edit as edit.json.
+RUN/METHOD holds the journal of all measurements, metrics.jsonl, the best edit as edit.json, and as found.json how fast
+it was when it was measured anew.
 """
 
 import math
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 from filelock import FileLock, Timeout
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
@@ -31,7 +33,7 @@ from cudal2.tracking.metrics import Metrics
 FINALISTS = 4
 """So many of a search's best edits are measured again before one is confirmed: of 500 that were measured in a few pairs
 each the first is so partly by luck; on an H200 by 0.2 to 0.6%."""
-KEPT = ("metrics.jsonl", "journal.jsonl", "edit.json")
+KEPT = ("metrics.jsonl", "journal.jsonl", "edit.json", "found.json")
 """The files that a search uploads to Weights & Biases; the journal's first line has its configuration."""
 
 
@@ -102,18 +104,32 @@ def _search(
         try:
             with suppress(Spent):
                 search(task)
-            best = _best(budget, judge)
-            if best:
-                (folder / "edit.json").write_text(to_json(best.edit) + "\n")
+            found = _found(folder, method, budget, judge)
             if metrics.wandb:
                 metrics.wandb.show("kernels", _kernels(budget, config.tracker.kernels))
                 metrics.wandb.keep("run", {name: folder / name for name in KEPT})
         finally:
             metrics.close()
-    seconds = sum(line.seconds for line in budget.seen.values())
-    if best is None:
-        return Found(method, len(budget.seen), seconds)
-    return Found(method, len(budget.seen), seconds, best.edit, best.measured, judge.confirm(best.edit))
+    return found
+
+
+def _found(folder: Path, method: str, budget: Budget, judge: Judge) -> Found:
+    """The result of a search that is over, as its folder holds it; measured and kept there, where it does not yet."""
+    place = folder / "found.json"
+    if place.exists():
+        known = msgspec.json.decode(place.read_bytes(), type=Found)
+        if known.measurements == len(budget.seen) and (known.edit is None or known.edit in budget.seen):
+            return known
+    found = Found(method, len(budget.seen), sum(line.seconds for line in budget.seen.values()))
+    if best := _best(budget, judge):
+        (folder / "edit.json").write_text(to_json(best.edit) + "\n")
+        confirmed = judge.confirm(best.edit)
+        found = replace(found, edit=best.edit, measured=best.measured, confirmed=confirmed)
+    # At once: the searches that follow may take an hour, and be killed.
+    fresh = place.with_suffix(".tmp")
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    fresh.replace(place)
+    return found
 
 
 def _ranked(budget: Budget) -> list[Line]:

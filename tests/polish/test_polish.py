@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from sass.planted import listing
 
@@ -52,6 +53,8 @@ def test_searches_are_compared_and_go_on_where_they_were(asked: list[Edit], tmp_
     rows = read_metrics(tmp_path / "greedy/metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 13))
     assert edit_from_json((tmp_path / "greedy/edit.json").read_bytes()) == found[1].edit
+    kept = [(tmp_path / method / "found.json").read_bytes() for method in ("random", "greedy")]
+    assert [msgspec.json.decode(text, type=run.Found) for text in kept] == found
     said = finish.finished(SUBJECT, config(tmp_path), found, floor)
     assert all(word in said for word in ("random", "greedy", "0.0100", "simulator"))
     assert len(json.loads((tmp_path / "compare.json").read_bytes())["found"]) == 2
@@ -85,6 +88,7 @@ def test_luck_in_a_search_does_not_choose_the_winner(monkeypatch: pytest.MonkeyP
     assert found.edit == asked[2] and again == [*asked[: run.FINALISTS], asked[2]]
     assert found.measured and found.confirmed and (found.measured.speedup, found.confirmed.speedup) == (1.7, 1.01)
     assert edit_from_json((tmp_path / "random/edit.json").read_bytes()) == asked[2]
+    assert run.compare(SUBJECT, config(tmp_path), ("random",))[0] == [found] and len(again) == run.FINALISTS + 1
 
 
 def test_one_process_plays_in_a_folder(asked: list[Edit], tmp_path: Path) -> None:

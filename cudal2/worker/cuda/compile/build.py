@@ -32,7 +32,8 @@ CUBIN_BYTES = 16 << 20
 LIBRARY_BYTES = 64 << 20
 MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
-FILE_BYTES = 256 << 20
+FILES = 32
+"""A file of the compiler's may have this part of its memory: 256 MiB where that is 8 GiB."""
 PATIENCE = 4
 """So many times its CPU seconds a compiler may take of wall time: beside many others it has less than a processor."""
 CANNOT_RUN = (126, 127)
@@ -55,7 +56,9 @@ _ROUTINE = re.compile(
     r"|\s+\d+ bytes stack frame.*|\s*)\n?",
     re.MULTILINE,
 )
-_NO_MEMORY = re.compile(r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail", re.IGNORECASE)
+_NO_ROOM = re.compile(
+    r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail|file too large", re.IGNORECASE
+)
 _DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
 # By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
 _KILLED = re.compile(r"died due to signal 9\b|^(?:\S*sh: .*)?Killed\b", re.MULTILINE)
@@ -156,7 +159,7 @@ def _compile(
                 PATIENCE * seconds,
                 readable=[*tools.readable, *includes],
                 writable=[folder],
-                limits=jail.Limits(address_space=memory, file_size=FILE_BYTES, cpu_seconds=math.ceil(seconds)),
+                limits=jail.Limits(address_space=memory, file_size=memory // FILES, cpu_seconds=math.ceil(seconds)),
                 environment={"TMPDIR": str(folder), **MIDNIGHT},
                 filter_program=seccomp.toolchain(),
                 stderr=messages.fileno(),
@@ -168,7 +171,7 @@ def _compile(
             log=readable(_ROUTINE.sub("", text), folder),
             seconds=time.perf_counter() - started,
             headers=headers.entered(
-                (_output(file, FILE_BYTES) for file in folder.glob("*.ii")), (tools.root, Path("/usr"), *folders)
+                (_output(file, memory // FILES) for file in folder.glob("*.ii")), (tools.root, Path("/usr"), *folders)
             ),
         )
         if code == 0:
@@ -181,8 +184,9 @@ def _compile(
         if code is None or _KILLED.search(text) or (_DIED.search(text) and made.seconds >= seconds):
             return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
         log = made.log or f"the compiler ended with {code}"
-        if _NO_MEMORY.search(text) or _DIED.search(text):
-            log = f"the compiler failed within its limit of {memory >> 20} MiB of memory\n{log}"
+        if _NO_ROOM.search(text) or _DIED.search(text):
+            room = f"{memory >> 20} MiB of memory and {memory // FILES >> 20} MiB a file"
+            log = f"the compiler failed within its limits of {room}\n{log}"
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log)
 
 
