@@ -11,13 +11,17 @@ import fakes
 import hasty
 import interrupted
 import pytest
+import specimens
 import torch
 from processes import below, names, wait_for
 from safetensors.torch import load_file
+from toolkit import needs_toolkit
 
 from cudal2 import cli, source
 from cudal2.archive import Archive
 from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.problem import Problem
+from cudal2.records import Candidate
 from cudal2.tracking.metrics import read_metrics
 
 SECONDS = 8.0
@@ -106,6 +110,25 @@ def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
     with Archive(tmp_path / "run/archive.sqlite") as archive:
         assert len(list(archive.samples())) == 12
     assert len((tmp_path / "run/eval/results.csv").read_text().splitlines()) > 2
+
+
+@pytest.mark.slow
+def test_polishing_stops_and_goes_on(tmp_path) -> None:
+    needs_toolkit()
+    kernel = (Path(__file__).parent / "worker/cuda/kernels/mma.cu").read_text()
+    problems = Problem(64, 64, 64), Problem(128, 128, 128), Problem(256, 256, 256)
+    with Archive.of(tmp_path) as archive:
+        for one in (Candidate(kernel, problem, "sm_90a") for problem in problems):
+            archive.add(specimens.verdict(one), one, None)
+    command = ["-m", "cudal2.cli", "sass", "polish", tmp_path, "--jobs", 2, "search.method=random"]
+    with Piped(*command, "search.measurements=1000000") as run:
+        assert wait_for(lambda: len(list(tmp_path.glob("sass/*/random/metrics.jsonl"))) == 2, 120)
+        time.sleep(1)
+        assert "cudal2: stopped by SIGINT; " in run.stopped_by(signal.SIGINT)
+    known = {path: path.read_bytes() for path in tmp_path.glob("sass/*/random/journal.jsonl")}
+    subprocess.run([sys.executable, *map(str, command), "search.measurements=2"], check=True, timeout=200)
+    assert len(list(tmp_path.glob("sass/*/compare.json"))) == 3
+    assert len(known) == 2 and all(path.read_bytes() == text for path, text in known.items() if text.endswith(b"\n"))
 
 
 @pytest.mark.parametrize(

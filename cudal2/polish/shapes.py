@@ -61,7 +61,8 @@ def run(
     for method in methods:  # told before anything is measured
         searches.find(method)
     polished = []
-    with _processes(config, jobs) as free, ThreadPoolExecutor(free.qsize()) as threads:
+    # The processes end before the threads are waited for, or Ctrl-C would wait for the games that are under way.
+    with ThreadPoolExecutor(jobs * len(config.worker.devices)) as threads, _processes(config, jobs) as free:
 
         def play(problem: Problem) -> Polished:
             device, executor = free.get()
