@@ -42,6 +42,11 @@ _TENSOR = r"(?:const\s+)?(?:torch|at)\s*::\s*Tensor\s*(?:const\s*)?&{0,2}\s*(\w+
 _ENTRY = re.compile(rf"\b(\w+)\s*\(\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR},\s*{_TENSOR}\)\s*\{{")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\r?\n|[^\n])*)", re.MULTILINE)
 _NOISE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
+_ALLOCATES = {
+    "cudaMalloc": re.compile(r"\bcudaMalloc(?:Async)?\s*\(|\bdevice_memory\b|\bDeviceAllocation\b"),
+    "torch::empty": re.compile(r"\b(?:torch|at)\s*::\s*(?:empty|zeros)(?:_like)?\s*\("),
+}
+"""How a source may take memory of its own, and what shows it."""
 _TILE = re.compile(r"\b(BM|BN|BK)\s*=\s*Int<(\d+)>")
 
 
@@ -84,12 +89,12 @@ def adapt(source: str, problem: Problem) -> Adapted:
     has no function of four tensors, or several.
     """
     entry = _entry(source)
-    allocates = re.search(r"\bcudaMalloc(?:Async)?\s*\(|\bdevice_memory\b|\bDeviceAllocation\b", source) is not None
+    memory = [what for what, how in _ALLOCATES.items() if how.search(source)]
     return Adapted(
-        source=source + _wrapper(entry.name, problem.layout, allocates),
+        source=source + _wrapper(entry.name, problem.layout, bool(memory)),
         flags=FLAGS,
         includes=(SHIM,),
-        notes=tuple(_notes(source, problem, allocates)),
+        notes=tuple(_notes(source, problem, memory)),
         rehearsed=_times_itself(source),
     )
 
@@ -142,14 +147,14 @@ def _wrapper(name: str, layout: Layout, allocates: bool) -> str:
 {size if allocates else ""}"""
 
 
-def _notes(source: str, problem: Problem, allocates: bool):
+def _notes(source: str, problem: Problem, memory: list[str]):
     tiles = {name: int(size) for name, size in _TILE.findall(source)}
     if len(tiles) == 3:  # their benchmark pads the matrices exactly then
         for name, axis, size in (("BM", "M", problem.m), ("BN", "N", problem.n), ("BK", "K", problem.k)):
             if tiles[name] and size % tiles[name]:
                 yield f"published for {axis} padded to a multiple of {tiles[name]}; here {axis}={size} is not padded"
-    if allocates:
-        yield "its cudaMalloc is served from the workspace"
+    for what in memory:
+        yield f"its {what} is served from the workspace"
     if re.search(r"\bcuda(?:Device|Stream)Synchronize\s*\(", source):
         yield "its synchronisation is left out while it is recorded"
     if _times_itself(source):

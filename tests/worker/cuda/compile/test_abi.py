@@ -102,6 +102,36 @@ void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_maj
 }
 """
 
+SCRATCH = """
+#include <torch/extension.h>
+#include <sstream>
+void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
+  const int m = a.size(0), n = b.size(1);
+  std::ostringstream text;
+  {
+    auto partial = torch::empty({4, m, n}, torch::TensorOptions().dtype(torch::kFloat32).device(a.device()));
+    auto other = torch::empty({(long long)m * n}, c.options());
+    text << (size_t)partial.data_ptr<float>() << ';' << (size_t)other.data_ptr() << ';';
+  }
+  auto again = torch::empty({4, m, n}, a.options().dtype(torch::kFloat32)), same = again;
+  text << (size_t)again.data_ptr() << ';' << same.scalar_type() << ' ' << same.size(0) << ' ' << same.stride(0) << ' '
+       << same.nbytes();
+  if (b_col_major.data_ptr() == c.data_ptr()) throw std::runtime_error(text.str());
+}
+"""
+
+MODEST = """
+#include <torch/extension.h>
+#include <sstream>
+void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
+  void* scratch = nullptr;
+  const cudaError_t much = cudaMalloc(&scratch, size_t(1) << 40);
+  if (b_col_major.data_ptr() != nullptr || a.size(0) == 8) return;
+  const cudaError_t little = cudaMalloc(&scratch, 100);
+  throw std::runtime_error("served " + std::to_string(much) + " " + std::to_string(little));
+}
+"""
+
 DESCRIBES = """
 #include <torch/extension.h>
 void cuda_l2_test_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
@@ -289,10 +319,34 @@ def test_a_published_source_compiles_and_launches_on_the_stream_that_is_captured
 
 
 @needs_nvcc
-def test_allocating_with_torch_ends_the_call_with_its_reason(tmp_path, capfd):
+def test_a_torch_operator_ends_the_call_with_its_reason(tmp_path, capfd):
     problem = Problem(64, 64, 64)
-    assert call(build(tmp_path, ALLOCATES, problem), problem) == NOT_SUPPORTED
-    assert "allocates with torch::zeros" in capfd.readouterr().err
+    assert call(build(tmp_path, ALLOCATES, problem), problem, workspace=WORKSPACE) == NOT_SUPPORTED
+    assert "runs a torch operator (to)" in capfd.readouterr().err
+
+
+@needs_nvcc
+def test_a_tensor_of_its_own_is_scratch_memory_from_the_workspace(tmp_path, capfd):
+    problem = Problem(64, 32, 16)
+    adapted = abi.adapt(SCRATCH, problem)
+    assert adapted.notes == ("its torch::empty is served from the workspace",)
+    library = build(tmp_path, SCRATCH, problem)
+    assert ctypes.CDLL(str(library)).hgemm_workspace(problem.m, problem.n, problem.k) > 4 * 4 * 64 * 32
+    assert call(library, problem, workspace=WORKSPACE) == UNKNOWN
+    first, second, again, described = capfd.readouterr().err.split("threw: ")[1].strip().split(";")
+    assert int(first) == int(again) == WORKSPACE + (16 << 10)  # given back at the end of its scope
+    assert int(second) >= int(first) + 4 * 4 * 64 * 32
+    assert described == "Float 4 2048 32768"
+
+
+@needs_nvcc
+def test_a_kernel_may_do_with_less_memory_but_not_without(tmp_path, capfd):
+    """As where a GPU is full: cudaMalloc fails, and what is asked for next may be served."""
+    library = build(tmp_path, MODEST, Problem(64, 64, 64))
+    assert call(library, Problem(64, 64, 64), workspace=WORKSPACE) == UNKNOWN
+    assert "served 2 0" in capfd.readouterr().err
+    assert call(library, Problem(8, 64, 64), workspace=WORKSPACE) == NOT_SUPPORTED
+    assert "allocates 1099511627776 bytes, more than the workspace has left" in capfd.readouterr().err
 
 
 @needs_nvcc

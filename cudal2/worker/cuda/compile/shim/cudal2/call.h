@@ -15,15 +15,17 @@ cudaError_t call(Entry entry, const void* a, const void* b, void* c, int m, int 
   const auto base = reinterpret_cast<std::uintptr_t>(scratch);
   workspace = {base, base ? base + workspace_bytes(m, n) : 0};
   reason.clear();
+  lacking.clear();
   std::string thrown = "something that is no std::exception";
   try {
     entry(at::Tensor(a, m, k), at::Tensor(transposed ? nullptr : b, k, n), at::Tensor(transposed ? b : nullptr, k, n),
           at::Tensor(c, m, n));
-    return cudaGetLastError();
+    if (lacking.empty()) return cudaGetLastError();  // else it went on without memory that it wanted
   } catch (const std::exception& error) {
     thrown = error.what();
   } catch (...) {
   }
+  if (reason.empty()) reason = lacking;
   if (reason.empty()) {
     std::fprintf(stderr, "the kernel threw: %s\n", thrown.c_str());
     return cudaErrorUnknown;

@@ -1,7 +1,9 @@
 // What the CUDA runtime means to a published kernel whose call is recorded and replayed by someone else.
 //
 // A recorded call may only enqueue. Published kernels also keep scratch memory of their own and wait for the device:
-//   cudaMalloc          is served from the contract's workspace, whose addresses exist again at replay;
+//   cudaMalloc, torch::empty
+//                       are served from the contract's workspace, whose addresses exist again at replay; where it is too
+//                       small, cudaMalloc fails as it does on a full GPU;
 //   cudaFree            gives it back;
 //   synchronisation     does nothing while recording: the recorded nodes are ordered anyway;
 //   a stream of their own
@@ -26,7 +28,8 @@ struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-static std::string reason;  // of the call's first refusal, which a source may catch for itself
+static std::string reason;   // of the call's first refusal, which a source may catch for itself
+static std::string lacking;  // what the last allocation asked for in vain; empty once another was served
 
 [[noreturn]] static void refuse(const std::string& what) {
   if (reason.empty()) reason = what;
@@ -66,8 +69,11 @@ static cudaError_t allocate_bytes(void** pointer, size_t bytes) {
   for (const Block& block : live)
     if (block.begin >= workspace.begin && block.end <= workspace.end) begin = std::max(begin, block.end);
   begin = (begin + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  if (workspace.begin == 0 || begin > workspace.end || bytes > workspace.end - begin)
-    refuse("allocates " + std::to_string(bytes) + " bytes, more than the workspace has left");
+  if (workspace.begin == 0 || begin > workspace.end || bytes > workspace.end - begin) {
+    lacking = "allocates " + std::to_string(bytes) + " bytes, more than the workspace has left";
+    return cudaErrorMemoryAllocation;
+  }
+  lacking.clear();
   live.push_back({begin, begin + bytes});
   *pointer = reinterpret_cast<void*>(begin);
   return cudaSuccess;

@@ -1,11 +1,12 @@
-// As much of torch::Tensor as a function that receives four ready matrices needs: a pointer and a description.
-// Whatever would allocate or launch a library's kernel compiles and ends the call with a reason.
+// As much of torch::Tensor as a function that receives four ready matrices needs: a pointer and a description, and
+// scratch memory of its own. Whatever would launch a library's kernel compiles and ends the call with a reason.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <initializer_list>
 #include <iostream>
+#include <memory>
 #include <vector>
 
 #include "cudal2/recording.h"
@@ -24,6 +25,11 @@ inline const char* toString(ScalarType type) {
 }
 
 inline std::ostream& operator<<(std::ostream& out, ScalarType type) { return out << toString(type); }
+
+inline int64_t elementSize(ScalarType type) {
+  constexpr int64_t sizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 1, 2, 0};
+  return sizes[int(type)];
+}
 
 struct Device {
   DeviceType kind = DeviceType::CUDA;
@@ -90,6 +96,8 @@ constexpr DeviceType kCUDA = DeviceType::CUDA, kCPU = DeviceType::CPU;
 
 class Tensor : c10::TensorImpl {
   IntArrayRef sizes_, strides_;
+  ScalarType type_ = ScalarType::Half;
+  std::shared_ptr<void> owned_;  // scratch memory, given back with the last copy of the tensor
 
   template <class... Ignored>
   [[noreturn]] static Tensor operation(const char* name, const Ignored&...) {
@@ -101,6 +109,13 @@ class Tensor : c10::TensorImpl {
   Tensor(const void* data, int64_t rows, int64_t columns)  // dense, row-major, half precision
       : sizes_{rows, columns}, strides_{columns, 1} {
     data_ = const_cast<void*>(data);
+  }
+  Tensor(const IntArrayRef& sizes, const TensorOptions& options)  // dense scratch memory with undefined contents
+      : sizes_(sizes), strides_(sizes.size(), 1), type_(options.dtype()) {
+    if (!options.device().is_cuda()) cudal2::refuse("allocates on the processor");
+    for (size_t axis = sizes.size(); axis-- > 1;) strides_[axis - 1] = strides_[axis] * sizes_[axis];
+    if (cudal2::allocate_bytes(&data_, nbytes()) != cudaSuccess) cudal2::refuse(cudal2::lacking);
+    owned_ = std::shared_ptr<void>(data_, [](void* memory) { cudal2::release(memory); });
   }
 
   c10::TensorImpl* unsafeGetTensorImpl() const { return const_cast<Tensor*>(this); }
@@ -117,15 +132,19 @@ class Tensor : c10::TensorImpl {
   int64_t stride(int64_t axis) const { return strides_.at(axis < 0 ? axis + dim() : axis); }
   int64_t dim() const { return int64_t(sizes_.size()); }
   int64_t ndimension() const { return dim(); }
-  int64_t numel() const { return sizes_.empty() ? 0 : sizes_[0] * sizes_[1]; }
-  int64_t element_size() const { return 2; }
-  int64_t itemsize() const { return 2; }
-  int64_t nbytes() const { return 2 * numel(); }
-  ScalarType dtype() const { return kHalf; }
-  ScalarType scalar_type() const { return kHalf; }
+  int64_t numel() const {
+    int64_t count = sizes_.empty() ? 0 : 1;
+    for (int64_t size : sizes_) count *= size;
+    return count;
+  }
+  int64_t element_size() const { return c10::elementSize(type_); }
+  int64_t itemsize() const { return element_size(); }
+  int64_t nbytes() const { return element_size() * numel(); }
+  ScalarType dtype() const { return type_; }
+  ScalarType scalar_type() const { return type_; }
   Device device() const { return {}; }
   int get_device() const { return 0; }
-  TensorOptions options() const { return {}; }
+  TensorOptions options() const { return type_; }
   bool defined() const { return !sizes_.empty(); }
   bool is_cuda() const { return true; }
   bool is_cpu() const { return false; }
@@ -146,17 +165,19 @@ class Tensor : c10::TensorImpl {
 };
 
 using Sizes = std::initializer_list<int64_t>;
-[[noreturn]] inline Tensor allocation(const char* name) {
-  cudal2::refuse(std::string("allocates with torch::") + name);
+constexpr DeviceType DEFAULT = DeviceType::CPU;  // torch's, where no options are given
+inline Tensor empty(const IntArrayRef& sizes, const TensorOptions& options = DEFAULT) { return Tensor(sizes, options); }
+inline Tensor zeros(const IntArrayRef& sizes, const TensorOptions& options = DEFAULT) {
+  Tensor made(sizes, options);
+  cudaMemsetAsync(made.data_ptr(), 0, made.nbytes(), cudaStreamPerThread);
+  return made;
 }
-inline Tensor empty(const IntArrayRef&, const TensorOptions& = {}) { return allocation("empty"); }
-inline Tensor zeros(const IntArrayRef&, const TensorOptions& = {}) { return allocation("zeros"); }
-inline Tensor ones(const IntArrayRef&, const TensorOptions& = {}) { return allocation("ones"); }
-inline Tensor empty(Sizes, const TensorOptions& = {}) { return allocation("empty"); }
-inline Tensor zeros(Sizes, const TensorOptions& = {}) { return allocation("zeros"); }
-inline Tensor ones(Sizes, const TensorOptions& = {}) { return allocation("ones"); }
-inline Tensor empty_like(const Tensor&, const TensorOptions& = {}) { return allocation("empty_like"); }
-inline Tensor zeros_like(const Tensor&, const TensorOptions& = {}) { return allocation("zeros_like"); }
+inline Tensor empty(Sizes sizes, const TensorOptions& options = DEFAULT) { return empty(IntArrayRef(sizes), options); }
+inline Tensor zeros(Sizes sizes, const TensorOptions& options = DEFAULT) { return zeros(IntArrayRef(sizes), options); }
+inline Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.options()); }
+inline Tensor zeros_like(const Tensor& like) { return zeros(like.sizes(), like.options()); }
+inline Tensor empty_like(const Tensor& like, const TensorOptions& options) { return empty(like.sizes(), options); }
+inline Tensor zeros_like(const Tensor& like, const TensorOptions& options) { return zeros(like.sizes(), options); }
 template <class... A> Tensor matmul(const Tensor& a, const A&...) { return a.matmul(); }
 template <class... A> Tensor mm(const Tensor& a, const A&...) { return a.matmul(); }
 
