@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli
-from cudal2.cli import learning, measuring
+from cudal2.cli import arguments, learning
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
@@ -223,12 +223,12 @@ def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
 
 
 def test_lists_of_shapes_and_problems_go_together() -> None:
-    arguments = SimpleNamespace(shapes="demo,8_16_24,llm")
-    (names,) = measuring._shapes(arguments)
+    given = SimpleNamespace(shapes="demo,8_16_24,llm")
+    (names,) = arguments.shapes(given)
     config = load("eval", ["run=x", names], EvalConfig)
     demo, llm = (load("eval", ["run=x", f"shapes={name}"], EvalConfig).shapes.problems() for name in ("demo", "llm"))
     assert config.shapes.problems() == [*demo, Problem(8, 16, 24), *llm]
-    assert measuring._shapes(SimpleNamespace(shapes="grid")) == ["shapes=grid"]
+    assert arguments.shapes(SimpleNamespace(shapes="grid")) == ["shapes=grid"]
 
 
 def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
