@@ -54,9 +54,12 @@ def run(
     """Plays on the best kernel that the run in `folder` has for each problem, by `methods` or else `search.method`.
 
     `jobs` games share each GPU of `worker.devices`: while one measures, the others compute. `tell` is called as each
-    game ends. A kernel that cannot be played is a result that says why. Raises ValueError for a method that is unknown
-    or lacks its packages, HarnessFault where the harness fails: what was measured is kept.
+    game ends. A kernel that cannot be played is a result that says why. Raises ValueError for fewer than one of `jobs`
+    and for a method that is unknown or lacks its packages, HarnessFault where the harness fails: what was measured is
+    kept.
     """
+    if jobs < 1:
+        raise ValueError(f"{jobs} games at a time play nothing; --jobs is 1 or more")
     methods = tuple(methods) or (config.search.method,)
     for method in methods:  # told before anything is measured
         searches.find(method)
