@@ -1,8 +1,9 @@
 """Packs a run into a few files, with all that another machine needs to continue it.
 
-These are the configuration, the metrics, the newest complete checkpoint, the archive, the results of evaluations, and
-from the worker's cache the verdicts on this run's kernels and the tuned baselines. Built kernels are left out, because
-they are large; they are compiled again when they are needed.
+These are the configuration, the metrics, the newest complete checkpoint, the archive, the results of evaluations, the
+games on its best kernels, and from the worker's cache the verdicts on this run's kernels and the tuned baselines. Of
+supervised training that is over the policy takes the place of the checkpoint, which holds several times its weights.
+Built kernels are left out, because they are large; they are compiled again when they are needed.
 """
 
 import io
@@ -25,7 +26,11 @@ from cudal2.tracking.wandb_run import ID
 from cudal2.train.folder import only_trainer_of
 
 PART_BYTES = 15 << 20
-KEPT = ("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl", ID)
+KEPT = (
+    *("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl", ID),
+    *("policy", "sass"),
+)
+"""Files and folders of a run that are in a parcel, beside its archive and a checkpoint."""
 CACHED = ("verdicts", "baselines")
 """The kinds of cache entries in a parcel."""
 
@@ -87,7 +92,7 @@ def pack(run: Path, out: Path, cache: Path) -> int:
 
 def _contents(run: Path, cache: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
     """The name in the parcel, and the file or folder, of everything in it."""
-    checkpoint = latest_checkpoint(run)
+    checkpoint = None if (run / "policy").exists() else latest_checkpoint(run)
     chosen = [run / name for name in KEPT] + ([checkpoint] if checkpoint else [])
     yield from ((f"run/{path.relative_to(run)}", path) for path in chosen if path.exists())
     keys: set[str] = set()

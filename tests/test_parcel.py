@@ -60,6 +60,17 @@ def test_what_is_needed_to_go_on_arrives(run, tmp_path, monkeypatch):
     assert brought.read("verdicts", "ab" * 32) is None and brought.read("builds", "ef" * 32) is None
 
 
+def test_what_training_has_made_takes_the_place_of_its_checkpoint(run, tmp_path):
+    for name in ("policy/model.safetensors", "sass/64_64_64_tn_f32-ab/greedy/journal.jsonl"):
+        (run / name).parent.mkdir(parents=True)
+        (run / name).write_text(name)
+    parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+    there = tmp_path / "there"
+    parcel.unpack(tmp_path / "parcel", there, tmp_path / "cache there")
+    assert (there / "policy/model.safetensors").read_text() == "policy/model.safetensors"
+    assert (there / "sass/64_64_64_tn_f32-ab/greedy/journal.jsonl").exists() and not (there / "checkpoints").exists()
+
+
 def test_what_a_machine_found_itself_stays_and_built_kernels_are_not_taken(run, tmp_path, monkeypatch):
     """A parcel may say anything: what it holds of others' kernels must not take the place of what was built here."""
     monkeypatch.setattr(parcel, "CACHED", ("verdicts", "baselines", "builds"))
