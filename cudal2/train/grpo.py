@@ -76,10 +76,11 @@ def run(config: TrainConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state = PartialState()
     _train(config, folder, problems, arguments, state)
-    # What Gloo's threads still hold would be freed after the interpreter's end, which aborts the process.
-    # Not after an error: the other processes may never come here.
-    state.wait_for_everyone()
-    state.destroy_process_group()
+    if state.num_processes > 1 and config.policy.sampler != "vllm":  # vLLM ends the groups that it has made itself
+        # What Gloo's threads still hold would be freed after the interpreter's end, which aborts the process.
+        # Not after an error: the other processes may never come here.
+        state.wait_for_everyone()
+        state.destroy_process_group()
 
 
 def _train(
