@@ -102,11 +102,12 @@ def test_a_game_is_read_back_too(tmp_path, monkeypatch):
     simulated = Simulated(listing())
 
     def opened(subject, config):
-        judge = Judge(lambda edit, best: simulated([edit])[0], None, lambda: Measured(Status.OK, 1.0, 1.0, 1.0), "")
-        return nullcontext(judge)
+        def measure(edit, best=1.0):
+            return simulated([edit])[0]
+
+        return nullcontext(Judge(measure, measure, measure, lambda: Measured(Status.OK, 1.0, 1.0, 1.0), ""))
 
     monkeypatch.setattr(polish_judging, "opened", opened)
-    monkeypatch.setattr(Judge, "confirm", lambda self, edit: simulated([edit])[0])
     words = [f"run={tmp_path}", "search.measurements=12", "tracker=wandb", "search.method=greedy", "floor=0"]
     polish.compare(Subject(b"", listing(), parse("64_64_64")), load("sass", words, SassConfig), ("greedy", "random"))
     (start,), (random,) = (offline_run.starts(tmp_path / method) for method in ("greedy", "random"))
@@ -117,7 +118,7 @@ def test_a_game_is_read_back_too(tmp_path, monkeypatch):
     assert "shift" in table[0]["edit"] or "control" in table[0]["edit"]
     (kept,) = (one for one in start.artefacts if one.type == "run")
     assert kept.files["edit.json"] == (tmp_path / "greedy/edit.json").read_bytes()
-    assert {"metrics.jsonl", "journal.jsonl"} <= kept.files.keys()
+    assert {"metrics.jsonl", "journal.jsonl", "found.json"} <= kept.files.keys()
 
 
 def test_online_wants_a_login(tmp_path):
