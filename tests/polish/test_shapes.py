@@ -53,7 +53,7 @@ def test_each_shapes_best_kernel_is_played_once(folder):
     assert "1 of 1 kernels are surely faster; 2 could not be played" in shapes.summary(first)
     (place,) = (folder / "sass").iterdir()
     before = (place / "greedy/journal.jsonl").read_bytes()
-    (again,) = shapes.run(folder, [PLAYED], config)
+    again = shapes.one(folder, PLAYED, config, ["greedy"])  # in this process, which has imported all already
     assert again.best.edit == won.best.edit and (place / "greedy/journal.jsonl").read_bytes() == before
 
 
