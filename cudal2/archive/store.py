@@ -10,6 +10,7 @@ names an environment, or `ANY` to compare across devices on purpose.
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ from cudal2.records import (
 
 ANY = "*"
 """The fingerprint that compares across environments."""
+PATIENCE = 60.0
+"""Seconds to wait for other processes' transactions."""
 
 _REMEDIES = {
     ("FULL", "IOERR"): "Free disk space and start again: everything added before is intact",
@@ -63,7 +66,7 @@ class Archive:
         with self._faults():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Autocommit, so that `_transaction` alone says where a transaction begins.
-            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
             try:
                 self._open()
             except BaseException:
@@ -92,9 +95,22 @@ class Archive:
             remedy = "Use the cudal2 that wrote it"
             raise HarnessFault(f"{self.path} is not an archive of format {schema.VERSION}", remedy)
         # Only now: it is no part of a transaction, and another program's file must stay as it is.
-        self._pragma("journal_mode = WAL")
+        self._keep_a_log()
         # Enough that a killed process loses nothing; a power cut may lose the last rows, never the file.
         self._pragma("synchronous = NORMAL")
+
+    def _keep_a_log(self) -> None:
+        """Writes ahead from here on. Where processes open a new file at once, SQLite does not wait by itself here."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._pragma("journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the low byte of an extended code
+                if not busy or time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
 
     def _create(self) -> None:
         if self._db.execute("SELECT 1 FROM sqlite_master").fetchone():

@@ -3,7 +3,9 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -189,6 +191,19 @@ def test_failures_carry_the_compilers_words_latest_first(archive):
     put(archive, "new", None, log="new")
     logs = [entry.verdict.log for entry in selection.failures(kernels(archive), PROBLEM, 3)]
     assert logs == ["new", "old", "far"]
+
+
+def test_a_new_archive_is_opened_by_many_at_once(tmp_path):
+    """As by all processes of a training."""
+    for number in range(60):
+        barrier = threading.Barrier(6)
+
+        def opened(_, path=tmp_path / f"{number}.sqlite", barrier=barrier):
+            barrier.wait()
+            Archive(path).close()
+
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(opened, range(6)))
 
 
 def _write(path, run, count, barrier):
