@@ -24,6 +24,8 @@ NAME = "cudal2_grouped"
 
 Draw = Callable[[Tensor, Tensor], Tensor]
 """Takes the ids so far and the scores (rows, vocabulary) and gives each row's next token."""
+Finished = Callable[[int, list[int]], None]
+"""Takes a row's number and the tokens of its completion."""
 
 
 def suits(model: Any, tokens: int) -> bool:
@@ -32,10 +34,18 @@ def suits(model: Any, tokens: int) -> bool:
 
 
 @torch.no_grad()
-def complete(model: Any, ids: Tensor, given: Tensor, most: int, draw: Draw) -> Tensor:
+def complete(
+    model: Any,
+    ids: Tensor,
+    given: Tensor,
+    most: int,
+    draw: Draw,
+    finished: Finished = lambda row, completion: None,
+) -> Tensor:
     """The prompts `ids` (rows, length), padded on the left where the mask `given` is 0, with at most `most` tokens
     each after them, padded on the right, as `generate` returns them.
 
+    `finished` is called once for each row, soon after it has ended, while others are still being written.
     The first draws come from scores that `generate` would compute, too; later ones differ by rounding.
     """
     ends = torch.tensor(model.generation_config.eos_token_id, device=ids.device).view(-1)
@@ -45,19 +55,30 @@ def complete(model: Any, ids: Tensor, given: Tensor, most: int, draw: Draw) -> T
     step = _Step(model, read.past_key_values, given, length + most)
     scores = read.logits[:, -1].float()
     del read
-    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    ended, told = torch.zeros(len(ids), dtype=torch.bool, device=ids.device), set[int]()
     try:
         for place in range(length, length + most):
             token = torch.where(ended, pad, draw(written[:, :place], scores))
             written[:, place] = token
             ended |= torch.isin(token, ends)
             last = place + 1 == length + most
-            if last or ((place - length) % LOOK == LOOK - 1 and bool(ended.all())):
-                return written[:, : place + 1]
+            if last or (place - length) % LOOK == LOOK - 1:
+                over = set(range(len(ids)) if last else ended.nonzero().view(-1).tolist())
+                for row in sorted(over - told):
+                    finished(row, _until(written[row, length : place + 1], ends))
+                told |= over
+                if len(told) == len(ids):
+                    return written[:, : place + 1]
             scores = step(token, place)
     finally:
         step.close()
     return written
+
+
+def _until(completion: Tensor, ends: Tensor) -> list[int]:
+    """The tokens up to the first that ends a text, with it."""
+    places = torch.isin(completion, ends).nonzero().view(-1).tolist()
+    return completion[: places[0] + 1 if places else None].tolist()
 
 
 def _positions(given: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ generation_config.json would add repetition penalties, min-p and the like, which
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -80,7 +80,7 @@ def sample(
     """One completion per prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
     `model` is as `load` in `model.py` returns it. `finished` is called with each completion as soon as it is written;
-    with transformers, as soon as its batch is.
+    with transformers' `generate` (see `decoding`), as soon as its batch is.
     The same seed, model, prompts and machine give the same completions; the caller's random state is not changed.
     Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt leaves no room for
     an answer, and where memory does not suffice.
@@ -99,9 +99,12 @@ def sample(
         most = _at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
         most = -(-len(order) // max(-(-len(order) // most), 1))  # a last batch of few takes as long as one of many
         for batch in (order[start : start + most] for start in range(0, len(order), max(most, 1))):
-            for i, text in zip(batch, _generate(model, tokenizer, [ids[i] for i in batch], config)):
-                completions[i] = text
-                finished(i, text)
+
+            def tell(row: int, text: str, batch: Sequence[int] = batch) -> None:
+                completions[batch[row]] = text
+                finished(batch[row], text)
+
+            _generate(model, tokenizer, [ids[i] for i in batch], config, tell)
     return completions
 
 
@@ -116,8 +119,17 @@ def _at_once(model: PreTrainedModel, tokens: int) -> int:
 
 
 def _generate(
-    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], config: PolicyConfig
-) -> list[str]:
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    config: PolicyConfig,
+    tell: engine.Finished,
+) -> None:
+    """Calls `tell` once with each row and its completion."""
+
+    def told(row: int, ids: Any) -> None:
+        tell(row, cast(str, tokenizer.decode(ids, skip_special_tokens=True)))
+
     inputs: Any = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
     drawn: dict[str, Any] = {"do_sample": True, **choice(config)} if config.temperature > 0 else {"do_sample": False}
     generation = GenerationConfig(**drawn, max_new_tokens=config.max_new_tokens)
@@ -126,13 +138,13 @@ def _generate(
     inputs = inputs.to(model.device)
     with torch.inference_mode():
         if decoding.suits(model, config.max_new_tokens):
-            ids = decoding.complete(
-                model, inputs["input_ids"], inputs["attention_mask"], config.max_new_tokens, _draw(config)
-            )
+            asked = inputs["input_ids"], inputs["attention_mask"], config.max_new_tokens
+            decoding.complete(model, *asked, _draw(config), told)
         else:
             ids = model.generate(**inputs, generation_config=generation)
+            for row, written in enumerate(ids[:, inputs["input_ids"].shape[1] :]):
+                told(row, written)
     model.train(training)
-    return tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def _draw(config: PolicyConfig) -> decoding.Draw:

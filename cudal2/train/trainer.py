@@ -50,15 +50,14 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:
         """Prepares a turn; `asked` has for each row the prompt's token ids and its problem. On every process.
 
-        It sets the random numbers of the rows. It also records their problems, so that a kernel can be built while the
-        engine still writes others.
+        It sets the random numbers of the rows. It also records their problems, so that a kernel can be built while
+        others are still being written.
         """
         rank, ranks, rows = self.accelerator.process_index, self.accelerator.num_processes, len(asked)
         if self._draws:
             self._draws.begin(hash((self.seed, self._sampled_step(), turn)), rank * rows, ranks * rows)
-        else:
-            engine: Any = self.vllm_generation
-            engine.finished = partial(self._finished, {tuple(ids): problem for ids, problem in asked})
+        engine: Any = self._draws or self.vllm_generation
+        engine.finished = partial(self._finished, {tuple(ids): problem for ids, problem in asked})
 
     def _finished(
         self, asked: dict[tuple[int, ...], Problem], prompt: Sequence[int], completion: Sequence[int]

@@ -39,10 +39,15 @@ def likeliest(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 def test_the_same_tokens_as_generate_whatever_the_padding(model):
     ids, given = prompts()
     expected = model.generate(input_ids=ids, attention_mask=given, generation_config=GREEDY)
-    written = decoding.complete(model, ids, given, MOST, likeliest)
+    told = []
+    written = decoding.complete(model, ids, given, MOST, likeliest, lambda *what: told.append(what))
     both = expected.shape[1]
     assert written[:, :both].equal(expected) and not written[:, both:].any() and len(expected.unique()) > 10
     assert model.generate(input_ids=ids, attention_mask=given, generation_config=GREEDY).equal(expected)
+    assert sorted(row for row, _ in told) == list(range(5))
+    for row, completion in told:
+        end = 7 + len(completion)
+        assert completion == written[row, 7:end].tolist() and not written[row, end:].any()
 
 
 def test_it_ends_when_every_text_has_ended(model, monkeypatch):
@@ -54,7 +59,13 @@ def test_it_ends_when_every_text_has_ended(model, monkeypatch):
         asked.append(ids.shape[1])
         return torch.full((5,), 3) if len(asked) > 4 else torch.tensor([5, 5, 5, 5, 2])
 
-    written = decoding.complete(model, ids, given, MOST, draw)[:, 7:]
+    def finished(row, completion):
+        told.append((len(asked), row, completion))
+
+    told = []
+    written = decoding.complete(model, ids, given, MOST, draw, finished)[:, 7:]
+    # The fifth text ends at once, and that is told before the others have ended.
+    assert told[0] == (4, 4, [2]) and [row for _, row, _ in told] == [4, 0, 1, 2, 3] and told[1][2] == [5, 5, 5, 5, 3]
     assert len(asked) == 8 and written[0].tolist() == [5, 5, 5, 5, 3, 0, 0, 0] and not written[4, 1:].any()
 
 
@@ -69,9 +80,11 @@ def test_samples_and_training_use_it_for_long_completions(model, monkeypatch):
         draws.begin(3, 0, 5)
         return model.generate(**asked, do_sample=True, temperature=0.7, top_k=0)
 
-    expected = texts()
+    expected, told = texts(), []
     monkeypatch.setattr(decoding, "suits", lambda model, tokens: tokens == MOST)
+    draws.finished = lambda prompt, completion: told.append(prompt)
     written = texts()
+    assert sorted(told) == sorted(row[mask.bool()].tolist() for row, mask in zip(ids, given))
     assert written[:, : expected.shape[1]].equal(expected)
     torch.manual_seed(1)
     scores = torch.randn(1, 30).repeat(4000, 1)

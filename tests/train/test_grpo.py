@@ -19,7 +19,7 @@ from trl import GRPOConfig
 
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
-from cudal2.policy import engine, sampling
+from cudal2.policy import decoding, engine, sampling
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import load as load_policy
 from cudal2.policy.prompts import template
@@ -63,6 +63,35 @@ def test_reward_rises_and_every_sample_is_kept(tmp_path, policy):
     for row in rows:
         earned = [s.origin.reward for s in samples if s.origin.step == row["step"]]
         assert row["reward_mean"] == pytest.approx(sum(earned) / 16)
+
+
+def test_kernels_are_built_while_others_are_still_being_written(tmp_path, policy, monkeypatch):
+    asked = []
+
+    class Pool(FakePool):
+        def ahead(self, candidates):
+            asked.extend(("build", candidate.key) for candidate in candidates)
+
+        def _one(self, candidate):
+            asked.append(("judge", candidate.key))
+            return super()._one(candidate)
+
+    one = "trainer.problems_per_step=1", "trainer.group_size=16"  # this policy has one prompt for all problems
+
+    def rows(folder: Path) -> list[dict]:
+        grpo.run(config(folder, policy, "trainer.steps=2", *one))
+        return timeless(read_metrics(folder / "metrics.jsonl"))
+
+    plain = rows(tmp_path / "plain")
+    monkeypatch.setattr(grpo, "Pool", Pool)
+    monkeypatch.setattr(decoding, "suits", lambda model, tokens: True)
+    for row, expected in zip(rows(tmp_path / "run"), plain, strict=True):
+        for key, value in expected.items():
+            assert row[key] == (pytest.approx(value, rel=1e-3) if isinstance(value, float) else value), key
+    steps = "".join(what[0] for what, _ in asked)
+    assert steps.startswith("b" * 16 + "j") and steps.count("b") == 32
+    built, judged = ({key for what, key in asked if what == wanted} for wanted in ("build", "judge"))
+    assert judged == built
 
 
 def test_killed_run_repeats_nothing_and_ends_as_if_never_killed(tmp_path, policy, monkeypatch):

@@ -5,6 +5,7 @@ texts than one with all of it. Here sample 5 of a step has the same numbers on a
 inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,17 +16,21 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, sampling
 
+Finished = Callable[[Sequence[int], Sequence[int]], None]
+
 
 class Draws(LogitsProcessor):
     """Draws each row's token, by the temperature, top k and top p of `config`, and masks the scores of all others.
 
-    Later steps of transformers' sampling then have no choice left.
+    Later steps of transformers' sampling then have no choice left. `finished` is called with the ids of a prompt and of
+    its completion while others are still being written, where `decoding` does that.
     """
 
     def __init__(self, config: PolicyConfig) -> None:
         self._warpers = sampling.warpers(config)
         self._generator = torch.Generator()
         self._first = self._all = 0
+        self.finished: Finished = lambda prompt, completion: None
 
     def begin(self, seed: int, first: int, all: int) -> None:
         """Begins a batch: samples number `first` and following, of the `all` that the processes write together."""
@@ -52,5 +57,9 @@ def _generate(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -
     config = named.get("generation_config")
     if config is None or not decoding.suits(model, config.max_new_tokens or 0):
         return plain(*given, logits_processor=LogitsProcessorList([draws]), **named)
-    texts = named["input_ids"], named["attention_mask"]
-    return decoding.complete(model, *texts, config.max_new_tokens, lambda *what: draws(*what).argmax(-1))
+    ids, mask = named["input_ids"], named["attention_mask"]
+
+    def told(row: int, completion: list[int]) -> None:
+        draws.finished(ids[row][mask[row].bool()].tolist(), completion)
+
+    return decoding.complete(model, ids, mask, config.max_new_tokens, lambda *what: draws(*what).argmax(-1), told)
