@@ -17,7 +17,8 @@ from transformers import AttentionInterface
 LONG = 2048
 """Completions of at least so many tokens are worth the graphs. Shorter ones are left to `generate`."""
 STRIDE = 512
-"""A graph reads a multiple of so many places of the cache, those that may be filled by then."""
+"""A graph reads a multiple of so many places of the cache, those that may be filled by then. With a new graph the texts
+that have ended leave the batch."""
 LOOK = 16
 """Tokens between two looks at whether all texts have ended; each look waits for the GPU."""
 NAME = "cudal2_grouped"
@@ -58,6 +59,8 @@ def complete(
     ended, told = torch.zeros(len(ids), dtype=torch.bool, device=ids.device), set[int]()
     try:
         for place in range(length, length + most):
+            if place % STRIDE == 0:
+                step.drop(ended)
             token = torch.where(ended, pad, draw(written[:, :place], scores))
             written[:, place] = token
             ended |= torch.isin(token, ends)
@@ -103,28 +106,39 @@ class _Step:
         # What a row may see: added to its scores. A text's own places are opened as they are written.
         self._mask = torch.full((rows, 1, 1, longest), -torch.inf, dtype=self._kept.dtype, device=device)
         self._mask[:, 0, 0, :length].masked_fill_(given.bool(), 0)
-        self._graphs: dict[int, Any] = {}
-        self._scores: dict[int, Tensor] = {}
+        self._rows = torch.arange(rows, device=device)
+        self._all = torch.zeros(rows, model.config.vocab_size, device=device)
+        self._graph: Any = None
+        self._scores = torch.empty(0)
         AttentionInterface.register(NAME, _attend)
         model.config._attn_implementation = NAME
 
+    def drop(self, ended: Tensor) -> None:
+        """Leaves out the rows that have ended; their scores stay as they are. Rows that are left keep their numbers."""
+        left = (~ended[self._rows]).nonzero().view(-1)
+        if 0 < len(left) < len(self._rows):
+            self._rows, self._token, self._graph = self._rows[left], self._token[left], None
+            self._position, self._mask = self._position[left], self._mask[left]
+            self._kept.keep(left)
+
     def __call__(self, token: Tensor, place: int) -> Tensor:
-        """The scores (rows, vocabulary) after these tokens. The next call overwrites them."""
-        self._token.copy_(token[:, None])
+        """The scores (rows, vocabulary) after these tokens, one for each row. The next call overwrites them."""
+        self._token.copy_(token[self._rows, None])
         self._kept.place.fill_(place)
         size = place // STRIDE * STRIDE + STRIDE
         if self._token.device.type != "cuda":
-            scores = self._run(size)
+            self._kept.size = size
+            self._scores = self._run()
         else:
-            if size not in self._graphs:
-                self._capture(size)
-            self._graphs[size].replay()
-            scores = self._scores[size]
+            if self._graph is None or size != self._kept.size:
+                self._kept.size = size
+                self._capture()
+            self._graph.replay()
         self._position += 1
-        return scores
+        return self._all.index_copy_(0, self._rows, self._scores)
 
-    def _run(self, size: int) -> Tensor:
-        self._kept.size = size
+    def _run(self) -> Tensor:
+        size = self._kept.size
         self._mask.index_fill_(3, self._kept.place, 0)
         inputs = {"input_ids": self._token, "position_ids": self._position, "past_key_values": self._kept}
         # The weights that autocast casts must not be kept: a later graph would find them gone.
@@ -135,23 +149,21 @@ class _Step:
         finally:
             torch.set_autocast_cache_enabled(enabled)
 
-    def _capture(self, size: int) -> None:
+    def _capture(self) -> None:
+        self._graph = None  # frees its memory
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._run(size)  # libraries take their memory; it writes what the replay writes again
+            self._run()  # libraries take their memory; it writes what the replay writes again
         torch.cuda.current_stream().wait_stream(stream)
-        # All share one pool of memory: only one of them is ever at work.
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._scores[size] = self._run(size)
-        self._graphs[size] = graph
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._scores = self._run()
 
     def close(self) -> None:
-        """Gives the model its attention back, and frees the graphs and the cache."""
+        """Gives the model its attention back, and frees the graph and the cache."""
         self._model.config._attn_implementation = self._before
-        self._graphs, self._scores = {}, {}
+        self._graph, self._scores = None, torch.empty(0)
         del self._kept
 
 
@@ -172,6 +184,13 @@ class _Kept:
                 pair.append(whole)
             layer.keys = layer.values = None  # freed as it is copied
             self._pairs.append(pair)
+
+    def keep(self, rows: Tensor) -> None:
+        """Leaves out all other rows, one tensor after the other, so that little more memory is needed."""
+        for pair in self._pairs:
+            for number, whole in enumerate(pair):
+                pair[number] = whole[rows]
+                del whole
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, ...]:
         """Adds one place and returns all that are read."""

@@ -69,6 +69,17 @@ def test_it_ends_when_every_text_has_ended(model, monkeypatch):
     assert len(asked) == 8 and written[0].tolist() == [5, 5, 5, 5, 3, 0, 0, 0] and not written[4, 1:].any()
 
 
+def test_texts_that_have_ended_leave_the_batch(model, monkeypatch):
+    ids, given = prompts()
+    rows, run = [], decoding._Step._run
+    monkeypatch.setattr(decoding._Step, "_run", lambda self: rows.append(len(self._rows)) or run(self))
+    lasts = []
+    decoding.complete(model, ids, given, MOST, likeliest, lambda row, completion: lasts.append(6 + len(completion)))
+    # Every eighth place is looked at; the prompt has seven.
+    left = [5 if place == 7 else sum(last >= place // 8 * 8 for last in lasts) for place in range(7, 7 + MOST - 1)]
+    assert rows == left and len(set(left)) > 2
+
+
 def test_samples_and_training_use_it_for_long_completions(model, monkeypatch):
     ids, given = prompts()
     config = PolicyConfig(temperature=0.7, top_k=5)
