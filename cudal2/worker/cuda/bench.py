@@ -17,7 +17,7 @@ from cudal2.worker.cuda.buffers import ROTATED, buffer_layout
 from cudal2.worker.cuda.checking import Run, check_calls
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import HostRun, TimingContext, gap_seconds, host_calls, pair, pair_on_host
-from cudal2.worker.cuda.session import Runner, Runners
+from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.mirror import Mirror
 from cudal2.worker.cuda.vendor.names import split
@@ -32,6 +32,8 @@ HOST_BLOCKS = 5
 """Blocks of calls that a baseline's figure on the host's clock is the median of."""
 SUSPECT = (Status.TIMEOUT, Status.LAUNCH_ERROR, Status.OUT_OF_BOUNDS)
 """After these the GPU is asked whether it still computes."""
+ROOM = 2 << 30
+"""Bytes of the GPU's memory that a kernel may expect beside its buffers, for its code and its threads' stacks."""
 
 
 class ProblemContext(msgspec.Struct, frozen=True):
@@ -94,12 +96,13 @@ class CudaBench:
             return msgspec.structs.replace(found, timings=timings, seconds=clock.laps)
         except CandidateFailed as failed:
             runner.close()
+            blame(failed)
             if failed.status in SUSPECT:
                 self.probe()
             clock.lap("failed")
             return failed.outcome(found, clock.laps)
         except (torch.AcceleratorError, torch.OutOfMemoryError) as error:
-            raise HarnessFault(f"the GPU failed: {error}", "Restart; look at it with nvidia-smi") from error
+            raise fault(error) from error
         finally:
             runner.close()
 
@@ -212,6 +215,18 @@ class CudaBench:
         except torch.OutOfMemoryError as error:
             memory.close()
             raise HarnessFault(f"the GPU has no room for {problem.name}", "Free its memory, or leave it out") from error
+
+
+def blame(failed: CandidateFailed) -> None:
+    """Raises HarnessFault where a candidate failed for want of memory, and the GPU is full without it, too."""
+    if NO_ROOM in failed.reason and torch.cuda.mem_get_info()[0] < ROOM:
+        raise HarnessFault(f"there was no room for a kernel: {failed.reason}", FULL) from failed
+
+
+def fault(error: Exception) -> HarnessFault:
+    """What to raise where torch failed on the GPU."""
+    remedy = FULL if isinstance(error, torch.OutOfMemoryError) else "Restart; look at it with nvidia-smi"
+    return HarnessFault(f"the GPU failed: {error}", remedy)
 
 
 def _check_protocol(protocol: str) -> None:

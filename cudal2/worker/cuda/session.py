@@ -43,6 +43,8 @@ READY_SECONDS = 30.0
 SPARES = 4
 """Runners that wait: a context takes 0.15 s alone, and 0.75 s beside sixteen compilers."""
 HOST_MEMORY = 8 << 30
+NO_ROOM = "CUDA_ERROR_OUT_OF_MEMORY"
+FULL = "The GPU's memory is full: end other processes on it (nvidia-smi lists them), or run fewer side by side"
 
 
 @cache
@@ -136,8 +138,12 @@ def _read_recording(fd: int, seconds: float) -> bytes:
         if len(text) > MAX_BYTES:
             raise PlanError(f"the plan is longer than {MAX_BYTES} bytes")
     if text[:1] != b"+":
-        raise HarnessFault(f"the planner could not open the GPU: {text[:500].decode(errors='replace')}", "See doctor")
+        raise _unopened("planner", text[:500].decode(errors="replace"))
     return bytes(text[1:])
+
+
+def _unopened(program: str, why: str) -> HarnessFault:
+    return HarnessFault(f"the {program} could not open the GPU: {why}", FULL if NO_ROOM in why else "See cudal2 doctor")
 
 
 class Runner:
@@ -164,7 +170,7 @@ class Runner:
             self._receive()
         except CandidateFailed as failed:  # no candidate is here yet
             self.close()
-            raise HarnessFault(f"the runner could not open the GPU: {failed.reason}", "See cudal2 doctor") from failed
+            raise _unopened("runner", failed.reason) from failed
         self._ready = True
 
     def load(self, packed: bytes, memory: int, nbytes: int) -> None:

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
@@ -25,7 +26,7 @@ static CUresult call(CUfunction function) {
 #define DONE { return CUDA_SUCCESS; }
 CUresult cuInit(unsigned) DONE
 CUresult cuDeviceGet(CUdevice*, int) DONE
-CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice) DONE
+CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice) { return getenv("FULL") ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext) DONE
 CUresult cuCtxGetCurrent(CUcontext* context) { *context = (CUcontext)1; return CUDA_SUCCESS; }
 CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) DONE
@@ -85,4 +86,4 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream) DONE
 CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream) DONE
 CUresult cuMemsetD16Async(CUdeviceptr, unsigned short, size_t, CUstream) DONE
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, CUstream) DONE
-CUresult cuGetErrorName(CUresult, const char** name) { *name = "an error"; return CUDA_SUCCESS; }
+CUresult cuGetErrorName(CUresult code, const char** name) { *name = code == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "an error"; return CUDA_SUCCESS; }

@@ -13,7 +13,7 @@ from cudal2.config import WorkerConfig
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status
 from cudal2.target import find
-from cudal2.worker.cuda import buffers, plan
+from cudal2.worker.cuda import buffers, plan, session
 from cudal2.worker.outcome import CandidateFailed
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
@@ -129,6 +129,35 @@ def test_a_failing_kernel_is_data_and_its_runner_ends(judge, monkeypatch) -> Non
     assert judge.taken[-1].closed
     monkeypatch.setattr(Runner, "kind", Candidate)
     assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.OK
+
+
+@pytest.mark.parametrize("free", [1 << 30, 60 << 30])
+def test_a_kernel_without_room_is_to_blame_only_if_there_was_some(judge, monkeypatch, free: int) -> None:
+    class Greedy(Candidate):
+        def call(self, number: int) -> None:
+            raise CandidateFailed(Status.LAUNCH_ERROR, f"cuGraphLaunch: {session.NO_ROOM}")
+
+    monkeypatch.setattr(Runner, "kind", Greedy)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
+    if free > bench.ROOM:
+        assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.LAUNCH_ERROR
+    else:
+        with pytest.raises(HarnessFault, match="no room") as raised:
+            judge.judge(RECORDING, b"cubin", PROBLEM)
+        assert raised.value.remedy == session.FULL
+    assert judge.taken[-1].closed
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_a_gpu_that_fails_the_harness_is_told_with_a_remedy(judge, monkeypatch, error) -> None:
+    class Fails(Candidate):
+        def call(self, number: int) -> None:
+            raise error("CUDA error")
+
+    monkeypatch.setattr(Runner, "kind", Fails)
+    with pytest.raises(HarnessFault, match="the GPU failed: CUDA error") as raised:
+        judge.judge(RECORDING, b"cubin", PROBLEM)
+    assert (raised.value.remedy == session.FULL) == (error is torch.OutOfMemoryError)
 
 
 def test_what_is_faster_than_the_device_is_implausible(judge) -> None:

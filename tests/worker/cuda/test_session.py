@@ -90,6 +90,15 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     other.close()
 
 
+def test_a_full_gpu_is_told_with_what_frees_it(program, runner, monkeypatch) -> None:
+    monkeypatch.setenv("FULL", "1")
+    another = session.Runner("off")
+    with pytest.raises(HarnessFault, match="could not open the GPU") as raised:
+        another.wait_ready()
+    assert raised.value.remedy == session.FULL
+    runner.wait_ready()
+
+
 def edited(cost: float) -> bytes:
     return f"k {cost} \0".encode()
 

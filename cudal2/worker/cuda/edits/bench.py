@@ -20,7 +20,7 @@ from cudal2.worker import measurement, timing
 from cudal2.worker.backend import NotPortable
 from cudal2.worker.cuda import buffers, plan, recipe, unsealing
 from cudal2.worker.cuda.backend import CudaBackend
-from cudal2.worker.cuda.bench import SUSPECT, ProblemContext
+from cudal2.worker.cuda.bench import SUSPECT, ProblemContext, blame, fault
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.cuda.edits import racing
 from cudal2.worker.cuda.edits.beside import Beside
@@ -161,12 +161,13 @@ class EditBench:
             return self._raced(beside, code, self._effort, best, self._aside or UNBIASED)
         except CandidateFailed as failed:
             self.close()
+            blame(failed)
             if failed.status in SUSPECT:
                 bench.probe()
             return Measured(failed.status, reason=failed.reason)
         except (torch.AcceleratorError, torch.OutOfMemoryError) as error:
             self.close()
-            raise HarnessFault(f"the GPU failed: {error}", "Restart; look at it with nvidia-smi") from error
+            raise fault(error) from error
         except BaseException:
             self.close()
             raise
@@ -223,6 +224,7 @@ class EditBench:
                 return self._beside
             except CandidateFailed as failed:
                 self.close()
+                blame(failed)
                 said = failed.reason
         raise HarnessFault(f"the unedited kernel fails at times: {said}", "Edit one that cudal2 bench kernel passes")
 
@@ -239,6 +241,7 @@ class EditBench:
                 self._look_at_parent(beside)
         except CandidateFailed as failed:
             runner.close()
+            blame(failed)
             if self.outcome is not None:
                 raise
             said = f"the unedited kernel is {failed.status}: {failed.reason}"
