@@ -131,9 +131,8 @@ def test_polishing_stops_and_goes_on(tmp_path) -> None:
     assert len(known) == 2 and all(path.read_bytes() == text for path, text in known.items() if text.endswith(b"\n"))
 
 
-@pytest.mark.parametrize(
-    ("samples", "stage"), [(100_000, "drawing"), pytest.param(300, "training", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (300, "training")])
 def test_supervised_training_stops(tmp_path, samples, stage) -> None:
     tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0"]
     with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", f"samples={samples}", *tiny) as run:

@@ -319,6 +319,7 @@ def test_a_published_source_compiles_and_launches_on_the_stream_that_is_captured
 
 
 @needs_nvcc
+@pytest.mark.slow
 def test_a_torch_operator_ends_the_call_with_its_reason(tmp_path, capfd):
     problem = Problem(64, 64, 64)
     assert call(build(tmp_path, ALLOCATES, problem), problem, workspace=WORKSPACE) == NOT_SUPPORTED
@@ -350,16 +351,21 @@ def test_a_kernel_may_do_with_less_memory_but_not_without(tmp_path, capfd):
 
 
 @needs_nvcc
+@pytest.mark.slow
 def test_a_stream_of_its_own_is_the_recorded_one(tmp_path, capfd):
     problem = Problem(64, 64, 64)
     assert call(build(tmp_path, SECOND_STREAM, problem), problem) == UNKNOWN
     assert "same 1 destroyed 1" in capfd.readouterr().err
 
 
-@needs_nvcc
-def test_a_kernel_that_times_itself_is_called_once_before_it_is_recorded(tmp_path):
+def test_a_kernel_that_times_itself_is_called_once_before_it_is_recorded():
     assert abi.adapt(TIMES_ITSELF, Problem(64, 64, 64, "nn")).rehearsed
     assert not abi.adapt(ROW_MAJOR, Problem(64, 64, 64, "nn")).rehearsed
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_a_kernel_that_times_itself_compiles(tmp_path):
     build(tmp_path, TIMES_ITSELF, Problem(64, 64, 64, "nn"))
 
 
