@@ -126,14 +126,14 @@ class _Step:
         self._token.copy_(token[self._rows, None])
         self._kept.place.fill_(place)
         size = place // STRIDE * STRIDE + STRIDE
-        if self._token.device.type != "cuda":
-            self._kept.size = size
-            self._scores = self._run()
-        else:
-            if self._graph is None or size != self._kept.size:
-                self._kept.size = size
+        if size != self._kept.size:
+            self._kept.size, self._graph = size, None
+        if self._token.device.type == "cuda":
+            if self._graph is None:
                 self._capture()
             self._graph.replay()
+        else:
+            self._scores = self._run()
         self._position += 1
         return self._all.index_copy_(0, self._rows, self._scores)
 
@@ -150,7 +150,6 @@ class _Step:
             torch.set_autocast_cache_enabled(enabled)
 
     def _capture(self) -> None:
-        self._graph = None  # frees its memory
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

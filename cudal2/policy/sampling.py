@@ -100,8 +100,8 @@ def sample(
         most = -(-len(order) // max(-(-len(order) // most), 1))  # a last batch of few takes as long as one of many
         for batch in (order[start : start + most] for start in range(0, len(order), max(most, 1))):
 
-            def tell(row: int, text: str, batch: Sequence[int] = batch) -> None:
-                completions[batch[row]] = text
+            def tell(row: int, written: list[int], batch: Sequence[int] = batch) -> None:
+                completions[batch[row]] = text = cast(str, tokenizer.decode(written, skip_special_tokens=True))
                 finished(batch[row], text)
 
             _generate(model, tokenizer, [ids[i] for i in batch], config, tell)
@@ -123,13 +123,9 @@ def _generate(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[list[int]],
     config: PolicyConfig,
-    tell: engine.Finished,
+    tell: decoding.Finished,
 ) -> None:
-    """Calls `tell` once with each row and its completion."""
-
-    def told(row: int, ids: Any) -> None:
-        tell(row, cast(str, tokenizer.decode(ids, skip_special_tokens=True)))
-
+    """Calls `tell` once for each prompt."""
     inputs: Any = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
     drawn: dict[str, Any] = {"do_sample": True, **choice(config)} if config.temperature > 0 else {"do_sample": False}
     generation = GenerationConfig(**drawn, max_new_tokens=config.max_new_tokens)
@@ -139,11 +135,11 @@ def _generate(
     with torch.inference_mode():
         if decoding.suits(model, config.max_new_tokens):
             asked = inputs["input_ids"], inputs["attention_mask"], config.max_new_tokens
-            decoding.complete(model, *asked, _draw(config), told)
+            decoding.complete(model, *asked, _draw(config), tell)
         else:
             ids = model.generate(**inputs, generation_config=generation)
             for row, written in enumerate(ids[:, inputs["input_ids"].shape[1] :]):
-                told(row, written)
+                tell(row, written.tolist())
     model.train(training)
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from cudal2.records import Candidate, Environment, Status, Timing, Verdict
 
@@ -68,6 +69,19 @@ class FakePool(Says):
                 with self.log.open("a") as file:
                     file.write(candidate.key + "\n")
         return verdict(candidate, cached)
+
+
+class WatchedPool(FakePool):
+    """Keeps in `asked` what it is asked to build and to judge, in order: "build" or "judge", and the kernel's key."""
+
+    asked: ClassVar[list[tuple[str, str]]] = []
+
+    def ahead(self, candidates: Sequence[Candidate]) -> None:
+        self.asked.extend(("build", candidate.key) for candidate in candidates)
+
+    def _one(self, candidate: Candidate) -> Verdict:
+        self.asked.append(("judge", candidate.key))
+        return super()._one(candidate)
 
 
 def verdict(candidate: Candidate, cached: bool = False) -> Verdict:

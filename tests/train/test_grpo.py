@@ -12,7 +12,7 @@ from pathlib import Path
 import fakes
 import pytest
 import torch
-from fakes import FakePool, tiny
+from fakes import FakePool, WatchedPool, tiny
 from safetensors.torch import load_file
 from transformers.generation import GenerationMixin
 from trl import GRPOConfig
@@ -66,16 +66,8 @@ def test_reward_rises_and_every_sample_is_kept(tmp_path, policy):
 
 
 def test_kernels_are_built_while_others_are_still_being_written(tmp_path, policy, monkeypatch):
-    asked = []
-
-    class Pool(FakePool):
-        def ahead(self, candidates):
-            asked.extend(("build", candidate.key) for candidate in candidates)
-
-        def _one(self, candidate):
-            asked.append(("judge", candidate.key))
-            return super()._one(candidate)
-
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(WatchedPool, "asked", asked)
     one = "trainer.problems_per_step=1", "trainer.group_size=16"  # this policy has one prompt for all problems
 
     def rows(folder: Path) -> list[dict]:
@@ -83,7 +75,7 @@ def test_kernels_are_built_while_others_are_still_being_written(tmp_path, policy
         return timeless(read_metrics(folder / "metrics.jsonl"))
 
     plain = rows(tmp_path / "plain")
-    monkeypatch.setattr(grpo, "Pool", Pool)
+    monkeypatch.setattr(grpo, "Pool", WatchedPool)
     monkeypatch.setattr(decoding, "suits", lambda model, tokens: True)
     for row, expected in zip(rows(tmp_path / "run"), plain, strict=True):
         for key, value in expected.items():

@@ -1,11 +1,10 @@
 """vLLM in the trainer's process: it has every update's weights when it samples, and what it writes is built at once."""
 
 from itertools import pairwise
-from typing import ClassVar
 
 import pytest
 import torch
-from fakes import FakePool, verdict
+from fakes import WatchedPool
 from msgspec.structs import replace
 from with_vllm import MARKS, SMALL, small  # noqa: F401
 
@@ -19,17 +18,11 @@ pytestmark = MARKS
 RUN = ["trainer.steps=3", "trainer.group_size=4", "policy.sampler=vllm", "trainer.learning_rate=1e-3", *SMALL]
 
 
-class Pool(FakePool):
-    """Finds every other kernel wrong, whatever it is, and keeps in `asked` what it is asked to build and to judge."""
-
-    asked: ClassVar[list[tuple[str, str]]] = []
-
-    def ahead(self, candidates):
-        self.asked.extend(("build", candidate.key) for candidate in candidates)
+class Pool(WatchedPool):
+    """Finds every other kernel wrong, whatever it is."""
 
     def _one(self, candidate):
-        self.asked.append(("judge", candidate.key))
-        found = verdict(candidate)
+        found = super()._one(candidate)
         return replace(found, status=Status.WRONG, timings=()) if int(candidate.key, 16) % 2 else found
 
 

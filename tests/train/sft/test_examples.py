@@ -24,7 +24,7 @@ def config(**fields) -> SftConfig:
 @pytest.fixture(scope="module")
 def drawn() -> list[drawing.Example]:
     """By several processes, which take seconds to start."""
-    return draw(config(), 2400)
+    return draw(config(), 4000)
 
 
 @pytest.fixture
