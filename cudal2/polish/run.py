@@ -211,8 +211,8 @@ def _bar(method: str, limit: int) -> Iterator[Callable[[int, Line | None], None]
 
 def table(results: Sequence[Found], floor: Sequence[Measured]) -> str:
     """A line for each search: the confirmed speedup of its best edit with its interval, and the A/A floor: how far the
-    unedited kernel beside itself was from 1 at most."""
-    aside = noise(floor)
+    unedited kernel beside itself was from 1 at most, "-" where that was not measured."""
+    aside = f"{noise(floor):.4f}" if floor else "-"
     lines = [
         f"{'method':<10} {'measured':>8} {'speedup':>8} {'low':>8} {'high':>8} {'in search':>9} {'A/A ±':>7}  moves"
     ]
@@ -225,7 +225,7 @@ def table(results: Sequence[Found], floor: Sequence[Measured]) -> str:
             lines.append(f"{head} the best edit did not hold: {confirmed.status} {confirmed.reason}")
         else:
             figures = f"{confirmed.speedup:>8.4f} {confirmed.low:>8.4f} {confirmed.high:>8.4f} {measured.speedup:>9.4f}"
-            lines.append(f"{head} {figures} {aside:>7.4f}  {len(one.edit.moves)}")
+            lines.append(f"{head} {figures} {aside:>7}  {len(one.edit.moves)}")
     return "\n".join(lines)
 
 
