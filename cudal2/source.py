@@ -16,9 +16,9 @@ MAX_BYTES = 64 * 1024
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})(.*)")
 # What C++ reads before it looks for directives: literals, words, numbers (1'000), comments.
 _TOKEN = re.compile(
-    r"""(?P<raw>(?:u8|[uUL])?R")|[A-Za-z_$][\w$]*|\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+    r"""(?P<raw>(?:u8|[uUL])?R")|[A-Za-z_$][\w$]*|\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\\n])*(?:"|$)|'(?:\\.|[^'\\\n])*(?:'|$)"""
     r"""|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))""",
-    re.DOTALL,
+    re.DOTALL | re.MULTILINE,
 )
 _DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(\w+)\b(.*)$", re.MULTILINE)
 _INCLUDES = {"include", "include_next", "import", "embed"}

@@ -76,7 +76,7 @@ def test_folders_belong_to_their_target():
         check(f"#include <cute/tensor.hpp>\n{KERNEL}", CPU)
 
 
-@pytest.mark.parametrize("piece", ["/*", "\n", "'", '"', "#", "/**/#", "1'", "\\ ", "(", " \t"])
+@pytest.mark.parametrize("piece", ["/*", "\n", "'", '"', "#", "/**/#", "1'", "\\ ", "(", " \t", '\\"', "\\'"])
 def test_no_source_breaks_the_check(piece):
     """Nor keeps it busy: quadratic work on 64 KiB would take minutes."""
     with suppress(SourceRejected):
@@ -125,7 +125,7 @@ def test_a_definition_is_told_from_a_call(definition):
     assert extract(definition.replace("{", ";").replace("}", ""), SM90) is None
 
 
-@pytest.mark.parametrize("piece", ["```\n", "```a\n~~~a\n", "hgemm() ", "hgemm(", "(", "/*", "`", "\r"])
+@pytest.mark.parametrize("piece", ["```\n", "```a\n~~~a\n", "hgemm() ", "hgemm(", "(", "/*", "`", "\r", '\\"'])
 def test_no_completion_keeps_the_search_busy(piece):
     extract(piece * (1 << 16), SM90)
 

@@ -12,9 +12,9 @@ from cudal2.split import training
 class LoraConfig(Schema, frozen=True):
     """LoRA adapters (PEFT's) that are trained in place of the weights. With `rank` 0 all weights are trained."""
 
-    rank: int = 0
+    rank: Annotated[int, msgspec.Meta(ge=0)] = 0
     alpha: int = 32
-    dropout: float = 0.0
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
 
 class VllmConfig(Schema, frozen=True):
@@ -37,7 +37,7 @@ class VllmConfig(Schema, frozen=True):
     patience: Annotated[float, NEUTRAL] = 240.0
     correction: Literal["sequence_mask", "sequence_truncate", "token_mask", "token_truncate", "none"] = "sequence_mask"
     correction_most: Annotated[float, msgspec.Meta(gt=1)] = 3.0
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: Annotated[int, msgspec.Meta(ge=1)] = 1
     gpu_memory_utilization: Annotated[float, NEUTRAL] = 0.3
     max_model_length: int = 0
     sleep: bool = False
@@ -59,10 +59,10 @@ class PolicyConfig(Schema, frozen=True):
     lora: LoraConfig = LoraConfig()
     sampler: Literal["transformers", "vllm"] = "transformers"
     vllm: VllmConfig = VllmConfig()
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int = 512
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512
     chat: bool = False
 
 
@@ -81,8 +81,8 @@ class PromptConfig(Schema, frozen=True):
     """
 
     template: str = "kernel_lm"
-    exemplars: int = 0
-    failures: int = 0
+    exemplars: Annotated[int, msgspec.Meta(ge=0)] = 0
+    failures: Annotated[int, msgspec.Meta(ge=0)] = 0
     islands: Annotated[int, msgspec.Meta(ge=0)] = 0
     island_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
     parent: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -156,14 +156,14 @@ class TrainerConfig(Schema, frozen=True):
     gradients and the optimiser's state, zero3 the weights too).
     """
 
-    steps: Annotated[int, NEUTRAL] = 40
+    steps: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 40
     minutes: Annotated[float, msgspec.Meta(ge=0), NEUTRAL] = 0.0
-    problems_per_step: int = 2
-    group_size: int = 16
+    problems_per_step: Annotated[int, msgspec.Meta(ge=1)] = 2
+    group_size: Annotated[int, msgspec.Meta(ge=1)] = 16
     learning_rate: float = 2e-4
     beta: float = 0.0
     epsilon: float = 0.2
-    iterations: int = 1
+    iterations: Annotated[int, msgspec.Meta(ge=1)] = 1
     save_steps: Annotated[int, NEUTRAL] = 10
     max_grad_norm: float = 1.0
     loss: Literal["dapo", "dr_grpo", "cispo", "bnpo", "grpo"] = "dapo"

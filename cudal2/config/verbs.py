@@ -73,15 +73,15 @@ class SftConfig(Schema, frozen=True):
     archive: str = ""
     text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
-    samples: int = 60_000
-    epochs: float = 2.0
-    batch_size: int = 16
+    samples: Annotated[int, msgspec.Meta(ge=1)] = 60_000
+    epochs: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 16
     learning_rate: float = 3e-3
     vocabulary: int = 4096
-    hidden: int = 256
-    layers: int = 4
-    heads: int = 8
-    context: int = 512
+    hidden: Annotated[int, msgspec.Meta(ge=1)] = 256
+    layers: Annotated[int, msgspec.Meta(ge=1)] = 4
+    heads: Annotated[int, msgspec.Meta(ge=1)] = 8
+    context: Annotated[int, msgspec.Meta(ge=1)] = 512
     tuning: TuningConfig = TuningConfig()
     prompt: PromptConfig = PromptConfig()
     verify: Annotated[int, NEUTRAL] = 256
@@ -99,6 +99,8 @@ class SftConfig(Schema, frozen=True):
             )
         if self.policy.path and self.start:
             raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden={self.hidden} is no multiple of heads={self.heads}")
         if not self.policy.path and (self.examples == "text" or self.policy.lora.rank):
             raise ValueError(
                 "examples=text and policy.lora are for a model that exists: name it, policy.path=…, or policy=smollm2"
@@ -133,7 +135,7 @@ class EvalConfig(Schema, frozen=True):
     finalists: int = 3
     neighbours: int = 2
     anywhere: bool = False
-    samples: int = 0
+    samples: Annotated[int, msgspec.Meta(ge=0)] = 0
     seed: int = 0
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()

@@ -24,12 +24,12 @@ class WorkerConfig(Schema, frozen=True):
 
     cache: Annotated[str, NEUTRAL] = "~/.cache/cudal2"
     jail: Literal["auto", "bubblewrap", "landlock", "off"] = "auto"
-    threads: int = 0
-    build_jobs: Annotated[int, NEUTRAL] = 0
-    compile_seconds: float = 60.0
-    run_seconds: float = 20.0
-    memory_mib: int = 4096
-    batch_ms: float = 10.0
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+    build_jobs: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 0
+    compile_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    run_seconds: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    memory_mib: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    batch_ms: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 7
     max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
     disturbed: float = 1.6
@@ -49,19 +49,21 @@ class WorkerConfig(Schema, frozen=True):
     counters: bool = False
     """Whether a profiler reads hardware counters of each correct kernel on a GPU, for prompts to show. It takes seconds
     for each kernel."""
-    host_calls: int = 50
+    host_calls: Annotated[int, msgspec.Meta(ge=1)] = 50
     """The number of calls in a block, for `offline` and `server`."""
-    server_qps: float = 1000.0
+    server_qps: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
     """The mean number of calls per second, for `server`."""
-    timing_seconds: float = 3.0
+    timing_seconds: Annotated[float, msgspec.Meta(ge=0)] = 3.0
     """Timing stops after so many seconds, but not before there are `min_pairs`."""
-    precision: float = 0.01
+    precision: Annotated[float, msgspec.Meta(ge=0)] = 0.01
     """Timing stops once half the width of the speedup's interval is at most this share of the speedup."""
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = STRICT
     """The confidence of that interval. It holds for any kind of noise, and however often the interval is looked at. Of
     five pairs or fewer there is none of 95%; then a record states the confidence that there is."""
 
     def __post_init__(self) -> None:
+        if self.min_pairs > self.max_pairs:
+            raise ValueError(f"worker.min_pairs={self.min_pairs} is more than worker.max_pairs={self.max_pairs}")
         if self.executor == "ray" and self.devices != (0,):
             raise ValueError(
                 "worker.devices names GPUs of this machine, and worker.executor=ray takes those of the cluster; leave "
@@ -85,6 +87,6 @@ class EffortConfig(Schema, frozen=True):
     together: Annotated[int, msgspec.Meta(ge=1)] = 4
     min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 4
     max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
-    precision: float = 0.01
+    precision: Annotated[float, msgspec.Meta(ge=0)] = 0.01
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.75
     arrangements: Annotated[int, msgspec.Meta(ge=1)] = 2

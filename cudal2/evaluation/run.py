@@ -127,6 +127,9 @@ def _run(
                     row = rows.get((problem, environment.fingerprint))
                     if problem not in candidates:
                         keep(problem, None)
+                    elif row is not None and row.kernel and not candidates[problem]:  # what was measured stays
+                        found[problem] = row
+                        shown.add(problem, row, new=False)
                     elif (
                         row is None
                         or (row.status in CLOCKED and not source.foreign)  # the archive knows it as right

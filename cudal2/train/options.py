@@ -14,6 +14,8 @@ from cudal2.train.sharded import deepspeed_file
 
 LONGEST_STEP = 24 * 3600
 """Seconds that the other processes wait while the main one judges a step; torch's default of 1,800 may be too few."""
+CISPO = 5.0
+"""Where CISPO (arXiv:2506.13585) cuts off the weight of a token; what TRL recommends. Elsewhere TRL takes `epsilon`."""
 
 
 def _require(package: str, setting: str) -> None:
@@ -63,6 +65,7 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
         max_grad_norm=trainer.max_grad_norm,
         beta=trainer.beta,
         epsilon=trainer.epsilon,
+        epsilon_high=CISPO if trainer.loss == "cispo" else None,
         loss_type=trainer.loss,
         scale_rewards=trainer.scale_rewards,
         entropy_coef=trainer.entropy,

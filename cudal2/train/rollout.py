@@ -27,14 +27,16 @@ Rewards = Sequence[float | None]
 
 
 def earn(rewards: Rewards, config: ReturnsConfig) -> list[float | None]:
-    """The return of each turn, as `ReturnsConfig` says; None where the reward is None, which adds 0 to the others."""
-    known = [value for value in rewards if value is not None]
+    """The return of each turn, as `ReturnsConfig` says; None where a reward that it counts is None, as a fault of the
+    harness is worth nothing, neither good nor bad."""
+    if config.reward == "best":
+        known = [value for value in rewards if value is not None]
+        return [max(known) if len(known) == len(rewards) else None for _ in rewards]
     found: list[float | None] = []
-    later = 0.0
+    later: float | None = 0.0
     for own in reversed(rewards):
-        later = (own or 0.0) + config.discount * later
-        total = max(known) if known and config.reward == "best" else later
-        found.append(None if own is None else total)
+        later = None if own is None or later is None else own + config.discount * later
+        found.append(later)
     return found[::-1]
 
 

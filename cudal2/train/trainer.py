@@ -28,13 +28,16 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
         with sampler.in_place(judge.config.policy):
             super().__init__(**{"reward_funcs": judge} | arguments)
+        # vLLM's processes that share a model draw each token alike, or they would compute on different texts.
+        colocated = self.use_vllm and self.vllm_mode == "colocate"
+        self._sharing = self.vllm_tensor_parallel_size if colocated else 1
         self._draws = None if self.use_vllm else Draws(judge.config.policy)
         if self._draws:
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self._sampled_step()
-        torch.manual_seed(hash((self.seed, step, self.accelerator.process_index)))
+        torch.manual_seed(hash((self.seed, step, self.accelerator.process_index // self._sharing)))
         self.judge.begin()
         self._asked = [row["problem"] for row in inputs]
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}

@@ -180,16 +180,23 @@ def _take(sides: Sides, batch: Batch) -> dict[Role, float]:
 def undisturbed(measured: Callable[[], Timing], alone: float, most: float) -> Timing:
     """What `measured` finds, again where something else was at work beside it.
 
-    So it was where the baseline took `most` times its seconds `alone`, or where the interval spans that factor.
-    Raises HarnessFault after a few tries.
+    So it was where the baseline took `most` times its seconds `alone`, or where the interval spans that factor. After a
+    few tries the narrowest interval is believed, however wide, if the baseline was as fast as alone: else a kernel that
+    is now fast, now slow would escape its verdict. Raises HarnessFault where the baseline never was.
     """
+    steady: list[Timing] = []
     for _ in range(TRIES):
         found = measured()
         slowdown, span = found.baseline_us / alone / 1e6, found.high / found.low
         if slowdown <= most and span <= most:
             return found
-    said = f"{found.baseline} takes {slowdown:.1f} times as long as alone, the interval spans a factor of {span:.1f}"
-    raise HarnessFault(f"the machine is too busy to time: {said}", BUSY)
+        if slowdown <= most:
+            steady.append(found)
+    if steady:
+        return min(steady, key=lambda one: one.high / one.low)
+    raise HarnessFault(
+        f"the machine is too busy to time: {found.baseline} takes {slowdown:.1f} times as long as alone", BUSY
+    )
 
 
 def plausible(found: Timing, floor: float) -> Timing:

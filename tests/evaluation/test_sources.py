@@ -49,6 +49,13 @@ def exported(folder: Path, *problems: Problem, target: str = "cpu") -> Path:
     return folder
 
 
+def test_a_source_without_a_kernel_leaves_what_was_measured(run, archive, place) -> None:
+    put(archive, "a", 1.5)
+    before = run([PROBLEM])
+    (place / f"{FAR.mnk}.cpp").write_text("another")
+    assert run([PROBLEM], FakePool(1.0), FakePool(1.0), source=str(place)) == before
+
+
 def test_an_export_is_judged_as_it_was_built(run, archive, place) -> None:
     """A second evaluation has nothing to do. The archive, which holds sources, learns nothing."""
     exported(place, PROBLEM, NEAR)

@@ -69,12 +69,13 @@ def test_a_return_is_the_discounted_sum_of_what_comes_after_it():
         rewards = [rng.choice([None, rng.uniform(-1, 2)]) for _ in range(rng.randint(1, 6))]
         discount = rng.random()
         found = earn(rewards, ReturnsConfig(discount=discount))
-        for turn, own in enumerate(rewards):
-            later = sum(discount**i * (reward or 0.0) for i, reward in enumerate(rewards[turn:]))
-            assert found[turn] is None if own is None else found[turn] == pytest.approx(later)
+        for turn in range(len(rewards)):
+            if None in rewards[turn:]:
+                assert found[turn] is None
+            else:
+                assert found[turn] == pytest.approx(sum(discount**i * one for i, one in enumerate(rewards[turn:])))
         best = earn(rewards, ReturnsConfig(reward="best"))
-        top = max((reward for reward in rewards if reward is not None), default=None)
-        assert best == [None if own is None else top for own in rewards]
+        assert best == [None if None in rewards else max(rewards)] * len(rewards)
     assert earn([0.5, -1.0, 2.0], ReturnsConfig(discount=0)) == [0.5, -1.0, 2.0]
 
 

@@ -54,6 +54,15 @@ def used_by(model: Any, draws: Draws) -> None:
 
 
 def _generate(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -> torch.Tensor:
+    was = model.training
+    model.eval()  # no dropout: what is sampled is what the policy says
+    try:
+        return _sampled(model, draws, plain, *given, **named)
+    finally:
+        model.train(was)
+
+
+def _sampled(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -> torch.Tensor:
     config = named.get("generation_config")
     if config is None or not decoding.suits(model, config.max_new_tokens or 0):
         return plain(*given, logits_processor=LogitsProcessorList([draws]), **named)

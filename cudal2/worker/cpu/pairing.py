@@ -35,8 +35,8 @@ GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 BATCHES = 3
 """So many, or more, tell how many cores a candidate keeps busy."""
-GREEDY = 1.3
-"""So many times its cores a candidate may keep busy: the clocks of two batches do not begin and end at one instant."""
+GREEDY = 1.1
+"""So many times its cores a candidate may keep busy: the two clocks of a batch do not begin and end at one instant."""
 
 
 class TimingContext(msgspec.Struct, frozen=True):

@@ -162,8 +162,9 @@ def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
     if kind == SIGNALLED and 0 < detail < len(REGIONS):
         return (Status.OUT_OF_BOUNDS, f"touched memory beside {REGIONS[detail]}, or wrote to it")
     if kind == SIGNALLED:
-        name = signal.Signals(code).name if code in signal.valid_signals() else str(code)
-        return (Status.LAUNCH_ERROR, f"ended by {name}")
+        # Real-time signals have no name; a candidate may have sent any number.
+        named = {each.value: each.name for each in signal.Signals}
+        return (Status.LAUNCH_ERROR, f"ended by {named.get(code, f'signal {code}')}")
     return (Status.LAUNCH_ERROR, f"the process sent nonsense ({kind})")
 
 
