@@ -1,5 +1,7 @@
 """Which shapes training may see, and which are kept from it to tell how well what was learnt carries over."""
 
+from functools import cache
+
 from cudal2.problem import Accumulate, Layout, Problem, grid, sample
 from cudal2.records import digest
 
@@ -15,7 +17,16 @@ def held_out(problem: Problem) -> bool:
     return int(digest("held out", problem.mnk)[:8], 16) < HELD_OUT_SHARE * 2**32
 
 
+def unseen(problem: Problem) -> bool:
+    """Whether training may not see a shape: it is held out, or one of those that results are reported on."""
+    return held_out(problem) or problem.mnk in _reported()
+
+
+@cache
+def _reported() -> frozenset[str]:
+    return frozenset(problem.mnk for problem in sample(*REPORTED))
+
+
 def training(layout: Layout = "tn", accumulate: Accumulate = "f32") -> list[Problem]:
     """The shapes of the grid that training may see, smallest work first: some 800."""
-    reported = set(sample(*REPORTED, layout, accumulate))
-    return [problem for problem in grid(layout, accumulate) if not held_out(problem) and problem not in reported]
+    return [problem for problem in grid(layout, accumulate) if not unseen(problem)]

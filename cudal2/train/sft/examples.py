@@ -26,7 +26,7 @@ from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import digest
 from cudal2.search.known import settings
-from cudal2.split import held_out, training
+from cudal2.split import training, unseen
 from cudal2.target import Target, find
 from cudal2.train.sft.answers import BARE, complete, end_of_turn
 from cudal2.worker.pool.lifetime import end, leave_with_parent
@@ -207,4 +207,4 @@ def _problem(rng: random.Random, layout: Layout) -> Problem:
         m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
         problem = Problem(m, n, k, layout)
     problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
-    return _problem(rng, layout) if held_out(problem) else problem
+    return _problem(rng, layout) if unseen(problem) else problem

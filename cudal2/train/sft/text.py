@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from cudal2.config import SftConfig
 from cudal2.policy.tokenizer import encode_source
-from cudal2.problem import Problem, sample
+from cudal2.problem import Problem
 from cudal2.records import digest
-from cudal2.split import REPORTED, held_out
+from cudal2.split import unseen
 from cudal2.train.sft.examples import Row, draw
 from cudal2.worker.cuda.compile.toolchain import cutlass
 
@@ -82,12 +82,9 @@ def named_held_out(text: str) -> str | None:
             problem = Problem(m, n, k)
         except ValueError:
             continue  # no shape
-        if held_out(problem) or problem in _REPORTED:
+        if unseen(problem):
             return problem.mnk
     return None
-
-
-_REPORTED = frozenset(sample(*REPORTED))
 
 
 def documents(config: SftConfig) -> Iterator[Document]:

@@ -11,7 +11,7 @@ from cudal2.config import SftConfig
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
 from cudal2.records import Candidate
-from cudal2.split import held_out, training
+from cudal2.split import training, unseen
 from cudal2.target import find, targets
 from cudal2.train.sft import examples as drawing
 from cudal2.train.sft.examples import draw
@@ -51,14 +51,14 @@ def test_a_plan_names_the_family_and_every_knob_and_the_source_follows(target):
         assert source in [corpus.render(family, knobs, layout) for layout in layouts]
 
 
-def test_no_prompt_names_a_held_out_shape_and_every_prompt_token_occurs(drawn):
+def test_no_prompt_names_a_shape_kept_from_training_and_every_prompt_token_occurs(drawn):
     seen = set()
     for prompt, _ in drawn:
         seen.update(re.findall(r"<\|.*?\|>", prompt))
         sizes: list[int] = []
         for dimension in re.split(r"<\|[mnk]=", prompt)[1:]:
             sizes.append(sum(map(int, re.findall(r"\d+", dimension))))
-        assert not held_out(Problem(*sizes))
+        assert not unseen(Problem(*sizes))
     elsewhere = {f"<|{target}|>" for target in targets()} - {"<|cpu|>"}
     assert set(tokenizer.PROMPT_TOKENS) - seen == elsewhere
 
