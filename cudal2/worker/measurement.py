@@ -5,10 +5,12 @@ side goes first, which buffers come next, which batches count, that every output
 How two sides meet on a processor or on a GPU is their backend's matter: it implements `Sides`.
 """
 
+import math
 import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, Protocol
 
 import msgspec
@@ -17,7 +19,7 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
-from cudal2.worker import timing, verify
+from cudal2.worker import looks, timing, verify
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 TRIES = 3
@@ -142,7 +144,7 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
         done = timing.enough(candidate, baseline, config, started) and sides.watched()
         if not done and len(candidate) > config.max_pairs + UNWATCHED:
             raise HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
-    return timing.summary(candidate, baseline, name, protocol, calls, config)
+    return steady(timing.summary(candidate, baseline, name, protocol, calls, config), baseline, config)
 
 
 def moments(min_pairs: int) -> list[bool]:
@@ -177,26 +179,45 @@ def _take(sides: Sides, batch: Batch) -> dict[Role, float]:
     return seconds
 
 
+class Disturbed(HarnessFault):
+    """Something else was at work beside a measurement; another may go better."""
+
+
 def undisturbed(measured: Callable[[], Timing], alone: float, most: float) -> Timing:
     """What `measured` finds, again where something else was at work beside it.
 
-    So it was where the baseline took `most` times its seconds `alone`, or where the interval spans that factor. After a
-    few tries the narrowest interval is believed, however wide, if the baseline was as fast as alone: else a kernel that
-    is now fast, now slow would escape its verdict. Raises HarnessFault where the baseline never was.
+    So it was where it raises Disturbed, and where the baseline took `most` times its seconds `alone`. Raises Disturbed
+    after a few tries.
     """
-    steady: list[Timing] = []
-    for _ in range(TRIES):
+
+    def once() -> Timing:
         found = measured()
-        slowdown, span = found.baseline_us / alone / 1e6, found.high / found.low
-        if slowdown <= most and span <= most:
-            return found
-        if slowdown <= most:
-            steady.append(found)
-    if steady:
-        return min(steady, key=lambda one: one.high / one.low)
-    raise HarnessFault(
-        f"the machine is too busy to time: {found.baseline} takes {slowdown:.1f} times as long as alone", BUSY
-    )
+        slowdown = found.baseline_us / alone / 1e6
+        if slowdown > most:
+            raise _disturbed(f"{found.baseline} takes {slowdown:.1f} times as long as alone")
+        return found
+
+    for _ in range(TRIES - 1):
+        with suppress(Disturbed):
+            return once()
+    return once()
+
+
+def steady(found: Timing, baseline: list[float], config: WorkerConfig) -> Timing:
+    """What was found, unless its interval spans more than `disturbed`, and at least half of that is the baseline's.
+
+    `baseline` has the seconds a call of its batches. A candidate that is now fast, now slow beside a steady baseline
+    gets its verdict, or it would escape a bad one: its interval is wide, and the lower end counts. Raises Disturbed.
+    """
+    k, _ = looks.last(len(baseline), config.min_pairs, config.max_pairs, config.confidence)
+    span, ordered = found.high / found.low, sorted(baseline)
+    if span > config.disturbed and ordered[-k] / ordered[k - 1] > math.sqrt(config.disturbed):
+        raise _disturbed(f"{found.baseline} is now fast, now slow, and the interval spans a factor of {span:.1f}")
+    return found
+
+
+def _disturbed(said: str) -> Disturbed:
+    return Disturbed(f"the machine is too busy to time: {said}", BUSY)
 
 
 def plausible(found: Timing, floor: float) -> Timing:

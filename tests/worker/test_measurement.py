@@ -8,7 +8,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import looks, measurement
-from cudal2.worker.measurement import Batch, Sides, measure, moments, plausible, undisturbed
+from cudal2.worker.measurement import Batch, Disturbed, Sides, measure, moments, plausible, undisturbed
 from cudal2.worker.outcome import CandidateFailed
 
 CONFIG = WorkerConfig(min_pairs=3, max_pairs=9, precision=0.01)
@@ -151,17 +151,31 @@ def timing(baseline_us: float = 2.0, low: float = 0.9, high: float = 1.1) -> Tim
 
 
 def test_a_disturbed_measurement_is_made_again_and_then_a_fault() -> None:
-    measured = iter([timing(4.0), timing(high=2.0), timing()])
-    assert undisturbed(lambda: next(measured), 2e-6, 1.6) == timing()
-    made = iter([timing(4.0)] * measurement.TRIES + [timing()])
-    with pytest.raises(HarnessFault, match="busy"):
-        undisturbed(lambda: next(made), 2e-6, 1.6)
+    def disturbed() -> Timing:
+        raise Disturbed("busy", "wait")
+
+    tries = iter([lambda: timing(4.0), disturbed, timing])
+    assert undisturbed(lambda: next(tries)(), 2e-6, 1.6) == timing()
+    for one in (lambda: timing(4.0), disturbed):
+        again = iter([one] * measurement.TRIES + [timing])
+        with pytest.raises(HarnessFault, match="busy"):
+            undisturbed(lambda again=again: next(again)(), 2e-6, 1.6)
 
 
-def test_a_kernel_that_is_now_fast_now_slow_gets_a_verdict_beside_a_steady_baseline() -> None:
+@pytest.mark.parametrize("erratic", ["candidate", "baseline"])
+def test_a_kernel_that_is_now_fast_now_slow_gets_a_verdict_beside_a_steady_baseline(erratic) -> None:
     """Else it would escape a bad reward. The reward counts the lower end."""
-    made = iter([timing(high=3.0), timing(high=2.0), timing(4.0, high=1.7)])
-    assert undisturbed(lambda: next(made), 2e-6, 1.6) == timing(high=2.0)
+
+    class Erratic(Recorded):
+        def speed(self, role):
+            return super().speed(role) * (1 + 3 * (role == erratic and len(self.batches) % 2))
+
+    if erratic == "baseline":
+        with pytest.raises(Disturbed, match="now fast, now slow"):
+            measure(Erratic(False, False), CONFIG, "base", "device")
+    else:
+        found = measure(Erratic(False, False), CONFIG, "base", "device")
+        assert found.low == pytest.approx(0.5, rel=1e-2) and found.high == pytest.approx(2, rel=1e-2)
 
 
 def test_nothing_is_faster_than_possible() -> None:

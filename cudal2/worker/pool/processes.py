@@ -1,5 +1,6 @@
 """A pool's worker processes on this machine, one for each device; what runs in them and what they see."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -9,12 +10,14 @@ from multiprocessing import get_context
 from typing import cast
 
 from cudal2.config import WorkerConfig
-from cudal2.records import Candidate, Environment, Verdict
+from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.worker.pool import lifetime
 from cudal2.worker.pool.fleet import Slot
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
+
+log = logging.getLogger(__name__)
 
 _given: tuple[WorkerConfig, str] | None = None  # these live in the pool's process only
 _worker: Worker | None = None
@@ -91,7 +94,16 @@ def ready(candidates: list[Candidate]) -> Candidate:
 
 
 def judge(candidate: Candidate) -> Verdict:
-    return _started().evaluate(candidate)
+    """Raises HarnessFault whatever goes wrong with this candidate, so that it costs no other one its verdict."""
+    worker = _started()
+    try:
+        return worker.evaluate(candidate)
+    except HarnessFault:
+        raise
+    except Exception as error:
+        log.exception("an error of cudal2's own while it judged a kernel")
+        said = f"judging a kernel for {candidate.problem.name} failed: {error!r}"
+        raise HarnessFault(said, "This is an error of cudal2's own: report it with the traceback above") from error
 
 
 class Processes:

@@ -151,3 +151,13 @@ def test_what_works_on_this_machine_alone_says_so() -> None:
         Worker(WorkerConfig(executor="ray"))
     with pytest.raises(ValueError, match=r"worker\.devices"):
         WorkerConfig(executor="ray", devices=(0, 1))
+
+
+def test_an_error_of_the_referees_costs_one_verdict(monkeypatch) -> None:
+    class Broken:
+        def evaluate(self, candidate: Candidate) -> None:
+            raise KeyError("what")
+
+    monkeypatch.setattr(processes, "_worker", Broken())
+    with pytest.raises(HarnessFault, match="KeyError.*report it"):
+        processes.judge(Candidate("text", Problem(8, 8, 8)))
