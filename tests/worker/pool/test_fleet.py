@@ -159,5 +159,5 @@ def test_an_error_of_the_referees_costs_one_verdict(monkeypatch) -> None:
             raise KeyError("what")
 
     monkeypatch.setattr(processes, "_worker", Broken())
-    with pytest.raises(HarnessFault, match="KeyError.*report it"):
+    with pytest.raises(HarnessFault, match=r"KeyError.*report it"):
         processes.judge(Candidate("text", Problem(8, 8, 8)))
