@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from cudal2 import export, judging, report, search
+from cudal2 import export, judging, registry, report, search
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.deadline import Deadline, TimeUp
@@ -29,6 +29,7 @@ from cudal2.evaluation.pace import said
 from cudal2.evaluation.records import Row
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
+from cudal2.search import proposers
 from cudal2.search.history import History
 from cudal2.tracking.metrics import CAMPAIGN as LOG
 from cudal2.tracking.metrics import append, read_metrics
@@ -46,8 +47,10 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
     """Begin or continue a campaign in the folder `config.run`; returns its rows of this environment, slice by slice.
 
     If the harness fails on a shape, the shape has no row, and the next start tries it again. Raises ValueError where
-    the folder holds something else, HarnessFault where nothing of a slice could be judged: the harness is broken.
+    the folder holds something else or there is no such method, HarnessFault where nothing of a slice could be judged: the harness is broken.
     """
+    for method in config.methods:
+        registry.module(proposers, method, "methods")
     whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
     folder = Path(config.run)
     before = stored(folder, CampaignConfig)

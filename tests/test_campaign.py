@@ -277,3 +277,9 @@ def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path
     with Archive.of(there) as archive:  # what was judged before the kill was not judged again
         found = [sample.source_hash for sample in archive.samples("search")]
         assert len(archive.rows("SELECT 1 FROM verdicts")) == len(found) == 12
+
+
+def test_a_method_that_does_not_exist_is_named_before_anything_is_searched(begin, tmp_path) -> None:
+    with pytest.raises(ValueError, match="methods=foo is not known"):
+        begin(Judge(), methods=("random", "foo"))
+    assert not (tmp_path / "run").exists()

@@ -117,7 +117,9 @@ def test_what_training_may_see_is_not_what_is_reported(name):
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("trainer.stepz=1", "trainer.stepz"),
+        ("trainer.stepz=1", "trainer.stepz; there is trainer.steps"),
+        ("threads=1", "there is worker.threads"),
+        ("trainer.group_size=0", "trainer.group_size"),
         ("nonsense=1", "nonsense"),
         ("experiment=none", "demo"),
         ("target=sm_00", "cpu"),

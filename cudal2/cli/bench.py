@@ -91,8 +91,9 @@ def _bench_config(arguments: argparse.Namespace, file: Path | None = None) -> An
     from cudal2 import bench
     from cudal2.config import BenchConfig, load
 
-    target = arguments.target or bench.default_target(file)
-    return load("bench", [f"target={target}", *arguments.overrides], BenchConfig)
+    named = any(override.startswith("target=") for override in arguments.overrides)
+    target = [] if named else [f"target={arguments.target or bench.default_target(file)}"]
+    return load("bench", [*target, *arguments.overrides], BenchConfig)
 
 
 def _problem(arguments: argparse.Namespace) -> Any:
@@ -110,7 +111,11 @@ def _problems(arguments: argparse.Namespace) -> list[Any]:
 def _measured(verb: argparse.ArgumentParser, problem_option: bool = False) -> None:
     text = "M_N_K or the name of an LLM layer"
     if problem_option:
-        verb.add_argument("--problem", default="256_256_256", help=f"{text} (default 256_256_256)")
+        verb.add_argument(
+            "--problem",
+            default="256_256_256",
+            help=f"{text} (default 256_256_256); aa and worker take several, by commas",
+        )
     else:
         verb.add_argument("problem", help=text)
     verb.add_argument("--target", help="default: this machine's GPU, or its processor where it has none")

@@ -1,6 +1,8 @@
 """Composes the configuration of a verb from the files in `conf/` with Hydra, and checks it, once, at the start."""
 
 import re
+from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,9 +42,27 @@ def load(name: str, overrides: list[str], schema: type[Config], base: Config | N
         config = msgspec.convert(plain, schema)
         find(plain["target"])
     except (HydraException, OmegaConfBaseException, msgspec.ValidationError, ValueError) as error:
-        message = str(error).split("Config search path")[0].strip()
-        raise ValueError(f"configuration {name}: {message}") from error
+        raise ValueError(f"configuration {name}: {_message(error, start)}") from error
     return config
+
+
+def _message(error: Exception, start: Schema) -> str:
+    """What was wrong. Of a key that does not exist Hydra says how to add it, which helps nobody: here the one like it."""
+    unknown = re.match(r"Could not override '(.+?)'", str(error))
+    if not unknown:
+        return str(error).split("Config search path")[0].strip()
+    group, _, name = unknown[1].rpartition(".")
+    known = [key.rpartition(".") for key in _keys(msgspec.to_builtins(start))]
+    beside = {own: ".".join(filter(None, [folder, own])) for folder, _, own in known if folder == group}
+    elsewhere = [f"{folder}.{own}" for folder, _, own in known if own == name]
+    near = elsewhere or [beside[own] for own in get_close_matches(name, beside, 1)] or beside.values()
+    return f"there is no key {unknown[1]}; there is {', '.join(near)}"
+
+
+def _keys(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all values in a record and the records in it."""
+    for name, value in values.items():
+        yield from _keys(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
 
 
 def _groups(name: str) -> list[str]:

@@ -198,8 +198,8 @@ def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
         )
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.parent.is_dir():
         raise ValueError(
-            f"{key}={path!r} is no folder; name the folder of a saved model, a model of the Hugging "
-            'Face hub as owner/name, or leave it "" for the kernel LM that ships'
+            f"{key}={path!r} is no folder; name the folder of a saved model or of a run (has it been trained yet?), a "
+            'model of the Hugging Face hub as owner/name, or leave it "" for the kernel LM that ships'
         )
     return path
 

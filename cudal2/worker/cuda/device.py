@@ -10,7 +10,9 @@ from cudal2 import arch
 from cudal2.records import HarnessFault
 from cudal2.target import Target, for_capability
 
-NO_GPU = "Run on a machine with an NVIDIA GPU and driver, or choose target=cpu"
+NO_GPU = (
+    "Run on a machine with an NVIDIA GPU and driver; without one, target=cpu judges kernels for the processor (.cpp)"
+)
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""Training: supervised (`sft`) and by reinforcement with GRPO (`grpo`)."""
