@@ -47,7 +47,8 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
     """Begin or continue a campaign in the folder `config.run`; returns its rows of this environment, slice by slice.
 
     If the harness fails on a shape, the shape has no row, and the next start tries it again. Raises ValueError where
-    the folder holds something else or there is no such method, HarnessFault where nothing of a slice could be judged: the harness is broken.
+    the folder holds something else or a method does not exist, HarnessFault where nothing of a slice could be judged:
+    the harness is broken.
     """
     for method in config.methods:
         registry.module(proposers, method, "methods")

@@ -47,7 +47,7 @@ def load(name: str, overrides: list[str], schema: type[Config], base: Config | N
 
 
 def _message(error: Exception, start: Schema) -> str:
-    """What was wrong. Of a key that does not exist Hydra says how to add it, which helps nobody: here the one like it."""
+    """What was wrong. Of a key that does not exist Hydra says how to add it, which cannot be; here those like it."""
     unknown = re.match(r"Could not override '(.+?)'", str(error))
     if not unknown:
         return str(error).split("Config search path")[0].strip()
