@@ -25,8 +25,8 @@ from cudal2.policy.quoting import quoted
 from cudal2.policy.trouble import SAMPLED, told
 
 CACHE_BYTES = 8 << 30
-"""Memory for keys and values, which limits the batch in transformers. On a GPU it is at least a quarter of the total
-memory, not of the free memory: otherwise the samples would depend on what else is in memory."""
+"""Memory for keys and values, which limits the batch in transformers. On a GPU it is at least half of what the weights
+leave of the total memory, not of the free memory: otherwise the samples would depend on what else is in memory."""
 MOST = 512
 """The largest batch; larger ones are not faster per prompt."""
 
@@ -114,8 +114,10 @@ def _at_once(model: PreTrainedModel, tokens: int) -> int:
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     each = 2 * shape.num_hidden_layers * heads * size * model.dtype.itemsize * tokens
-    room = torch.cuda.get_device_properties().total_memory // 4 if torch.cuda.is_available() else 0
-    return max(1, min(MOST, max(CACHE_BYTES, room) // each))
+    room = CACHE_BYTES
+    if torch.cuda.is_available():
+        room = max(room, (torch.cuda.get_device_properties().total_memory - model.get_memory_footprint()) // 2)
+    return max(1, min(MOST, room // each))
 
 
 def _generate(

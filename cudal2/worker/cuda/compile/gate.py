@@ -22,7 +22,7 @@ from cudal2.contract import ENTRY, SIZER
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import elf, sass
+from cudal2.worker.cuda.compile import elf, parameters, sass
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.cuda.compile.sass import ANY_SLOT, Sass, Unfinished
 from cudal2.worker.sandbox import jail
@@ -58,7 +58,8 @@ def inspect(
     there is no disassembler or no jail.
     """
     rules = [Path(module).read_text() for module in (__file__, elf.__file__, sass.__file__)]
-    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *built.imports, problem.accumulate)
+    seen = *built.imports, "", *built.parameters
+    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate)
     with cache.lock("gates", key):
         stored = cache.read("gates", key)
         if stored is not None:
@@ -68,6 +69,7 @@ def inspect(
             device = (*_instructions(code, problem.accumulate), *_cubin(built.cubin, code))
             # What was exported has no host code left.
             host = tuple(_host(built.library, built.imports)) if built.library else ()
+            device += tuple(Finding("parameters", f"{fault}; {parameters.REMEDY}") for fault in built.parameters)
         except Unfinished as error:
             device, host = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),), ()
         except ValueError as error:
