@@ -70,8 +70,9 @@ def load_to_train(
             "from: train with policy.sampler=transformers trainer.beta=0, or train what `cudal2 sft` made of it"
         )
     model, tokenizer, found = _read(place, config.dtype if config.lora.rank else "float32")
-    if config.path.startswith(gguf.PACKAGE):
-        model.name_or_path = config.path  # adapters then find their model on any machine
+    named = str(found.base_model_name_or_path) if found else config.path
+    if named.startswith(gguf.PACKAGE):
+        model.name_or_path = named  # adapters then find their model on any machine
     wrapped: Any = model
     if config.lora.rank and found:
         wrapped = adapters.resume(model, place, found, config.lora)

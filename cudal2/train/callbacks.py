@@ -24,6 +24,8 @@ def quiet() -> None:
     for module in ("transformers", "torch.distributed"):  # DeepSpeed calls the latter by former names
         warnings.filterwarnings("ignore", category=FutureWarning, module=module)
     warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
+    # PEFT asks whether the vocabulary has grown, which it has not, of a model that came as a GGUF file.
+    warnings.filterwarnings("ignore", message="Could not find a config file in", category=UserWarning)
 
 
 def taken(rows: list[dict[str, Any]]) -> float:

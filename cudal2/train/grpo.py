@@ -159,14 +159,22 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
 
 
 class _Report(TrainerCallback):
-    """Completes the judge's line of metrics with what the update logged, after the last update of each step."""
+    """Completes the judge's line of metrics with what its updates logged, after the last update of each step.
+
+    What is about the samples TRL logs with the first update only; of what it logs with each, the last one counts.
+    """
 
     def __init__(self, judge: Judge, metrics: Metrics, terminal: Terminal, iterations: int) -> None:
         self.judge, self.metrics, self.terminal, self.iterations = judge, metrics, terminal, iterations
+        self.logged: dict[str, Any] = {}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        if not logs or "loss" not in logs or state.global_step % self.iterations:
+        if not logs or "loss" not in logs:
             return
+        self.logged |= logs
+        if state.global_step % self.iterations:
+            return
+        logs, self.logged = self.logged, {}
         row = self.judge.row
         row["seconds"]["update"] = time.perf_counter() - self.judge.finished
         row["learning_rate"] = logs["learning_rate"]

@@ -86,6 +86,9 @@ def test_it_samples_trains_with_adapters_and_is_saved_as_an_ordinary_model(packa
     adapted, _ = load_to_train(lora, seed=0)
     adapted.save_pretrained(tmp_path / "adapters")
     assert config.path in (tmp_path / "adapters/adapter_config.json").read_text()
+    further, _ = load_to_train(PolicyConfig(path=str(tmp_path / "adapters"), lora=LoraConfig(rank=2)), seed=0)
+    further.save_pretrained(tmp_path / "further")
+    assert config.path in (tmp_path / "further/adapter_config.json").read_text()  # and not where it is installed here
     merged, _ = load_policy(PolicyConfig(path=str(tmp_path / "adapters")))
     assert torch.equal(merged.get_input_embeddings().weight, model.get_input_embeddings().weight)
 

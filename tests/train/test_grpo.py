@@ -139,6 +139,7 @@ def test_an_interrupt_saves_the_complete_steps_and_takes_the_other_again(tmp_pat
     grpo.run(config(tmp_path / "run", policy, *options))
     assert Interrupted.asked == 1 + 3 + 2
     assert as_if_undisturbed(tmp_path)
+    assert all(row["tokens_mean"] > 0 for row in read_metrics(tmp_path / "run/metrics.jsonl"))
 
 
 def as_if_undisturbed(folder: Path) -> bool:
