@@ -1,5 +1,6 @@
 """Compares searches of the same shapes at equal budgets: the best speedup over the number of kernels judged.
 
+What a policy wrote for an evaluation counts as a search: so many samples a shape, none of which knows of another.
 Folders whose names differ only by a number at the end, such as evolution-0 and evolution-1, are seeds of one search and
 make one curve. In a best-so-far a speedup below 1 counts as 1.00, since nobody would use that kernel. First samples
 count as they are, failures as 0. The 95% intervals are bootstrapped over shapes (Efron): proposers differ far more
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cudal2.archive.records import Sample
+from cudal2.archive.records import Origin, Sample
 from cudal2.archive.store import Archive
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -47,8 +48,8 @@ class Estimate(NamedTuple):
 def compare(folders: Sequence[Path], out: Path) -> str:
     """Draw the curves of the searches in these folders to `out` (PNG, SVG or PDF) and return a table in Markdown.
 
-    Raises ValueError for a folder without a search or with several, for searches of different environments or without a
-    shape in common; HarnessFault where the picture cannot be written.
+    Raises ValueError for a folder without a search, with several or with several series of samples, for searches of
+    different environments or without a shape in common; HarnessFault where the picture cannot be written.
     """
     searches = load(folders)
     curves = {name: curve(list(shapes.values())) for name, shapes in searches.items()}
@@ -66,8 +67,8 @@ def load(folders: Sequence[Path]) -> Searches:
     environments: set[str] = set()
     for folder in folders:
         with Archive.of(folder, create=False) as archive:
-            samples = list(archive.samples("search"))
-        if len({which(sample.origin.run) for sample in samples}) != 1:
+            samples = list(archive.samples("search")) or list(archive.samples("eval"))
+        if len({_which(sample.origin) for sample in samples}) != 1:
             raise ValueError(f"{folder} holds no search, or several; give each a folder of its own: run=FOLDER")
         environments |= {sample.fingerprint for sample in samples}
         seeds = found.setdefault(re.sub(r"[-_]?\d+$", "", folder.resolve().name) or folder.resolve().name, {})
@@ -80,6 +81,11 @@ def load(folders: Sequence[Path]) -> Searches:
         raise ValueError("these searches have no shape in common")
     order = sorted(common, key=lambda problem: (problem.flop, problem))
     return {name: {problem: shapes[problem] for problem in order} for name, shapes in found.items()}
+
+
+def _which(origin: Origin) -> str:
+    """What the samples of one search have in common, or those that a policy wrote for one evaluation."""
+    return which(origin.run) if origin.kind == "search" else origin.run.partition(" ")[2]
 
 
 def within(archive: Archive, fingerprint: str, together: bool = False) -> Searches:
@@ -126,6 +132,11 @@ def first(shapes: Sequence[Sequence[Sequence[float]]]) -> Estimate:
     return estimate([mean([values[0] for values in seeds]) for seeds in shapes])
 
 
+def correct(shapes: Sequence[Sequence[Sequence[float]]]) -> float:
+    """The share of all kernels that were right."""
+    return mean([float(speed > 0) for seeds in shapes for values in seeds for speed in values])
+
+
 def estimate(values: Sequence[float]) -> Estimate:
     """The mean of `values`, one per shape, with its interval."""
     means = (_draws(len(values)) @ np.array(values) / len(values)).tolist()
@@ -141,12 +152,13 @@ def _draws(count: int) -> np.ndarray:
 
 
 def table(searches: Searches, curves: Mapping[str, Sequence[Estimate]]) -> str:
-    """A line for each search: shapes, seeds, the first kernel, and the best of each of BUDGETS that it reached."""
+    """A line for each search: shapes, seeds, the share of its kernels that were right, the first kernel, and the best
+    of each of BUDGETS that it reached."""
     budgets = [n for n in BUDGETS[1:] if any(len(curve) >= n for curve in curves.values())]
-    head = ["search", "shapes", "seeds", "first kernel", *(f"best of {n}" for n in budgets)]
+    head = ["search", "shapes", "seeds", "right", "first kernel", *(f"best of {n}" for n in budgets)]
     lines = [head, ["---"] * len(head)]
     for name, shapes in searches.items():
         reached = [str(curves[name][n - 1]) if len(curves[name]) >= n else "" for n in budgets]
-        seeds = max(map(len, shapes.values()))
-        lines.append([name, str(len(shapes)), str(seeds), str(first(list(shapes.values()))), *reached])
+        seeds, speeds = max(map(len, shapes.values())), list(shapes.values())
+        lines.append([name, str(len(shapes)), str(seeds), f"{correct(speeds):.0%}", str(first(speeds)), *reached])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

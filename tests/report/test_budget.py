@@ -51,8 +51,26 @@ def test_the_picture_and_its_table(tmp_path):
     folders = [search(tmp_path / "a", [1.0 + n / 64 for n in range(20)]), search(tmp_path / "b", [0.5, 1.5])]
     lines = budget.compare(folders, tmp_path / "out/searches.png").splitlines()
     assert (tmp_path / "out/searches.png").read_bytes().startswith(b"\x89PNG")
-    assert lines[0] == "| search | shapes | seeds | first kernel | best of 16 |"
-    assert lines[2].startswith("| a | 4 | 1 | 1.000 [1.000, 1.000] | 1.234") and lines[3].endswith("|  |")
+    assert lines[0] == "| search | shapes | seeds | right | first kernel | best of 16 |"
+    assert lines[2].startswith("| a | 4 | 1 | 100% | 1.000 [1.000, 1.000] | 1.234") and lines[3].endswith("|  |")
+
+
+def test_what_a_policy_wrote_for_an_evaluation_stands_beside_searches(tmp_path):
+    def written(folder, speedups, series="1a2b"):
+        with Archive(folder / "archive.sqlite") as archive:
+            for problem in SHAPES:
+                for index, speedup in enumerate(speedups):
+                    kernel = candidate(f"{problem.name} {index}", problem)
+                    origin = Origin(kind="eval", run=f"{problem.name} {series}", step=0, index=index, policy="mine")
+                    archive.add(verdict(kernel, speedup, HERE), kernel, origin)
+        return folder
+
+    folders = [written(tmp_path / "policy", [None, 1.5, 0.5, 0.5]), search(tmp_path / "evolution", [1.0, 1.25])]
+    lines = budget.compare(folders, tmp_path / "searches.png").splitlines()
+    assert lines[2].startswith("| policy | 4 | 1 | 75% | 0.000")
+    assert [point.mean for point in budget.curve(list(budget.load(folders)["policy"].values()))] == [1, 1.5, 1.5, 1.5]
+    with pytest.raises(ValueError, match="no search, or several"):
+        budget.load([written(tmp_path / "policy", [1.0], series="another")])
 
 
 def test_what_does_not_compare_is_refused(tmp_path):
