@@ -14,9 +14,11 @@ MAX_BYTES = 64 * 1024
 
 # A line that fences code in Markdown: three or more backticks or tildes, then words such as the language.
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})(.*)")
-# What C++ reads before it looks for directives: literals, words, numbers (1'000), comments.
+# What C++ reads before it looks for directives: literals, words, numbers (1'000), comments. A quote that begins is a
+# token whatever follows: if it failed at the end of the text, the next one would be read as far again.
 _TOKEN = re.compile(
-    r"""(?P<raw>(?:u8|[uUL])?R")|[A-Za-z_$][\w$]*|\.?\d(?:'?[\w.])*|"(?:\\.|[^"\\\n])*(?:"|$)|'(?:\\.|[^'\\\n])*(?:'|$)"""
+    r"""(?P<raw>(?:u8|[uUL])?R")|[A-Za-z_$][\w$]*|\.?\d(?:'?[\w.])*"""
+    r"""|"(?:\\.|[^"\\\n])*+(?:"|\\?$)|'(?:\\.|[^'\\\n])*+(?:'|\\?$)"""
     r"""|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))""",
     re.DOTALL | re.MULTILINE,
 )
