@@ -16,7 +16,7 @@ from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
 from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import headers, parameters, toolchain
+from cudal2.worker.cuda.compile import headers, parameters, ptx, toolchain
 from cudal2.worker.cuda.compile.elf import symbols
 from cudal2.worker.cuda.compile.toolchain import Toolchain
 from cudal2.worker.sandbox import jail, seccomp
@@ -122,7 +122,7 @@ def build(
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
         *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.name),
-        Path(parameters.__file__).read_text(),
+        *(Path(module).read_text() for module in (parameters.__file__, ptx.__file__)),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
         *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
@@ -198,7 +198,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         library = _output(folder / "kernel.so", LIBRARY_BYTES)
         cubin = _output(folder / "kernel.cubin", CUBIN_BYTES)
         objects = symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
-        ptx = _output(folder / "kernel.ptx", LIBRARY_BYTES).decode(errors="replace")
+        code = _output(folder / "kernel.ptx", LIBRARY_BYTES).decode(errors="replace")
     except ValueError as error:
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}")
     imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
@@ -208,7 +208,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         cubin=cubin,
         resources=_resources(text),
         imports=imports,
-        parameters=parameters.suspicions(ptx),
+        parameters=parameters.faults(code),
     )
 
 

@@ -57,7 +57,7 @@ def inspect(
     Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
     there is no disassembler or no jail.
     """
-    rules = [Path(module).read_text() for module in (__file__, elf.__file__, sass.__file__)]
+    rules = [Path(module).read_text() for module in (__file__, elf.__file__, sass.__file__, parameters.__file__)]
     seen = *built.imports, "", *built.parameters
     key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate)
     with cache.lock("gates", key):
@@ -117,7 +117,8 @@ def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
 
 
 def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
-    """Kernels, state that outlives a launch, and functions that the device's runtime would have to supply.
+    """Kernels, what they read of their parameters, state that outlives a launch, and functions that the device's
+    runtime would have to supply.
 
     Raises ValueError where the cubin is no ELF file.
     """
@@ -125,6 +126,11 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
     with elf.opened(cubin) as file:
         sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
         used = _used(file, code.slots)
+    room = dict(sections)
+    for kernel, far in code.parameters.items():
+        if far == ANY_SLOT or far > room.get(f".nv.constant0.{kernel}", far):
+            how = "at a place that is computed" if far == ANY_SLOT else "beyond its end"
+            yield Finding("parameters", f"{_some([kernel])} reads its parameters {how}; {parameters.REMEDY}")
     if not any(name.startswith(".text.") and size for name, size in sections):
         yield Finding("no_kernel", "the source defines no __global__ function that is instantiated")
     globals_ = {index for index, (name, size) in enumerate(sections) if name.startswith(".nv.global") and size}

@@ -1,38 +1,38 @@
-"""Where a kernel reads parameters, by its PTX: only within them, and their addresses go to the tensor engine alone.
+"""Where a kernel reads parameters: only within them, and their addresses go to the tensor engine alone.
 
 A kernel that has the generic address of a parameter (`cvta.param`, of a `__grid_constant__` one) reads the memory
 around it like any other. There the driver keeps the parameters of the graph's other launches, and with them the
-addresses of the inputs to come. An offset beyond a parameter leads there, too. PTX ISA 9.0, "Kernel Function
-Parameters", "cvta" and "cp.async.bulk.tensor".
+addresses of the inputs to come. PTX ISA 9.0, "Kernel Function Parameters", "cvta" and "cp.async.bulk.tensor".
 
-A register is followed by its name through a whole kernel, in whatever order: it may hold all that any instruction puts
-there. A source can put any text into its PTX by inline assembly, so what is not understood is refused.
+It is looked for in the PTX, where addresses can be followed by the names of registers. The gate asks the built code
+once more (`sass.py`): how far a kernel reads the constant bank of its parameters, and whether at a computed place.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+
+from cudal2.worker.cuda.compile import ptx
+from cudal2.worker.cuda.compile.ptx import NAME, Body, Statement
 
 REMEDY = (
     "read parameters by value, at places that are known when it is compiled; pass each tensor map as a "
-    "__grid_constant__ parameter"
+    "__grid_constant__ parameter, and choose between them by ?:"
 )
-GRID_BARRIER = frozenset({"%envreg1", "%envreg2"})
-"""What cooperative groups read of the driver's registers: where the barrier of the grid is."""
 MAP = 128
 """Bytes of a tensor map."""
+MOST = 64
+"""Addresses that one register may stand for."""
+FORBIDDEN = ("%current_graph_exec", "%envreg")
+"""Beginnings of the names of special registers in which the driver tells of a launch."""
+GRID_BARRIER = ("%envreg1", "%envreg2")
+"""What cooperative groups read of the driver's registers: where the barrier of the grid is."""
 
-_SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_ENTRY = re.compile(r"\.entry\s+[\w$]+\s*(?:\(([^)]*)\))?[^{;]*\{")
-_DECLARED = re.compile(r"\.param\b.*?\.[a-z]+(\d+)\b[^\d\w].*?([\w$]+)\s*(?:\[\s*(\d+)\s*\])?\s*$", re.DOTALL)
-_LEADING = re.compile(r"^(?:\s|[{}]|[\w$]+\s*:(?!:))+")
-_STATEMENT = re.compile(r"(?:@!?[%\w$]+\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
-_NAME = re.compile(r"(?<![\w$.%])[%\w$]+")
-_ADDRESS = re.compile(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?(?:0[xX][0-9a-fA-F]+|\d+))\s*)?(?=[\],])")
-_TENSOR = re.compile(
-    r"cp\.(?:reduce\.)?async\.bulk\.(?:prefetch\.)?tensor\.|prefetch\.tensormap|fence\.proxy\.tensormap"
-)
+_WORD = re.compile(rf"(?<![\w$.%]){NAME}")
+_ADDRESS = re.compile(rf"\[\s*({NAME})\s*(?:\+\s*(-?\w+)\s*)?(?=[\],])")
+_ELSEWHERE = {("cvta", "to", "param"), ("isspacep", "param"), ("isspacep", "const")}
+_64 = {"b64", "s64", "u64"}
 
 
 class Place(NamedTuple):
@@ -47,88 +47,121 @@ Held = Mapping[str, set[Place]]
 """The addresses that each register, or name of a parameter, may stand for."""
 
 
-def suspicions(ptx: str) -> tuple[str, ...]:
-    """What speaks against the kernels of a PTX file: the first fault of each, in words."""
-    if any(found[0] == '"' and re.search(r"//|/\*|\*/|\\", found) for found in _SPACE.findall(ptx)):
-        return ("a string in the PTX looks like a comment",)
-    text = _SPACE.sub(lambda found: '""' if found.group()[0] == '"' else " ", ptx)
-    if '"' in text.replace('""', "") or "/*" in text or re.search(r"^\s*#", text, re.MULTILINE):
-        return ("the PTX has a preprocessor's directive, or a string or comment without an end",)
-    if driver := set(re.findall(r"%envreg\d*", text)) - GRID_BARRIER:
-        return (f"a kernel reads {min(driver)}, a register of the driver's",)
-    entries = [(found.group(1) or "", _block(text, found.end())) for found in _ENTRY.finditer(text)]
-    faults = [fault for declared, body in entries if (fault := _fault(_sizes(declared.split(",")), body))]
-    if text.count("cvta.param") > sum(body.count("cvta.param") for _, body in entries):
-        faults.append("a function takes the address of a parameter")
-    return tuple(faults)
+def faults(text: str) -> tuple[str, ...]:
+    """What speaks against a PTX file: the first fault of each kernel and function, in words."""
+    try:
+        return tuple(fault for fault in map(_fault, ptx.bodies(text)) if fault)
+    except ValueError as error:
+        return (str(error),)
 
 
-def _block(text: str, start: int) -> str:
-    """The text from `start`, which is just behind a brace, to the brace that closes it."""
-    depth = 1
-    for brace in re.compile(r"[{}]").finditer(text, start):
-        depth += 1 if brace.group() == "{" else -1
-        if not depth:
-            return text[start : brace.start()]
-    return text[start:]
+def _fault(body: Body) -> str | None:
+    if not body.kernel:
+        return next(filter(None, map(_reaches_out, body.statements)), None)
+    own = tuple(one._replace(name=tuple(part for part in one.name if part != "entry")) for one in body.statements)
+    body = body._replace(statements=own)
+    held = _followed(body)
+    return next(filter(None, (_misuse(statement, body, held) for statement in own)), None)
 
 
-def _sizes(declarations: Sequence[str]) -> dict[str, int]:
-    """The bytes of each parameter that is declared."""
-    found = filter(None, (_DECLARED.search(one) for one in declarations))
-    return {hit.group(2): int(hit.group(1)) // 8 * int(hit.group(3) or 1) for hit in found}
+def _reaches_out(statement: Statement) -> str | None:
+    """What is wrong with an instruction of a function, whose own parameters lie in registers and on the stack."""
+    name = statement.name
+    plain = name[:2] in (("ld", "param"), ("st", "param")) and "entry" not in name
+    asks = _asks(statement) or ("param" in name and not plain)
+    return f"{statement}: a function asks for what its caller's parameters hold" if asks else None
 
 
-def _fault(parameters: dict[str, int], body: str) -> str | None:
-    """The first fault of a kernel with these parameters (name to bytes)."""
-    parts = [_LEADING.sub("", part).strip() for part in body.split(";")]
-    sizes = parameters | _sizes([part for part in parts if part.startswith(".param")])  # and those of its own calls
-    steps = [hit.groups() for part in parts if (hit := _STATEMENT.fullmatch(part))]
-    held = defaultdict(set, {name: {Place(False, name, 0)} for name in sizes})
-    grows = True
-    while grows:
-        grows = False
-        for operation, operands in steps:
-            target, places = _made(operation, operands, held)
-            for place in places - held[target]:
-                if not 0 <= place.offset < sizes[place.parameter]:
-                    return f"{operation} makes an address beyond parameter {place.parameter}"
-                held[target].add(place)
-                grows = True
-    used = ((operation, operands) for operation, operands in steps if not _made(operation, operands, held)[1])
-    return next(filter(None, (_misuse(*step, held, sizes, parameters) for step in used)), None)
+def _asks(statement: Statement) -> bool:
+    """Whether an instruction tells what the driver keeps, or where parameters are."""
+    driver = (word for word in _WORD.findall(statement.operands) if word.startswith(FORBIDDEN))
+    return any(word not in GRID_BARRIER for word in driver) or bool(
+        {statement.name[:2], statement.name[:3]} & _ELSEWHERE
+    )
 
 
-def _made(operation: str, operands: str, held: Held) -> tuple[str, set[Place]]:
+def _followed(body: Body) -> Held:
+    """What each register may stand for, whatever the order in which the instructions run.
+
+    Raises ValueError for an address beyond its parameter, or a register with too many.
+    """
+    sizes = body.called | body.parameters
+    uses: defaultdict[str, list[Statement]] = defaultdict(list)
+    for statement in body.statements:
+        for word in set(_WORD.findall(statement.operands)):
+            uses[word].append(statement)
+    held: defaultdict[str, set[Place]] = defaultdict(set, {name: {Place(False, name, 0)} for name in sizes})
+    waiting = list(sizes)
+    while waiting:
+        for statement in uses[waiting.pop()]:
+            target, places = _made(statement, held)
+            if not places <= held[target]:
+                held[target] |= places
+                waiting.append(target)
+                if any(not 0 <= place.offset < sizes[place.parameter] for place in places):
+                    raise ValueError(f"{statement} makes an address beyond its parameter")
+                if len(held[target]) > MOST:
+                    raise ValueError(f"{target} may stand for more than {MOST} places in the parameters")
+    return held
+
+
+def _made(statement: Statement, held: Held) -> tuple[str, set[Place]]:
     """The register in which an instruction makes addresses that are followed, and which; none where it makes none."""
-    target, *given = (part.strip() for part in operands.split(","))
+    target, *given = (part.strip() for part in statement.operands.split(","))
     known = [held.get(one, set()) for one in given]
-    if re.fullmatch(r"mov\.[bus]64", operation) and len(given) == 1:
-        return target, known[0]
-    if re.fullmatch(r"selp\.[bus]64", operation) and len(given) == 3 and known[0] and known[1]:
-        return target, known[0] | known[1]
-    if operation == "cvta.param.u64" and len(given) == 1:
-        return target, {place._replace(generic=True) for place in known[0] if not place.generic}
-    if re.fullmatch(r"add\.[us]64", operation) and len(given) == 2 and re.fullmatch(r"-?(?:0[xX]\w+|\d+)", given[1]):
-        return target, {place._replace(offset=place.offset + int(given[1], 0)) for place in known[0]}
+    match statement.name, len(given):
+        case ("mov", kind), 1 if kind in _64:
+            return target, known[0]
+        case ("selp", kind), 3 if kind in _64 and known[0] and known[1]:
+            return target, known[0] | known[1]
+        case ("cvta", "param", "u64"), 1 if not any(place.generic for place in known[0]):
+            return target, {place._replace(generic=True) for place in known[0]}
+        case ("add", kind), 2 if kind in _64 and known[0] and not held.get(given[1]) and given[1][:1] in "-0123456789":
+            more = ptx.number(given[1])
+            return target, {place._replace(offset=place.offset + more) for place in known[0]}
     return target, set()
 
 
-def _misuse(operation: str, operands: str, held: Held, sizes: dict[str, int], ours: dict[str, int]) -> str | None:
+def _misuse(statement: Statement, body: Body, held: Held) -> str | None:
     """What is wrong with an instruction that makes no address: it may read with one, within what it points into."""
-    names = [name for name in _NAME.findall(operands) if held.get(name)]
-    addresses = [(hit.group(1), int(hit.group(2) or "0", 0)) for hit in _ADDRESS.finditer(operands)]
-    known = [(place, more) for name, more in addresses for place in held.get(name, ())]
-    tensor, loads = bool(_TENSOR.match(operation)), operation.startswith("ld.param")
-    if loads and not known:
-        return f"{operation} reads a parameter at a place that is computed: {operands[:60]}"
-    if all(place.parameter not in ours for name in names for place in held[name]):
-        return None  # those of a call that it makes
-    if not (tensor or loads) or len(names) > sum(bool(held.get(name)) for name, _ in addresses):
-        return f"{operation} uses the address of a parameter: {operands[:60]}"
-    for place, more in known:
-        if place.generic is not tensor:
-            return f"{operation} uses the address of parameter {place.parameter}"
-        if not 0 <= place.offset + more <= sizes[place.parameter] - (MAP if tensor else 1):
-            return f"{operation} reads beyond parameter {place.parameter}"
-    return None
+    name, operands = statement
+    if _asks(statement):
+        return f"{statement} tells what the driver keeps, or where parameters are"
+    tracked = [word for word in _WORD.findall(operands) if held.get(word)]
+    if _made(statement, held)[1] or (not tracked and "param" not in name):
+        return None
+    if name[:2] == ("st", "param") and (place := _ADDRESS.match(operands)) and tracked == [place[1]]:
+        return None if place[1] in body.called else f"{statement} writes to a parameter"
+    if name[0] == "call" and body.called.keys() >= set(tracked):
+        return None
+    if name[:2] == ("ld", "param") and "func" not in name:
+        return next(_beyond(statement, r"\[", held, body, generic=False, size=1), None)
+    if _tensor(name):
+        behind = r"\[(?=[^\]]*,\s*\{)" if name[0] == "cp" else r"\["
+        return next(_beyond(statement, behind, held, body, generic="param" not in name, size=MAP), None)
+    return f"{statement} uses the address of a parameter"
+
+
+def _tensor(name: tuple[str, ...]) -> bool:
+    """Whether an instruction takes the address of a tensor map."""
+    return (name[0] == "cp" and "bulk" in name and "tensor" in name) or (
+        name[0] in ("prefetch", "fence") and "tensormap" in name
+    )
+
+
+def _beyond(statement: Statement, behind: str, held: Held, body: Body, generic: bool, size: int) -> Iterator[str]:
+    """What is wrong with the address that an instruction reads parameters by, the first one `behind` this pattern."""
+    opening = re.search(behind, statement.operands)
+    address = _ADDRESS.match(statement.operands, opening.start()) if opening else None
+    places = held.get(address[1], set()) if address else set()
+    tracked = [word for word in _WORD.findall(statement.operands) if held.get(word)]
+    if not address or not places:
+        yield f"{statement} reads a parameter at a place that is computed"
+    elif len(tracked) > 1:
+        yield f"{statement} uses the address of a parameter as a value"
+    else:
+        more = ptx.number(address[2] or "0")
+        for place in places:
+            room = (body.called | body.parameters)[place.parameter] - size
+            if place.generic is not generic or not 0 <= place.offset + more <= room:
+                yield f"{statement} reads beyond parameter {place.parameter}"

@@ -72,6 +72,36 @@ def test_an_f16_problem_may_accumulate_in_f16(judge):
     assert {finding.name for finding in found} == {"bf16_mma"}
 
 
+READS = {
+    "up to the end": ("numbers.last + (numbers.some[2] << 1)", False),
+    "at a computed place": ("numbers.some[threadIdx.x]", True),
+    "beyond the end": ("beyond()", True),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_the_built_code_reads_parameters_within_themselves(judge, monkeypatch, what):
+    expression, refused = READS[what]
+    source = """#include <cuda_fp16.h>
+struct Numbers { int some[3]; char last; };
+__device__ int beyond() {
+    int low, high;
+    asm("ld.param.v2.u32 {%0, %1}, [kernel_param_1+16];" : "=r"(low), "=r"(high));
+    return low + high;
+}
+extern "C" __global__ void kernel(int* out, const __grid_constant__ Numbers numbers) {
+    *out = EXPRESSION;
+}
+extern "C" cudaError_t hgemm(const __half*, const __half*, __half*, int, int, int, void*, cudaStream_t stream) {
+    kernel<<<1, 1, 0, stream>>>(nullptr, Numbers{});
+    return cudaGetLastError();
+}
+"""
+    monkeypatch.setattr("cudal2.worker.cuda.compile.parameters.faults", lambda ptx: ())  # as if it had seen nothing
+    found = [finding.name for finding in judge(source.replace("EXPRESSION", expression), "sm_90a")]
+    assert found == (["parameters"] if refused else [])
+
+
 @pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 @pytest.mark.parametrize("define", ["GLOBALS", "BY_POINTER", "BY_INDEX", "EMPTY"])
 def test_only_globals_that_code_can_reach_are_state(judge, target, define):

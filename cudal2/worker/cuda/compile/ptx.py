@@ -1,0 +1,120 @@
+"""The kernels and functions of a PTX file, and their statements.
+
+A source can put any text into its PTX by inline assembly, even whole kernels, so this reads what compilers and people
+write and refuses the rest: white space within an instruction's name, a preprocessor's directives, file names.
+PTX ISA 9.0, "Syntax" and "Directives".
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+BYTES = 16 << 20
+"""Longest text that is read; CUTLASS's longest have 3 MB."""
+
+NAME = r"[%\w$]+"
+_SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_HEAD = re.compile(
+    rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*{NAME}\s*(?:\((?P<declared>[^(){{}};]*)\))?"
+    r"(?P<more>[^(){};]*)(?P<end>[{;])"
+)
+_DECLARED = re.compile(
+    rf"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]+(?P<bits>\d+)\s+(?:\.ptr\s+(?:\.[a-z]+\s+)?(?:\.align\s+\d+\s+)?)?"
+    rf"(?P<name>{NAME})\s*(?:\[\s*(?P<count>[1-9]\d*)\s*\])?\s*"
+)
+_LEADING = re.compile(rf"(?:\s|[{{}}]|{NAME}\s*:(?!:))*")
+_INSTRUCTION = re.compile(
+    rf"(?:@\s*!?\s*{NAME}\s+)?(?P<name>[a-z]\w*(?:(?:\.|::)\w+)*)(?P<operands>(?:\s+[^.\s].*)?)", re.DOTALL
+)
+# Not: tables of branches and prototypes of calls, through which a kernel could run its data as instructions.
+_ALLOWED = re.compile(r"\.(?:reg|shared|local|pragma)\b")
+_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})")
+
+
+class Statement(NamedTuple):
+    """An instruction: the parts of its name, and the text of its operands."""
+
+    name: tuple[str, ...]
+    operands: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.name)} {' '.join(self.operands.split())[:60]}"
+
+
+class Body(NamedTuple):
+    """A kernel (or else a function): bytes of its parameters, and of those of the calls it makes, by name."""
+
+    kernel: bool
+    parameters: dict[str, int]
+    called: dict[str, int]
+    statements: tuple[Statement, ...]
+
+
+def bodies(ptx: str) -> Iterator[Body]:
+    """All kernels and functions that a PTX file defines. Raises ValueError where something in it is not understood."""
+    if len(ptx) > BYTES:
+        raise ValueError(f"the PTX is longer than {BYTES >> 20} MiB")
+    text = _SPACE.sub(_blank, ptx)
+    if '"' in text.replace('""', "") or re.search(r"^\s*#", text, re.MULTILINE):
+        raise ValueError("the PTX has a preprocessor's directive, or a string without an end")
+    heads = list(_HEAD.finditer(text))
+    unclear = (head for head in heads if "pragma" in head["more"] or (head["kind"] == "entry" and head["end"] == ";"))
+    if len(heads) != len(re.findall(r"\.(?:entry|func)\b", text)) or any(unclear):
+        raise ValueError("the PTX has a kernel or a function whose head is not understood")
+    for head in heads:
+        if head["end"] == "{":
+            declared = dict(_declared(part) for part in (head["declared"] or "").split(",") if part.strip())
+            yield _body(head["kind"] == "entry", declared, _block(text, head.end()))
+
+
+def number(text: str) -> int:
+    """The value of a decimal or hexadecimal number; ValueError for any other text."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text[:30]} is no plain number")
+    return int(text, 0)
+
+
+def _blank(found: re.Match[str]) -> str:
+    text = found.group()
+    if text[0] == '"':
+        if re.search(r"//|/\*|\*/|\\", text):
+            raise ValueError("a string in the PTX looks like a comment")
+        return '""'
+    if text.startswith("/*") and (len(text) < 4 or not text.endswith("*/")):
+        raise ValueError("the PTX has a comment without an end")
+    return " "
+
+
+def _declared(text: str) -> tuple[str, int]:
+    found = _DECLARED.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"the parameter {' '.join(text.split())[:60]} is not understood")
+    return found["name"], int(found["bits"]) // 8 * int(found["count"] or 1)
+
+
+def _block(text: str, start: int) -> str:
+    """The text from `start`, which is just behind a brace, to the brace that closes it."""
+    depth = 1
+    for brace in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if brace.group() == "{" else -1
+        if not depth:
+            return text[start : brace.start()]
+    raise ValueError("the PTX ends within a function")
+
+
+def _body(kernel: bool, parameters: dict[str, int], text: str) -> Body:
+    called: dict[str, int] = {}
+    statements = []
+    for part in text.split(";"):
+        part = part[_LEADING.match(part).end() :].strip()  # type: ignore[union-attr]
+        if part.startswith(".param"):
+            name, size = _declared(part)
+            if name in parameters:
+                raise ValueError(f"{name} is declared twice")
+            called[name] = max(size, called.get(name, 0))  # each call has its own of that name
+        elif part and not _ALLOWED.match(part):
+            found = _INSTRUCTION.fullmatch(part)
+            if not found:
+                raise ValueError(f"{' '.join(part.split())[:60]} is not understood, or not allowed")
+            statements.append(Statement(tuple(re.split(r"\.|::", found["name"])), found["operands"].strip()))
+    return Body(kernel, parameters, called, tuple(statements))
