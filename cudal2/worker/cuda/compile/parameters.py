@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cudal2.worker.cuda.compile import ptx
-from cudal2.worker.cuda.compile.ptx import NAME, Body, Statement
+from cudal2.worker.cuda.compile.ptx import NAME, WORD, Body, Statement
 
 REMEDY = (
     "read parameters by value, at places that are known when it is compiled; pass each tensor map as a "
@@ -29,9 +29,8 @@ FORBIDDEN = ("%current_graph_exec", "%envreg")
 GRID_BARRIER = ("%envreg1", "%envreg2")
 """What cooperative groups read of the driver's registers: where the barrier of the grid is."""
 
-_WORD = re.compile(rf"(?<![\w$.%]){NAME}")
 _ADDRESS = re.compile(rf"\[\s*({NAME})\s*(?:\+\s*(-?\w+)\s*)?(?=[\],])")
-_ELSEWHERE = {("cvta", "to", "param"), ("isspacep", "param"), ("isspacep", "const")}
+_ELSEWHERE = {("cvta", "to", "param"), ("cvta", "to", "const"), ("isspacep", "param"), ("isspacep", "const")}
 _64 = {"b64", "s64", "u64"}
 
 
@@ -74,7 +73,7 @@ def _reaches_out(statement: Statement) -> str | None:
 
 def _asks(statement: Statement) -> bool:
     """Whether an instruction tells what the driver keeps, or where parameters are."""
-    driver = (word for word in _WORD.findall(statement.operands) if word.startswith(FORBIDDEN))
+    driver = (word for word in WORD.findall(statement.operands) if word.startswith(FORBIDDEN))
     return any(word not in GRID_BARRIER for word in driver) or bool(
         {statement.name[:2], statement.name[:3]} & _ELSEWHERE
     )
@@ -88,7 +87,7 @@ def _followed(body: Body) -> Held:
     sizes = body.called | body.parameters
     uses: defaultdict[str, list[Statement]] = defaultdict(list)
     for statement in body.statements:
-        for word in set(_WORD.findall(statement.operands)):
+        for word in set(WORD.findall(statement.operands)):
             uses[word].append(statement)
     held: defaultdict[str, set[Place]] = defaultdict(set, {name: {Place(False, name, 0)} for name in sizes})
     waiting = list(sizes)
@@ -109,6 +108,8 @@ def _made(statement: Statement, held: Held) -> tuple[str, set[Place]]:
     """The register in which an instruction makes addresses that are followed, and which; none where it makes none."""
     target, *given = (part.strip() for part in statement.operands.split(","))
     known = [held.get(one, set()) for one in given]
+    if not re.fullmatch(NAME, target):
+        return target, set()
     match statement.name, len(given):
         case ("mov", kind), 1 if kind in _64:
             return target, known[0]
@@ -127,7 +128,7 @@ def _misuse(statement: Statement, body: Body, held: Held) -> str | None:
     name, operands = statement
     if _asks(statement):
         return f"{statement} tells what the driver keeps, or where parameters are"
-    tracked = [word for word in _WORD.findall(operands) if held.get(word)]
+    tracked = [word for word in WORD.findall(operands) if held.get(word)]
     if _made(statement, held)[1] or (not tracked and "param" not in name):
         return None
     if name[:2] == ("st", "param") and (place := _ADDRESS.match(operands)) and tracked == [place[1]]:
@@ -154,7 +155,7 @@ def _beyond(statement: Statement, behind: str, held: Held, body: Body, generic: 
     opening = re.search(behind, statement.operands)
     address = _ADDRESS.match(statement.operands, opening.start()) if opening else None
     places = held.get(address[1], set()) if address else set()
-    tracked = [word for word in _WORD.findall(statement.operands) if held.get(word)]
+    tracked = [word for word in WORD.findall(statement.operands) if held.get(word)]
     if not address or not places:
         yield f"{statement} reads a parameter at a place that is computed"
     elif len(tracked) > 1:

@@ -13,6 +13,7 @@ BYTES = 16 << 20
 """Longest text that is read; CUTLASS's longest have 3 MB."""
 
 NAME = r"[%\w$]+"
+WORD = re.compile(rf"(?<![\w$.%]){NAME}")
 _SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _HEAD = re.compile(
     rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*{NAME}\s*(?:\((?P<declared>[^(){{}};]*)\))?"
@@ -27,7 +28,7 @@ _INSTRUCTION = re.compile(
     rf"(?:@\s*!?\s*{NAME}\s+)?(?P<name>[a-z]\w*(?:(?:\.|::)\w+)*)(?P<operands>(?:\s+[^.\s].*)?)", re.DOTALL
 )
 # Not: tables of branches and prototypes of calls, through which a kernel could run its data as instructions.
-_ALLOWED = re.compile(r"\.(?:reg|shared|local|pragma)\b")
+_ALLOWED = re.compile(r"\.(?:shared|local|pragma)\b")
 _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})")
 
 
@@ -104,7 +105,7 @@ def _block(text: str, start: int) -> str:
 
 def _body(kernel: bool, parameters: dict[str, int], text: str) -> Body:
     called: dict[str, int] = {}
-    statements = []
+    statements, families = [], set[str]()
     for part in text.split(";"):
         part = part[_LEADING.match(part).end() :].strip()  # type: ignore[union-attr]
         if part.startswith(".param"):
@@ -112,9 +113,23 @@ def _body(kernel: bool, parameters: dict[str, int], text: str) -> Body:
             if name in parameters:
                 raise ValueError(f"{name} is declared twice")
             called[name] = max(size, called.get(name, 0))  # each call has its own of that name
+        elif part.startswith(".reg"):
+            if re.search(r"\.v\d", part):
+                raise ValueError(f"{' '.join(part.split())[:60]}: registers of several parts are not followed")
+            families.update(re.findall(rf"({NAME})\s*<", part))
         elif part and not _ALLOWED.match(part):
             found = _INSTRUCTION.fullmatch(part)
             if not found:
                 raise ValueError(f"{' '.join(part.split())[:60]} is not understood, or not allowed")
             statements.append(Statement(tuple(re.split(r"\.|::", found["name"])), found["operands"].strip()))
+    _check_names({word for one in statements for word in WORD.findall(one.operands)}, families)
     return Body(kernel, parameters, called, tuple(statements))
+
+
+def _check_names(words: set[str], families: set[str]) -> None:
+    """Raises ValueError where a register has a second name: of `.reg .b64 %r<9>` ptxas takes %r01 for %r1, too."""
+    for word in words:
+        for family in families:
+            number = word.removeprefix(family)
+            if number != word and number.isdecimal() and not re.fullmatch(r"0|[1-9]\d{0,8}", number):
+                raise ValueError(f"{word[:60]} is another name of a register")
