@@ -1,4 +1,5 @@
 // expect: rejected compile_error
+// stage: gate
 // Reads what the driver keeps before the first parameter: the address of the parameters, among others.
 #include <cuda_fp16.h>
 

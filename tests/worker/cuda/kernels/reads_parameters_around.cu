@@ -1,4 +1,5 @@
 // expect: rejected
+// stage: gate
 // Reads beyond its own parameter, where the other launches of a graph keep theirs: which inputs come next.
 #include <cuda_fp16.h>
 

@@ -1,4 +1,5 @@
 // expect: rejected
+// stage: gate
 // Remembers in its own parameters that it was launched before; zeros from then on.
 #include <cuda_fp16.h>
 
