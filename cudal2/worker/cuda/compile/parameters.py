@@ -10,7 +10,7 @@ once more (`sass.py`): how far a kernel reads the constant bank of its parameter
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cudal2.worker.cuda.compile import ptx
@@ -136,10 +136,10 @@ def _misuse(statement: Statement, body: Body, held: Held) -> str | None:
     if name[0] == "call" and body.called.keys() >= set(tracked):
         return None
     if name[:2] == ("ld", "param") and "func" not in name:
-        return next(_beyond(statement, r"\[", held, body, generic=False, size=1), None)
+        return _beyond(statement, r"\[", held, body, generic=False, size=1)
     if _tensor(name):
         behind = r"\[(?=[^\]]*,\s*\{)" if name[0] == "cp" else r"\["
-        return next(_beyond(statement, behind, held, body, generic="param" not in name, size=MAP), None)
+        return _beyond(statement, behind, held, body, generic="param" not in name, size=MAP)
     return f"{statement} uses the address of a parameter"
 
 
@@ -150,19 +150,19 @@ def _tensor(name: tuple[str, ...]) -> bool:
     )
 
 
-def _beyond(statement: Statement, behind: str, held: Held, body: Body, generic: bool, size: int) -> Iterator[str]:
+def _beyond(statement: Statement, behind: str, held: Held, body: Body, generic: bool, size: int) -> str | None:
     """What is wrong with the address that an instruction reads parameters by, the first one `behind` this pattern."""
     opening = re.search(behind, statement.operands)
     address = _ADDRESS.match(statement.operands, opening.start()) if opening else None
     places = held.get(address[1], set()) if address else set()
     tracked = [word for word in WORD.findall(statement.operands) if held.get(word)]
     if not address or not places:
-        yield f"{statement} reads a parameter at a place that is computed"
-    elif len(tracked) > 1:
-        yield f"{statement} uses the address of a parameter as a value"
-    else:
-        more = ptx.number(address[2] or "0")
-        for place in places:
-            room = (body.called | body.parameters)[place.parameter] - size
-            if place.generic is not generic or not 0 <= place.offset + more <= room:
-                yield f"{statement} reads beyond parameter {place.parameter}"
+        return f"{statement} reads a parameter at a place that is computed"
+    if len(tracked) > 1:
+        return f"{statement} uses the address of a parameter as a value"
+    more = ptx.number(address[2] or "0")
+    for place in places:
+        room = (body.called | body.parameters)[place.parameter] - size
+        if place.generic is not generic or not 0 <= place.offset + more <= room:
+            return f"{statement} reads beyond parameter {place.parameter}"
+    return None
