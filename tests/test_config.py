@@ -103,7 +103,9 @@ def test_the_stages_hand_a_policy_on():
     made = {f"recipe={name}": load("sft", [f"recipe={name}"], SftConfig).run for name in names("recipe")}
     general = load("train", ["experiment=smollm2_general"], TrainConfig)
     hgemm = load("train", ["experiment=smollm2_hgemm"], TrainConfig)
-    assert (general.policy.path, hgemm.policy.path) == (made["recipe=smollm2_cpu"], made["recipe=smollm2"])
+    known = load("sft", ["recipe=smollm2_known"], SftConfig)
+    assert (general.policy.path, known.policy.path) == (made["recipe=smollm2_cpu"], made["recipe=smollm2"])
+    assert hgemm.policy.path == known.run
     assert {(p.layout, p.accumulate) for p in general.shapes.problems()} == {*product(("nn", "tn"), ("f32", "f16"))}
 
 

@@ -4,6 +4,7 @@ from cudal2.config.base import NEUTRAL, Schema, identity
 from cudal2.config.campaign import CampaignConfig
 from cudal2.config.compose import Config, load
 from cudal2.config.parts import (
+    CorpusConfig,
     LoraConfig,
     PolicyConfig,
     PromptConfig,
@@ -26,6 +27,7 @@ __all__ = [
     "BenchConfig",
     "CampaignConfig",
     "Config",
+    "CorpusConfig",
     "EffortConfig",
     "EvalConfig",
     "LoraConfig",

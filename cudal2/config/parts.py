@@ -1,6 +1,6 @@
 """The groups of keys that several verbs share; the worker's are in `worker.py`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -15,6 +15,20 @@ class LoraConfig(Schema, frozen=True):
     rank: Annotated[int, msgspec.Meta(ge=0)] = 0
     alpha: int = 32
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+
+class CorpusConfig(Schema, frozen=True):
+    """Which sources of the kernel families a policy learns: those for problems of these `layouts` that may be
+    accumulated so, written in these `styles`.
+    """
+
+    layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
+    accumulates: Annotated[tuple[Accumulate, ...], msgspec.Meta(min_length=1)] = get_args(Accumulate)
+    styles: Annotated[tuple[Literal["plain", "terse", "tutor"], ...], msgspec.Meta(min_length=1)] = (
+        "plain",
+        "terse",
+        "tutor",
+    )
 
 
 class VllmConfig(Schema, frozen=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from cudal2.config.base import NEUTRAL, Schema
 from cudal2.config.parts import (
+    CorpusConfig,
     PolicyConfig,
     PromptConfig,
     ReturnsConfig,
@@ -53,7 +54,7 @@ class SftConfig(Schema, frozen=True):
 
     `examples` says what it is trained on:
 
-    - families: `samples` random settings of the kernel families, drawn without regard to the shape;
+    - families: `samples` random settings of the kernel families, drawn without regard to the shape, from `corpus`;
     - known: what searches found fast for the shapes that training may see, or for shapes near them;
     - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
       none (rejection sampling fine-tuning, arXiv:2308.01825);
@@ -74,6 +75,7 @@ class SftConfig(Schema, frozen=True):
     text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
     samples: Annotated[int, msgspec.Meta(ge=1)] = 60_000
+    corpus: CorpusConfig = CorpusConfig()
     epochs: Annotated[float, msgspec.Meta(gt=0)] = 2.0
     batch_size: Annotated[int, msgspec.Meta(ge=1)] = 16
     learning_rate: float = 3e-3

@@ -1,12 +1,13 @@
 """Random sources of the kernel families, and random problems."""
 
 import random
+from collections.abc import Sequence
 from functools import cache
 
 import msgspec
 
 from cudal2 import split
-from cudal2.corpus.family import Family, Knobs, families, refusal, render
+from cudal2.corpus.family import STYLES, Family, Knobs, families, refusal, render
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.target import Target
 
@@ -27,7 +28,13 @@ class Sample(msgspec.Struct, frozen=True):
     source: str
 
 
-def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumulate = "f32") -> Sample:
+def draw(
+    target: Target,
+    layout: Layout,
+    rng: random.Random,
+    accumulate: Accumulate = "f32",
+    styles: Sequence[str] = STYLES,
+) -> Sample:
     """A random source: the family is drawn by weight, then a setting uniformly from those that its rules allow.
 
     For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also kernels that sum in f16. Raises
@@ -40,19 +47,27 @@ def draw(target: Target, layout: Layout, rng: random.Random, accumulate: Accumul
             f"rules refused each of {TRIES} random settings"
         )
     family = rng.choice([family for family in open_ for _ in range(family.weight)])
-    knobs = allowed(family, layout, accumulate, rng)
+    knobs = allowed(family, layout, accumulate, rng, styles)
     if knobs is None:
         raise ValueError(f"family {family.name}: its rules refused {TRIES} random settings for {target.name}")
     return Sample(family.name, layout, knobs, render(family, knobs, layout))
 
 
-def allowed(family: Family, layout: Layout, accumulate: Accumulate, rng: random.Random) -> Knobs | None:
+def allowed(
+    family: Family,
+    layout: Layout,
+    accumulate: Accumulate,
+    rng: random.Random,
+    styles: Sequence[str] = STYLES,
+) -> Knobs | None:
     """A random setting that renders and serves such problems; None where TRIES random settings hold none."""
     if layout not in family.layouts:
         return None
     for _ in range(TRIES):
         knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
         if accumulate == "f32" and knobs.get("accumulate") == "f16":
+            continue
+        if "style" in knobs and knobs["style"] not in styles:
             continue
         if not refusal(family, knobs, layout):
             return knobs

@@ -26,6 +26,7 @@ from cudal2.problem import Layout
 from cudal2.target import Target
 
 Knobs = dict[str, int | str]
+STYLES = "plain", "terse", "tutor"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
@@ -23,6 +24,7 @@ from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, engine
 from cudal2.policy.quoting import quoted
 from cudal2.policy.trouble import SAMPLED, told
+from cudal2.target import Target
 
 CACHE_BYTES = 8 << 30
 """Memory for keys and values, which limits the batch in transformers. On a GPU it is at least half of what the weights
@@ -76,11 +78,13 @@ def sample(
     config: PolicyConfig,
     seed: int,
     finished: engine.Finished = lambda place, completion: None,
+    target: Target | None = None,
 ) -> list[str]:
     """One completion per prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
     `model` is as `load` in `model.py` returns it. `finished` is called with each completion as soon as it is written;
-    with transformers' `generate` (see `decoding`), as soon as its batch is.
+    with transformers' `generate` (see `decoding`), as soon as its batch is. Long completions are written faster where
+    `target` says what they are for.
     The same seed, model, prompts and machine give the same completions; the caller's random state is not changed.
     Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt leaves no room for
     an answer, and where memory does not suffice.
@@ -104,7 +108,7 @@ def sample(
                 completions[batch[row]] = text = cast(str, tokenizer.decode(written, skip_special_tokens=True))
                 finished(batch[row], text)
 
-            _generate(model, tokenizer, [ids[i] for i in batch], config, tell)
+            _generate(model, tokenizer, [ids[i] for i in batch], config, target, tell)
     return completions
 
 
@@ -125,6 +129,7 @@ def _generate(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[list[int]],
     config: PolicyConfig,
+    target: Target | None,
     tell: decoding.Finished,
 ) -> None:
     """Calls `tell` once for each prompt."""
@@ -136,8 +141,10 @@ def _generate(
     inputs = inputs.to(model.device)
     with torch.inference_mode():
         if decoding.suits(model, config.max_new_tokens):
-            asked = inputs["input_ids"], inputs["attention_mask"], config.max_new_tokens
-            decoding.complete(model, *asked, _draw(config), tell)
+            numbers = torch.rand(len(prompts), config.max_new_tokens, dtype=torch.float64).to(model.device)
+            asked = inputs["input_ids"], inputs["attention_mask"], numbers
+            drafts = decoding.expected(tokenizer, target).copy() if target else decoding.Drafts()
+            decoding.complete(model, *asked, choosing(config), drafts, tell)
         else:
             ids = model.generate(**inputs, generation_config=generation)
             for row, written in enumerate(ids[:, inputs["input_ids"].shape[1] :]):
@@ -145,12 +152,21 @@ def _generate(
     model.train(training)
 
 
-def _draw(config: PolicyConfig) -> decoding.Draw:
-    """How each token of a batch is drawn, as `generate` does."""
+def choosing(config: PolicyConfig) -> decoding.Choose:
+    """How a random number from 0 to 1 decides which token is drawn from its scores.
+
+    By inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
+    """
     if not config.temperature:
-        return lambda ids, scores: scores.argmax(-1)
+        return lambda scores, numbers: scores.argmax(-1)
     warped: Any = warpers(config)
-    return lambda ids, scores: torch.multinomial(warped(ids, scores).softmax(-1), 1)[:, 0]
+
+    def choose(scores: Tensor, numbers: Tensor) -> Tensor:
+        below = warped(None, scores).softmax(-1, torch.float64).cumsum(-1)
+        tokens = torch.searchsorted(below, numbers[:, None] * below[:, -1:], right=True)
+        return tokens[:, 0].clamp_(max=scores.shape[-1] - 1)
+
+    return choose
 
 
 def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:

@@ -28,5 +28,5 @@ def write(
     def tell(place: int, completion: str) -> None:
         finished(place, extract(completion, target) or "")
 
-    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell)
+    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target)
     return [extract(completion, target) or "" for completion in completions]

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from cudal2.policy import decoding
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
+from cudal2.target import find
 from cudal2.train import rollout
 from cudal2.train.callbacks import WithoutCard
 from cudal2.train.judge import Judge
@@ -31,7 +33,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         # vLLM's processes that share a model draw each token alike, or they would compute on different texts.
         colocated = self.use_vllm and self.vllm_mode == "colocate"
         self._sharing = self.vllm_tensor_parallel_size if colocated else 1
-        self._draws = None if self.use_vllm else Draws(judge.config.policy)
+        expected = partial(decoding.expected, self._tokenizer, find(judge.config.target))
+        self._draws = None if self.use_vllm else Draws(judge.config.policy, expected)
         if self._draws:
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
 

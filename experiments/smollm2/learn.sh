@@ -8,8 +8,8 @@ set -eu
 folder=$1 weights=$2 sft=$3 grpo=$4
 shift 4
 case $weights in
-lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" sft_rate=1.5e-3 grpo_rate=1e-4 ;;
-full) tuned="policy.lora.rank=0" sft_rate=1e-3 grpo_rate=1e-5 ;;
+lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" sft_rate=2e-3 known_rate=4e-4 grpo_rate=1e-4 ;;
+full) tuned="policy.lora.rank=0" sft_rate=1e-3 known_rate=2e-4 grpo_rate=1e-5 ;;
 *) echo "learn.sh: $weights is neither lora nor full" >&2; exit 2 ;;
 esac
 
@@ -24,8 +24,9 @@ write() {
 cudal2 doctor
 # Without quotes: the keys of the adapters are two words.
 cudal2 sft recipe=smollm2 run="$folder/sft" $tuned learning_rate=$sft_rate tuning.minutes="$sft" verify=0
-write "$folder/before" "$folder/sft" "$@"
-cudal2 train experiment=smollm2_hgemm run="$folder/grpo" policy.path="$folder/sft" $tuned trainer.group_size=16 \
-    trainer.micro_batch=2 trainer.learning_rate=$grpo_rate trainer.save_steps=1 trainer.minutes="$grpo" trainer.steps=10000 "$@"
+cudal2 sft recipe=smollm2_known run="$folder/known" policy.path="$folder/sft" $tuned learning_rate=$known_rate verify=0
+write "$folder/before" "$folder/known" "$@"
+cudal2 train experiment=smollm2_hgemm run="$folder/grpo" policy.path="$folder/known" $tuned \
+    trainer.learning_rate=$grpo_rate trainer.save_steps=1 trainer.minutes="$grpo" trainer.steps=10000 "$@"
 write "$folder/after" "$folder/grpo" "$@"
 cudal2 report "$folder/before" "$folder/after" --searches --out "$folder/learnt.png"

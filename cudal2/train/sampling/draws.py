@@ -1,8 +1,7 @@
 """Sampling that gives the same tokens on one process and on several: each sample has its own random numbers.
 
 torch's draws depend on the whole batch of a process, so that two processes with half a batch each would write other
-texts than one with all of it. Here sample 5 of a step has the same numbers on any process. Each token is found by
-inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
+texts than one with all of it. Here sample 5 of a step has the same numbers on any process.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +9,12 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import FloatTensor, LongTensor
+from torch import FloatTensor, LongTensor, Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, sampling
+from cudal2.policy.decoding import Drafts
 
 Finished = Callable[[Sequence[int], Sequence[int]], None]
 
@@ -22,14 +22,16 @@ Finished = Callable[[Sequence[int], Sequence[int]], None]
 class Draws(LogitsProcessor):
     """Draws each row's token, by the temperature, top k and top p of `config`, and masks the scores of all others.
 
-    Later steps of transformers' sampling then have no choice left. `finished` is called with the ids of a prompt and of
-    its completion while others are still being written, where `decoding` does that.
+    Later steps of transformers' sampling then have no choice left. Where `decoding` does the sampling, `expected` gives
+    the drafts that it begins with, and `finished` is called with the ids of a prompt and of its completion while others
+    are still being written.
     """
 
-    def __init__(self, config: PolicyConfig) -> None:
-        self._warpers = sampling.warpers(config)
+    def __init__(self, config: PolicyConfig, expected: Callable[[], Drafts] = Drafts) -> None:
+        self.choose = sampling.choosing(config)
         self._generator = torch.Generator()
         self._first = self._all = 0
+        self.expected = expected
         self.finished: Finished = lambda prompt, completion: None
 
     def begin(self, seed: int, first: int, all: int) -> None:
@@ -37,14 +39,15 @@ class Draws(LogitsProcessor):
         self._generator.manual_seed(seed)
         self._first, self._all = first, all
 
+    def numbers(self, rows: int, tokens: int) -> Tensor:
+        """Random numbers (rows, tokens) for this process's next samples, one for each token."""
+        everyone = torch.rand(tokens, self._all, generator=self._generator, dtype=torch.float64)
+        return everyone[:, self._first : self._first + rows].T
+
     def __call__(self, input_ids: LongTensor, scores: FloatTensor) -> FloatTensor:
         """Scores (rows, vocabulary): 0 for the token that each row draws and -inf for all others."""
-        below = torch.softmax(self._warpers(input_ids, scores).double(), -1).cumsum(-1)
-        drawn = torch.rand(self._all, 1, generator=self._generator, dtype=torch.float64)  # every process draws all
-        mine = drawn[self._first : self._first + len(scores)].to(below.device)
-        tokens = torch.searchsorted(below, mine * below[:, -1:], right=True)
-        chosen = torch.full_like(scores, -torch.inf)
-        return cast(FloatTensor, chosen.scatter_(-1, tokens.clamp_(max=scores.shape[-1] - 1), 0.0))
+        tokens = self.choose(scores, self.numbers(len(scores), 1)[:, 0].to(scores.device))
+        return cast(FloatTensor, torch.full_like(scores, -torch.inf).scatter_(-1, tokens[:, None], 0.0))
 
 
 def used_by(model: Any, draws: Draws) -> None:
@@ -67,8 +70,9 @@ def _sampled(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) ->
     if config is None or not decoding.suits(model, config.max_new_tokens or 0):
         return plain(*given, logits_processor=LogitsProcessorList([draws]), **named)
     ids, mask = named["input_ids"], named["attention_mask"]
+    numbers = draws.numbers(len(ids), config.max_new_tokens).to(ids.device)
 
     def told(row: int, completion: list[int]) -> None:
         draws.finished(ids[row][mask[row].bool()].tolist(), completion)
 
-    return decoding.complete(model, ids, mask, config.max_new_tokens, lambda *what: draws(*what).argmax(-1), told)
+    return decoding.complete(model, ids, mask, numbers, draws.choose, draws.expected().copy(), told)

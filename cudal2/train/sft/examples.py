@@ -8,7 +8,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -90,7 +90,6 @@ def found(config: SftConfig) -> list[Example]:
     it for the target.
     """
     target, problems, examples = find(config.target), training(), list[Example]()
-    styles = max(len(family.knobs["style"]) for family in corpus.families(target))
     with Archive.of(config.archive, create=False) as archive:
         here = [one for one in archive.environments() if archive.target(one) == config.target]
         if not here:
@@ -99,7 +98,7 @@ def found(config: SftConfig) -> list[Example]:
         ranked = {problem: _plain(kernels.ranked(problem))[:FASTEST] for problem in problems}
     for problem in problems:
         prompt = _prompt(config, problem, target)
-        examples += [Example(prompt, entry.source) for entry in ranked[problem] for _ in range(styles)]
+        examples += [Example(prompt, entry.source) for entry in ranked[problem] for _ in config.corpus.styles]
     return examples + _known(config, [problem for problem in problems if not ranked[problem]])
 
 
@@ -116,7 +115,7 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
         prompt = _prompt(config, problem, target)
         for setting in settings(config.target, problem, list(families.values()))[:FASTEST]:
             family = families[setting.family]
-            for style in family.knobs["style"]:
+            for style in config.corpus.styles:
                 knobs = setting.knobs | {"style": style}
                 sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem.layout))
                 examples.append(Example(prompt, _text(sample, config)))
@@ -184,10 +183,9 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     target, rng = find(config.target), random.Random(f"{config.seed} {number}")
     examples = []
     for _ in range(SHARD):
-        layout = rng.choice(get_args(Layout))
-        problem = _problem(rng, layout)
-        prompt = _prompt(config, problem, target)
-        examples.append(Example(prompt, _text(corpus.draw(target, layout, rng, problem.accumulate), config)))
+        problem = _problem(rng, rng.choice(config.corpus.layouts), config.corpus.accumulates)
+        sample = corpus.draw(target, problem.layout, rng, problem.accumulate, config.corpus.styles)
+        examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
     return examples
 
 
@@ -199,12 +197,12 @@ def _text(sample: corpus.Sample, config: SftConfig) -> str:
     return corpus.plan(sample) + sample.source if config.plan else sample.source
 
 
-def _problem(rng: random.Random, layout: Layout) -> Problem:
+def _problem(rng: random.Random, layout: Layout, accumulates: Sequence[Accumulate]) -> Problem:
     """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt."""
     if rng.random() < 0.75:
         problem = corpus.draw_problem(rng, layout)
     else:
         m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
         problem = Problem(m, n, k, layout)
-    problem = msgspec.structs.replace(problem, accumulate=rng.choice(get_args(Accumulate)))
-    return _problem(rng, layout) if unseen(problem) else problem
+    problem = msgspec.structs.replace(problem, accumulate=rng.choice(accumulates))
+    return _problem(rng, layout, accumulates) if unseen(problem) else problem

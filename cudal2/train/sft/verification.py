@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,7 +14,6 @@ from cudal2.archive.records import Origin
 from cudal2.config import SftConfig
 from cudal2.policy import prompts, sampling, writer
 from cudal2.policy.model import load
-from cudal2.problem import Layout
 from cudal2.records import Candidate, digest
 from cudal2.target import Target, find
 
@@ -32,7 +31,9 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
     """
     target, folder = find(config.target), Path(config.run)
     rng = random.Random(f"verify {config.seed}")
-    problems = [corpus.draw_problem(rng, rng.choice(get_args(Layout)), held_out=True) for _ in range(config.verify)]
+    problems = [
+        corpus.draw_problem(rng, rng.choice(config.corpus.layouts), held_out=True) for _ in range(config.verify)
+    ]
     chosen = replace(config.policy, path=str(folder / "policy"))
     if not config.policy.path:
         chosen = replace(chosen, max_new_tokens=config.context)

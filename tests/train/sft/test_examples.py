@@ -7,7 +7,7 @@ import pytest
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.config import SftConfig
+from cudal2.config import CorpusConfig, SftConfig
 from cudal2.policy import tokenizer
 from cudal2.problem import Problem
 from cudal2.records import Candidate
@@ -49,6 +49,29 @@ def test_a_plan_names_the_family_and_every_knob_and_the_source_follows(target):
         knobs = {name: next(v for v in family.knobs[name] if str(v) == value) for name, value in plan.items()}
         layouts = [layout for layout in family.layouts if not corpus.refusal(family, knobs, layout)]
         assert source in [corpus.render(family, knobs, layout) for layout in layouts]
+
+
+def test_only_what_is_asked_for_of_the_corpus_is_drawn(one_core):
+    one = CorpusConfig(layouts=("tn",), accumulates=("f32",), styles=("terse",))
+    examples = draw(config(target="sm_90a", plan=True, corpus=one), 60)
+    assert {
+        word for prompt, _ in examples for word in ("<|nn|>", "<|tn|>", "<|f32|>", "<|f16|>") if word in prompt
+    } == {
+        "<|tn|>",
+        "<|f32|>",
+    }
+    plans = [corpus.stated(source, find("sm_90a")) for _, source in examples]
+    assert {knobs["style"] for _, knobs in filter(None, plans)} == {"terse"} and None not in plans
+    assert len({name for name, _ in filter(None, plans)}) > 5
+
+
+def test_known_settings_are_learnt_in_the_styles_that_are_asked_for():
+    every, terse = (
+        drawing.known(config(target="sm_90a", plan=True, examples="known", corpus=CorpusConfig(styles=styles)))
+        for styles in (corpus.STYLES, ("terse",))
+    )
+    assert len(every) == 3 * len(terse) and {*terse} < {*every}
+    assert all("\n// style: terse\n" in source for _, source in terse)
 
 
 def test_no_prompt_names_a_shape_kept_from_training_and_every_prompt_token_occurs(drawn):

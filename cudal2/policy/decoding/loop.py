@@ -1,0 +1,108 @@
+"""Completions of a batch of prompts, each text at its own pace."""
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cudal2.policy.decoding.drafts import Drafts
+from cudal2.policy.decoding.step import Step
+
+LONG = 2048
+"""Completions of at least so many tokens are worth it. Shorter ones are left to `generate`."""
+AHEAD = 16
+"""Tokens of each text that one pass reads: its last one, and a draft."""
+CHUNK = 512
+"""So many tokens are drawn at once: their probabilities take 400 KB each with a vocabulary of 50,000."""
+
+Choose = Callable[[Tensor, Tensor], Tensor]
+"""Takes scores (n, vocabulary) and random numbers (n) from 0 to 1, and gives n tokens."""
+Finished = Callable[[int, list[int]], None]
+"""Takes a row's number and the tokens of its completion."""
+
+
+def suits(model: Any, tokens: int) -> bool:
+    """Whether `complete` is for this model and completions of so many tokens: a Llama on a GPU or a processor."""
+    return tokens >= LONG and model.config.model_type == "llama" and model.device.type in ("cuda", "cpu")
+
+
+@torch.no_grad()
+def complete(
+    model: Any,
+    ids: Tensor,
+    given: Tensor,
+    numbers: Tensor,
+    choose: Choose,
+    drafts: Drafts,
+    finished: Finished = lambda row, completion: None,
+) -> Tensor:
+    """The prompts `ids` (rows, length), padded on the left where the mask `given` is 0, with their completions after
+    them, padded on the right, as `generate` returns them.
+
+    Of `numbers` (rows, most) each decides one token, so a completion has at most `most` tokens, and which were foretold
+    makes no difference but for rounding. `drafts` learn from all that is written. `finished` is called once for each
+    row as soon as it has ended, while others are still being written.
+    """
+    length, most = ids.shape[1], numbers.shape[1]
+    ends, pad = _ends(model), model.generation_config.pad_token_id
+    read = model(input_ids=ids, attention_mask=given, position_ids=_positions(given), use_cache=True, logits_to_keep=1)
+    step = Step(model, read.past_key_values, given, length + most, AHEAD)
+    drawn = choose(read.logits[:, -1].float(), numbers[:, 0])[:, None].tolist()
+    del read
+    numbers = torch.nn.functional.pad(numbers, (0, AHEAD))
+    texts, guesses = [array("i") for _ in ids], [array("i") for _ in ids]
+    live = list(range(len(ids)))
+    try:
+        while True:
+            for row, tokens in zip(list(live), drawn):
+                text, before = texts[row], len(texts[row])
+                text.extend(_believed(tokens, guesses[row], ends)[: most - before])
+                drafts.learn(text, before)
+                if text[-1] in ends or len(text) == most:
+                    live.remove(row)
+                    finished(row, text.tolist())
+            if not live:
+                return _padded(ids, texts, pad)
+            for row in live:
+                guesses[row] = array("i", drafts.guess(texts[row], AHEAD - 1))
+            asked = [[texts[row][-1], *guesses[row]] for row in live]
+            drawn = _drawn(step, live, asked, [len(texts[row]) for row in live], numbers, choose)
+    finally:
+        step.close()
+
+
+def _believed(tokens: list[int], guess: array, ends: set[int]) -> list[int]:
+    """The drawn tokens up to the first that was not foretold, with it: those after it were drawn for another text. And
+    only up to the first that ends a text."""
+    for number, token in enumerate(tokens):
+        if token in ends or number == len(guess) or guess[number] != token:
+            return tokens[: number + 1]
+    return tokens
+
+
+def _drawn(
+    step: Step, live: list[int], asked: list[list[int]], written: list[int], numbers: Tensor, choose: Choose
+) -> list[list[int]]:
+    """The tokens that are drawn after each of those that a pass reads, of which the first is the last one `written`."""
+    scores = step(live, asked, written)
+    places = torch.tensor(written, device=numbers.device)[:, None] + torch.arange(AHEAD, device=numbers.device)
+    mine = numbers[torch.tensor(live, device=numbers.device)].gather(1, places).view(-1)
+    chunks = zip(scores.flatten(0, 1).split(CHUNK), mine.split(CHUNK))
+    return torch.cat([choose(*chunk) for chunk in chunks]).view(len(live), AHEAD).tolist()
+
+
+def _ends(model: Any) -> set[int]:
+    ends = model.generation_config.eos_token_id
+    return set(ends) if isinstance(ends, list) else {ends}
+
+
+def _positions(given: Tensor) -> Tensor:
+    return (given.long().cumsum(-1) - 1).clamp_(min=0)
+
+
+def _padded(ids: Tensor, texts: list[array], pad: int) -> Tensor:
+    longest = max(map(len, texts))
+    rows = [[*text, *[pad] * (longest - len(text))] for text in texts]
+    return torch.cat([ids, torch.tensor(rows, dtype=ids.dtype, device=ids.device)], 1)
