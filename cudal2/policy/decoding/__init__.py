@@ -7,7 +7,7 @@ pass through the model is a CUDA graph. It reads drafts, too: guesses of the nex
 arXiv:2211.17192; from texts that exist, arXiv:2311.08252). What is drawn is what would be drawn without drafts.
 """
 
+from cudal2.policy.decoding.batch import AHEAD, LONG, Choose, Finished, complete, suits
 from cudal2.policy.decoding.drafts import Drafts, expected
-from cudal2.policy.decoding.loop import LONG, Choose, Finished, complete, suits
 
-__all__ = ["LONG", "Choose", "Drafts", "Finished", "complete", "expected", "suits"]
+__all__ = ["AHEAD", "LONG", "Choose", "Drafts", "Finished", "complete", "expected", "suits"]

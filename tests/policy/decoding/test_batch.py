@@ -8,7 +8,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, sampling
-from cudal2.policy.decoding import Drafts, loop, step
+from cudal2.policy.decoding import Drafts, batch, step
 from cudal2.train.sampling.draws import Draws, used_by
 
 MOST = 21
@@ -33,7 +33,7 @@ class Told(Drafts):
 @pytest.fixture
 def model(monkeypatch):
     monkeypatch.setattr(step, "STRIDE", 8)
-    monkeypatch.setattr(loop, "AHEAD", 4)
+    monkeypatch.setattr(batch, "AHEAD", 4)
     torch.manual_seed(0)
     heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8}
     model = LlamaForCausalLM(
