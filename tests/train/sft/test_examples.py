@@ -65,7 +65,8 @@ def test_only_what_is_asked_for_of_the_corpus_is_drawn(one_core):
     assert len({name for name, _ in filter(None, plans)}) > 5
 
 
-def test_known_settings_are_learnt_in_the_styles_that_are_asked_for():
+def test_known_settings_are_learnt_in_the_styles_that_are_asked_for(monkeypatch):
+    monkeypatch.setattr(drawing, "training", lambda: training()[:30])  # all take fifteen seconds
     every, terse = (
         drawing.known(config(target="sm_90a", plan=True, examples="known", corpus=CorpusConfig(styles=styles)))
         for styles in (corpus.STYLES, ("terse",))
