@@ -8,8 +8,8 @@ set -eu
 folder=$1 weights=$2 sft=$3 grpo=$4
 shift 4
 case $weights in
-lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" sft_rate=2e-3 known_rate=4e-4 grpo_rate=1e-4 ;;
-full) tuned="policy.lora.rank=0" sft_rate=1e-3 known_rate=2e-4 grpo_rate=1e-5 ;;
+lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" sft_rate=2e-3 known_rate=4e-4 grpo_rate=3e-4 ;;
+full) tuned="policy.lora.rank=0" sft_rate=1e-3 known_rate=2e-4 grpo_rate=3e-5 ;;
 *) echo "learn.sh: $weights is neither lora nor full" >&2; exit 2 ;;
 esac
 
