@@ -62,7 +62,9 @@ class SftConfig(Schema, frozen=True):
       them: families (`samples` of them), cutlass (headers and examples of the package nvidia-cutlass), or a folder with
       `.cu` and `.cuh` files.
 
-    With `plan` each source begins with comments that state its family and knobs.
+    With `plan` each source begins with comments that state its family and knobs. The share `plan_loss` of the samples
+    counts them in the loss. Of settings drawn at random they cannot be foretold, so their loss is mostly noise in what
+    the code is learnt from.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -74,6 +76,7 @@ class SftConfig(Schema, frozen=True):
     archive: str = ""
     text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
+    plan_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     samples: Annotated[int, msgspec.Meta(ge=1)] = 60_000
     corpus: CorpusConfig = CorpusConfig()
     epochs: Annotated[float, msgspec.Meta(gt=0)] = 2.0

@@ -52,7 +52,9 @@ class Example(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An example as token ids, of which the first `given` are the prompt; and the source's digest."""
+    """An example as token ids, of which the loss leaves out the first `given`: the prompt, and of some samples the
+    plan; and the source's digest.
+    """
 
     ids: NDArray[np.int32]
     given: int
@@ -125,15 +127,22 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:
-    """Rows of token ids: each example's prompt, as in sampling, its completion, and the token that ends it."""
+    """Rows of token ids: each example's prompt, as in sampling, its completion, and the token that ends it.
+
+    Whose plan is learnt (`config.plan_loss`) depends on the source alone.
+    """
     rows, target = [], find(config.target)
     end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
     # A completion that is no chat message begins on a new line after the prompt.
     apart = "" if config.policy.chat or config.prompt.template == BARE else "\n\n"
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]
-    for (prompt, source), completion in zip(examples, encode_source(tokenizer, completions)):
-        given = tokenize(tokenizer, prompt)
-        rows.append(Row(np.array([*given, *completion, end], np.int32), len(given), digest(source)))
+    for (prompt, source), completion, ids in zip(examples, completions, encode_source(tokenizer, completions)):
+        given, name = tokenize(tokenizer, prompt), digest(source)
+        plan = 0
+        if config.plan and int(name[:8], 16) >= config.plan_loss * 16**8:
+            upto = completion.index(source) + len(source) - len(corpus.without_plan(source))
+            plan = len(encode_source(tokenizer, [completion[:upto]])[0])
+        rows.append(Row(np.array([*given, *ids, end], np.int32), len(given) + plan, name))
     return rows
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.config import CorpusConfig, SftConfig
+from cudal2.config import CorpusConfig, PolicyConfig, PromptConfig, SftConfig
 from cudal2.policy import tokenizer
+from cudal2.policy.model import load
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.split import training, unseen
@@ -73,6 +74,25 @@ def test_known_settings_are_learnt_in_the_styles_that_are_asked_for(monkeypatch)
     )
     assert len(every) == 3 * len(terse) and {*terse} < {*every}
     assert all("\n// style: terse\n" in source for _, source in terse)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
+    words = load(PolicyConfig(), "sm_90a")[1]
+    prompt = PromptConfig(template="instruct", exemplars=0, failures=0) if chat else PromptConfig()
+    half = config(target="sm_90a", plan=True, plan_loss=0.5, prompt=prompt)
+    examples = draw(half, 40)
+    rows = drawing.encode(words, examples, half)
+    learnt = 0
+    for example, row in zip(examples, rows):
+        code = corpus.without_plan(example.source)
+        counted = words.decode(row.ids[row.given : -1]).removesuffix("```").rstrip()
+        assert counted == code.rstrip() or counted.endswith(example.source.rstrip())
+        learnt += corpus.PLAN in counted
+    assert 8 < learnt < 32
+    everything = drawing.encode(words, examples, config(target="sm_90a", plan=True, prompt=prompt))
+    assert all(corpus.PLAN in words.decode(row.ids[row.given :]) for row in everything)
+    assert [row.ids.tolist() for row in everything] == [row.ids.tolist() for row in rows]
 
 
 def test_no_prompt_names_a_shape_kept_from_training_and_every_prompt_token_occurs(drawn):
