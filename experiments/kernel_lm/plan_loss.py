@@ -2,7 +2,8 @@
 
     python experiments/kernel_lm/plan_loss.py [samples=8000] [KEY=VALUE of `cudal2 sft`]
 
-Of 300 new draws the loss of the code is printed, given its plan, in nats a kernel: with certainty it would be 0.
+Of 300 new draws the loss of the plan is printed, and of the code given its plan, in nats a kernel. With certainty the
+code would cost 0, and the plan as much as there is chance in the draws.
 """
 
 import sys
@@ -17,7 +18,7 @@ from cudal2.train.sft import run
 from cudal2.train.sft.examples import draw, encode
 
 SMALL = ["plan=true", "samples=8000", "epochs=1", "hidden=128", "layers=3", "heads=2", "verify=0"]
-SHARES = 1.0, 0.1, 0.0
+SHARES = 1.0, 0.1, 0.05, 0.02, 0.0
 
 
 def main() -> None:
@@ -25,17 +26,17 @@ def main() -> None:
         for share in SHARES:
             config = load("sft", [f"run={folder}/{share}", *SMALL, f"plan_loss={share}", *sys.argv[1:]], SftConfig)
             run.run(config)
-            print(
-                f"plan_loss={share}: the code costs {code_loss(Path(config.run) / 'policy', config):.2f} nats",
-                flush=True,
-            )
+            code, whole = (loss(Path(config.run) / "policy", config, counted) for counted in (0, 1))
+            print(f"plan_loss={share}: the plan costs {whole - code:.2f} nats, the code {code:.2f}", flush=True)
 
 
 @torch.inference_mode()
-def code_loss(folder: Path, config: SftConfig) -> float:
-    """Mean loss of what follows the plan, in nats for a kernel."""
+def loss(folder: Path, config: SftConfig, counted: int) -> float:
+    """Mean loss of what follows the plan, or with `counted` 1 of all that follows the prompt, in nats for a kernel."""
     model, tokenizer = policy.load(PolicyConfig(path=str(folder)), config.target)
-    new = load("sft", ["run=unused", *SMALL, *sys.argv[1:], "plan_loss=0", "samples=300", "seed=99"], SftConfig)
+    new = load(
+        "sft", ["run=unused", *SMALL, *sys.argv[1:], f"plan_loss={counted}", "samples=300", "seed=99"], SftConfig
+    )
     total = 0.0
     rows = encode(tokenizer, draw(new, 300), new)
     for row in rows:
