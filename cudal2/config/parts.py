@@ -8,6 +8,9 @@ from cudal2.config.base import NEUTRAL, Schema
 from cudal2.problem import Accumulate, Layout, Problem, grid, parse, sample
 from cudal2.split import training
 
+Style = Literal["plain", "terse", "tutor"]
+"""How a source is written, see `corpus/family.py`."""
+
 
 class LoraConfig(Schema, frozen=True):
     """LoRA adapters (PEFT's) that are trained in place of the weights. With `rank` 0 all weights are trained."""
@@ -24,11 +27,7 @@ class CorpusConfig(Schema, frozen=True):
 
     layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
     accumulates: Annotated[tuple[Accumulate, ...], msgspec.Meta(min_length=1)] = get_args(Accumulate)
-    styles: Annotated[tuple[Literal["plain", "terse", "tutor"], ...], msgspec.Meta(min_length=1)] = (
-        "plain",
-        "terse",
-        "tutor",
-    )
+    styles: Annotated[tuple[Style, ...], msgspec.Meta(min_length=1)] = get_args(Style)
 
 
 class VllmConfig(Schema, frozen=True):

@@ -27,6 +27,7 @@ from cudal2.target import Target
 
 Knobs = dict[str, int | str]
 STYLES = "plain", "terse", "tutor"
+"""What the knob `style` may be."""
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

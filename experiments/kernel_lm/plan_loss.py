@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from cudal2.config import PolicyConfig, SftConfig, load
 from cudal2.policy import model as policy
@@ -26,24 +27,23 @@ def main() -> None:
         for share in SHARES:
             config = load("sft", [f"run={folder}/{share}", *SMALL, f"plan_loss={share}", *sys.argv[1:]], SftConfig)
             run.run(config)
-            code, whole = (loss(Path(config.run) / "policy", config, counted) for counted in (0, 1))
-            print(f"plan_loss={share}: the plan costs {whole - code:.2f} nats, the code {code:.2f}", flush=True)
+            plan, code = losses(Path(config.run) / "policy", replace(config, samples=300, seed=99))
+            print(f"plan_loss={share}: the plan costs {plan:.2f} nats, the code {code:.2f}", flush=True)
 
 
 @torch.inference_mode()
-def loss(folder: Path, config: SftConfig, counted: int) -> float:
-    """Mean loss of what follows the plan, or with `counted` 1 of all that follows the prompt, in nats for a kernel."""
-    model, tokenizer = policy.load(PolicyConfig(path=str(folder)), config.target)
-    new = load(
-        "sft", ["run=unused", *SMALL, *sys.argv[1:], f"plan_loss={counted}", "samples=300", "seed=99"], SftConfig
-    )
-    total = 0.0
-    rows = encode(tokenizer, draw(new, 300), new)
-    for row in rows:
+def losses(folder: Path, new: SftConfig) -> tuple[float, float]:
+    """Mean loss of the plan and of what follows it, in nats for a kernel."""
+    model, tokenizer = policy.load(PolicyConfig(path=str(folder)), new.target)
+    examples, plan, code = draw(new, new.samples), 0.0, 0.0
+    rows, without_plan = (encode(tokenizer, examples, replace(new, plan_loss=share)) for share in (1.0, 0.0))
+    for row, rest in zip(rows, without_plan):
         ids = torch.tensor(row.ids, dtype=torch.long)
         scores = model(ids[None]).logits[0, row.given - 1 : -1].float().log_softmax(-1)
-        total -= scores.gather(-1, ids[row.given :, None]).sum().item()
-    return total / len(rows)
+        costs = -scores.gather(-1, ids[row.given :, None])[:, 0]
+        plan += costs[: rest.given - row.given].sum().item()
+        code += costs[rest.given - row.given :].sum().item()
+    return plan / len(rows), code / len(rows)
 
 
 if __name__ == "__main__":

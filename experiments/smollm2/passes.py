@@ -13,7 +13,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from cudal2.archive import Archive
-from cudal2.policy.decoding import AHEAD, Drafts, drafts
+from cudal2.policy.decoding import AHEAD, Drafts, expected
 from cudal2.target import find
 
 
@@ -27,9 +27,7 @@ def main() -> None:
     texts = [array("i", tokenizer(source, add_special_tokens=False)["input_ids"]) for source in sources[:batch]]
     print(f"{len(texts)} texts of {sum(map(len, texts)) / len(texts):.0f} tokens, at most {AHEAD} in a pass")
     for samples in (0, 16, 64, 256):
-        drafts.SAMPLES = samples
-        drafts.expected.cache_clear()
-        known = drafts.expected(tokenizer, find("sm_90a")) if samples else Drafts()
+        known = expected(tokenizer, find("sm_90a"), samples).copy()
         print(f"{samples:4} sources known: {written_again(texts, known)}")
 
 

@@ -26,11 +26,12 @@ SHOWN, BEFORE = 6, 14
 @torch.inference_mode()
 def main() -> None:
     path, *overrides = sys.argv[1:]
-    config = load("sft", ["recipe=smollm2", "samples=12", "seed=77", *overrides], SftConfig)
+    config = load("sft", ["recipe=smollm2", "samples=12", "seed=77", *overrides, "plan_loss=1"], SftConfig)
     model, tokenizer = policy.load(replace(config.policy, path=path, dtype="float32"))
     examples = draw(config, config.samples)
     plans, codes = [], []
-    for example, row in zip(examples, encode(tokenizer, examples, config)):
+    rows, without_plan = (encode(tokenizer, examples, replace(config, plan_loss=share)) for share in (1.0, 0.0))
+    for example, row, code in zip(examples, rows, without_plan):
         ids = torch.tensor(row.ids, dtype=torch.long, device=model.device)
         hidden = model.model(ids[None]).last_hidden_state[0, row.given - 1 : -1]
         answer, costs, likeliest = ids[row.given :], [], []
@@ -39,7 +40,7 @@ def main() -> None:
             costs += (-scores.gather(-1, tokens[:, None])[:, 0]).tolist()
             likeliest += scores.argmax(-1).tolist()
         words = [tokenizer.decode([token]) for token in answer.tolist()]
-        start = _of_code("".join(words), words, example.source)
+        start = code.given - row.given
         plans.append(sum(costs[:start]))
         codes.append(sum(costs[start:]))
         unsure = sum(cost > UNSURE for cost in costs[start:])
@@ -49,17 +50,6 @@ def main() -> None:
             behind = "".join(words[place - BEFORE : place])
             print(f"    {costs[place]:.2f} {behind!r} {words[place]!r} ({tokenizer.decode([likeliest[place]])!r})")
     print(f"mean: plan {sum(plans) / len(plans):.1f}, code {sum(codes) / len(codes):.1f}")
-
-
-def _of_code(text: str, words: list[str], source: str) -> int:
-    """The number of tokens up to the first after the plan."""
-    place = text.index(corpus.without_plan(source)[:40])
-    ends = 0
-    for number, word in enumerate(words):
-        if ends >= place:
-            return number
-        ends += len(word)
-    raise ValueError("a plan without code")
 
 
 if __name__ == "__main__":

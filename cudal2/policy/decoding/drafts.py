@@ -55,10 +55,10 @@ def _key(text: array, start: int, end: int) -> int:
 
 
 @lru_cache(maxsize=4)
-def expected(tokenizer: PreTrainedTokenizerBase, target: Target) -> Drafts:
-    """Of sources that the target's families render, most of what a policy writes that has learnt from them."""
+def expected(tokenizer: PreTrainedTokenizerBase, target: Target, samples: int = SAMPLES) -> Drafts:
+    """Of so many sources that the target's families render, most of what a policy writes that has learnt from them."""
     rng, layouts = random.Random(0), get_args(Layout)
-    asked = product(range(SAMPLES // len(layouts)), layouts) if corpus.families(target) else ()
-    samples = (corpus.draw(target, layout, rng) for _, layout in asked)
-    texts = [corpus.plan(sample) + sample.source for sample in samples]
+    asked = product(range(samples // len(layouts)), layouts) if corpus.families(target) else ()
+    drawn = (corpus.draw(target, layout, rng) for _, layout in asked)
+    texts = [corpus.plan(sample) + sample.source for sample in drawn]
     return Drafts(tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())

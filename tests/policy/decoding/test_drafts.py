@@ -1,10 +1,10 @@
 """Guesses come from what came after the same tokens the last time."""
 
+import random
 from array import array
 
 from cudal2 import corpus
 from cudal2.config import PolicyConfig
-from cudal2.policy.decoding import drafts
 from cudal2.policy.decoding.drafts import Drafts, expected
 from cudal2.policy.model import load
 from cudal2.target import find
@@ -37,7 +37,7 @@ def test_a_text_that_grows_is_learnt_once_and_copies_learn_alone():
 def test_what_families_render_is_expected():
     target = find("cpu")
     tokenizer = load(PolicyConfig())[1]
-    source = corpus.draw(target, "tn", drafts.random.Random(99)).source
+    source = corpus.draw(target, "tn", random.Random(99)).source
     ids = array("i", tokenizer(source, add_special_tokens=False)["input_ids"])
     known = expected(tokenizer, target)
     assert known is expected(tokenizer, target)

@@ -72,6 +72,7 @@ def test_known_settings_are_learnt_in_the_styles_that_are_asked_for(monkeypatch)
         drawing.known(config(target="sm_90a", plan=True, examples="known", corpus=CorpusConfig(styles=styles)))
         for styles in (corpus.STYLES, ("terse",))
     )
+    assert CorpusConfig().styles == corpus.STYLES
     assert len(every) == 3 * len(terse) and {*terse} < {*every}
     assert all("\n// style: terse\n" in source for _, source in terse)
 
