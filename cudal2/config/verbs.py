@@ -64,7 +64,8 @@ class SftConfig(Schema, frozen=True):
 
     With `plan` each source begins with comments that state its family and knobs. The share `plan_loss` of the samples
     counts them in the loss. Of settings drawn at random they cannot be foretold, so their loss is mostly noise in what
-    the code is learnt from.
+    the code is learnt from. The share `code_loss` counts the code; all others end with their plan, and so have a
+    fraction of the tokens. That is for a model that knows how kernels are written, and learns which.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -77,6 +78,7 @@ class SftConfig(Schema, frozen=True):
     text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
     plan_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    code_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     samples: Annotated[int, msgspec.Meta(ge=1)] = 60_000
     corpus: CorpusConfig = CorpusConfig()
     epochs: Annotated[float, msgspec.Meta(gt=0)] = 2.0
@@ -101,6 +103,11 @@ class SftConfig(Schema, frozen=True):
             raise ValueError(
                 "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "
                 "prompt.parent=0"
+            )
+        if self.plan_loss + self.code_loss < 1 or (self.code_loss < 1 and not self.plan):
+            raise ValueError(
+                f"with plan={str(self.plan).lower()} plan_loss={self.plan_loss} code_loss={self.code_loss} nothing is "
+                "learnt of some samples: raise one of them, code_loss to 1 where there are no plans"
             )
         if self.policy.path and self.start:
             raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")

@@ -1,6 +1,5 @@
 """The policy as a Hugging Face causal language model: any model by name or path, or the kernel LM."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from cudal2.assets import asset
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import adapters, checkpoints, gguf, sampling
+from cudal2.policy import adapters, gguf, sampling
+from cudal2.policy.places import locate
 from cudal2.policy.trouble import SAMPLED, told
 from cudal2.target import targets
 
@@ -179,42 +178,6 @@ def _base(place: str, found: PeftLora) -> str:
     return base
 
 
-def locate(path: str, target: str = "cpu", key: str = "policy.path") -> str:
-    """The absolute path of a folder or GGUF file, or the hub name, that `policy.path` stands for. "" is the kernel LM
-    that ships for `target`, a run's folder its newest model, `package:NAME` the folder of a Python package.
-
-    Raises ValueError where it is neither a folder with a model or adapters nor a GGUF file nor of the form
-    `owner/name`; `key` is how the message calls it.
-    """
-    if not path:
-        return str(_shipped(target))
-    folder = gguf.installed(path, key) if path.startswith(gguf.PACKAGE) else Path(path).expanduser()
-    folder = checkpoints.trained(folder) or folder
-    if _holds_model(folder):
-        return str(folder.resolve())
-    if folder.exists():
-        raise ValueError(
-            f"{key}={path!r} holds no model's config.json, GGUF file or adapter_config.json; name the folder of a "
-            "saved model, or of a run that has saved one"
-        )
-    if path.count("/") != 1 or path.startswith((".", "/", "~")) or folder.parent.is_dir():
-        raise ValueError(
-            f"{key}={path!r} is no folder; name the folder of a saved model or of a run (has it been trained yet?), a "
-            'model of the Hugging Face hub as owner/name, or leave it "" for the kernel LM that ships'
-        )
-    return path
-
-
-def _holds_model(folder: Path) -> bool:
-    """Whether a folder holds a model or adapters. (The config.json of a run is not that of a model.)"""
-    if (folder / "adapter_config.json").is_file() or gguf.file_of(folder):
-        return True
-    try:
-        return "model_type" in json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-
-
 def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """An untrained kernel LM: the Llama architecture, with tied input and output embeddings."""
     architecture = LlamaConfig(
@@ -232,14 +195,3 @@ def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedM
     model = LlamaForCausalLM(architecture)
     model.generation_config = sampling.whole(tokenizer)
     return model
-
-
-def _shipped(target: str) -> Path:
-    """Folder of the kernel LM that ships for a target; ValueError where there is none."""
-    folder = asset("data", "policy") / target
-    if not (folder / "model.safetensors").is_file():
-        raise ValueError(
-            f"no kernel LM ships for {target}: make one with `cudal2 sft target={target} run=FOLDER` and name it, "
-            "policy.path=FOLDER/policy"
-        )
-    return folder

@@ -53,7 +53,7 @@ class Example(NamedTuple):
 
 class Row(NamedTuple):
     """An example as token ids, of which the loss leaves out the first `given`: the prompt, and of some samples the
-    plan; and the source's digest.
+    plan; and the source's digest. Some samples end with their plan.
     """
 
     ids: NDArray[np.int32]
@@ -129,7 +129,7 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
 def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:
     """Rows of token ids: each example's prompt, as in sampling, its completion, and the token that ends it.
 
-    Whose plan is learnt (`config.plan_loss`) depends on the source alone.
+    Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on the source alone.
     """
     rows, target = [], find(config.target)
     end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
@@ -138,11 +138,15 @@ def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], conf
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]
     for (prompt, source), completion, ids in zip(examples, completions, encode_source(tokenizer, completions)):
         given, name = tokenize(tokenizer, prompt), digest(source)
-        plan = 0
-        if config.plan and int(name[:8], 16) >= config.plan_loss * 16**8:
+        place = int(name[:8], 16) / 16**8
+        learns_plan, learns_code = place < config.plan_loss, place >= 1 - config.code_loss
+        plan, answer = 0, [*ids, end]
+        if config.plan and not (learns_plan and learns_code):
             upto = completion.index(source) + len(source) - len(corpus.without_plan(source))
             plan = len(encode_source(tokenizer, [completion[:upto]])[0])
-        rows.append(Row(np.array([*given, *ids, end], np.int32), len(given) + plan, name))
+        if not learns_code:
+            plan, answer = 0, ids[:plan]
+        rows.append(Row(np.array([*given, *answer], np.int32), len(given) + plan, name))
     return rows
 
 

@@ -96,6 +96,32 @@ def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
     assert [row.ids.tolist() for row in everything] == [row.ids.tolist() for row in rows]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_of_some_samples_there_is_no_more_than_the_plan(chat, one_core):
+    words = load(PolicyConfig(), "sm_90a")[1]
+    prompt = PromptConfig(template="instruct", exemplars=0, failures=0) if chat else PromptConfig()
+    half = config(target="sm_90a", plan=True, code_loss=0.5, prompt=prompt)
+    examples = draw(half, 40)
+    rows = drawing.encode(words, examples, half)
+    whole = drawing.encode(words, examples, config(target="sm_90a", plan=True, prompt=prompt))
+    cut = 0
+    for example, row, full in zip(examples, rows, whole):
+        assert row.given == full.given and row.digest == full.digest
+        assert row.ids.tolist() == full.ids[: len(row.ids)].tolist()
+        if len(row.ids) < len(full.ids):
+            cut += 1
+            plan = example.source.removesuffix(corpus.without_plan(example.source))
+            assert words.decode(row.ids[row.given :]).rstrip().endswith(plan.rstrip())
+    assert 8 < cut < 32
+
+
+def test_shares_of_which_nothing_would_be_learnt_are_refused():
+    for wrong in ({"plan": True, "plan_loss": 0.4, "code_loss": 0.5}, {"code_loss": 0.5}):
+        with pytest.raises(ValueError, match="nothing is learnt of some samples"):
+            config(**wrong)
+    assert config(plan=True, plan_loss=0.5, code_loss=0.5)
+
+
 def test_no_prompt_names_a_shape_kept_from_training_and_every_prompt_token_occurs(drawn):
     seen = set()
     for prompt, _ in drawn:
