@@ -4,6 +4,7 @@ import re
 
 import fakes
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from cudal2 import corpus
 from cudal2.archive import Archive
@@ -77,13 +78,18 @@ def test_known_settings_are_learnt_in_the_styles_that_are_asked_for(monkeypatch)
     assert all("\n// style: terse\n" in source for _, source in terse)
 
 
-@pytest.mark.parametrize("chat", [False, True])
-def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
+def encoded(chat: bool, **shares: float) -> tuple[PreTrainedTokenizerBase, list[drawing.Example], list[drawing.Row]]:
+    """Words, 40 examples and their rows."""
     words = load(PolicyConfig(), "sm_90a")[1]
     prompt = PromptConfig(template="instruct", exemplars=0, failures=0) if chat else PromptConfig()
-    half = config(target="sm_90a", plan=True, plan_loss=0.5, prompt=prompt)
-    examples = draw(half, 40)
-    rows = drawing.encode(words, examples, half)
+    asked = config(target="sm_90a", plan=True, prompt=prompt, **shares)
+    examples = draw(asked, 40)
+    return words, examples, drawing.encode(words, examples, asked)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
+    words, examples, rows = encoded(chat, plan_loss=0.5)
     learnt = 0
     for example, row in zip(examples, rows):
         code = corpus.without_plan(example.source)
@@ -91,21 +97,16 @@ def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
         assert counted == code.rstrip() or counted.endswith(example.source.rstrip())
         learnt += corpus.PLAN in counted
     assert 8 < learnt < 32
-    everything = drawing.encode(words, examples, config(target="sm_90a", plan=True, prompt=prompt))
+    _, _, everything = encoded(chat)
     assert all(corpus.PLAN in words.decode(row.ids[row.given :]) for row in everything)
     assert [row.ids.tolist() for row in everything] == [row.ids.tolist() for row in rows]
 
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_of_some_samples_there_is_no_more_than_the_plan(chat, one_core):
-    words = load(PolicyConfig(), "sm_90a")[1]
-    prompt = PromptConfig(template="instruct", exemplars=0, failures=0) if chat else PromptConfig()
-    half = config(target="sm_90a", plan=True, code_loss=0.5, prompt=prompt)
-    examples = draw(half, 40)
-    rows = drawing.encode(words, examples, half)
-    whole = drawing.encode(words, examples, config(target="sm_90a", plan=True, prompt=prompt))
+    words, examples, rows = encoded(chat, code_loss=0.5)
     cut = 0
-    for example, row, full in zip(examples, rows, whole):
+    for example, row, full in zip(examples, rows, encoded(chat)[2]):
         assert row.given == full.given and row.digest == full.digest
         assert row.ids.tolist() == full.ids[: len(row.ids)].tolist()
         if len(row.ids) < len(full.ids):
