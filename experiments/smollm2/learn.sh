@@ -2,15 +2,15 @@
 # GRPO of SmolLM2 on one GPU, and what it changes: right kernels, first sample and best of 16 on shapes that training
 # never sees, before and after. The same command goes on where it was ended.
 #
-#   sh experiments/smollm2/learn.sh FOLDER POLICY lora|full SEED MINUTES [KEY=VALUE of worker, such as worker.devices=[1]]
+#   sh experiments/smollm2/learn.sh FOLDER POLICY lora|full SEED STEPS [KEY=VALUE of worker]
 #
 # All of one POLICY go into one FOLDER, and share what was measured before.
 set -eu
-folder=$1 policy=$2 weights=$3 seed=$4 minutes=$5
+folder=$1 policy=$2 weights=$3 seed=$4 steps=$5
 shift 5
 case $weights in
 lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" rate=3e-4 ;;
-full) tuned="policy.lora.rank=0" rate=3e-5 ;;
+full) tuned="policy.lora.rank=0" rate=1e-4 ;;
 *) echo "learn.sh: $weights is neither lora nor full" >&2; exit 2 ;;
 esac
 
@@ -25,6 +25,6 @@ write() {
 write "$folder/before" "$policy" "$@"
 # Without quotes: the keys of the adapters are two words.
 cudal2 train experiment=smollm2_hgemm run="$folder/$weights-$seed" policy.path="$policy" $tuned seed="$seed" \
-    trainer.learning_rate=$rate trainer.save_steps=1 trainer.minutes="$minutes" trainer.steps=10000 "$@"
+    trainer.learning_rate=$rate trainer.save_steps=1 trainer.steps="$steps" "$@"
 write "$folder/after-$weights-$seed" "$folder/$weights-$seed" "$@"
 cudal2 report "$folder/before" "$folder/after-$weights-$seed" --searches --out "$folder/$weights-$seed.png"
