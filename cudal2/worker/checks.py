@@ -25,13 +25,13 @@ def check(
     rounding: int,
     reference: Reference = verify.reference,
 ) -> Outcome:
-    """Normals, small integers, wide integers, and the first normals again: ρ, largest error and whether C was the same.
+    """Normals of uneven scale, small and wide integers, the first again: ρ, largest error and whether C was the same.
 
     Inputs come from `rng`, on its device. `rounding` is the number of products after which an f16 accumulator of the
     target rounds. Raises CandidateFailed, with ρ and the largest error where the first call had finite ones, and "not
     the same" where only the last call was wrong.
     """
-    normal = inputs.normal(rng, problem)
+    normal = inputs.uneven_normal(rng, problem)
     exact = reference(*normal, problem)
     first = run_on(*normal)
     found, rho, error = verify.check_normal(first, exact, problem, rounding)

@@ -1,6 +1,7 @@
 """What the matrices hold when a candidate is checked: fresh, secret, and chosen so that every shortcut shows.
 
-Zero-mean normals make the error statistic ρ exact about precision (all-positive data hide faults). Integers small
+Zero-mean normals make the error statistic ρ exact about precision (all-positive data hide faults), and scaled unevenly
+along K they leave a shared scale, as of fixed point, without digits. Integers small
 enough that every partial sum is exact must come out bit for bit. Wide odd integers against a sparse ±1 matrix
 lose their low bits in any format narrower than fp16. All are float16 tensors on the generator's device.
 """
@@ -8,6 +9,7 @@ lose their low bits in any format narrower than fp16. All are float16 tensors on
 import math
 import os
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ EXACT_SUM = {"f32": 1 << 24, "f16": 1 << 11}
 FP16_MAX = 65504.0
 POISON = 0x7E00
 """The bits of the fp16 NaN that `poison` writes."""
+UNEVEN = 4
+"""Elements of A are scaled by up to two to this power, up or down."""
 DRAWN = 1 << 24
 """Normals drawn at once: bounds the fp32 copy of them."""
 
@@ -37,6 +41,14 @@ def fill_normal(rng: torch.Generator, tensor: Tensor) -> None:
         part.copy_(torch.randn(part.shape, generator=rng, device=rng.device))
 
 
+def flip_signs(tensor: Tensor) -> None:
+    """Give every element of a contiguous float16 tensor on a processor a new, secret sign: a tenth of the time that new
+    normals take, and no sum over products of the old ones is of use."""
+    words = tensor.numpy().view(np.uint16).reshape(-1)
+    bits = np.unpackbits(np.frombuffer(os.urandom(-(-len(words) // 8)), np.uint8), count=len(words))
+    words ^= bits.astype(np.uint16) << 15
+
+
 def poison(tensor: Tensor) -> None:
     """Fill an output with NaN: what a kernel then leaves unwritten shows."""
     tensor.fill_(math.nan)
@@ -48,6 +60,17 @@ def normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
     a, b = (torch.empty(shape, dtype=torch.float16, device=rng.device) for shape in shapes)
     fill_normal(rng, a)
     fill_normal(rng, b)
+    return a, b
+
+
+def uneven_normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
+    """`normal`, but column k of A times a power of two, and row k of B divided by it: the same products, while fixed
+    point, or anything else with one scale for all of a matrix, loses the digits of most of them."""
+    a, b = normal(rng, problem)
+    powers = torch.randint(-UNEVEN, UNEVEN + 1, (problem.k,), generator=rng, device=rng.device)
+    scale = torch.exp2(powers.float()).half()
+    a *= scale
+    b *= 1 / scale if problem.layout == "tn" else (1 / scale)[:, None]
     return a, b
 
 

@@ -123,7 +123,11 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
     baseline: list[float] = []
     to_come: list[bool] = []  # whether each of the next batches is perturbed apart, the last first
     started, first, calls = time.perf_counter(), sides.slots.start, 0
-    warm_up, done, looked = sides.warm_up, False, False
+    done, looked = False, False
+    if sides.warm_up:  # before anything is drawn: at a moment that is known, but nothing can be gained there
+        batch = _next(sides, first, sides.calls(candidate, baseline), False)
+        _take(sides, batch)
+        first = batch.window.stop
     while not done or any(to_come):
         to_come = to_come or (moments(config.min_pairs) if sides.perturbs_apart else [False])
         perturbed = to_come.pop()
@@ -137,10 +141,8 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
             looked = True
             continue
         first, calls = batch.window.stop, batch.candidate
-        if not warm_up:
-            candidate.append(seconds["candidate"])
-            baseline.append(seconds["baseline"])
-        warm_up = False
+        candidate.append(seconds["candidate"])
+        baseline.append(seconds["baseline"])
         done = timing.enough(candidate, baseline, config, started) and sides.watched()
         if not done and len(candidate) > config.max_pairs + UNWATCHED:
             raise HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
@@ -148,9 +150,8 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
 
 
 def moments(min_pairs: int) -> list[bool]:
-    """Which of the next batches are perturbed: one for every two that are timed, in a secret order."""
-    timed = min_pairs + 1
-    found = [False] * timed + [True] * -(-timed // 2)
+    """Which of the next batches are perturbed: more than one for every two that are timed, in a secret order."""
+    found = [False] * min_pairs + [True] * (min_pairs // 2 + 1)
     secrets.SystemRandom().shuffle(found)
     return found
 

@@ -218,3 +218,26 @@ def test_normals_are_normal_and_fresh(rng, monkeypatch) -> None:
     assert float(one.float().std()) == pytest.approx(1, abs=0.01)
     assert one.abs().max() > 4
     assert (one != other).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_uneven_scales_change_no_product_and_leave_one_scale_no_digits(layout):
+    rng = inputs.generator()
+    problem = Problem(96, 80, 512, layout)
+    a, b = inputs.uneven_normal(rng, problem)
+    exact = verify.reference(a, b, problem)
+    b_nk = b if layout == "tn" else b.T
+    assert 0.9 < float((a.float() ** 2).mean(0).mul((b_nk.float() ** 2).mean(0)).mean()) < 1.1
+    assert verify.check_normal(exact.half(), exact, problem, 1)[0] is None
+    fixed = [(m.float() * 32767 / m.abs().max()).round() * m.abs().max() / 32767 for m in (a, b)]
+    assert verify.check_normal(verify.reference(*fixed, problem).half(), exact, problem, 1)[0]
+
+
+def test_new_signs_leave_all_sizes_and_tell_nothing_of_the_old():
+    normals = torch.empty(1 << 16, dtype=torch.float16)
+    inputs.fill_normal(inputs.generator(), normals)
+    before = normals.clone()
+    inputs.flip_signs(normals)
+    assert torch.equal(before.abs(), normals.abs())
+    share = float((before.sign() == normals.sign()).float().mean())
+    assert 0.48 < share < 0.52

@@ -57,7 +57,8 @@ class TimingContext(msgspec.Struct, frozen=True):
         return self.arena.count - GUARDED if self.arena.first_timed else 1
 
     def fill(self, first: int, count: int) -> None:
-        """Fresh inputs."""
+        """Fresh inputs, of which no earlier ones tell anything but sizes."""
+        inputs.flip_signs(self.normals)
         self.arena.fill_inputs(first, count, self.normals)
 
     def poison(self, first: int, count: int) -> None:

@@ -19,6 +19,8 @@ Else as many as may be, small numbers as often as large ones, for those who do t
 DRAWN = 8
 """So many elements of a matrix are drawn; the largest of them is perturbed."""
 
+Places = tuple[Tensor, ...]
+"""Sets, rows and columns."""
 Matrices = tuple[Tensor, Tensor, Tensor]
 """A [sets,M,K], B [sets,*b_shape] and C [sets,M,N], float16."""
 
@@ -56,6 +58,8 @@ class Arena:
         self._workspace = (buffers.workspace - behind) // 2  # where it begins in the tail
         self._guards = self._guard_views(memory)
         self._secrets = [_nan_patterns(view.shape, rng) for view in (*self._guards, self._tail)]
+        self.changed: tuple[Places, Places] = (), ()
+        """Of A and of B, which elements the last `perturb` changed."""
         self.inputs_given = 0
         """How often inputs were put in: whoever finds it as it was has them as they were, but for a perturbation."""
         self.restore()
@@ -117,7 +121,7 @@ class Arena:
         sign = torch.where(order < count, -1, 1).half()
         second = self._draw(2, numbers.shape).bool()
         offsets, values = torch.empty_like(numbers), torch.empty_like(numbers, dtype=torch.float16)
-        places = ((~second, self.buffers.a), (second, self.buffers.b))
+        places, changed = ((~second, self.buffers.a), (second, self.buffers.b)), list[Places]()
         for original, (chosen, start) in zip(self.inputs, places):
             _, rows, columns = original.shape
             number = numbers[chosen]
@@ -127,6 +131,8 @@ class Arena:
             original[number, row, column] *= sign[chosen]
             values[chosen] = original[number, row, column]
             offsets[chosen] = number * self.buffers.stride + start + 2 * (row * columns + column)
+            changed.append(tuple(one[sign[chosen] < 0] for one in (number, row, column)))
+        self.changed = changed[0], changed[1]
         return list(zip(offsets.tolist(), values.view(torch.int16).tolist()))
 
     def _draw(self, below: int, shape: Sequence[int]) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.worker import timing, verify
+from cudal2.worker.cuda import changes
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
 from cudal2.worker.cuda.checking import Run
@@ -78,6 +79,14 @@ class TimingContext(msgspec.Struct, frozen=True):
         if said := self.arena.workspace_finding(workspace):
             raise CandidateFailed(Status.WRONG, f"a timed call {said}")
 
+    def check_changes(self) -> None:
+        """Whether the calls whose inputs `perturb` changed saw it. Raises CandidateFailed."""
+        arena = self.arena
+        results, references = (arena.c, self.baseline.c), arena.inputs
+        for second, places in enumerate(arena.changed):
+            lines = changes.lines(arena.problem, *results, *references, bool(second), places)
+            raise_finding(changes.check(*lines, arena.problem, self.rounding))
+
     def check_one(self, number: int) -> None:
         """One output of a window as strictly as those of single calls. Raises CandidateFailed."""
         arena = self.arena
@@ -133,6 +142,8 @@ class GpuSides(Sides):
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         context, window = self._context, batch.window
         context.check(window, self._workspace)
+        if batch.perturbed:
+            context.check_changes()
         return [(context.arena.c[window], context.baseline.c[window])]
 
     def look_closer(self, batch: Batch) -> None:

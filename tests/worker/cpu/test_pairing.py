@@ -191,3 +191,10 @@ def test_who_has_met_one_change_may_meet_another(context) -> None:
     context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=30, max_pairs=30))
     with pytest.raises(CandidateFailed, match="in timed calls"):
         pair(Cautious(lambda slot: None), Fake(honest(context)), context, "fake", 20e-6)
+
+
+def test_no_batch_has_the_signs_of_an_earlier_one(context: TimingContext) -> None:
+    before = context.normals.clone()
+    context.fill(context.slots.start, 2)
+    assert torch.equal(before.abs(), context.normals.abs())
+    assert 0.4 < float((before.sign() == context.normals.sign()).float().mean()) < 0.6

@@ -179,3 +179,12 @@ def test_worker_is_fit_afterwards(worker_of: Callable[..., Worker], device_targe
     text = (Path(__file__).parent / "kernels" / "mma.cu").read_text()
     verdict = worker_of(protocols).evaluate(Candidate(text + "// once more\n", parse(PROBLEM), device_target))
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ahead_in_output", "ahead_in_workspace"])
+def test_work_done_ahead_shows_in_long_f16_sums_too(worker_of: Callable[..., Worker], device_target: str, name) -> None:
+    """There the bounds of single elements are wider than what a changed element moves."""
+    text = (Path(__file__).parent / "kernels" / f"{name}.cu").read_text()
+    verdict = worker_of(DEVICE).evaluate(Candidate(text, parse("64_64_8192_tn_f16"), device_target))
+    assert verdict.status in expected(text), verdict.reason

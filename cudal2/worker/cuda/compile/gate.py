@@ -125,7 +125,7 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
     table = elf.symbols(cubin, ".symtab")
     with elf.opened(cubin) as file:
         sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
-        used = _used(file, code.slots)
+        used, code_read = _used(file, code.slots), _code_read(file, code.slots)
     room = dict(sections)
     for kernel, far in code.parameters.items():
         if far == ANY_SLOT or far > room.get(f".nv.constant0.{kernel}", far):
@@ -139,6 +139,10 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
             "writable_globals",
             f"{_some(names)} live in writable memory between launches; keep state in the workspace, "
             "tables in __constant__ memory",
+        )
+    if code_read:
+        yield Finding(
+            "code_address", f"the address of {_some(code_read)} is read: code may be called, and nothing else"
         )
     missing = [s.name for s in table if s["st_shndx"] == "SHN_UNDEF" and s["st_info"]["bind"] == "STB_GLOBAL"]
     if missing:
@@ -160,6 +164,22 @@ def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
                 if not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots:
                     names.add(symbols_.get_symbol(entry["r_info_sym"]).name)
     return names
+
+
+def _code_read(file: ELFFile, slots: frozenset[int]) -> list[str]:
+    """Kernels and functions whose address stands in memory that instructions read."""
+    names = set()
+    for section in file.iter_sections():
+        if isinstance(section, RelocationSection) and (".nv.constant" in section.name or ".nv.global" in section.name):
+            symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
+            for entry in section.iter_relocations():
+                bank4 = section.name.endswith(".nv.constant4")
+                symbol = symbols_.get_symbol(entry["r_info_sym"])
+                place = symbol["st_shndx"]  # a number where the symbol is defined here
+                is_code = isinstance(place, int) and file.get_section(place).name.startswith(".text")
+                if is_code and (not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots):
+                    names.add(symbol.name or "a function")
+    return sorted(names)
 
 
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:

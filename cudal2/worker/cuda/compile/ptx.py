@@ -16,7 +16,8 @@ NAME = r"[%\w$]+"
 WORD = re.compile(rf"(?<![\w$.%]){NAME}")
 _SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _HEAD = re.compile(
-    rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*{NAME}\s*(?:\((?P<declared>[^(){{}};]*)\))?"
+    rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*(?P<symbol>{NAME})\s*"
+    r"(?:\((?P<declared>[^(){};]*)\))?"
     r"(?P<more>[^(){};]*)(?P<end>[{;])"
 )
 _DECLARED = re.compile(
@@ -62,10 +63,20 @@ def bodies(ptx: str) -> Iterator[Body]:
     unclear = (head for head in heads if "pragma" in head["more"] or (head["kind"] == "entry" and head["end"] == ";"))
     if len(heads) != len(re.findall(r"\.(?:entry|func)\b", text)) or any(unclear):
         raise ValueError("the PTX has a kernel or a function whose head is not understood")
+    symbols, outside, end = {head["symbol"] for head in heads}, [], 0
     for head in heads:
+        outside.append(text[end : head.start()])
+        end = head.end()
         if head["end"] == "{":
             declared = dict(_declared(part) for part in (head["declared"] or "").split(",") if part.strip())
-            yield _body(head["kind"] == "entry", declared, _block(text, head.end()))
+            block = _block(text, head.end())
+            end += len(block)
+            body = _body(head["kind"] == "entry", declared, block)
+            for statement in body.statements:
+                _check_code_stays(statement, symbols)
+            yield body
+    if taken := symbols.intersection(WORD.findall(" ".join([*outside, text[end:]]))):
+        raise ValueError(f"the address of {min(taken)[:60]} is taken")
 
 
 def number(text: str) -> int:
@@ -124,6 +135,14 @@ def _body(kernel: bool, parameters: dict[str, int], text: str) -> Body:
             statements.append(Statement(tuple(re.split(r"\.|::", found["name"])), found["operands"].strip()))
     _check_names({word for one in statements for word in WORD.findall(one.operands)}, families)
     return Body(kernel, parameters, called, tuple(statements))
+
+
+def _check_code_stays(statement: Statement, symbols: set[str]) -> None:
+    """Raises ValueError where a kernel or function is named but to call it: who has its address could read or write
+    instructions."""
+    named = [word for word in WORD.findall(statement.operands) if word in symbols]
+    if len(named) > (statement.name[0] == "call"):
+        raise ValueError(f"{statement} takes the address of {named[0][:60]}")
 
 
 def _check_names(words: set[str], families: set[str]) -> None:

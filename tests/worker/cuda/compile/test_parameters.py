@@ -79,6 +79,8 @@ FAULTS = {
     "an odd number": "ld.param.u32 %r1, [sizes+010];",
     "a larger one of the same name": "{ .param .b8 sizes[64]; } ld.param.u32 %r1, [sizes+32];",
     "a jump to what is computed": "ts: .branchtargets L1, L2; brx.idx %r1, ts;",
+    "its own instructions": "mov.u64 %rd1, multiply; ld.u64 %rd2, [%rd1];",
+    "its own instructions, at once": "ld.u64 %rd2, [multiply+16];",
     "a call of what is computed": "p: .callprototype _ (); call %rd1, p;",
 }
 OUTSIDE = {
@@ -89,6 +91,9 @@ OUTSIDE = {
     "a function's own": ".func (.param .b64 r) twice(.param .b64 a) { cvta.param.u64 %rd1, a; ret; }\n",
     "the kernel's, in a function": ".func twice() { ld.param::entry.u64 %rd1, [%rd2]; ret; }\n",
     "a question in a function": ".func twice() { isspacep.param %p1, %rd2; ret; }\n",
+    "instructions, by a table": ".global .align 8 .u64 table[1] = {multiply};\n",
+    "a function's, by a constant": ".func twice() { ret; }\n.const .u64 place = generic(twice);\n",
+    "a function's, as an argument": ".func odd(.reg .b64 a) { ret; }\n.func twice() { call odd, (odd); ret; }\n",
     "a kernel without an end": ".entry odd() { ret; ",
 }
 
@@ -106,6 +111,11 @@ def test_each_way_out_of_a_parameter_is_seen(name):
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_each_kernel_and_each_function_is_read(name):
     assert len(faults(kernel("ld.param.u64 %rd1, [A];") + OUTSIDE[name])) == 1
+
+
+def test_functions_may_be_called_and_call_themselves():
+    twice = ".func (.param .b32 r) twice(.param .b64 a) { call.uni (r), twice, (a); ret; }\n"
+    assert faults(kernel(*HONEST["a call"]).replace("\n.visible", f"\n{twice}.visible", 1)) == ()
 
 
 def test_a_fault_is_found_in_each_kernel():
