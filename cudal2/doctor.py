@@ -33,6 +33,7 @@ def run(cache: str = "~/.cache/cudal2") -> list[Check]:
         _module("torch", "pip install torch", needed=True),
         _module("trl", 'pip install "cudal2"', needed=True),
         _compiler(),
+        _objdump(),
         *_jails(),
         _module("pyseccomp", "apt-get install libseccomp2, then pip install pyseccomp", needed=True),
         _disk(Path(cache).expanduser()),
@@ -110,6 +111,11 @@ def _compiler() -> Check:
         return Check("g++", True, build.compiler_name(), needed=True)
     except HarnessFault as fault:
         return Check("g++", False, fault.problem, fault.remedy, needed=True)
+
+
+def _objdump() -> Check:
+    found = shutil.which("objdump")
+    return Check("objdump", found is not None, found or "not installed", "apt-get install binutils", needed=True)
 
 
 def _jails() -> list[Check]:

@@ -49,13 +49,12 @@ class CpuBackend:
 
     def prepare(self, candidate: Candidate) -> Prepared[Launchable]:
         if candidate.binary:
-            return Prepared(Status.OK, launchable=Launchable(binary.read(candidate.binary)[0]))
+            made = build.Build(Status.OK, binary.read(candidate.binary)[0])
+            return _prepared(build.inspected(made, self.kind, self.config.compile_seconds))
         if candidate.edit:
             return Prepared(Status.REJECTED, "an edit changes a cubin, and what runs on a processor has none")
         built = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)
-        if built.status is Status.OK:
-            return Prepared(Status.OK, log=built.log, launchable=Launchable(built.library))
-        return Prepared(built.status, next(iter(built.log.strip().splitlines()), ""), built.log)
+        return _prepared(built)
 
     def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.library, problem)
@@ -83,6 +82,12 @@ class CpuBackend:
         if self._bench:
             self._bench.close()
             self._bench = None
+
+
+def _prepared(built: build.Build) -> Prepared[Launchable]:
+    if built.status is Status.OK:
+        return Prepared(Status.OK, log=built.log, launchable=Launchable(built.library))
+    return Prepared(built.status, next(iter(built.log.strip().splitlines()), ""), built.log)
 
 
 def _machine() -> str:

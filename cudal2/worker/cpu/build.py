@@ -26,6 +26,7 @@ from cudal2.worker.build import (
     write_source,
 )
 from cudal2.worker.cache import Cache
+from cudal2.worker.cpu import gate
 from cudal2.worker.sandbox import jail, seccomp
 
 FLAGS = ("-shared", "-fPIC", "-Wl,--no-undefined", "-fmax-errors=5", "-fdiagnostics-color=never")
@@ -51,7 +52,8 @@ def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: f
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
-    key = digest(source, " ".join((*FLAGS, *target.flags)), compiler_name(), platform.machine())
+    rules = Path(gate.__file__).read_text()
+    key = digest(source, " ".join((*FLAGS, *target.flags)), compiler_name(), platform.machine(), rules)
     return once(
         cache,
         key,
@@ -83,11 +85,23 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
             text = readable(stderr.read(2 * LOG_BYTES).decode(errors="replace"), folder)
         elapsed = time.perf_counter() - started
         if code == 0 and output.is_file() and not output.is_symlink():
-            return Build(Status.OK, output.read_bytes(), text, elapsed)
+            return inspected(Build(Status.OK, output.read_bytes(), text, elapsed), kind, seconds)
         check_space(folder)
         if code is None or _STOPPED.search(text):
             return Build(Status.COMPILE_TIMEOUT, log=text, seconds=elapsed)
         return Build(Status.COMPILE_ERROR, log=text or f"the compiler ended with {code}", seconds=elapsed)
+
+
+def inspected(built: Build, kind: jail.Kind, seconds: float) -> Build:
+    """The build, or its refusal where it multiplies narrower numbers than halves."""
+    try:
+        found = gate.narrow(built.library, kind, seconds)
+    except ValueError as error:
+        return Build(Status.REJECTED, log=str(error), seconds=built.seconds)
+    if not found:
+        return built
+    said = f"narrow_multiplication: integers or bf16 are multiplied in place of halves: {', '.join(found)}"
+    return Build(Status.REJECTED, log=f"{said}\n{built.log}"[:LOG_BYTES], seconds=built.seconds)
 
 
 @memoise
