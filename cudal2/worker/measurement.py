@@ -108,6 +108,10 @@ class Sides(Protocol):
         """Whether inputs changed in enough batches while these ran, for whoever works ahead to be found out."""
         return True
 
+    def unwatched(self) -> Exception:
+        """What to raise where so many batches could not be watched."""
+        return HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
+
     def look_closer(self, batch: Batch) -> None:
         """Hold one output of a batch that is perturbed apart to the bounds of the single calls. Slow; done once."""
         return
@@ -145,7 +149,7 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
         baseline.append(seconds["baseline"])
         done = timing.enough(candidate, baseline, config, started) and sides.watched()
         if not done and len(candidate) > config.max_pairs + UNWATCHED:
-            raise HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
+            raise sides.unwatched()
     return steady(timing.summary(candidate, baseline, name, protocol, calls, config), baseline, config)
 
 

@@ -128,6 +128,7 @@ class CpuSides(Sides):
         self._alone = 0.0  # a single call of the candidate's, without waking and stopping
         self._perturbations: list[Perturbation] = []
         self._watched = 0
+        self._sleepy: dict[Role, int] = {"candidate": 0, "baseline": 0}  # batches that waking up took most of
         self._cores: list[float] = []  # busy in each of the candidate's batches
         self._results: list[Tensor] = []
         self._references: list[Tensor] = []
@@ -166,7 +167,7 @@ class CpuSides(Sides):
         context, side = self._context, self._sides[role]
         if role == "candidate":
             seconds = timed(side, batch.first, batch.candidate, self._length(role), self._perturbations)
-            self._each[role].append(seconds)
+            self._note(role, seconds, batch.candidate)
             self._check_cores(side)
             for one in self._perturbations:
                 one.conclude()
@@ -176,11 +177,22 @@ class CpuSides(Sides):
             return seconds
         alike = context.perturbations(batch.first, batch.baseline, change=False)
         seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
-        self._each[role].append(seconds)
+        self._note(role, seconds, batch.baseline)
         if batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
             side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
         self._references = context.outputs(batch.first, batch.candidate)
         return seconds
+
+    def _note(self, role: Role, seconds: float, calls: int) -> None:
+        self._each[role].append(seconds)
+        self._sleepy[role] += self._sides[role].woken > seconds * calls / 2
+
+    def unwatched(self) -> Exception:
+        """Whoever does not answer while inputs change, so that these have changed before its calls, is slow itself."""
+        most = len(self._each["candidate"]) / 2
+        if self._sleepy["candidate"] > most > self._sleepy["baseline"]:
+            return CandidateFailed(Status.REJECTED, "does not answer when it is woken")
+        return super().unwatched()
 
     def _check_cores(self, side: Side) -> None:
         """Whoever starts threads of its own choice has more of the machine than what it is compared with."""

@@ -52,6 +52,8 @@ class Side:
     ) -> None:
         self._command, self._reply, self._process = command_fd, reply_fd, process
         self.seconds, self.failed = seconds, failed
+        self.woken = 0.0
+        """Seconds after which it answered in the last run that it was awake."""
         self.replied = 0.0
         """Seconds that the calls of the last run took alone, without waking the process and stopping it."""
         self.cores = 0.0
@@ -90,6 +92,7 @@ class Side:
         self._done()
         self._placement.release()
         told = time.perf_counter()
+        self.woken = told - started
         self._tell(first, count)
         self.met = self._until_reply(pending, started)
         self._done()

@@ -25,7 +25,7 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
-        self.cores = 1.0
+        self.cores, self.woken = 1.0, 0.0
 
     def run(self, first: int, count: int, meanwhile=()) -> float:
         self.batches.append(range(first, first + count))
@@ -198,3 +198,23 @@ def test_no_batch_has_the_signs_of_an_earlier_one(context: TimingContext) -> Non
     context.fill(context.slots.start, 2)
     assert torch.equal(before.abs(), context.normals.abs())
     assert 0.4 < float((before.sign() == context.normals.sign()).float().mean()) < 0.6
+
+
+@pytest.mark.parametrize("who", [("candidate",), ("baseline",), ("candidate", "baseline"), ()])
+def test_who_does_not_answer_when_woken_is_to_blame_that_nothing_is_watched(context, monkeypatch, who) -> None:
+    class Sleepy(Fake):
+        sleeps = False
+
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            seconds = super().run(first, count, meanwhile)
+            self.met = []  # inputs had changed before the calls were asked for
+            self.woken = 0.9 * seconds if self.sleeps else 0.0
+            return seconds
+
+    monkeypatch.setattr(measurement, "UNWATCHED", 0)
+    sides = {role: Sleepy(honest(context)) for role in ("candidate", "baseline")}
+    for role in who:
+        sides[role].sleeps = True
+    blamed, said = (CandidateFailed, "answer") if who == ("candidate",) else (HarnessFault, "too busy")
+    with pytest.raises(blamed, match=said):
+        pair(*sides.values(), context, "torch", 20e-6)
