@@ -1,4 +1,4 @@
-// expect: wrong
+// expect: wrong imprecise
 // Multiplies 16-bit integers: exact for the integers of the checks, and for normals nearly as good as fp32.
 #include <math.h>
 #include <stdint.h>
