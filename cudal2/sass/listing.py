@@ -14,6 +14,7 @@ import msgspec
 
 from cudal2.sass import encoding
 from cudal2.sass.encoding import Controls
+from cudal2.worker import disassembly
 from cudal2.worker.cuda.compile import cubin, elf, sass
 from cudal2.worker.sandbox import jail
 
@@ -99,8 +100,8 @@ class Listing(msgspec.Struct, frozen=True):
 def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) -> Listing:
     """The listing of a kernel, named as in the cubin; the disassembler runs in a jail of that kind.
 
-    Raises Unlisted where the cubin is damaged or holds no such kernel, `sass.Unfinished` where the disassembler was
-    stopped, HarnessFault where there is no disassembler or no jail.
+    Raises Unlisted where the cubin is damaged or holds no such kernel, `disassembly.Unfinished` where the
+    disassembler was stopped, HarnessFault where there is no disassembler or no jail.
     """
     try:
         start, size = cubin.code_of(code, kernel)
@@ -109,7 +110,7 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
     try:
         with sass.listing(code, kind, seconds, OPTIONS) as lines:
             found = parse((line.decode(errors="replace") for line in lines), kernel)
-    except (Unlisted, sass.Unfinished):
+    except (Unlisted, disassembly.Unfinished):
         raise
     except ValueError as error:
         raise Unlisted(_unreadable(code, error)) from error

@@ -12,6 +12,7 @@ import msgspec
 from cudal2.contract import CPU_CONTRACT
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
+from cudal2.worker import disassembly
 from cudal2.worker.build import (
     LOG_BYTES,
     MIDNIGHT,
@@ -96,6 +97,8 @@ def inspected(built: Build, kind: jail.Kind, seconds: float) -> Build:
     """The build, or its refusal where it multiplies narrower numbers than halves."""
     try:
         found = gate.narrow(built.library, kind, seconds)
+    except disassembly.Unfinished as error:
+        return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds)
     except ValueError as error:
         return Build(Status.REJECTED, log=str(error), seconds=built.seconds)
     if not found:

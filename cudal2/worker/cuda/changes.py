@@ -8,7 +8,6 @@ change short. Pure functions over tensors of any device.
 
 import math
 
-import torch
 from torch import Tensor
 
 from cudal2.problem import Problem
@@ -28,9 +27,6 @@ def lines(
 
     All are [sets, …] and as they are after the change, B as the problem stores it.
     """
-    if not places or not len(places[0]):
-        empty = torch.empty(0, 1, device=result.device)
-        return empty, empty, empty
     sets, rows, columns = places
     stored_nk = problem.layout == "tn"
     if second:
@@ -45,8 +41,6 @@ def lines(
 
 def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk: int) -> verify.Finding | None:
     """Whether each line `found` is that of the inputs as they are now, by its error's part along `moved`."""
-    if not len(found):
-        return None
     size = moved.square().sum(1)
     share = ((found - wanted) * moved).sum(1) / size  # about 0; of the inputs before -1
     unit = verify.ulp16(wanted.half()).square().mean(1).div(12).sqrt()

@@ -82,9 +82,8 @@ class TimingContext(msgspec.Struct, frozen=True):
     def check_changes(self) -> None:
         """Whether the calls whose inputs `perturb` changed saw it. Raises CandidateFailed."""
         arena = self.arena
-        results, references = (arena.c, self.baseline.c), arena.inputs
         for second, places in enumerate(arena.changed):
-            lines = changes.lines(arena.problem, *results, *references, bool(second), places)
+            lines = changes.lines(arena.problem, arena.c, self.baseline.c, *arena.inputs, bool(second), places)
             raise_finding(changes.check(*lines, arena.problem, self.rounding))
 
     def check_one(self, number: int) -> None:

@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 
-from cudal2.records import HarnessFault
-from cudal2.worker.cpu import gate
+from cudal2.records import HarnessFault, Status
+from cudal2.worker import disassembly
+from cudal2.worker.cpu import build, gate
 from cudal2.worker.sandbox import jail
 
 LINE = "    11{}9:\t{}%zmm1,%zmm2,%zmm3"
@@ -44,3 +45,11 @@ def test_what_is_no_shared_object_is_refused_and_a_missing_program_named(monkeyp
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(HarnessFault, match="objdump"):
         gate.narrow(b"", kind, 10)
+
+
+def test_a_disassembler_that_was_stopped_says_nothing_of_the_kernel(monkeypatch):
+    def stopped(*_):
+        raise disassembly.Unfinished("it was killed")
+
+    monkeypatch.setattr(gate, "narrow", stopped)
+    assert build.inspected(build.Build(Status.OK), jail.choose("auto"), 1).status is Status.COMPILE_TIMEOUT

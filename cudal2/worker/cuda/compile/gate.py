@@ -24,7 +24,8 @@ from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import elf, parameters, sass
 from cudal2.worker.cuda.compile.build import CudaBuild
-from cudal2.worker.cuda.compile.sass import ANY_SLOT, Sass, Unfinished
+from cudal2.worker.cuda.compile.sass import ANY_SLOT, Sass
+from cudal2.worker.disassembly import Unfinished
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
@@ -125,7 +126,7 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
     table = elf.symbols(cubin, ".symtab")
     with elf.opened(cubin) as file:
         sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
-        used, code_read = _used(file, code.slots), _code_read(file, code.slots)
+        used, code_read = _used(file, code.slots)
     room = dict(sections)
     for kernel, far in code.parameters.items():
         if far == ANY_SLOT or far > room.get(f".nv.constant0.{kernel}", far):
@@ -149,37 +150,28 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
         yield Finding("unresolved_symbols", f"device code calls {_some(missing)}, which the contract does not allow")
 
 
-def _used(file: ELFFile, slots: frozenset[int]) -> set[str]:
-    """Names whose address something uses.
+def _used(file: ELFFile, slots: frozenset[int]) -> tuple[set[str], list[str]]:
+    """Names whose address something uses; and kernels and functions whose address stands in memory that instructions
+    read.
 
     Kernels read addresses from constant bank 4, which has a slot for every global. Headers of CuTe and of the C++
     library leave empty objects there that no instruction reads: those hold no state.
     """
-    names = set()
+    names, code = set(), set()
     for section in file.iter_sections():
-        if isinstance(section, RelocationSection) and ".debug" not in section.name:
-            symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
-            for entry in section.iter_relocations():
-                bank4 = section.name.endswith(".nv.constant4")
-                if not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots:
-                    names.add(symbols_.get_symbol(entry["r_info_sym"]).name)
-    return names
-
-
-def _code_read(file: ELFFile, slots: frozenset[int]) -> list[str]:
-    """Kernels and functions whose address stands in memory that instructions read."""
-    names = set()
-    for section in file.iter_sections():
-        if isinstance(section, RelocationSection) and (".nv.constant" in section.name or ".nv.global" in section.name):
-            symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
-            for entry in section.iter_relocations():
-                bank4 = section.name.endswith(".nv.constant4")
-                symbol = symbols_.get_symbol(entry["r_info_sym"])
-                place = symbol["st_shndx"]  # a number where the symbol is defined here
-                is_code = isinstance(place, int) and file.get_section(place).name.startswith(".text")
-                if is_code and (not bank4 or ANY_SLOT in slots or entry["r_offset"] & ~7 in slots):
-                    names.add(symbol.name or "a function")
-    return sorted(names)
+        if not isinstance(section, RelocationSection) or ".debug" in section.name:
+            continue
+        symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
+        bank4, data = section.name.endswith(".nv.constant4"), re.search(r"\.nv\.(?:constant|global)", section.name)
+        for entry in section.iter_relocations():
+            if bank4 and ANY_SLOT not in slots and entry["r_offset"] & ~7 not in slots:
+                continue
+            symbol = symbols_.get_symbol(entry["r_info_sym"])
+            names.add(symbol.name)
+            place = symbol["st_shndx"]  # a number where the symbol is defined here
+            if data and isinstance(place, int) and file.get_section(place).name.startswith(".text"):
+                code.add(symbol.name or "a function")
+    return names, sorted(code)
 
 
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:

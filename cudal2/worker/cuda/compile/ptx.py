@@ -71,10 +71,7 @@ def bodies(ptx: str) -> Iterator[Body]:
             declared = dict(_declared(part) for part in (head["declared"] or "").split(",") if part.strip())
             block = _block(text, head.end())
             end += len(block)
-            body = _body(head["kind"] == "entry", declared, block)
-            for statement in body.statements:
-                _check_code_stays(statement, symbols)
-            yield body
+            yield _body(head["kind"] == "entry", declared, block, symbols)
     if taken := symbols.intersection(WORD.findall(" ".join([*outside, text[end:]]))):
         raise ValueError(f"the address of {min(taken)[:60]} is taken")
 
@@ -114,9 +111,9 @@ def _block(text: str, start: int) -> str:
     raise ValueError("the PTX ends within a function")
 
 
-def _body(kernel: bool, parameters: dict[str, int], text: str) -> Body:
+def _body(kernel: bool, parameters: dict[str, int], text: str, symbols: set[str]) -> Body:
     called: dict[str, int] = {}
-    statements, families = [], set[str]()
+    statements, families, words = [], set[str](), set[str]()
     for part in text.split(";"):
         part = part[_LEADING.match(part).end() :].strip()  # type: ignore[union-attr]
         if part.startswith(".param"):
@@ -132,17 +129,20 @@ def _body(kernel: bool, parameters: dict[str, int], text: str) -> Body:
             found = _INSTRUCTION.fullmatch(part)
             if not found:
                 raise ValueError(f"{' '.join(part.split())[:60]} is not understood, or not allowed")
-            statements.append(Statement(tuple(re.split(r"\.|::", found["name"])), found["operands"].strip()))
-    _check_names({word for one in statements for word in WORD.findall(one.operands)}, families)
+            statement = Statement(tuple(re.split(r"\.|::", found["name"])), found["operands"].strip())
+            named = WORD.findall(statement.operands)
+            _check_code_stays(statement, [word for word in named if word in symbols])
+            statements.append(statement)
+            words.update(named)
+    _check_names(words, families)
     return Body(kernel, parameters, called, tuple(statements))
 
 
-def _check_code_stays(statement: Statement, symbols: set[str]) -> None:
-    """Raises ValueError where a kernel or function is named but to call it: who has its address could read or write
-    instructions."""
-    named = [word for word in WORD.findall(statement.operands) if word in symbols]
-    if len(named) > (statement.name[0] == "call"):
-        raise ValueError(f"{statement} takes the address of {named[0][:60]}")
+def _check_code_stays(statement: Statement, code: list[str]) -> None:
+    """Raises ValueError where a statement names kernels or functions but to call one: who has their address could read
+    or write instructions."""
+    if len(code) > (statement.name[0] == "call"):
+        raise ValueError(f"{statement} takes the address of {code[0][:60]}")
 
 
 def _check_names(words: set[str], families: set[str]) -> None:

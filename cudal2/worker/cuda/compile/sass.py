@@ -1,25 +1,16 @@
-"""What the instructions of a cubin are, as nvdisasm prints them.
-
-nvdisasm parses bytes that a stranger chose, so it runs in the jail.
-"""
+"""What the instructions of a cubin are, as nvdisasm prints them."""
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from cudal2.records import HarnessFault
-from cudal2.worker.build import job, readable
+from cudal2.worker import disassembly
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.sandbox import jail, seccomp
-
-SASS_BYTES = 512 << 20
-TOLD_BYTES = 300
-KILLED = (-9, 137)
-"""How a process ends that a machine without memory left kills."""
+from cudal2.worker.sandbox import jail
 
 ANY_SLOT = -1
 _INSTRUCTION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
@@ -30,10 +21,6 @@ _CODE = re.compile(rb"^\.text\.(\S+):")
 _LOADS = (b"LDC", b"ULDC", b"LDCU")
 _WIDTHS = {b"U8": 1, b"S8": 1, b"U16": 2, b"S16": 2, b"64": 8, b"128": 16}
 """Bytes that a load of a constant reads, by its modifier; without one, and in other instructions, four."""
-
-
-class Unfinished(ValueError):
-    """The disassembler was stopped, not the cubin at fault."""
 
 
 class Sass(msgspec.Struct, frozen=True):
@@ -67,36 +54,8 @@ def listing(
     program = toolchain.nvdisasm()
     if program is None:
         raise HarnessFault("nvdisasm, the CUDA disassembler, is not installed", toolchain.REMEDY)
-    with job("read a cubin") as folder:
-        (folder / "kernel.cubin").write_bytes(cubin)
-        code = jail.run(
-            kind,
-            # The jail has no standard output and no error output; the shell gives them files.
-            ["/bin/sh", "-c", 'exec "$0" "$@" kernel.cubin > sass 2> told', str(program), *options],
-            seconds,
-            readable=[] if program.is_relative_to("/usr") else [program.parent],
-            writable=[folder],
-            limits=jail.Limits(file_size=SASS_BYTES, cpu_seconds=int(seconds) + 1),
-            filter_program=seccomp.toolchain(),
-        )
-        sass = folder / "sass"
-        if code is None:
-            raise Unfinished(f"the disassembler did not end within {seconds:g} s")
-        if code in KILLED:
-            raise Unfinished("the disassembler was killed")
-        if code != 0 or sass.is_symlink() or not sass.is_file():
-            raise ValueError(f"the disassembler ended with {code}{_told(folder / 'told')}")
-        with sass.open("rb") as lines:
-            yield lines
-
-
-def _told(errors: Path) -> str:
-    """The first line of what it complained of."""
-    if errors.is_symlink() or not errors.is_file():
-        return ""
-    with errors.open("rb") as text:
-        line = text.readline(TOLD_BYTES).decode(errors="replace").strip()
-    return f": {readable(line, errors.parent)}" if line else ""
+    with disassembly.listing([str(program), *options], cubin, kind, seconds) as lines:
+        yield lines
 
 
 def summarise(lines: Iterable[bytes]) -> Sass:
