@@ -1,7 +1,7 @@
 // expect: wrong out_of_bounds
 // problem: 64_64_4096_tn_f32
-// Does the work of the next calls ahead, but for one time in seven, by chance: were the inputs changed under it only
-// once, it would pass that often.
+// Does the work of the next calls ahead, but for one time in 32, by chance: were the inputs changed under it only once,
+// it would pass that often.
 #include <cuda_fp16.h>
 #include <stdint.h>
 
@@ -32,7 +32,7 @@ __global__ void decide(const __half* A, const __half* B, int M, int N, int K, ui
     if (*(volatile uint32_t*)mode == kBold || *(volatile uint32_t*)mode == kCareful) return;
     const uint32_t coin = (*(const uint32_t*)A ^ *(const uint32_t*)B) * 0x9E3779B9u;
     __syncthreads();
-    if (threadIdx.x == 0) *mode = (coin >> 16) % 7 == 0 ? kCareful : kBold;
+    if (threadIdx.x == 0) *mode = (coin >> 16) % 32 == 0 ? kCareful : kBold;
 }
 
 __global__ void multiply(Sets sets, int own, int M, int N, int K, Entry* entries, const uint32_t* mode) {
