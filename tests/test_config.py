@@ -123,6 +123,7 @@ def test_what_training_may_see_is_not_what_is_reported(name):
         ("threads=1", "there is worker.threads"),
         ("trainer.group_size=0", "trainer.group_size"),
         ("nonsense=1", "nonsense"),
+        ("128_64_64", "64_64_64,128_64_64"),
         ("experiment=none", "demo"),
         ("target=sm_00", "cpu"),
         ("policy=none", "kernel_lm"),

@@ -26,6 +26,9 @@ def load(name: str, overrides: list[str], schema: type[Config], base: Config | N
     of an earlier start, its values take the place of these defaults and of what the files choose; only overrides change
     them. Raises ValueError, which names what is wrong, for an unknown group, key, value or target.
     """
+    for word in overrides:
+        if "=" not in word:
+            raise ValueError(f"configuration {name}: {word} is no KEY=VALUE; shapes are one word, 64_64_64,128_64_64")
     # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
     overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
     start = schema(**{field.name: "???" for field in msgspec.structs.fields(schema) if field.required})
