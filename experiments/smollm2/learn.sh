@@ -9,8 +9,8 @@ set -eu
 folder=$1 policy=$2 weights=$3 seed=$4 steps=$5
 shift 5
 case $weights in
-lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" rate=3e-4 ;;
-full) tuned="policy.lora.rank=0" rate=1e-4 ;;
+lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" rate=1e-4 ;;
+full) tuned="policy.lora.rank=0" rate=1e-5 ;;
 *) echo "learn.sh: $weights is neither lora nor full" >&2; exit 2 ;;
 esac
 

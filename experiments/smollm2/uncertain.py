@@ -26,7 +26,8 @@ SHOWN, BEFORE = 6, 14
 @torch.inference_mode()
 def main() -> None:
     path, *overrides = sys.argv[1:]
-    config = load("sft", ["recipe=smollm2", "samples=12", "seed=77", *overrides, "plan_loss=1"], SftConfig)
+    whole = ["plan_loss=1", "code_loss=1"]
+    config = load("sft", ["recipe=smollm2", "samples=12", "seed=77", *overrides, *whole], SftConfig)
     model, tokenizer = policy.load(replace(config.policy, path=path, dtype="float32"))
     examples = draw(config, config.samples)
     plans, codes = [], []

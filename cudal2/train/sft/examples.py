@@ -129,7 +129,8 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
 def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:
     """Rows of token ids: each example's prompt, as in sampling, its completion, and the token that ends it.
 
-    Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on the source alone.
+    Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on prompt and source alone: of a
+    source that is shown for several problems, both are.
     """
     rows, target = [], find(config.target)
     end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
@@ -138,7 +139,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], conf
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]
     for (prompt, source), completion, ids in zip(examples, completions, encode_source(tokenizer, completions)):
         given, name = tokenize(tokenizer, prompt), digest(source)
-        place = int(name[:8], 16) / 16**8
+        place = int(digest(str(given), source)[:8], 16) / 16**8
         learns_plan, learns_code = place < config.plan_loss, place >= 1 - config.code_loss
         plan, answer = 0, [*ids, end]
         if config.plan and not (learns_plan and learns_code):

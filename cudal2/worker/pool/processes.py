@@ -12,6 +12,7 @@ from typing import cast
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
+from cudal2.worker.harness import harness
 from cudal2.worker.pool import lifetime
 from cudal2.worker.pool.fleet import Slot
 from cudal2.worker.sandbox import jail
@@ -19,16 +20,16 @@ from cudal2.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-_given: tuple[WorkerConfig, str] | None = None  # these live in the pool's process only
+_given: tuple[WorkerConfig, str, str] | None = None  # these live in the pool's process only
 _worker: Worker | None = None
 
 
-def _start(config: WorkerConfig, target: str, device: int | None) -> None:
+def _start(config: WorkerConfig, target: str, device: int | None, began_with: str) -> None:
     global _given
     lifetime.leave_with_parent()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
-    _given = config, target
+    _given = config, target, began_with
 
 
 def _visible(device: int) -> str:
@@ -73,7 +74,12 @@ def _started() -> Worker:
     global _worker
     if _worker is None:
         assert _given is not None
-        _worker = Worker(*_given)
+        config, target, began_with = _given
+        if harness() != began_with:  # its verdicts would be of another environment, and count for nothing
+            raise HarnessFault(
+                "cudal2's own files have changed since this command began", "Start it again; it goes on where it was"
+            )
+        _worker = Worker(config, target)
     return _worker
 
 
@@ -121,7 +127,7 @@ class Processes:
 
     def start(self, slot: Slot) -> ProcessPoolExecutor:
         assert slot is None or isinstance(slot, int)
-        given = (self.config, self.target, slot)
+        given = (self.config, self.target, slot, harness())
         return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_start, initargs=given)
 
     def end(self, *executors: Executor) -> None:

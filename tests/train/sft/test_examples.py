@@ -116,6 +116,13 @@ def test_of_some_samples_there_is_no_more_than_the_plan(chat, one_core):
     assert 8 < cut < 32
 
 
+def test_of_a_source_for_several_problems_plan_and_code_are_both_learnt(one_core):
+    words, examples, _ = encoded(True)
+    asked = config(target="sm_90a", plan=True, plan_loss=0.5, code_loss=0.5)
+    rows = drawing.encode(words, [one._replace(source=examples[0].source) for one in examples], asked)
+    assert len({row.digest for row in rows}) == 1 and len({len(row.ids) for row in rows}) > 1
+
+
 def test_shares_of_which_nothing_would_be_learnt_are_refused():
     for wrong in ({"plan": True, "plan_loss": 0.4, "code_loss": 0.5}, {"code_loss": 0.5}):
         with pytest.raises(ValueError, match="nothing is learnt of some samples"):

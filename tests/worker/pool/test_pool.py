@@ -225,6 +225,15 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
     assert seen == judging
 
 
+def test_a_process_of_other_code_than_the_command_began_with_judges_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(processes.lifetime, "leave_with_parent", lambda: None)
+    monkeypatch.setattr(processes, "_worker", None)
+    monkeypatch.setattr(processes, "_given", None)
+    processes._start(WorkerConfig(), "cpu", None, "0.1.0+changed")
+    with pytest.raises(HarnessFault, match="have changed since"):
+        processes.judge(candidates(1)[0])
+
+
 @pytest.mark.parametrize(("shown", "count"), [("0", 1), ("", 0), ("-1", 0), ("GPU-a, GPU-b,-1,GPU-c", 2)])
 def test_a_device_that_cannot_be_seen_is_named_before_anything_starts(monkeypatch, shown, count) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
