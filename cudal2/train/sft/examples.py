@@ -129,8 +129,8 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
 def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:
     """Rows of token ids: each example's prompt, as in sampling, its completion, and the token that ends it.
 
-    Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on prompt and source alone: of a
-    source that is shown for several problems, both are.
+    Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on prompt and source alone.
+    So of a source that stands in for several problems both are learnt.
     """
     rows, target = [], find(config.target)
     end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
