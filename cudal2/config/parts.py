@@ -159,6 +159,10 @@ class TrainerConfig(Schema, frozen=True):
     together have taken that long. `resume` auto continues a run that is found in the folder; never refuses to. A
     checkpoint is written every `save_steps` steps.
 
+    `learning_rate` is Adam's, whose first step is as long in every weight, however small the gradient. For a model of
+    0.1 billion parameters 1e-3 with adapters undid in one step what it had been taught; 1e-4 with all weights is as far
+    (experiments/smollm2).
+
     `beta`, `epsilon`, `max_grad_norm` and `scale_rewards` are TRL's options of these names, `loss` is its `loss_type`.
     If rewards are scaled by group, and all samples of a group are about as fast, then the noise of their measurement
     weighs as much as the difference between right and wrong does in another group. `entropy` is the weight of an

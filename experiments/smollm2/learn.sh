@@ -10,7 +10,7 @@ folder=$1 policy=$2 weights=$3 seed=$4 steps=$5
 shift 5
 case $weights in
 lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" rate=1e-4 ;;
-full) tuned="policy.lora.rank=0" rate=5e-6 ;;
+full) tuned="policy.lora.rank=0" rate=1e-5 ;;
 *) echo "learn.sh: $weights is neither lora nor full" >&2; exit 2 ;;
 esac
 
