@@ -60,7 +60,8 @@ class PolicyConfig(Schema, frozen=True):
     """Which language model writes kernels, and how it is sampled.
 
     An empty `path` means the kernel LM that ships. Otherwise `path` is a folder (of a model or of a run), a GGUF file,
-    the folder of an installed Python package (`package:NAME`), or a model's name on the Hugging Face hub.
+    the folder of an installed Python package (`package:NAME`), a policy that ships (`shipped:NAME`), or a model's name
+    on the Hugging Face hub.
 
     The model computes in `dtype`. Weights that are trained are float32 in any case, so bfloat16 saves memory for
     weights only with adapters. A completion has at most `max_new_tokens` tokens; `top_k` 0 means no limit. With `chat`

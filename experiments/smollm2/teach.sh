@@ -1,5 +1,6 @@
 #!/bin/sh
-# SmolLM2 learns to write kernels, then which are known to be fast, on one GPU; the same command goes on where it was ended.
+# SmolLM2 learns to write kernels, for so many minutes, then which are known to be fast, to the end of that recipe, on one
+# GPU; the same command goes on where it was ended.
 #
 #   sh experiments/smollm2/teach.sh FOLDER lora|full MINUTES
 set -eu
