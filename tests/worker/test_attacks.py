@@ -1,4 +1,7 @@
-"""Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next."""
+"""Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next.
+
+Where that may be ok, `below` is the greatest speedup it may claim.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -92,7 +95,8 @@ def check(worker: Worker, path: Path) -> None:
     text = path.read_text()
     verdict = worker.evaluate(Candidate(text, parse(directive(text, "problem", PROBLEM))))
     assert verdict.status in directive(text, "expect", "").split(), (verdict.reason, verdict.log)
-    assert directive(text, "reason", "") in verdict.reason
+    assert verdict.ok or directive(text, "reason", "") in verdict.reason
+    assert not verdict.ok or verdict.speedup < float(directive(text, "below", "inf"))
     assert bool(verdict.timings) == verdict.ok
     assert len(verdict.log) <= 4000
     assert "root:" not in verdict.log + verdict.reason

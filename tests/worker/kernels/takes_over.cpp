@@ -1,6 +1,7 @@
-// expect: wrong
+// expect: wrong ok
 // problem: 64_32_64_tn_f32
 // reason: in timed calls
+// below: 0.2
 // Never returns, but reads the commands itself: it works on a batch, the last call first, while it is only asked whether
 // it is awake. When the clock of the batch's moment begins to run, all but the last few calls are done.
 #include <cstdint>
