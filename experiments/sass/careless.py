@@ -106,27 +106,13 @@ def make(number: int, cache: str) -> walks.Kernel:
     for rule in RULES:
         for _ in range(WALKS):
             with without(rule):
-                moves = walk(listing.read(made.cubin, name, kind), rng)
-            faults += [walks._fault(compiled, f"{rule}, {cut:>3}", moves[cut]) for cut in CUTS]
+                moves, ends = walks.wander(listing.read(made.cubin, name, kind), rng, CUTS)
+            faults += [walks._fault(compiled, f"{rule}, {cut:>3}", moves[:end]) for cut, end in zip(CUTS, ends)]
         print(number, rule, sum(bool(fault.found) for fault in faults[-2 * WALKS :]), "of", 2 * WALKS, flush=True)
     return walks.Kernel(
         sample.family, sample.layout, size, sample.source, name, cubin.made_for(made.cubin, name).sha256,
         len(compiled.instructions), (legal[0],), (tuple(legal[1]),), tuple(faults),
     )  # fmt: skip
-
-
-def walk(now: listing.Listing, rng: random.Random) -> dict[int, tuple[walks.Move, ...]]:
-    """The moves of the first so many swaps that the checker lets pass."""
-    checker, moves, found = dependence.Checker(now), list[walks.Move](), {}
-    for swaps in range(1, CUTS[-1] + 1):
-        position = rng.randrange(len(now.instructions) - 1)
-        while checker.may_swap(position):
-            position = rng.randrange(len(now.instructions) - 1)
-        checker, more = walks.step(checker, position)
-        moves += more
-        if swaps in CUTS:
-            found[swaps] = tuple(moves)
-    return found
 
 
 def main() -> None:

@@ -142,12 +142,15 @@ def again(kernel: Kernel, cache: str) -> Kernel:
     return msgspec.structs.replace(kernel, walks=moves, cuts=cuts, faults=tuple(faults(listing, rng)))
 
 
-def wander(listing: Listing, rng: random.Random) -> tuple[tuple[Move, ...], tuple[int, ...]]:
-    """A walk of LONGEST legal swaps, and after how many moves each of its chosen beginnings ends."""
-    wanted = [*sorted(rng.sample(range(SHORTEST, LONGEST), CUTS - 1)), LONGEST]
+def wander(
+    listing: Listing, rng: random.Random, wanted: tuple[int, ...] = ()
+) -> tuple[tuple[Move, ...], tuple[int, ...]]:
+    """A walk of legal swaps, and after how many moves each of its beginnings of `wanted` swaps ends; without `wanted`
+    some are drawn, up to LONGEST."""
+    wanted = wanted or (*sorted(rng.sample(range(SHORTEST, LONGEST), CUTS - 1)), LONGEST)
     moves: list[Move] = []
     ends, checker, count = [], Checker(listing), len(listing.instructions)
-    for swaps in range(1, LONGEST + 1):
+    for swaps in range(1, wanted[-1] + 1):
         position = rng.randrange(count - 1)
         while checker.may_swap(position):
             position = rng.randrange(count - 1)
