@@ -13,7 +13,7 @@ from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train import rollout
+from cudal2.train import rollout, speed
 from cudal2.train.callbacks import WithoutCard
 from cudal2.train.judge import Judge
 from cudal2.train.sampling import sampler
@@ -37,6 +37,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         self._draws = None if self.use_vllm else Draws(judge.config.policy, expected)
         if self._draws:
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
+        if torch.cuda.is_available() and judge.config.policy.max_new_tokens >= decoding.LONG:
+            speed.fuse(self.model)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self._sampled_step()
@@ -46,12 +48,17 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         self.begin_turn(0, [(written[name][1], parse(name)) for name in self._asked])
         try:
-            return super()._generate_and_score_completions(
-                [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
-            )
+            with torch.compiler.set_stance("force_eager"):  # what `speed.fuse` has done is for long rows
+                return super()._generate_and_score_completions(
+                    [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
+                )
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
+        with speed.unmasked(self.accelerator.unwrap_model(model)):
+            return super()._get_per_token_logps_and_entropies(model, *given, **named)
 
     def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:
         """Prepares a turn; `asked` has for each row the prompt's token ids and its problem. On every process.

@@ -4,12 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 STRIDE = 512
-"""A graph reads a multiple of so many places of the cache, those that may be filled by then."""
+"""On a processor a multiple of so many places of the cache is read, those that may be filled by then."""
 NAME = "cudal2_grouped"
 
 
@@ -17,26 +16,26 @@ class Step:
     """The model on `ahead` tokens of each text, whose keys and values go to places that each text has of its own.
 
     All inputs lie in tensors of its own, so that a CUDA graph can be replayed. Until it is closed the model's attention
-    is `_attend`.
+    is one of those below.
     """
 
     def __init__(self, model: Any, cache: Any, given: Tensor, longest: int, ahead: int) -> None:
         self._model, self._before = model, model.config._attn_implementation
         rows, self._length = given.shape
-        longest = _up(longest + ahead)
         device = given.device
+        self._graphs = device.type == "cuda"
+        longest = longest + ahead if self._graphs else _up(longest + ahead)
         self._rows, self._scores = list(range(rows)), torch.empty(0)
         self._graph: Any = None
         self._kept = _Kept(cache, self._length, longest)
+        if self._graphs:
+            self._kept.size = longest  # of these the attention reads what each text has
         self._heads = model.config.num_attention_heads // model.config.num_key_value_heads
         self._ahead = torch.arange(ahead, device=device)
         self._tokens = torch.zeros(rows, ahead, dtype=torch.long, device=device)
         self._place = torch.full((rows, 1), self._length, device=device)
         self._padding = self._length - given.sum(-1, keepdim=True).long()
-        # Everything after the prompt is open: of that a token sees what is not behind it.
-        self._open = torch.ones(rows, longest, dtype=torch.bool, device=device)
-        self._open[:, : self._length] = given.bool()
-        AttentionInterface.register(NAME, _attend)
+        AttentionInterface.register(NAME, _flash if self._graphs else _masked)
         model.config._attn_implementation = NAME
 
     def __call__(self, rows: list[int], tokens: list[list[int]], written: list[int]) -> Tensor:
@@ -46,20 +45,21 @@ class Step:
         Each call's rows are among those of the call before.
         """
         size = _up(self._length + max(written) - 1 + len(self._ahead))
-        if size > self._kept.size or 2 * len(rows) <= len(self._rows):
+        if 2 * len(rows) <= len(self._rows):
             self._keep(rows)
-            self._kept.size, self._graph = size, None
+            self._graph = None
         number = {row: place for place, row in enumerate(self._rows)}
         here = torch.tensor([number[row] for row in rows], device=self._tokens.device)
         padded = [[*these, *[0] * (len(self._ahead) - len(these))] for these in tokens]
         self._tokens.index_copy_(0, here, torch.tensor(padded, device=here.device))
         places = torch.tensor(written, device=here.device)[:, None] + self._length - 1
         self._place.index_copy_(0, here, places)
-        if here.device.type == "cuda":
+        if self._graphs:
             if self._graph is None:
                 self._capture()
             self._graph.replay()
         else:
+            self._kept.size = size
             self._scores = self._run()
         return self._scores if len(rows) == len(self._rows) else self._scores[here]
 
@@ -68,24 +68,27 @@ class Step:
         if rows != self._rows:
             left = torch.tensor([self._rows.index(row) for row in rows], device=self._tokens.device)
             self._rows, self._tokens, self._place = list(rows), self._tokens[left], self._place[left]
-            self._padding, self._open = self._padding[left], self._open[left]
+            self._padding = self._padding[left]
             self._kept.keep(left)
 
     def _run(self) -> Tensor:
         kept = self._kept
         kept.places = self._place + self._ahead
-        seen = torch.arange(kept.size, device=self._place.device) <= kept.places[:, :, None]
-        seen &= self._open[:, None, : kept.size]
-        mask = torch.zeros(seen.shape, dtype=kept.dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
         inputs = {"input_ids": self._tokens, "position_ids": kept.places - self._padding, "past_key_values": kept}
+        sees = {"attention_mask": None if self._graphs else self._mask(), "first": self._padding, "last": self._place}
         # The weights that autocast casts must not be kept: a later graph would find them gone.
         enabled = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
-            mask = mask.repeat(1, self._heads, 1)[:, None]
-            return self._model(**inputs, attention_mask=mask, use_cache=True).logits.float()
+            return self._model(**inputs, **sees, use_cache=True).logits.float()
         finally:
             torch.set_autocast_cache_enabled(enabled)
+
+    def _mask(self) -> Tensor:
+        kept, places = self._kept, torch.arange(self._kept.size)
+        seen = (places >= self._padding[:, :, None]) & (places <= kept.places[:, :, None])
+        mask = torch.zeros(seen.shape, dtype=kept.dtype).masked_fill_(~seen, -torch.inf)
+        return mask.repeat(1, self._heads, 1)[:, None]
 
     def _capture(self) -> None:
         stream = torch.cuda.Stream()
@@ -111,8 +114,10 @@ class _Kept:
 
     def __init__(self, cache: Any, length: int, longest: int) -> None:
         self.size, self.places = 0, torch.empty(0)
-        # Under autocast, which casts both for the attention, keys come in float32: the rotation made them so.
-        self.dtype = cache.layers[0].values.dtype
+        values = cache.layers[0].values
+        # Under autocast, which casts both for the attention, transformers keeps them in float32.
+        cast = torch.is_autocast_enabled(values.device.type)
+        self.dtype = torch.get_autocast_dtype(values.device.type) if cast else values.dtype
         self._pairs = []
         for layer in cache.layers:
             pair = []
@@ -138,16 +143,24 @@ class _Kept:
         return tuple(whole[:, :, : self.size] for whole in self._pairs[layer])
 
 
-def _attend(
+def _masked(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
 ) -> tuple[Tensor, None]:
     """The query heads that share a key head take the role of more tokens, so that keys and values are read once and
     never repeated."""
     rows, heads, ahead, width = query.shape
     grouped = query.reshape(rows, key.shape[1], -1, width).to(key.dtype)
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # others take no such mask, or plan each size
-        found = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    found = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
     return found.reshape(rows, heads, ahead, width).transpose(1, 2), None
+
+
+def _flash(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **where: Any
+) -> tuple[Tensor, None]:
+    from cudal2.policy.decoding.attention import attend  # Triton comes with torch where there is a GPU
+
+    found = attend(query.to(key.dtype), key, value, where["first"], where["last"], scaling)
+    return found.transpose(1, 2), None
 
 
 def _up(places: int) -> int:

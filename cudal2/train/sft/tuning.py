@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from datasets import Dataset
 from msgspec.structs import replace
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_layers import GradientCheckpointingLayer
 from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer
 
 from cudal2.config import SftConfig
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
+from cudal2.train import speed
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.devices import one_gpu
 from cudal2.train.sft import supervised
@@ -32,8 +31,6 @@ from cudal2.train.sft.examples import Row
 
 STRIDE = 64
 """On a GPU rows are padded to a multiple of so many tokens, which suits the products."""
-ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""torch's choice on Hopper would be cuDNN's, which takes 30 ms to plan for each length that it has not seen."""
 PROBE = "\t// a ≤ b\n    int  x = 0; \n\n}  /* !, ' */"
 """A text that a tokenizer must encode and decode unchanged: runs of blanks and line feeds, signs beyond ASCII."""
 
@@ -90,13 +87,10 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
     if tuning.minutes:
         trainer.seconds = 60 * tuning.minutes
         trainer.add_callback(Stops(trainer))
-    # Padding is on the right, where causal attention never looks. A mask that says so would cost it its fast kernels.
-    unmasked = model.register_forward_pre_hook(_without_mask, with_kwargs=True)
     if cuda:
-        _compile(model)
-    with sdpa_kernel(ATTENTION):
+        speed.fuse(model)
+    with speed.unmasked(model):
         supervised.fit(trainer, config, latest_checkpoint(folder))
-    unmasked.remove()
 
 
 def in_order(rows: Sequence[Row], batch: int, seed: int) -> list[Row]:
@@ -105,19 +99,6 @@ def in_order(rows: Sequence[Row], batch: int, seed: int) -> list[Row]:
     mixed = random.Random(seed).sample(rows, len(rows))
     updates = (mixed[start : start + batch] for start in range(0, len(mixed), batch))
     return [row for update in updates for row in sorted(update, key=lambda row: len(row.ids))]
-
-
-def _without_mask(model: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return given, {key: value for key, value in named.items() if key != "attention_mask"}
-
-
-def _compile(model: Any) -> None:
-    """Has each layer's small operations fused: they move more memory than the products. Where that is not possible,
-    the layer runs as it is. All layers share what is compiled, for any length."""
-    torch._dynamo.config.suppress_errors = True
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):  # what transformers calls a layer of a model
-            module.compile(dynamic=True)
 
 
 def dataset(rows: list[Row]) -> Dataset:
