@@ -62,7 +62,7 @@ def merged_weights(model: Any, gather: Gather) -> Iterator[tuple[str, Tensor]]:
         owner, _, leaf = name.rpartition(".base_layer.")
         adapted = layers[owner] if owner and leaf == "weight" else None
         with gather([parameter, *_adapters(adapted, model.prefix)]):
-            yield f"{owner}.{leaf}" if owner else name, _merged(parameter.data, adapted)
+            yield f"{owner}.{leaf}" if owner else name, merged(parameter.data, adapted)
 
 
 def _adapters(layer: Any, prefix: str) -> Iterable[Parameter]:
@@ -70,7 +70,8 @@ def _adapters(layer: Any, prefix: str) -> Iterable[Parameter]:
 
 
 @torch.no_grad()
-def _merged(weight: Tensor, layer: Any) -> Tensor:
+def merged(weight: Tensor, layer: Any) -> Tensor:
+    """The weight with the adapters of `layer`, if any, added to it, in the type that it has."""
     merged = weight
     for adapter in layer.active_adapters if layer is not None else ():
         merged = merged + layer.get_delta_weight(adapter)

@@ -15,6 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, sampling
 from cudal2.policy.decoding import Drafts
+from cudal2.train.sampling.merging import as_merged
 
 Finished = Callable[[Sequence[int], Sequence[int]], None]
 
@@ -75,4 +76,5 @@ def _sampled(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) ->
     def told(row: int, completion: list[int]) -> None:
         draws.finished(ids[row][mask[row].bool()].tolist(), completion)
 
-    return decoding.complete(model, ids, mask, numbers, draws.choose, draws.expected().copy(), told)
+    with as_merged(model):
+        return decoding.complete(model, ids, mask, numbers, draws.choose, draws.expected().copy(), told)
