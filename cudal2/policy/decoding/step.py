@@ -28,8 +28,6 @@ class Step:
         self._rows, self._scores = list(range(rows)), torch.empty(0)
         self._graph: Any = None
         self._kept = _Kept(cache, self._length, longest)
-        if self._graphs:
-            self._kept.size = longest  # of these the attention reads what each text has
         self._heads = model.config.num_attention_heads // model.config.num_key_value_heads
         self._ahead = torch.arange(ahead, device=device)
         self._tokens = torch.zeros(rows, ahead, dtype=torch.long, device=device)
@@ -44,7 +42,6 @@ class Step:
 
         Each call's rows are among those of the call before.
         """
-        size = _up(self._length + max(written) - 1 + len(self._ahead))
         if 2 * len(rows) <= len(self._rows):
             self._keep(rows)
             self._graph = None
@@ -59,7 +56,7 @@ class Step:
                 self._capture()
             self._graph.replay()
         else:
-            self._kept.size = size
+            self._kept.size = _up(self._length + max(written) - 1 + len(self._ahead))
             self._scores = self._run()
         return self._scores if len(rows) == len(self._rows) else self._scores[here]
 
@@ -113,7 +110,7 @@ class _Kept:
     places are read; what is added goes to `places` (rows, ahead)."""
 
     def __init__(self, cache: Any, length: int, longest: int) -> None:
-        self.size, self.places = 0, torch.empty(0)
+        self.size, self.places = longest, torch.empty(0)
         values = cache.layers[0].values
         # Under autocast, which casts both for the attention, transformers keeps them in float32.
         cast = torch.is_autocast_enabled(values.device.type)
