@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cudal2.policy.decoding.drafts import Drafts
-from cudal2.policy.decoding.step import Step
+from cudal2.policy.decoding.step import Step, fits
 
 LONG = 2048
 """Completions of at least so many tokens are worth it. Shorter ones are left to `generate`."""
@@ -24,8 +24,13 @@ Finished = Callable[[int, list[int]], None]
 
 
 def suits(model: Any, tokens: int) -> bool:
-    """Whether `complete` is for this model and completions of so many tokens: a Llama on a GPU or a processor."""
-    return tokens >= LONG and model.config.model_type == "llama" and model.device.type in ("cuda", "cpu")
+    """Whether `complete` is for this model and completions of so many tokens: a Llama on a processor, or on a GPU if
+    its heads fit into a program of the attention there."""
+    if tokens < LONG or model.config.model_type != "llama":
+        return False
+    shape, device = model.config, model.device.type
+    shared = shape.num_attention_heads // shape.num_key_value_heads
+    return device == "cpu" or (device == "cuda" and fits(shape.head_dim, shared))
 
 
 @torch.no_grad()

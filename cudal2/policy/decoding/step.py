@@ -10,6 +10,8 @@ from transformers import AttentionInterface
 STRIDE = 512
 """On a processor a multiple of so many places of the cache is read, those that may be filled by then."""
 NAME = "cudal2_grouped"
+WIDTHS, MOST = (16, 32, 64, 128), 8
+"""Widths of a head, and query heads to a key head, that a program of the attention on a GPU holds."""
 
 
 class Step:
@@ -138,6 +140,11 @@ class _Kept:
         for whole, new in zip(self._pairs[layer], (keys, values)):
             whole.scatter_(2, places, new.to(self.dtype))
         return tuple(whole[:, :, : self.size] for whole in self._pairs[layer])
+
+
+def fits(width: int, heads: int) -> bool:
+    """Whether attention on a GPU can be `_flash`, for heads of this width and so many to a key head."""
+    return width in WIDTHS and heads <= MOST
 
 
 def _masked(

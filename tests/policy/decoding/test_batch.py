@@ -1,6 +1,7 @@
 """Long completions are those of transformers' own `generate`, whatever the drafts foretell."""
 
 from array import array
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,6 +165,15 @@ def test_only_a_llama_and_long_completions_are_worth_it(model):
     assert decoding.suits(model, decoding.LONG) and not decoding.suits(model, decoding.LONG - 1)
     model.config.model_type = "qwen2"
     assert not decoding.suits(model, decoding.LONG)
+
+
+@pytest.mark.parametrize(("width", "heads", "suits"), [(64, 3, True), (128, 8, True), (80, 1, False), (64, 16, False)])
+def test_on_a_gpu_its_heads_must_fit(width, heads, suits):
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": width}
+    shape = LlamaConfig(hidden_size=width * heads, **heads_of)
+    for kind, expected in (("cuda", suits), ("cpu", True), ("mps", False)):
+        model = SimpleNamespace(config=shape, device=torch.device(kind))
+        assert decoding.suits(model, decoding.LONG) is expected
 
 
 @pytest.mark.gpu
