@@ -48,10 +48,9 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         self.begin_turn(0, [(written[name][1], parse(name)) for name in self._asked])
         try:
-            with torch.compiler.set_stance("force_eager"):  # what `speed.fuse` has done is for long rows
-                return super()._generate_and_score_completions(
-                    [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
-                )
+            return super()._generate_and_score_completions(
+                [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
+            )
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise

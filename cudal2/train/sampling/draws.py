@@ -61,7 +61,8 @@ def _generate(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -
     was = model.training
     model.eval()  # no dropout: what is sampled is what the policy says
     try:
-        return _sampled(model, draws, plain, *given, **named)
+        with torch.compiler.set_stance("force_eager"):  # what `speed.fuse` compiles is for training
+            return _sampled(model, draws, plain, *given, **named)
     finally:
         model.train(was)
 
