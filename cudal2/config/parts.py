@@ -169,6 +169,10 @@ class TrainerConfig(Schema, frozen=True):
     weighs as much as the difference between right and wrong does in another group. `entropy` is the weight of an
     entropy bonus.
 
+    With `best_of` above 1 what is learnt is not to write kernels that are good in the mean, but groups whose best is
+    good: a sample counts for what it adds to the best of so many (see `train/credit.py`). So ideas that work seldom,
+    and then well, are kept for searches. It is at most `group_size`, and not for several turns.
+
     In an update, `micro_batch` samples at a time go through the model, 0: all samples of the process. `deepspeed`
     names the configuration that shards training over several processes: a file, or one that ships (zero2 shards the
     gradients and the optimiser's state, zero3 the weights too).
@@ -186,6 +190,7 @@ class TrainerConfig(Schema, frozen=True):
     max_grad_norm: float = 1.0
     loss: Literal["dapo", "dr_grpo", "cispo", "bnpo", "grpo"] = "dapo"
     scale_rewards: Literal["group", "batch", "none"] = "group"
+    best_of: Annotated[int, msgspec.Meta(ge=1)] = 1
     entropy: float = 0.0
     micro_batch: int = 0
     gradient_checkpointing: bool = False

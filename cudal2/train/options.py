@@ -51,6 +51,11 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
             f"a step has {samples} = {batch} samples, which {ranks} processes with "
             f"trainer.micro_batch={micro} cannot share equally" + ", each series of turns whole" * (count > 1)
         )
+    if trainer.best_of > trainer.group_size or (trainer.best_of > 1 and count > 1):
+        raise ValueError(
+            f"trainer.best_of={trainer.best_of} needs trainer.group_size of at least that, and turns.count=1: of "
+            "several turns turns.reward=best counts the best"
+        )
     return GRPOConfig(
         output_dir=str(Path(config.run) / "checkpoints"),
         seed=config.seed,

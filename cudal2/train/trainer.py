@@ -13,7 +13,7 @@ from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train import rollout, speed
+from cudal2.train import credit, rollout, speed
 from cudal2.train.callbacks import WithoutCard
 from cudal2.train.judge import Judge
 from cudal2.train.sampling import sampler
@@ -26,6 +26,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
 
     def __init__(self, judge: Judge, **arguments: Any) -> None:
         self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
+        self._best_of = judge.config.trainer.best_of
         if self.turns > 1:
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
         with sampler.in_place(judge.config.policy):
@@ -48,12 +49,25 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         self.begin_turn(0, [(written[name][1], parse(name)) for name in self._asked])
         try:
-            return super()._generate_and_score_completions(
+            found = super()._generate_and_score_completions(
                 [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
             )
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise
+        if self._best_of > 1:
+            first = self.accelerator.process_index * len(inputs)
+            found["advantages"] = self._credits[first : first + len(inputs)]
+        return found
+
+    def _calculate_rewards(self, *given: Any, **named: Any) -> torch.Tensor:
+        """The rewards (samples of all processes, 1); of them, with `best_of`, the advantages that take the place of
+        TRL's."""
+        rewards = super()._calculate_rewards(*given, **named)
+        if self._best_of > 1:
+            groups = rewards[:, 0].view(-1, self.num_generations)
+            self._credits = credit.advantages(groups, self._best_of, self.scale_rewards).flatten()
+        return rewards
 
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
         with speed.unmasked(self.accelerator.unwrap_model(model)):

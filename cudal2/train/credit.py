@@ -1,0 +1,51 @@
+"""What each sample of a group is worth where only the best of several samples will be used.
+
+GRPO raises the mean reward of samples. A search uses the best of many, so that ideas which seldom work are worth
+keeping, and the mean does not keep them. Here a sample is worth what it adds to the best of k: the mean, over all
+choices of k - 1 others of its group, of how far it surpasses the best of those. This is the estimator "loo-1" of PKPO
+(C. Walder and D. Karkhanis, arXiv:2505.15201), an unbiased gradient of the expected best reward of k samples.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def advantages(rewards: Tensor, k: int, scale: str) -> Tensor:
+    """Of `rewards` (groups, samples), where NaN is none: k times what each sample adds to the best of k; 0 for none.
+
+    They are divided by the standard deviation of the rewards of the `scale`: batch, group or none. Nothing is
+    subtracted: a group's mean depends on each of its samples in more than one place, and would bias the gradient.
+    """
+    added = torch.tensor([added_to_the_best(group, k) for group in rewards.tolist()], dtype=rewards.dtype)
+    found = k * added.to(rewards.device)
+    return found if scale == "none" else found / (_deviation(rewards, scale) + 1e-4)  # as in TRL
+
+
+def added_to_the_best(rewards: Sequence[float], k: int) -> list[float]:
+    """What each reward of a group adds to the best of k, itself among them, in the mean; 0 for those that are NaN.
+
+    Where fewer than k are known, it is the best of as many as are.
+    """
+    known = [place for place, one in enumerate(rewards) if not math.isnan(one)]
+    order = sorted(known, key=lambda place: rewards[place])
+    count, added = len(order), [0.0] * len(rewards)
+    k = min(k, count)
+    if k < 2:
+        return added
+    for rank, place in enumerate(order):
+        # Those k - 1 others whose best is of rank `below`: the rest of them is chosen among the `below` lesser ones.
+        gains = (math.comb(below, k - 2) * (rewards[place] - rewards[order[below]]) for below in range(rank))
+        added[place] = sum(gains) / math.comb(count - 1, k - 1)
+    return added
+
+
+def _deviation(rewards: Tensor, scale: str) -> Tensor:
+    groups = rewards if scale == "group" else rewards.reshape(1, -1)
+    known = ~groups.isnan()
+    count = known.sum(-1, keepdim=True)
+    values = groups.nan_to_num(0.0)
+    centred = (values - values.sum(-1, keepdim=True) / count.clamp(min=1)) * known
+    return ((centred**2).sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
