@@ -2,16 +2,18 @@
 # GRPO of SmolLM2 on one GPU, and what it changes: right kernels, first sample and best of 16 on shapes that training
 # never sees, before and after. The same command goes on where it was ended.
 #
-#   sh experiments/smollm2/learn.sh FOLDER POLICY lora|full SEED STEPS [KEY=VALUE of worker]
+#   sh experiments/smollm2/learn.sh FOLDER POLICY lora|best|full SEED STEPS [KEY=VALUE of worker]
 #
+# lora trains adapters, best too, for the best of four samples instead of the mean; full trains all weights.
 # All of one POLICY go into one FOLDER, and share what was measured before.
 set -eu
 folder=$1 policy=$2 weights=$3 seed=$4 steps=$5
 shift 5
 case $weights in
 lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" rate=1e-4 ;;
+best) tuned="policy.lora.rank=32 policy.lora.alpha=32 trainer.best_of=4" rate=1e-4 ;;
 full) tuned="policy.lora.rank=0" rate=1e-5 ;;
-*) echo "learn.sh: $weights is neither lora nor full" >&2; exit 2 ;;
+*) echo "learn.sh: $weights is none of lora, best, full" >&2; exit 2 ;;
 esac
 
 # 16 samples for each of the first 16 of the hundred shapes.
