@@ -1,7 +1,7 @@
 """What makes training on long rows fast: attention without a mask, and small operations that are fused."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +11,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """torch's choice on Hopper would be cuDNN's, which takes 30 ms to plan for each length that it has not seen."""
+
+
+def attention() -> AbstractContextManager:
+    """While it lasts, attention is one of `ATTENTION`. Updates need it as well where layers are computed again."""
+    return sdpa_kernel(ATTENTION)
 
 
 @contextmanager
@@ -43,8 +48,7 @@ def unmasked(model: Any) -> Iterator[None]:
         inner.base_model.register_forward_hook(after),
     ]
     try:
-        with sdpa_kernel(ATTENTION):
-            yield
+        yield
     finally:
         for hook in hooks:
             hook.remove()

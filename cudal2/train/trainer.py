@@ -69,6 +69,10 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             self._credits = credit.advantages(groups, self._best_of, self.scale_rewards).flatten()
         return rewards
 
+    def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
+        with speed.attention():
+            return super().training_step(*given, **named)
+
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
         with speed.unmasked(self.accelerator.unwrap_model(model)):
             return super()._get_per_token_logps_and_entropies(model, *given, **named)

@@ -62,6 +62,20 @@ def test_rows_without_padding_and_without_a_mask_stay_as_they_are(model):
         torch.testing.assert_close(model(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_layers_may_be_computed_again_once_the_model_is_as_it_was(model):
+    ids, mask = rows()
+    _, expected = learnt(model, ids, mask)
+    model.gradient_checkpointing_enable()
+    model.zero_grad()
+    model.train()
+    with speed.attention():
+        with speed.unmasked(model):
+            said = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.log_softmax(-1)[mask.bool()]
+        said[:, 5].sum().backward()
+    found = [weight.grad for weight in model.parameters()]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_fused_layers_say_and_learn_the_same(model):
     ids, mask = rows()

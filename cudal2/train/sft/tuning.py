@@ -89,7 +89,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
         trainer.add_callback(Stops(trainer))
     if cuda:
         speed.fuse(model)
-    with speed.unmasked(model):
+    with speed.attention(), speed.unmasked(model):
         supervised.fit(trainer, config, latest_checkpoint(folder))
 
 
