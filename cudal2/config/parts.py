@@ -171,7 +171,7 @@ class TrainerConfig(Schema, frozen=True):
 
     With `best_of` above 1 what is learnt is not to write kernels that are good in the mean, but groups whose best is
     good: a sample counts for what it adds to the best of so many (see `train/credit.py`). So ideas that work seldom,
-    and then well, are kept for searches. It is at most `group_size`, and not for several turns.
+    and then well, are kept for searches. It must not exceed `group_size`, and needs turns.count=1.
 
     In an update, `micro_batch` samples at a time go through the model, 0: all samples of the process. `deepspeed`
     names the configuration that shards training over several processes: a file, or one that ships (zero2 shards the

@@ -4,7 +4,7 @@
 #
 #   sh experiments/smollm2/learn.sh FOLDER POLICY lora|best|full SEED STEPS [KEY=VALUE of worker]
 #
-# lora trains adapters, best too, for the best of four samples instead of the mean; full trains all weights.
+# lora and best train adapters: lora for the mean of the samples, best for the best of four. full trains all weights.
 # All of one POLICY go into one FOLDER, and share what was measured before.
 set -eu
 folder=$1 policy=$2 weights=$3 seed=$4 steps=$5
