@@ -2,9 +2,9 @@
 
     python experiments/smollm2/times.py
 
-A model with SmolLM2's shape and random weights: in bfloat16, as evaluations and GRPO with (merged) adapters sample; with
-adapters of rank 32 beside the weights; and in float32 under autocast, as GRPO of all weights does. The prompt has 1,000
-tokens.
+A model with SmolLM2's shape and random weights: in bfloat16, as evaluations and GRPO with (merged) adapters sample;
+with adapters of rank 32 beside the weights; and in float32 under autocast, as GRPO of all weights does. The prompt has
+1,000 tokens.
 """
 
 import random
