@@ -52,8 +52,15 @@ def new(model: PreTrainedModel, config: LoraConfig, seed: int) -> Any:
 def resume(model: PreTrainedModel, place: str, found: PeftLora, config: LoraConfig) -> Any:
     """The model with the adapters in `place`. Only they train, from their present values.
 
-    Raises ValueError where their rank or alpha differs from `config`'s.
+    Raises ValueError where their rank or alpha differs from `config`'s, or where they are more than the product of two
+    matrices: while they train, they are merged for sampling, as such.
     """
+    more = [name for name in ("use_dora", "lora_bias", "trainable_token_indices") if getattr(found, name, None)]
+    if more:
+        raise ValueError(
+            f"{place} holds adapters with {', '.join(more)}, which cannot be trained on: set policy.lora.rank=0 to "
+            "merge them and train every weight"
+        )
     if (found.r, found.lora_alpha) != (config.rank, config.alpha):
         raise ValueError(
             f"{place} holds adapters of rank {found.r} and alpha {found.lora_alpha}, which go on as they are: set "

@@ -16,11 +16,12 @@ from torch import Tensor
 def advantages(rewards: Tensor, k: int, scale: str) -> Tensor:
     """Of `rewards` (groups, samples), where NaN is none: k times what each sample adds to the best of k; 0 for none.
 
-    They are divided by the standard deviation of the rewards of the `scale`: batch, group or none. Nothing is
-    subtracted: a group's mean depends on each of its samples in more than one place, and would bias the gradient.
+    They are divided by the standard deviation of the rewards of the `scale`: batch, group or none. (So only with none
+    is the gradient unbiased, as in GRPO.) A group's mean is not subtracted: of two samples of which the best counts, it
+    would make ordinary GRPO.
     """
     added = torch.tensor([added_to_the_best(group, k) for group in rewards.tolist()], dtype=rewards.dtype)
-    found = k * added.to(rewards.device)
+    found = added.to(rewards.device) * (~rewards.isnan()).sum(-1, keepdim=True).clamp(max=k)
     return found if scale == "none" else found / (_deviation(rewards, scale) + 1e-4)  # as in TRL
 
 

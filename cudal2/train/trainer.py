@@ -1,11 +1,13 @@
 """TRL's GRPO trainer, adapted to runs that write kernels."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 
 from cudal2.policy import decoding
@@ -38,7 +40,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         self._draws = None if self.use_vllm else Draws(judge.config.policy, expected)
         if self._draws:
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
-        if torch.cuda.is_available() and judge.config.policy.max_new_tokens >= decoding.LONG:
+        long = judge.config.policy.max_new_tokens >= decoding.LONG
+        if torch.cuda.is_available() and long and not is_deepspeed_zero3_enabled():
             speed.fuse(self.model)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -74,7 +77,9 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             return super().training_step(*given, **named)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
-        with speed.unmasked(self.accelerator.unwrap_model(model)):
+        # Which experts a token has chosen is not moved back, and TRL looks at that under the mask.
+        experts = self.aux_loss_enabled
+        with nullcontext() if experts else speed.unmasked(self.accelerator.unwrap_model(model)):
             return super()._get_per_token_logps_and_entropies(model, *given, **named)
 
     def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:

@@ -5,6 +5,8 @@ import json
 import pytest
 import torch
 from fakes import save_policy
+from peft import LoraConfig as PeftLora
+from peft import get_peft_model
 
 from cudal2.config import LoraConfig, PolicyConfig, SftConfig
 from cudal2.policy import sampling, tokenizer
@@ -79,6 +81,16 @@ def test_adapters_go_on_as_they_are(trained, base):
     for lora in (LoraConfig(rank=8, alpha=8), LoraConfig(rank=4, alpha=16)):
         with pytest.raises(ValueError, match=r"set policy\.lora\.rank=4 policy\.lora\.alpha=8"):
             load_to_train(PolicyConfig(path=str(folder), lora=lora), seed=0)
+
+
+def test_adapters_that_are_more_than_a_product_are_sampled_and_not_trained_on(tmp_path, base):
+    plain = load(PolicyConfig(path=str(base)))[0]
+    wrapped = get_peft_model(plain, PeftLora(r=4, lora_alpha=8, target_modules="all-linear", use_dora=True))
+    wrapped.save_pretrained(tmp_path / "other")
+    config = PolicyConfig(path=str(tmp_path / "other"), lora=LORA)
+    torch.testing.assert_close(logits(load(config)[0]), logits(wrapped))
+    with pytest.raises(ValueError, match=r"use_dora.* policy\.lora\.rank=0"):
+        load_to_train(config, seed=0)
 
 
 def test_every_weight_may_train_on_from_adapters_but_not_near_them(trained):

@@ -54,6 +54,7 @@ def test_what_has_no_verdict_counts_neither_way():
     expected = torch.tensor([0.75, 0.0, 0.0, 0.25])  # over 0 and 0.5: 1 and 0.5 more; over 1 and 0: nothing and 0.5
     torch.testing.assert_close(found[0], 2 * expected / (known.std() + 1e-4))
     assert not found[1:].any()
+    assert advantages(torch.tensor([[1.0, NAN, NAN, 0.0]]), 4, "none").tolist() == [[2.0, 0.0, 0.0, 0.0]]
 
 
 def test_scales():

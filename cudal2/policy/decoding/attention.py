@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 64
-"""Places that a program reads at once."""
+BLOCK, STAGES = 64, 3
+"""Places that a program reads at once, and how many such blocks are under way; of float32 it is 16 and 2, for a
+multiprocessor's shared memory holds no more of heads that are 128 wide."""
 PARTS = 8
 """Programs for each text and key head."""
 
@@ -36,10 +37,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, first: Tensor, last: Tenso
     _parts[rows * shared, PARTS](
         query, key, value, first, last, part, told[0], told[1],
         key.stride(0), key.stride(1), shared, ahead, scale * 1.4426950408889634,
-        **shape, BLOCK=BLOCK, num_warps=4, num_stages=3,
+        **shape, **_blocks(key.dtype), num_warps=4,
     )  # fmt: skip
     _combined[rows * shared,](part, told[0], told[1], found, **shape, num_warps=4)
     return found
+
+
+def _blocks(dtype: torch.dtype) -> dict[str, int | str]:
+    if dtype.itemsize == 4:
+        return {"BLOCK": BLOCK // 4, "num_stages": STAGES - 1, "PRECISION": "tf32x3"}
+    return {"BLOCK": BLOCK, "num_stages": STAGES, "PRECISION": "tf32"}
 
 
 @triton.jit
@@ -47,6 +54,7 @@ def _parts(
     query, key, value, first, last, part, most, total,
     row_stride, head_stride, shared, ahead, scale,
     QUERIES: tl.constexpr, SEVERAL: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The softmax, relative to its greatest score, over a part of the places: its sum and that of the values."""
     pair, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -67,7 +75,7 @@ def _parts(
     for at in range(start, end, BLOCK):
         j = at + b
         k = tl.load(key + base + j[None, :] * WIDTH + w[:, None], mask=j[None, :] < end, other=0.0)
-        score = tl.dot(q, k) * scale
+        score = tl.dot(q, k, input_precision=PRECISION) * scale
         score = tl.where((j[None, :] <= sees[:, None]) & (j[None, :] < end), score, -1e30)
         new = tl.maximum(greatest, tl.max(score, 1))
         share = tl.exp2(score - new[:, None])
@@ -75,7 +83,7 @@ def _parts(
         share = tl.where(score > -1e29, share, 0.0)
         less = tl.exp2(greatest - new)
         v = tl.load(value + base + j[:, None] * WIDTH + w[None, :], mask=j[:, None] < end, other=0.0)
-        values = tl.dot(share.to(v.dtype), v, values * less[:, None])
+        values = tl.dot(share.to(v.dtype), v, values * less[:, None], input_precision=PRECISION)
         weights = weights * less + tl.sum(share, 1)
         greatest = new
     here = pair * PARTS + number

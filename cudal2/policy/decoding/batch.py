@@ -30,7 +30,8 @@ def suits(model: Any, tokens: int) -> bool:
         return False
     shape, device = model.config, model.device.type
     shared = shape.num_attention_heads // shape.num_key_value_heads
-    return device == "cpu" or (device == "cuda" and fits(shape.head_dim, shared))
+    kept = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+    return device == "cpu" or (device == "cuda" and fits(shape.head_dim, shared, kept.itemsize))
 
 
 @torch.no_grad()
@@ -53,12 +54,12 @@ def complete(
     length, most = ids.shape[1], numbers.shape[1]
     ends, pad = _ends(model), model.generation_config.pad_token_id
     read = model(input_ids=ids, attention_mask=given, position_ids=_positions(given), use_cache=True, logits_to_keep=1)
-    step = Step(model, read.past_key_values, given, length + most, AHEAD)
     drawn = choose(read.logits[:, -1].float(), numbers[:, 0])[:, None].tolist()
-    del read
     numbers = torch.nn.functional.pad(numbers, (0, AHEAD))
     texts, guesses = [array("i") for _ in ids], [array("i") for _ in ids]
     live = list(range(len(ids)))
+    step = Step(model, read.past_key_values, given, length + most, AHEAD)
+    del read
     try:
         while True:
             for row, tokens in zip(list(live), drawn):

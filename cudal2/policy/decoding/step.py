@@ -10,8 +10,9 @@ from transformers import AttentionInterface
 STRIDE = 512
 """On a processor a multiple of so many places of the cache is read, those that may be filled by then."""
 NAME = "cudal2_grouped"
-WIDTHS, MOST = (16, 32, 64, 128), 8
-"""Widths of a head, and query heads to a key head, that a program of the attention on a GPU holds."""
+WIDTHS, MOST, BYTES = (16, 32, 64, 128), 8, 2048
+"""Widths of a head, query heads to a key head, and bytes of a token's in them that the attention on a GPU is for: its
+programs need up to 100 KB of shared memory then, which any GPU has (sm_80 to sm_120, by Triton's compiler)."""
 
 
 class Step:
@@ -142,9 +143,9 @@ class _Kept:
         return tuple(whole[:, :, : self.size] for whole in self._pairs[layer])
 
 
-def fits(width: int, heads: int) -> bool:
-    """Whether attention on a GPU can be `_flash`, for heads of this width and so many to a key head."""
-    return width in WIDTHS and heads <= MOST
+def fits(width: int, heads: int, itemsize: int) -> bool:
+    """Whether attention on a GPU can be `_flash`, for heads of this width, so many to a key head, in so many bytes."""
+    return width in WIDTHS and heads <= MOST and width * heads * itemsize <= BYTES
 
 
 def _masked(

@@ -30,6 +30,7 @@ class Draws(LogitsProcessor):
 
     def __init__(self, config: PolicyConfig, expected: Callable[[], Drafts] = Drafts) -> None:
         self.choose = sampling.choosing(config)
+        self.dtype = config.dtype
         self._generator = torch.Generator()
         self._first = self._all = 0
         self.expected = expected
@@ -68,8 +69,12 @@ def _generate(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -
 
 
 def _sampled(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -> torch.Tensor:
-    config = named.get("generation_config")
-    if config is None or not decoding.suits(model, config.max_new_tokens or 0):
+    config: Any = named.get("generation_config")
+    # The trainer casts in the model's own forward alone, which would leave keys and values in float32.
+    cast = torch.autocast(model.device.type, torch.bfloat16, enabled=draws.dtype == "bfloat16")
+    with cast:
+        suits = config is not None and decoding.suits(model, config.max_new_tokens or 0)
+    if not suits:
         return plain(*given, logits_processor=LogitsProcessorList([draws]), **named)
     ids, mask = named["input_ids"], named["attention_mask"]
     numbers = draws.numbers(len(ids), config.max_new_tokens).to(ids.device)
@@ -77,5 +82,5 @@ def _sampled(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) ->
     def told(row: int, completion: list[int]) -> None:
         draws.finished(ids[row][mask[row].bool()].tolist(), completion)
 
-    with as_merged(model):
+    with as_merged(model), cast:
         return decoding.complete(model, ids, mask, numbers, draws.choose, draws.expected().copy(), told)

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
         (64, 9, 3, 16, 64, 3000, torch.bfloat16),
         (5, 8, 8, 1, 128, 700, torch.bfloat16),
         (1, 6, 2, 4, 16, 90, torch.float32),
+        (3, 8, 2, 16, 128, 900, torch.float32),
     ],
 )
 def test_each_token_sees_its_text_up_to_itself(rows, heads, shared, ahead, width, places, dtype):
@@ -33,4 +34,4 @@ def test_each_token_sees_its_text_up_to_itself(rows, heads, shared, ahead, width
     for kept in (key, value):
         kept.masked_fill_(outside, torch.nan)
     found = attend(query, key, value, first, last, 0.2)
-    torch.testing.assert_close(found, expected, atol=0.02 if dtype == torch.bfloat16 else 5e-3, rtol=0.02)
+    torch.testing.assert_close(found, expected, atol=0.02 if dtype == torch.bfloat16 else 1e-4, rtol=0.02)

@@ -167,12 +167,21 @@ def test_only_a_llama_and_long_completions_are_worth_it(model):
     assert not decoding.suits(model, decoding.LONG)
 
 
-@pytest.mark.parametrize(("width", "heads", "suits"), [(64, 3, True), (128, 8, True), (80, 1, False), (64, 16, False)])
-def test_on_a_gpu_its_heads_must_fit(width, heads, suits):
+@pytest.mark.parametrize(
+    ("width", "heads", "dtype", "suits"),
+    [
+        (64, 3, torch.float32, True),
+        (128, 8, torch.bfloat16, True),
+        (128, 8, torch.float32, False),
+        (80, 1, torch.bfloat16, False),
+        (64, 16, torch.bfloat16, False),
+    ],
+)
+def test_on_a_gpu_its_heads_must_fit(width, heads, dtype, suits):
     heads_of = {"num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": width}
     shape = LlamaConfig(hidden_size=width * heads, **heads_of)
     for kind, expected in (("cuda", suits), ("cpu", True), ("mps", False)):
-        model = SimpleNamespace(config=shape, device=torch.device(kind))
+        model = SimpleNamespace(config=shape, device=torch.device(kind), dtype=dtype)
         assert decoding.suits(model, decoding.LONG) is expected
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
 from cudal2.config import PolicyConfig
+from cudal2.policy import decoding
+from cudal2.policy.decoding import step
 from cudal2.train.sampling.draws import Draws, used_by
 
 IDS = torch.zeros(1, 1, dtype=torch.long)
@@ -62,3 +64,23 @@ def test_a_model_generates_with_them():
     whole = texts(slice(0, 4))
     assert len({tuple(row) for row in whole.tolist()}) > 1
     assert torch.equal(torch.cat([texts(slice(0, 2)), texts(slice(2, 4))]), whole)
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
+def test_long_completions_keep_keys_and_values_in_the_type_that_training_computes_in(monkeypatch, dtype, kept):
+    torch.manual_seed(0)
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=20, hidden_size=32, intermediate_size=48, **shape))
+    model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0)
+    # As accelerate does: what is cast is the forward alone.
+    model.forward = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")(model.forward)
+    found, made = [], step._Kept.__init__
+    monkeypatch.setattr(step._Kept, "__init__", lambda self, *what: made(self, *what) or found.append(self.dtype))
+    monkeypatch.setattr(decoding, "suits", lambda model, tokens: True)
+    draws = Draws(PolicyConfig(dtype=dtype))
+    used_by(model, draws)
+    draws.begin(0, 0, 2)
+    ids = torch.randint(3, 20, (2, 5))
+    asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    model.generate(**asked, generation_config=GenerationConfig(max_new_tokens=6))
+    assert found == [kept]
