@@ -18,7 +18,7 @@ def names(pids: Iterable[int]) -> set[str]:
     return {stat.partition(" (")[2].rpartition(") ")[0] for pid in pids if (stat := _alive(pid))}
 
 
-def wait_for(done: Callable[[], object], seconds: float = 60.0) -> bool:
+def wait_for(done: Callable[[], object], seconds: float = 180.0) -> bool:
     """Whether something was so within these seconds."""
     until = time.monotonic() + seconds
     while not done():

@@ -155,10 +155,10 @@ def test_whoever_leaves_takes_its_actors_along(nodes, two, tmp_path, number) -> 
         assert wait_for(lambda: "runner" in nodes.workers() or driver.poll() is not None)
         assert driver.poll() is None, driver.stderr.read()
         driver.send_signal(number)
-        said = driver.communicate(timeout=20)
+        said = driver.communicate(timeout=60)
     finally:
         driver.kill()
-    assert wait_for(lambda: not nodes.workers(), 20), nodes.workers()
+    assert wait_for(lambda: not nodes.workers(), 60), nodes.workers()
     assert said[0] == b"" and (number == signal.SIGKILL or said[1].strip().endswith(b"KeyboardInterrupt"))
 
 
