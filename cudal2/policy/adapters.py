@@ -77,6 +77,11 @@ def merge(model: PreTrainedModel, place: str) -> PreTrainedModel:
     return _attach(model, place).merge_and_unload().requires_grad_(True)  # attaching had frozen them
 
 
+def without(model: Any) -> Any:
+    """The model that PEFT has wrapped, with the adapters still in its layers; itself where it is not wrapped."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _attach(model: PreTrainedModel, place: str, **options: Any) -> Any:
     local = Path(place).is_dir()
     try:

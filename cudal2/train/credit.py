@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from trl.trainer.utils import nanstd
 
 
 def advantages(rewards: Tensor, k: int, scale: str) -> Tensor:
@@ -22,7 +23,10 @@ def advantages(rewards: Tensor, k: int, scale: str) -> Tensor:
     """
     added = torch.tensor([added_to_the_best(group, k) for group in rewards.tolist()], dtype=rewards.dtype)
     found = added.to(rewards.device) * (~rewards.isnan()).sum(-1, keepdim=True).clamp(max=k)
-    return found if scale == "none" else found / (_deviation(rewards, scale) + 1e-4)  # as in TRL
+    if scale == "none":
+        return found
+    deviation = nanstd(rewards, dim=1, keepdim=True) if scale == "group" else nanstd(rewards)
+    return (found / (deviation + 1e-4)).nan_to_num(0.0)  # as in TRL
 
 
 def added_to_the_best(rewards: Sequence[float], k: int) -> list[float]:
@@ -41,12 +45,3 @@ def added_to_the_best(rewards: Sequence[float], k: int) -> list[float]:
         gains = (math.comb(below, k - 2) * (rewards[place] - rewards[order[below]]) for below in range(rank))
         added[place] = sum(gains) / math.comb(count - 1, k - 1)
     return added
-
-
-def _deviation(rewards: Tensor, scale: str) -> Tensor:
-    groups = rewards if scale == "group" else rewards.reshape(1, -1)
-    known = ~groups.isnan()
-    count = known.sum(-1, keepdim=True)
-    values = groups.nan_to_num(0.0)
-    centred = (values - values.sum(-1, keepdim=True) / count.clamp(min=1)) * known
-    return ((centred**2).sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()

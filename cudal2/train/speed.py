@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from cudal2.policy import adapters
+
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """torch's choice on Hopper would be cuDNN's, which takes 30 ms to plan for each length that it has not seen."""
 
@@ -25,7 +27,7 @@ def unmasked(model: Any) -> Iterator[None]:
     Each text is moved to the beginning of its row, so that all padding is behind it, where causal attention never
     looks. What the model says of a token is moved back to the token's place.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    backbone = adapters.without(model).base_model
     padding: list[Tensor] = []
 
     def before(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -44,8 +46,8 @@ def unmasked(model: Any) -> Iterator[None]:
         return output
 
     hooks = [
-        inner.base_model.register_forward_pre_hook(before, with_kwargs=True),
-        inner.base_model.register_forward_hook(after),
+        backbone.register_forward_pre_hook(before, with_kwargs=True),
+        backbone.register_forward_hook(after),
     ]
     try:
         yield

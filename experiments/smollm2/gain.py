@@ -7,16 +7,13 @@ mean. The best of a shape's samples counts as 1 where it is slower than the libr
 bootstrap over the shapes, of the difference to the first folder.
 """
 
-import random
 import sys
-from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
 from cudal2.archive import Archive
 from cudal2.problem import Problem
-
-DRAWS = 10_000
+from cudal2.report.budget import FALLBACK, estimate, load
 
 
 def main() -> None:
@@ -39,15 +36,15 @@ def main() -> None:
         samples = [speed for speeds in found.values() for speed in speeds]
         right = [speed for speed in samples if speed]
         more = [mean(found[shape]) - mean(first[shape]) for shape in first]
-        best = [max(1.0, *found[shape]) - max(1.0, *first[shape]) for shape in first]
+        best = [max(FALLBACK, *found[shape]) - max(FALLBACK, *first[shape]) for shape in first]
         cells = (
             folder.name,
             f"{len(right)} of {len(samples)}",
             f"{mean(samples):.3f}",
-            interval(more),
+            estimate(more),
             f"{sum(one > 0 for one in more)} of {len(more)}",
             f"{mean(right):.3f}",
-            interval(best),
+            estimate(best),
             texts,
         )
         print("| " + " | ".join(map(str, cells)) + " |")
@@ -55,20 +52,10 @@ def main() -> None:
 
 def speeds(folder: Path) -> tuple[dict[Problem, list[float]], int]:
     """For each shape the speed of each sample, and how many sources there are."""
-    found: dict[Problem, list[float]] = defaultdict(list)
+    (shapes,) = load([folder]).values()
     with Archive(folder / "archive.sqlite") as archive:
-        samples = list(archive.samples())
-        for sample in samples:
-            verdict = archive.verdict(sample.origin)
-            if verdict:
-                found[verdict.problem].append(verdict.speedup if verdict.ok and verdict.speedup else 0.0)
-        return dict(found), len({sample.source_hash for sample in samples})
-
-
-def interval(values: list[float]) -> str:
-    rng = random.Random(0)
-    means = sorted(mean(rng.choices(values, k=len(values))) for _ in range(DRAWS))
-    return f"{mean(values):.3f} [{means[DRAWS * 25 // 1000]:.3f}, {means[DRAWS * 975 // 1000]:.3f}]"
+        texts = {sample.source_hash for sample in archive.samples()}
+    return {shape: list(values) for shape, (values,) in shapes.items()}, len(texts)
 
 
 if __name__ == "__main__":

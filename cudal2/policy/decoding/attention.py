@@ -5,6 +5,8 @@ results are then combined, for a batch alone would not fill a GPU. The query hea
 one product with it (arXiv:2305.13245). A program reads the places that its text has, so no mask is made.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -36,7 +38,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, first: Tensor, last: Tenso
     shape = {"QUERIES": queries, "SEVERAL": several, "WIDTH": width, "PARTS": PARTS}
     _parts[rows * shared, PARTS](
         query, key, value, first, last, part, told[0], told[1],
-        key.stride(0), key.stride(1), shared, ahead, scale * 1.4426950408889634,
+        key.stride(0), key.stride(1), shared, ahead, scale * math.log2(math.e),  # the programs take powers of two
         **shape, **_blocks(key.dtype), num_warps=4,
     )  # fmt: skip
     _combined[rows * shared,](part, told[0], told[1], found, **shape, num_warps=4)

@@ -19,7 +19,7 @@ class Step:
     """The model on `ahead` tokens of each text, whose keys and values go to places that each text has of its own.
 
     All inputs lie in tensors of its own, so that a CUDA graph can be replayed. Until it is closed the model's attention
-    is one of those below.
+    is `_flash` on a GPU and `_masked` on a processor.
     """
 
     def __init__(self, model: Any, cache: Any, given: Tensor, longest: int, ahead: int) -> None:

@@ -13,7 +13,7 @@ from torch import FloatTensor, LongTensor, Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from cudal2.config import PolicyConfig
-from cudal2.policy import decoding, sampling
+from cudal2.policy import adapters, decoding, sampling
 from cudal2.policy.decoding import Drafts
 from cudal2.train.sampling.merging import as_merged
 
@@ -54,7 +54,7 @@ class Draws(LogitsProcessor):
 
 def used_by(model: Any, draws: Draws) -> None:
     """Makes `model`, perhaps wrapped by PEFT, draw its tokens by `draws` whenever it generates."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = adapters.without(model)
     inner.generate = partial(_generate, inner, draws, inner.generate)
 
 
