@@ -34,8 +34,11 @@ def add(verbs: Any) -> None:
     verb.add_argument("--settle", action="store_true", help=text)
     text = "measure inputs of fewer rows than those dispatched have; with --settle: from how many on each serves"
     verb.add_argument("--neighbours", action="store_true", help=text)
+    text = "time kernels and torch.matmul by offline and server, both called from Python, and add that to RUN/eval"
+    verb.add_argument("--clocks", metavar="RUN", help=text)
     verb.add_argument("--accumulate", default="f32", choices=("f32", "f16"))
     verb.add_argument("--json", action="store_true", help="print one JSON value")
+    add_overrides(verb, "overrides of the worker's configuration for --clocks, e.g. worker=sweep worker.host_calls=20")
     verb = add_verb(what, "aa", _bench_aa, "time the best baseline as if it were a candidate: 1.00 is right")
     verb.add_argument("--repeats", type=int, default=20, help="measurements (default 20)")
     _measured(verb, problem_option=True)
@@ -45,6 +48,9 @@ def _bench_call(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
     from cudal2.calling import cost, neighbours, settling
 
+    if arguments.clocks:
+        _bench_clocks(arguments)
+        return
     folder, called = Path(arguments.folder), neighbours if arguments.neighbours else cost
     if arguments.settle:
         rows, count = settling.run(called, folder, arguments.accumulate)
@@ -53,6 +59,19 @@ def _bench_call(arguments: argparse.Namespace) -> None:
     else:
         rows = called.run(folder, arguments.accumulate, arguments.count)
     print(json.dumps(rows) if arguments.json else f"{bench.table(rows)}\n{cost.summary(rows)}")
+
+
+def _bench_clocks(arguments: argparse.Namespace) -> None:
+    from cudal2.calling import clocks
+    from cudal2.config import BenchConfig, load
+    from cudal2.evaluation import tables
+    from cudal2.runtime import manifest
+
+    folder = Path(arguments.folder)
+    target = manifest.read(folder).target
+    config = load("bench", [f"target={target}", *arguments.overrides], BenchConfig)
+    rows = clocks.run(folder, Path(arguments.clocks), config, arguments.accumulate, arguments.count)
+    print(tables.text(rows) or "no kernel served its call")
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

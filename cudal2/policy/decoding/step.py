@@ -87,7 +87,7 @@ class Step:
     def _mask(self) -> Tensor:
         kept, places = self._kept, torch.arange(self._kept.size)
         seen = (places >= self._padding[:, :, None]) & (places <= kept.places[:, :, None])
-        mask = torch.zeros(seen.shape, dtype=kept.dtype).masked_fill_(~seen, -torch.inf)
+        mask = torch.zeros(seen.shape, dtype=kept.precision).masked_fill_(~seen, -torch.inf)
         return mask.repeat(1, self._heads, 1)[:, None]
 
     def _capture(self) -> None:
@@ -117,12 +117,12 @@ class _Kept:
         values = cache.layers[0].values
         # Under autocast, which casts both for the attention, transformers keeps them in float32.
         cast = torch.is_autocast_enabled(values.device.type)
-        self.dtype = torch.get_autocast_dtype(values.device.type) if cast else values.dtype
+        self.precision = torch.get_autocast_dtype(values.device.type) if cast else values.dtype
         self._pairs = []
         for layer in cache.layers:
             pair = []
             for filled in (layer.keys, layer.values):
-                whole = filled.new_zeros((*filled.shape[:2], longest, filled.shape[3]), dtype=self.dtype)
+                whole = filled.new_zeros((*filled.shape[:2], longest, filled.shape[3]), dtype=self.precision)
                 whole[:, :, :length] = filled
                 pair.append(whole)
             layer.keys = layer.values = None  # freed as it is copied
@@ -139,7 +139,7 @@ class _Kept:
         """Adds the tokens' own and returns all that are read."""
         places = self.places[:, None, :, None].expand(keys.shape)
         for whole, new in zip(self._pairs[layer], (keys, values)):
-            whole.scatter_(2, places, new.to(self.dtype))
+            whole.scatter_(2, places, new.to(self.precision))
         return tuple(whole[:, :, : self.size] for whole in self._pairs[layer])
 
 

@@ -1,0 +1,76 @@
+import ctypes
+import time
+
+import msgspec
+import pytest
+import torch
+from exported import TN, write
+
+from cudal2.calling import clocks
+from cudal2.config import WorkerConfig
+from cudal2.config.verbs import BenchConfig
+from cudal2.evaluation import results
+from cudal2.problem import Problem
+from cudal2.runtime import manifest
+from cudal2.worker.cuda.vendor import hosttime
+
+SYNCHRONISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+FINE = SYNCHRONISE(lambda stream: 0)
+ADDRESS = ctypes.cast(FINE, ctypes.c_void_p).value
+QUICK = WorkerConfig(min_pairs=3, max_pairs=7, timing_seconds=0.2, host_calls=4, server_qps=1e5, confidence=0.7)
+SMALL, TALL = Problem(16, 16, 16), Problem(32, 16, 16)
+
+
+@pytest.mark.parametrize("protocol", clocks.PROTOCOLS)
+def test_sides_take_turns_on_the_same_inputs(protocol):
+    seen = {name: [] for name in ("ours", "twice", "half")}
+
+    def side(name, seconds):
+        def call(number):
+            seen[name].append(number)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
+
+        return call
+
+    sides = {"ours": side("ours", 2e-3), "twice": side("twice", 4e-3), "half": side("half", 1e-3)}
+    found = {one.baseline: one for one in clocks.paired(sides, 6, protocol, QUICK, ADDRESS)}
+    assert found.keys() == {"twice", "half"}
+    assert found["half"].speedup < 1 < found["twice"].speedup
+    assert {(one.protocol, one.calls, one.paired) for one in found.values()} == {(protocol, 4, True)}
+    assert seen["ours"] == seen["twice"] == seen["half"] and set(seen["ours"]) <= set(range(6))
+
+
+@pytest.fixture
+def as_if_on_a_gpu(monkeypatch):
+    """A processor's kernels, called as a GPU's would be."""
+    stream = type("Stream", (), {"cuda_stream": 0})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(hosttime, "stream_synchronise", lambda: ADDRESS)
+    monkeypatch.setattr(clocks, "HOST", "none")
+
+
+def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, as_if_on_a_gpu):
+    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)})
+    (folder / "tn.cpp").write_text(TN)
+    found = manifest.read(folder)
+    sources = tuple(msgspec.structs.replace(one, source="tn.cpp") for one in found.kernels)
+    manifest.write(folder, msgspec.structs.replace(found, kernels=sources))
+    config = BenchConfig("cpu", QUICK)
+    rows = clocks.run(folder, tmp_path / "run", config, most=1)
+    assert len(rows) == 1
+    rows = clocks.run(folder, tmp_path / "run", config)
+    kept = results.load(tmp_path / "run").rows
+    assert {row.problem for row in rows} == {row.problem for row in kept} == {SMALL, TALL}
+    for row in rows:
+        assert row.status == "ok" and row.kernel
+        pairs = {(one.baseline, one.protocol) for one in row.timings}
+        assert pairs == {(f"torch-{layout}", name) for layout in ("nn", "tn") for name in clocks.PROTOCOLS}
+    assert clocks.run(folder, tmp_path / "run", config) == rows  # measured once
+
+
+def test_a_processor_has_no_such_clocks(tmp_path):
+    folder = write(tmp_path / "export", {SMALL: (TN, 1.5)})
+    with pytest.raises(ValueError, match="--clocks"):
+        clocks.run(folder, tmp_path / "run", BenchConfig("cpu", QUICK))
