@@ -3,7 +3,8 @@
 Under `offline` and `server` the judge calls kernels and the vendor's library from C, so it pairs nothing with
 torch.matmul. Here `torch.ops.cudal2.matmul`, which is what a user calls, takes turns with torch.matmul on B in either
 layout. The loop, its pauses and the statistics are the judge's: blocks of `worker.host_calls` calls, each with its
-synchronise and on inputs of its own, of which there are so many that the L2 holds only a part of them.
+synchronise and on inputs of its own, of which there are so many that the L2 holds only a part of them. The kernels may
+have been found on another GPU: a row says where it was measured, and nothing is dispatched by it.
 """
 
 import random
@@ -54,7 +55,7 @@ def run(folder: Path, out: Path, config: BenchConfig, accumulate: str = "f32", m
             "a processor's calls have one clock, and `cudal2 eval` times them beside torch's; leave --clocks out"
         )
     source = folders.exported(folder, config.target)
-    library = cost.opened(folder, accumulate)
+    library = cost.opened(folder, accumulate, anywhere=True)
     with Worker(config.worker, config.target) as worker:
         environment = worker.environment
     kernels = {cost.problem(one): one for one in library.kernels}

@@ -62,10 +62,11 @@ def figures(library: Library, kernel: Kernel) -> list[Row]:
     return [measured(library, kernel, kernel.m)]
 
 
-def opened(folder: Path, accumulate: str) -> Library:
-    """The library with every kernel of an exported folder, also for fewer rows. Raises as `run`."""
+def opened(folder: Path, accumulate: str, anywhere: bool = False) -> Library:
+    """The library with every kernel of an exported folder, also for fewer rows and, with `anywhere`, measured
+    elsewhere. Raises as `run`."""
     try:
-        library = Library(folder, accumulate, every=True)
+        library = Library(folder, accumulate, every=True, anywhere=anywhere)
     except Unusable as error:
         raise HarnessFault(error.what, error.remedy) from error
     if library.reason:

@@ -9,11 +9,15 @@ from .loaded import address, opened
 from .op import Place
 
 
+def here() -> str:
+    """The processor's name, as measurements on it have it."""
+    return processor.name()
+
+
 def unsupported(held: Held) -> str:
     """Why none of these kernels may run on this machine; "" where they may."""
-    here = processor.name()
-    if held.device != here:
-        return f"measured on {held.device}, not on {here}"
+    if held.device != here():
+        return f"measured on {held.device}, not on {here()}"
     if missing := set(held.instructions) - processor.instructions():
         return f"built for a processor with {' '.join(sorted(missing))}"
     return ""

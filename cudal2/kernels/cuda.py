@@ -21,10 +21,15 @@ CUDA = 1
 """torch's number for this kind of device."""
 
 
+def here() -> str:
+    """The name of the first GPU, as measurements on it have it; "" without one."""
+    return next(iter(_gpus()), "")
+
+
 def unsupported(held: Held) -> str:
     """Why none of these kernels may run on this machine; "" where they may."""
-    here = _gpus()
-    return "" if held.device in here else f"measured on {held.device}, not on {' or '.join(here) or 'a GPU'}"
+    gpus = _gpus()
+    return "" if held.device in gpus else f"measured on {held.device}, not on {' or '.join(gpus) or 'a GPU'}"
 
 
 def place(held: Held) -> Place:

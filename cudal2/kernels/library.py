@@ -33,18 +33,21 @@ class Library:
     `device` is where they were measured; `reason` says why none of them is used here, "" where they
     are. `calls` counts who served each call: "kernel", "kernel of more rows", or the reason why torch did.
     `id` names the library in calls of torch.ops.cudal2, which torch.compile keeps. With `every`, all kernels serve,
-    also those that were not surely faster, and each any fewer rows: to measure what that costs. `pads` is whether
-    kernels can serve fewer rows; those of older folders cannot.
+    also those that were not surely faster, and each any fewer rows: to measure what that costs. With `anywhere` they
+    serve on this machine, wherever they were measured. `pads` is whether kernels can serve fewer rows; those of older
+    folders cannot.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """
 
-    def __init__(self, folder: Path, accumulate: str = "f32", every: bool = False) -> None:
+    def __init__(self, folder: Path, accumulate: str = "f32", every: bool = False, anywhere: bool = False) -> None:
         found = held.read(folder, every)
         if found.op is None:
             raise held.Unusable(f"{folder} holds no operator for torch", "Export again")
-        self.folder, self.device, self.alignment = folder, found.device, found.alignment
         target = cuda if found.on_gpu else cpu
+        if anywhere:
+            found = found._replace(device=target.here())
+        self.folder, self.device, self.alignment = folder, found.device, found.alignment
         self.reason = target.unsupported(found)
         self._ours: Counter[str] = Counter()
         kernels = [] if self.reason else [one for one in found.kernels if one.accumulate == accumulate]

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 import torch
 from exported import TN, write
+from specimens import HERE
 
 from cudal2.calling import clocks
 from cudal2.config import WorkerConfig
@@ -52,7 +53,7 @@ def as_if_on_a_gpu(monkeypatch):
 
 
 def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, as_if_on_a_gpu):
-    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)})
+    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)}, environment=HERE)  # measured elsewhere
     (folder / "tn.cpp").write_text(TN)
     found = manifest.read(folder)
     sources = tuple(msgspec.structs.replace(one, source="tn.cpp") for one in found.kernels)
