@@ -42,11 +42,11 @@ class Library:
 
     def __init__(self, folder: Path, accumulate: str = "f32", every: bool = False, anywhere: bool = False) -> None:
         found = held.read(folder, every)
-        if found.op is None:
-            raise held.Unusable(f"{folder} holds no operator for torch", "Export again")
         target = cuda if found.on_gpu else cpu
         if anywhere:
             found = found._replace(device=target.here())
+        if found.op is None:
+            raise held.Unusable(f"{folder} holds no operator for torch", "Export again")
         self.folder, self.device, self.alignment = folder, found.device, found.alignment
         self.reason = target.unsupported(found)
         self._ours: Counter[str] = Counter()

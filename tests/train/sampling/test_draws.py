@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate.utils import convert_outputs_to_fp32
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
 from cudal2.config import PolicyConfig
@@ -72,10 +73,11 @@ def test_long_completions_keep_keys_and_values_in_the_type_that_training_compute
     shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=20, hidden_size=32, intermediate_size=48, **shape))
     model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0)
-    # As accelerate does: what is cast is the forward alone.
-    model.forward = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")(model.forward)
+    # As accelerate does: what is cast is the forward alone, and whatever it returns comes back in float32.
+    if dtype == "bfloat16":
+        model.forward = convert_outputs_to_fp32(torch.autocast("cpu", torch.bfloat16)(model.forward))
     found, made = [], step._Kept.__init__
-    monkeypatch.setattr(step._Kept, "__init__", lambda self, *what: made(self, *what) or found.append(self.dtype))
+    monkeypatch.setattr(step._Kept, "__init__", lambda self, *what: made(self, *what) or found.append(self.precision))
     monkeypatch.setattr(decoding, "suits", lambda model, tokens: True)
     draws = Draws(PolicyConfig(dtype=dtype))
     used_by(model, draws)
