@@ -244,7 +244,7 @@ def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
     assert "cudal2 eval" in capsys.readouterr().err
 
 
-def test_rows_of_two_environments_are_never_in_one_table(tmp_path, capsys) -> None:
+def test_rows_of_two_environments_are_never_in_one_table_unasked(tmp_path, capsys) -> None:
     """Nor joined with each other's: an evaluation's folder keeps the rows of another GPU, or of an older judge."""
     here, there = specimens.HERE, specimens.ELSEWHERE
     problems = Problem(64, 64, 64), Problem(128, 64, 64)
@@ -257,6 +257,9 @@ def test_rows_of_two_environments_are_never_in_one_table(tmp_path, capsys) -> No
     said = capsys.readouterr().out
     assert "on 1 shapes" in said and "on 2 shapes" in said and "2.500" not in said and "1.587" not in said
     assert here.fingerprint in said and there.fingerprint in said and there.device in said
+    assert cli.main(["report", str(tmp_path / "run"), "--tables", "--together"]) == 0
+    said = capsys.readouterr().out
+    assert "on 1 shapes" not in said and "on 2 shapes" in said and here.device in said and there.device in said
     assert cli.main(["report", str(tmp_path / "run"), "--against", str(tmp_path / "run/eval/results.csv")]) == 0
     said = capsys.readouterr().out
     assert "4.000 / 4.000" in said and "1.000 / 1.000" in said and "4.000 / 1.000" in said

@@ -57,6 +57,10 @@ def add(verbs: Any) -> None:
     verb.add_argument(
         "--audit", action="store_true", help="print how many of the evaluated kernels are right, and why others are not"
     )
+    text = (
+        "with --tables, of runs in different environments: one table, in which each speedup is of its own environment"
+    )
+    verb.add_argument("--together", action="store_true", help=text)
     verb.add_argument("--json", action="store_true", help="print --outsiders as JSON")
 
 
@@ -147,7 +151,7 @@ def _report(arguments: argparse.Namespace) -> None:
         print(_audit(folders))
         return
     if arguments.tables or arguments.against:
-        print(_tables(folders, Path(arguments.against) if arguments.against else None))
+        print(_tables(folders, Path(arguments.against) if arguments.against else None, arguments.together))
         return
     from cudal2 import report
 
@@ -167,17 +171,23 @@ def _report(arguments: argparse.Namespace) -> None:
     print(report.run(folders[0], out) if page else report.compare(folders, out or Path("comparison.png")))
 
 
-def _tables(folders: list[Path], against: Path | None) -> str:
-    """The results of evaluations as CUDA-L2's tables, one environment after the other: their speeds do not compare."""
+def _tables(folders: list[Path], against: Path | None, together: bool) -> str:
+    """The results of evaluations as CUDA-L2's tables, one environment after the other: their speeds do not compare.
+    With `together`, in one table."""
     from cudal2.evaluation import published, tables
+    from cudal2.evaluation.records import Row
 
     theirs = published.read(against) if against else None
-    results = _evaluated(folders)
+    results = _evaluated(folders, together)
     parts = []
-    fingerprints = list(dict.fromkeys(row.fingerprint for row in results.rows))
-    for fingerprint in fingerprints:
-        rows = [row for row in results.rows if row.fingerprint == fingerprint]
-        if len(fingerprints) > 1:
+    by_environment: dict[str, list[Row]] = {}
+    for row in results.rows:
+        by_environment.setdefault("" if together else row.fingerprint, []).append(row)
+    for fingerprint, rows in by_environment.items():
+        if together:
+            devices = " and ".join(dict.fromkeys(one.device for one in results.environments.values()))
+            parts.append(f"Of {len(results.environments)} environments together ({devices}):")
+        elif len(by_environment) > 1:
             where = results.environments.get(fingerprint)
             parts.append(f"In environment {fingerprint}" + (f" ({where.device}; {where.harness}):" if where else ":"))
         parts.append(tables.text(rows) or "no correct kernel on any of these shapes")
@@ -195,17 +205,14 @@ def _audit(folders: list[Path]) -> str:
     return f"{audit.text(found.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}"
 
 
-def _evaluated(folders: list[Path]) -> Any:
-    """The results of several evaluations together; if several have a shape in one environment, the last one counts."""
-    from cudal2.evaluation.records import Results
-    from cudal2.evaluation.results import load
+def _evaluated(folders: list[Path], together: bool = False) -> Any:
+    """The results of several evaluations. Raises ValueError where there are none."""
+    from cudal2.evaluation.results import joined, load
 
-    found = [load(folder) for folder in folders]
-    rows = {(row.problem, row.fingerprint): row for one in found for row in one.rows}
-    if not rows:
+    found = joined([load(folder) for folder in folders], together)
+    if not found.rows:
         raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
-    environments = {name: environment for one in found for name, environment in one.environments.items()}
-    return Results(environments, tuple(rows.values()))
+    return found
 
 
 def _eval_config(arguments: argparse.Namespace, *overrides: str) -> Any:

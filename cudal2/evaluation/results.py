@@ -5,7 +5,7 @@ row is first appended to `results.jsonl`, because writing a thousand rows takes 
 end, all files are written anew and the appended rows are removed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from cudal2.evaluation import columns
 from cudal2.evaluation.records import Results, Row
 from cudal2.files import replace
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 
 _REMEDY = "Make room or the folder writable and evaluate again: finished shapes are kept"
@@ -76,6 +77,21 @@ def save(folder: Path, results: Results) -> None:
             replace(place / "results.parquet", columns.as_parquet(results.rows))
         replace(place / "results.json", msgspec.json.format(msgspec.json.encode(results), indent=1))
         _added(folder).unlink(missing_ok=True)
+
+
+def joined(several: Sequence[Results], together: bool = False) -> Results:
+    """The rows of several evaluations. If a shape has several in one environment (`together`: in any) the last counts,
+    with the timings beside other baselines and under other protocols that those before it of the same kernel have."""
+    rows: dict[tuple[Problem, str], Row] = {}
+    for row in (row for one in several for row in one.rows):
+        key = row.problem, "" if together else row.fingerprint
+        if row.timings and (before := rows.get(key)) and before.kernel == row.kernel:
+            own = {(one.baseline, one.protocol) for one in row.timings}
+            more = [one for one in before.timings if (one.baseline, one.protocol) not in own]
+            timings = sorted((*more, *row.timings), key=lambda one: one.protocol != "device")  # a row begins with these
+            row = msgspec.structs.replace(row, timings=tuple(timings))
+        rows[key] = row
+    return Results({name: one for found in several for name, one in found.environments.items()}, tuple(rows.values()))
 
 
 def _added(folder: Path) -> Path:

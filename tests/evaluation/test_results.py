@@ -16,7 +16,7 @@ from cudal2.archive import Archive
 from cudal2.evaluation import columns
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Results, Row
-from cudal2.evaluation.results import add, load, only_evaluation_of, save
+from cudal2.evaluation.results import add, joined, load, only_evaluation_of, save
 from cudal2.problem import Problem, grid
 from cudal2.records import HarnessFault
 
@@ -158,3 +158,25 @@ def test_without_pyarrow_there_is_no_parquet(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(columns, "PARQUET", False)
     save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
     assert {path.name for path in (tmp_path / "eval").iterdir()} == {"results.csv", "results.json"}
+
+
+def test_several_evaluations_join_what_they_measured_of_one_kernel():
+    """Not what was measured elsewhere, unless that is asked for; nor of another kernel, or of one that failed since."""
+    one = row(PROBLEMS[0])
+    hosts = msgspec.structs.replace(timing(3.0, "torch-tn"), protocol="offline")
+    called = msgspec.structs.replace(one, timings=(hosts,))
+
+    def both(first: Row, second: Row, together: bool = False) -> list[tuple]:
+        found = joined([Results({"f": HERE}, (first,)), Results({"g": HERE}, (second,))], together)
+        assert found.environments.keys() == {"f", "g"}
+        return [each.timings for each in found.rows]
+
+    assert both(one, called) == both(called, one) == [(*one.timings, hosts)]
+    newer = row(PROBLEMS[0], 1.75)
+    assert both(one, newer) == [newer.timings]
+    elsewhere = msgspec.structs.replace(called, fingerprint="g")
+    assert both(one, elsewhere) == [one.timings, (hosts,)]
+    assert both(one, elsewhere, together=True) == [(*one.timings, hosts)]
+    assert both(one, msgspec.structs.replace(called, kernel="other")) == [(hosts,)]
+    failed = row(PROBLEMS[0], 0)
+    assert both(one, failed) == [()]
