@@ -52,12 +52,18 @@ def as_if_on_a_gpu(monkeypatch):
     monkeypatch.setattr(clocks, "HOST", "none")
 
 
-def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, as_if_on_a_gpu):
-    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)}, environment=HERE)  # measured elsewhere
+@pytest.fixture
+def folder(tmp_path):
+    """Two kernels that were measured elsewhere, with their sources."""
+    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)}, environment=HERE)
     (folder / "tn.cpp").write_text(TN)
     found = manifest.read(folder)
     sources = tuple(msgspec.structs.replace(one, source="tn.cpp") for one in found.kernels)
     manifest.write(folder, msgspec.structs.replace(found, kernels=sources))
+    return folder
+
+
+def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, folder, as_if_on_a_gpu):
     config = BenchConfig("cpu", QUICK)
     rows = clocks.run(folder, tmp_path / "run", config, most=1)
     assert len(rows) == 1
@@ -69,6 +75,23 @@ def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, as_if_on_a_gpu):
         pairs = {(one.baseline, one.protocol) for one in row.timings}
         assert pairs == {(f"torch-{layout}", name) for layout in ("nn", "tn") for name in clocks.PROTOCOLS}
     assert clocks.run(folder, tmp_path / "run", config) == rows  # measured once
+
+
+def test_what_torch_served_or_a_judge_found_wrong_has_no_speed(tmp_path, folder, as_if_on_a_gpu, monkeypatch):
+    config = BenchConfig("cpu", QUICK)
+    with monkeypatch.context() as patched:
+        nothing = {name: lambda number: None for name in (clocks.OURS, "torch-tn")}
+        patched.setattr(clocks, "_sides", lambda *_: (nothing, 4))
+        rows = clocks.run(folder, tmp_path / "run", config)
+    assert {(row.status, row.timings) for row in rows} == {(clocks.NOT_SERVED, ())}
+    found = results.load(tmp_path / "run")
+    wrong = tuple(msgspec.structs.replace(row, status="wrong") for row in found.rows)
+    results.save(tmp_path / "run", results.Results(found.environments, wrong))
+    assert {(row.status, row.timings) for row in clocks.run(folder, tmp_path / "run", config)} == {("wrong", ())}
+    other = tuple(msgspec.structs.replace(row, kernel="other") for row in found.rows)
+    results.save(tmp_path / "run", results.Results(found.environments, other))
+    with pytest.raises(ValueError, match="another kernel"):
+        clocks.run(folder, tmp_path / "run", config)
 
 
 def test_a_processor_has_no_such_clocks(tmp_path):
