@@ -116,6 +116,7 @@ class _Kept:
         self.size, self.places = longest, torch.empty(0)
         values = cache.layers[0].values
         # Under autocast, which casts both for the attention, transformers keeps them in float32.
+        # Not named `dtype`: accelerate casts whatever a forward returns and has one of 16 bits.
         cast = torch.is_autocast_enabled(values.device.type)
         self.precision = torch.get_autocast_dtype(values.device.type) if cast else values.dtype
         self._pairs = []
