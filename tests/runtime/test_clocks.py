@@ -54,8 +54,9 @@ def as_if_on_a_gpu(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two kernels that were measured elsewhere, with their sources."""
-    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)}, environment=HERE)
+    """Two kernels that were measured on another processor, with as many threads, and their sources."""
+    elsewhere = msgspec.structs.replace(HERE, threads=torch.get_num_threads())
+    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)}, environment=elsewhere)
     (folder / "tn.cpp").write_text(TN)
     found = manifest.read(folder)
     sources = tuple(msgspec.structs.replace(one, source="tn.cpp") for one in found.kernels)
