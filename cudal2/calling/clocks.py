@@ -4,7 +4,8 @@ Under `offline` and `server` the judge calls kernels and the vendor's library fr
 torch.matmul. Here `torch.ops.cudal2.matmul`, which is what a user calls, takes turns with torch.matmul on B in either
 layout. The loop, its pauses and the statistics are the judge's: blocks of `worker.host_calls` calls, each with its
 synchronise and on inputs of its own, of which there are so many that the L2 holds only a part of them. The kernels may
-have been found on another GPU: a row says where it was measured, and nothing is dispatched by it.
+have been found on another GPU: a row says where it was measured, and nothing is dispatched by it. One product of each
+is compared with torch's, for a folder does not prove that a judge has seen what is in it.
 """
 
 import random
@@ -26,7 +27,8 @@ from cudal2.kernels.held import Kernel
 from cudal2.kernels.library import Library
 from cudal2.problem import Problem, stratified
 from cudal2.records import Candidate, Status, Timing
-from cudal2.worker import timing
+from cudal2.target import find
+from cudal2.worker import timing, verify
 from cudal2.worker.cuda.buffers import buffer_layout
 from cudal2.worker.cuda.pairing import gap_seconds
 from cudal2.worker.cuda.vendor import hosttime
@@ -35,11 +37,12 @@ from cudal2.worker.worker import Worker
 
 PROTOCOLS = ("offline", "server")
 HOST = "cpu"
+"""The target whose calls have one clock."""
 OURS = "ours"
 NOT_SERVED = "torch served"
 """A row's status where the library handed a call on to torch."""
 
-Call = Callable[[int], object]
+Call = Callable[[int], torch.Tensor]
 """A call on the inputs of that number, on torch's current stream."""
 
 
@@ -73,7 +76,7 @@ def run(folder: Path, out: Path, config: BenchConfig, accumulate: str = "f32", m
                 row = _row(candidate, environment.fingerprint, all_rows.get((problem, environment.fingerprint)))
                 there = any(one.baseline.startswith("torch") and one.protocol in PROTOCOLS for one in row.timings)
                 if row.status in ("", Status.OK) and not there:  # one that is wrong has no speed
-                    row = _timed(row, library, kernels[problem], config.worker)
+                    row = _timed(row, library, kernels[problem], config)
                     results.add(out, row)
                     all_rows[problem, row.fingerprint] = row
                 rows.append(row)
@@ -93,7 +96,8 @@ def _row(candidate: Candidate, fingerprint: str, known: Row | None) -> Row:
     return known
 
 
-def _timed(row: Row, library: Library, kernel: Kernel, config: WorkerConfig) -> Row:
+def _timed(row: Row, library: Library, kernel: Kernel, config: BenchConfig) -> Row:
+    """The row with the timings of the kernel; without any where torch served a call, or the product is wrong."""
     before = library.calls
     stream = torch.cuda.current_stream().cuda_stream
     with torch.no_grad():
@@ -101,10 +105,14 @@ def _timed(row: Row, library: Library, kernel: Kernel, config: WorkerConfig) -> 
         timings = [
             one
             for protocol in PROTOCOLS
-            for one in paired(sides, slots, protocol, config, hosttime.stream_synchronise(), stream)
+            for one in paired(sides, slots, protocol, config.worker, hosttime.stream_synchronise(), stream)
         ]
     if (library.calls - before).keys() != {"kernel"}:
         return msgspec.structs.replace(row, status=row.status or NOT_SERVED)
+    result, expected = (sides[side](0)[None] for side in (OURS, f"torch-{kernel.layout}"))
+    if finding := verify.check_timed(result, expected, row.problem, find(config.target).rounding):
+        status, reason = finding
+        return msgspec.structs.replace(row, status=status.value, reason=reason, timings=())
     return msgspec.structs.replace(row, status=row.status or Status.OK.value, timings=(*row.timings, *timings))
 
 
@@ -112,8 +120,8 @@ def _sides(library: Library, kernel: Kernel) -> tuple[dict[str, Call], int]:
     """Calls of the kernel and of torch.matmul on random inputs, and how many inputs there are."""
     m, n, k = kernel.m, kernel.n, kernel.k
     slots = buffer_layout(Problem(m, n, k)).sets
-    device = "cpu" if library.adds_bias else "cuda"
-    a, rows = (torch.randn(slots, *shape, device=device, dtype=torch.float16) for shape in ((m, k), (k, n)))
+    where = cost.device(library)
+    a, rows = (torch.randn(slots, *shape, device=where, dtype=torch.float16) for shape in ((m, k), (k, n)))
     columns = rows.transpose(1, 2).contiguous().transpose(1, 2)
     stored = {"nn": rows.unbind(), "tn": columns.unbind()}
     matrices, matmul, ours = a.unbind(), torch.matmul, torch.ops.cudal2.matmul

@@ -135,9 +135,13 @@ def as_fast(row: Row) -> bool:
 
 def operands(library: Library, kernel: Kernel, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Random A [rows, K] and B [N, K] where the library's kernels run."""
-    device = "cpu" if library.adds_bias else "cuda"
-    a, b = (torch.randn(count, kernel.k, device=device).half() for count in (rows, kernel.n))
+    a, b = (torch.randn(count, kernel.k, device=device(library)).half() for count in (rows, kernel.n))
     return a, b
+
+
+def device(library: Library) -> str:
+    """Where the library's kernels run, as torch names it."""
+    return "cpu" if library.adds_bias else "cuda"
 
 
 def problem(kernel: Kernel) -> Problem:

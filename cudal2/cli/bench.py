@@ -45,12 +45,14 @@ def add(verbs: Any) -> None:
 
 
 def _bench_call(arguments: argparse.Namespace) -> None:
-    from cudal2 import bench
-    from cudal2.calling import cost, neighbours, settling
-
     if arguments.clocks:
         _bench_clocks(arguments)
         return
+    if arguments.overrides:
+        raise ValueError(f"{' '.join(arguments.overrides)}: without --clocks nothing of a worker's is used")
+    from cudal2 import bench
+    from cudal2.calling import cost, neighbours, settling
+
     folder, called = Path(arguments.folder), neighbours if arguments.neighbours else cost
     if arguments.settle:
         rows, count = settling.run(called, folder, arguments.accumulate)
@@ -62,6 +64,12 @@ def _bench_call(arguments: argparse.Namespace) -> None:
 
 
 def _bench_clocks(arguments: argparse.Namespace) -> None:
+    if arguments.settle or arguments.neighbours:
+        raise ValueError(
+            "--clocks settles nothing, and calls kernels with their own number of rows; leave the rest out"
+        )
+    import msgspec
+
     from cudal2.calling import clocks
     from cudal2.config import BenchConfig, load
     from cudal2.evaluation import tables
@@ -71,7 +79,8 @@ def _bench_clocks(arguments: argparse.Namespace) -> None:
     target = manifest.read(folder).target
     config = load("bench", [f"target={target}", *arguments.overrides], BenchConfig)
     rows = clocks.run(folder, Path(arguments.clocks), config, arguments.accumulate, arguments.count)
-    print(tables.text(rows) or "no kernel served its call")
+    whole = msgspec.json.encode(rows).decode() if arguments.json else tables.text(rows)
+    print(whole or "no kernel is right and served its calls")
 
 
 def _bench_kernel(arguments: argparse.Namespace) -> None:

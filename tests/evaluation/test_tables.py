@@ -57,6 +57,14 @@ def test_libraries_and_protocols_are_told_apart_and_none_is_made_up() -> None:
     assert tables.table([row(SMALL)]) == {} and tables.text([]) == tables.text([row(SMALL)]) == ""
 
 
+def test_what_is_called_from_python_is_the_fastest_by_the_hosts_clock_only_where_it_is_alone() -> None:
+    """A call of it does not compare with one from C."""
+    both = tables.table([row(SMALL, torch_tn=1.1, cublas_tn=1.2, offline_torch_tn=1.1, offline_cublas_tn=1.2)])
+    assert both[FASTEST]["device"].mean == 1.1 and both[FASTEST]["offline"].mean == 1.2
+    alone = tables.against(row(SMALL, offline_torch_tn=1.1, offline_torch_nn=1.3), FASTEST, "offline")
+    assert alone and alone.speedup == 1.1
+
+
 def test_a_processors_baselines_are_both_torchs() -> None:
     timings = timed("torch.fp16", "device", 1.2), timed("torch.fp32", "device", 1.9)
     rows = [Row(problem=SMALL, fingerprint="f", status="ok", timings=timings)]

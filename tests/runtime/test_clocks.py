@@ -8,6 +8,7 @@ from exported import TN, write
 from specimens import HERE
 
 from cudal2.calling import clocks
+from cudal2.cli import main
 from cudal2.config import WorkerConfig
 from cudal2.config.verbs import BenchConfig
 from cudal2.evaluation import results
@@ -52,16 +53,21 @@ def as_if_on_a_gpu(monkeypatch):
     monkeypatch.setattr(clocks, "HOST", "none")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Two kernels that were measured on another processor, with as many threads, and their sources."""
-    elsewhere = msgspec.structs.replace(HERE, threads=torch.get_num_threads())
-    folder = write(tmp_path / "export", {TALL: (TN, 1.5), SMALL: (TN, 0.5)}, environment=elsewhere)
+def exported(place, *kernels, **options):
+    """An export of kernels with their sources."""
+    folder = write(place, dict(kernels), **options)
     (folder / "tn.cpp").write_text(TN)
     found = manifest.read(folder)
     sources = tuple(msgspec.structs.replace(one, source="tn.cpp") for one in found.kernels)
     manifest.write(folder, msgspec.structs.replace(found, kernels=sources))
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two kernels that were measured on another processor, with as many threads."""
+    elsewhere = msgspec.structs.replace(HERE, threads=torch.get_num_threads())
+    return exported(tmp_path / "export", (TALL, (TN, 1.5)), (SMALL, (TN, 0.5)), environment=elsewhere)
 
 
 def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, folder, as_if_on_a_gpu):
@@ -93,6 +99,19 @@ def test_what_torch_served_or_a_judge_found_wrong_has_no_speed(tmp_path, folder,
     results.save(tmp_path / "run", results.Results(found.environments, other))
     with pytest.raises(ValueError, match="another kernel"):
         clocks.run(folder, tmp_path / "run", config)
+
+
+def test_a_wrong_product_has_no_speed_whatever_its_folder_says(tmp_path, as_if_on_a_gpu):
+    folder = exported(tmp_path / "export", (SMALL, (TN.replace("row[j];", "row[j] + 1;"), 1.5)))
+    (row,) = clocks.run(folder, tmp_path / "run", BenchConfig("cpu", QUICK))
+    assert (row.status, row.timings) == ("wrong", ()) and "elements are wrong" in row.reason
+
+
+def test_what_would_be_ignored_is_refused(tmp_path, capsys):
+    folder = str(write(tmp_path / "export", {SMALL: (TN, 1.5)}))
+    for words in (["--clocks", "run", "--settle"], ["--clocks", "run", "--neighbours"], ["worker=sweep"]):
+        assert main(["bench", "call", folder, *words]) == 2
+        assert "--clocks" in capsys.readouterr().err
 
 
 def test_a_processor_has_no_such_clocks(tmp_path):
