@@ -23,6 +23,7 @@ from cudal2.calling import cost
 from cudal2.config import BenchConfig, WorkerConfig
 from cudal2.evaluation import folders, results
 from cudal2.evaluation.records import Results, Row
+from cudal2.evaluation.run import reporting_worker
 from cudal2.kernels.held import Kernel
 from cudal2.kernels.library import Library
 from cudal2.problem import Problem, stratified
@@ -48,7 +49,8 @@ Call = Callable[[int], torch.Tensor]
 
 def run(folder: Path, out: Path, config: BenchConfig, accumulate: str = "f32", most: int = 50) -> list[Row]:
     """A row with timings over torch-nn and torch-tn for each of at most `most` kernels of an exported folder, a fair
-    part of them. They are added to the evaluation in `out`, and those that are there already are not measured again.
+    part of them, as carefully timed as `cudal2 eval` reports. They are added to the evaluation in `out`, and those that
+    are there already are not measured again.
 
     Raises ValueError where the folder holds no export for the target, or `out` has other kernels; HarnessFault where
     the kernels cannot run on this machine or a file cannot be written.
@@ -58,7 +60,7 @@ def run(folder: Path, out: Path, config: BenchConfig, accumulate: str = "f32", m
             "a processor's calls have one clock, and `cudal2 eval` times them beside torch's; leave --clocks out"
         )
     source = folders.exported(folder, config.target)
-    library = cost.opened(folder, accumulate, anywhere=True)
+    library, measured = cost.opened(folder, accumulate, anywhere=True), reporting_worker(config.worker)
     with Worker(config.worker, config.target) as worker:
         environment = worker.environment
     kernels = {cost.problem(one): one for one in library.kernels}
@@ -76,7 +78,7 @@ def run(folder: Path, out: Path, config: BenchConfig, accumulate: str = "f32", m
                 row = _row(candidate, environment.fingerprint, all_rows.get((problem, environment.fingerprint)))
                 there = any(one.baseline.startswith("torch") and one.protocol in PROTOCOLS for one in row.timings)
                 if row.status in ("", Status.OK) and not there:  # one that is wrong has no speed
-                    row = _timed(row, library, kernels[problem], config)
+                    row = _timed(row, library, kernels[problem], config.target, measured)
                     results.add(out, row)
                     all_rows[problem, row.fingerprint] = row
                 rows.append(row)
@@ -96,7 +98,7 @@ def _row(candidate: Candidate, fingerprint: str, known: Row | None) -> Row:
     return known
 
 
-def _timed(row: Row, library: Library, kernel: Kernel, config: BenchConfig) -> Row:
+def _timed(row: Row, library: Library, kernel: Kernel, target: str, config: WorkerConfig) -> Row:
     """The row with the timings of the kernel; without any where torch served a call, or the product is wrong."""
     before = library.calls
     stream = torch.cuda.current_stream().cuda_stream
@@ -105,12 +107,12 @@ def _timed(row: Row, library: Library, kernel: Kernel, config: BenchConfig) -> R
         timings = [
             one
             for protocol in PROTOCOLS
-            for one in paired(sides, slots, protocol, config.worker, hosttime.stream_synchronise(), stream)
+            for one in paired(sides, slots, protocol, config, hosttime.stream_synchronise(), stream)
         ]
     if (library.calls - before).keys() != {"kernel"}:
         return msgspec.structs.replace(row, status=row.status or NOT_SERVED)
     result, expected = (sides[side](0)[None] for side in (OURS, f"torch-{kernel.layout}"))
-    if finding := verify.check_timed(result, expected, row.problem, find(config.target).rounding):
+    if finding := verify.check_timed(result, expected, row.problem, find(target).rounding):
         status, reason = finding
         return msgspec.structs.replace(row, status=status.value, reason=reason, timings=())
     return msgspec.structs.replace(row, status=row.status or Status.OK.value, timings=(*row.timings, *timings))
