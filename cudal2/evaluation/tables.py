@@ -25,7 +25,8 @@ FASTEST = "fastest of them"
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """Speedups of `correct` kernels over one library under one protocol, of `shapes` asked for.
+    """Speedups of `correct` kernels over one library under one protocol, of `shapes` asked for. A correct kernel that
+    was not timed beside that library is left out.
 
     `wins` is the share of the shapes whose median lies above 1; `fallback` the geometric mean with 1.00 for the rest;
     `lowest` and `highest` are the extremes.
@@ -88,8 +89,9 @@ def table(rows: Sequence[Row]) -> Table:
     found: Table = {}
     for name in [*names, FASTEST] if len(names) > 1 else names:
         for protocol in PROTOCOLS:
-            timings = [against(row, name, protocol) for row in rows]
-            if made := cell([timing.speedup for timing in timings if timing], len(rows)):
+            timings = [timing for row in rows if (timing := against(row, name, protocol))]
+            lost = sum(not row.timings for row in rows)  # a right one that was not timed beside this library is not
+            if made := cell([timing.speedup for timing in timings], len(timings) + lost):
                 found.setdefault(name, {})[protocol] = made
     return found
 

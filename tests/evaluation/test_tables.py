@@ -43,6 +43,12 @@ def test_what_has_no_kernel_counts_where_torch_would_serve_and_nowhere_else() ->
     assert (found.mean, found.geomean) == (4.0, 4.0) and math.isclose(found.fallback, math.sqrt(2))
 
 
+def test_a_right_kernel_that_was_not_timed_beside_a_library_is_not_lost_to_it() -> None:
+    found = tables.table([row(SMALL, torch_nn=2.0, cublas_nn=2.0), row(LARGE, torch_nn=2.0), row(LARGE)])
+    assert (found["torch.matmul"]["device"].shapes, found["torch.matmul"]["device"].wins) == (3, 2 / 3)
+    assert (found["cuBLAS-max"]["device"].shapes, found["cuBLAS-max"]["device"].wins) == (2, 0.5)
+
+
 def test_libraries_and_protocols_are_told_apart_and_none_is_made_up() -> None:
     found = tables.table(
         [row(SMALL, torch_nn=1.1, cublaslt_tn=1.2, cublaslt_auto_nn=1.3, offline_cublaslt_auto_nn=1.4)]
