@@ -1,8 +1,10 @@
 """The policy as a Hugging Face causal language model: any model by name or path, or the kernel LM."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+import transformers
 from accelerate import PartialState
 from peft import LoraConfig as PeftLora
 from transformers import (
@@ -21,6 +23,13 @@ from cudal2.policy import adapters, gguf, sampling
 from cudal2.policy.places import locate
 from cudal2.policy.trouble import SAMPLED, told
 from cudal2.target import targets
+
+
+def quiet() -> None:
+    """Silences transformers, so that the terminal shows a command's own lines only."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 
 def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
@@ -44,6 +53,7 @@ def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, Pr
     the Hugging Face hub, with `HF_HUB_OFFLINE=1` only in its cache. Raises ValueError with the remedy where there is no
     model.
     """
+    quiet()
     place = locate(config.path, target)
     model, tokenizer, found = _read(place, config.dtype)
     if found:

@@ -6,23 +6,23 @@ import time
 import warnings
 from typing import Any
 
-import transformers
 from datasets import disable_progress_bars
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 from transformers import TrainerCallback
 
 from cudal2.config import TrainerConfig
+from cudal2.policy import model
 from cudal2.tracking.metrics import Metrics
 
 
 def quiet() -> None:
     """Silences libraries, so that the terminal shows a run's own lines only."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    model.quiet()
     disable_progress_bars()
-    for module in ("transformers", "torch.distributed"):  # DeepSpeed calls the latter by former names
-        warnings.filterwarnings("ignore", category=FutureWarning, module=module)
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, module="torch.distributed"
+    )  # DeepSpeed calls former names
     warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
     # PEFT asks whether the vocabulary has grown, which it has not, of a model that came as a GGUF file.
     warnings.filterwarnings("ignore", message="Could not find a config file in", category=UserWarning)
