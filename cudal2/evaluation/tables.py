@@ -86,11 +86,11 @@ def table(rows: Sequence[Row]) -> Table:
     """Every library that these rows were timed against, in the order of MAX, under every protocol, as in PROTOCOLS."""
     there = {library(timing.baseline) for row in rows for timing in row.timings}
     names = [*(name for name in MAX.values() if name in there), *sorted(there.difference(MAX.values()))]
+    lost = sum(not row.timings for row in rows)  # a right kernel that was not timed beside a library is not lost to it
     found: Table = {}
     for name in [*names, FASTEST] if len(names) > 1 else names:
         for protocol in PROTOCOLS:
             timings = [timing for row in rows if (timing := against(row, name, protocol))]
-            lost = sum(not row.timings for row in rows)  # a right one that was not timed beside this library is not
             if made := cell([timing.speedup for timing in timings], len(timings) + lost):
                 found.setdefault(name, {})[protocol] = made
     return found

@@ -20,9 +20,8 @@ def quiet() -> None:
     """Silences libraries, so that the terminal shows a run's own lines only."""
     model.quiet()
     disable_progress_bars()
-    warnings.filterwarnings(
-        "ignore", category=FutureWarning, module="torch.distributed"
-    )  # DeepSpeed calls former names
+    # DeepSpeed calls what is there by former names.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
     # PEFT asks whether the vocabulary has grown, which it has not, of a model that came as a GGUF file.
     warnings.filterwarnings("ignore", message="Could not find a config file in", category=UserWarning)

@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from statistics import mean
 
+from gain import speeds
+
 from cudal2.problem import Problem
-from cudal2.report.budget import FALLBACK, estimate, load
+from cudal2.report.budget import FALLBACK, estimate
 
 IN_A_ROW = 4
 COLUMNS = "right", "mean speed", "more", "mean of what is right", "best of four", "more", "best of all", "more"
@@ -20,10 +22,10 @@ COLUMNS = "right", "mean speed", "more", "mean of what is right", "best of four"
 
 def main() -> None:
     folders = [Path(name) for name in sys.argv[1:]]
-    first = speeds(folders[0])
+    first, _ = speeds(folders[0])
     print("| | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (1 + len(COLUMNS)))
     for folder in folders:
-        found = speeds(folder)
+        found, _ = speeds(folder)
         if found.keys() != first.keys():
             raise SystemExit(f"{folder} has other shapes than {folders[0]}")
         samples = [speed for values in found.values() for speed in values]
@@ -33,12 +35,6 @@ def main() -> None:
         for count in (IN_A_ROW, len(samples) // len(found)):
             cells += [f"{mean(best(values, count) for values in found.values()):.3f}", more(found, first, count)]
         print(f"| {folder.name} | " + " | ".join(cells) + " |")
-
-
-def speeds(folder: Path) -> dict[Problem, list[float]]:
-    """For each shape the speeds of its kernels, in the order in which they were written."""
-    (shapes,) = load([folder]).values()
-    return {shape: list(values) for shape, (values,) in shapes.items()}
 
 
 def best(values: list[float], count: int) -> float:
