@@ -64,14 +64,26 @@ def normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def uneven_normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
-    """`normal`, but column k of A times a power of two, and row k of B divided by it: the same products, while fixed
-    point, or anything else with one scale for all of a matrix, loses the digits of most of them."""
-    a, b = normal(rng, problem)
-    powers = torch.randint(-UNEVEN, UNEVEN + 1, (problem.k,), generator=rng, device=rng.device)
-    scale = torch.exp2(powers.float()).half()
-    a *= scale
-    b *= 1 / scale if problem.layout == "tn" else (1 / scale)[:, None]
+    """A [M,K] and B as stored, as `fill_uneven` fills them."""
+    shapes = ((problem.m, problem.k), problem.b_shape)
+    a, b = (torch.empty(shape, dtype=torch.float16, device=rng.device) for shape in shapes)
+    fill_uneven(rng, a[None], b[None], problem)
     return a, b
+
+
+def fill_uneven(rng: torch.Generator, a: Tensor, b: Tensor, problem: Problem) -> Tensor:
+    """Overwrite float16 inputs A [sets,M,K] and B [sets,*b_shape] with normals, of which column k of A is multiplied by
+    a power of two, and row k of B divided by it: the same products, while fixed point, or anything else with one scale
+    for all of a matrix, loses the digits of most of them. Returns these powers [sets,K] as int8.
+    """
+    fill_normal(rng, a)
+    fill_normal(rng, b)
+    shape = (len(a), problem.k)
+    powers = torch.randint(-UNEVEN, UNEVEN + 1, shape, generator=rng, device=rng.device, dtype=torch.int8)
+    scale = torch.exp2(powers.float()).half()
+    a *= scale[:, None]
+    b *= 1 / (scale[:, None] if problem.layout == "tn" else scale[:, :, None])
+    return powers
 
 
 def exact_integers(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:

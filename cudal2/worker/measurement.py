@@ -32,16 +32,12 @@ Role = Literal["candidate", "baseline"]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One turn of both sides: so many calls of each, one call a slot, from slot `first` on; `leader` goes first.
-
-    A `perturbed` one is not timed: there the inputs change between the candidate's calls.
-    """
+    """One turn of both sides: so many calls of each, one call a slot, from slot `first` on; `leader` goes first."""
 
     first: int
     candidate: int
     baseline: int
     leader: Role
-    perturbed: bool = False
 
     @property
     def count(self) -> int:
@@ -62,7 +58,9 @@ class Batch(msgspec.Struct, frozen=True):
 class Sides(Protocol):
     """A candidate and a baseline on the slots of one problem. A slot is room for A, B and C of one call.
 
-    `measure` takes the steps of a batch in the order in which they stand here. Each may raise CandidateFailed.
+    Every batch is timed, and in every batch some inputs change while it runs: a candidate that was watched at certain
+    moments only would learn to know them. `measure` takes the steps of a batch in the order in which they stand here.
+    Each may raise CandidateFailed.
     """
 
     problem: Problem
@@ -72,10 +70,8 @@ class Sides(Protocol):
     """Those that batches move on through, and round again."""
     warm_up: bool
     """Whether the first batch counts for nothing."""
-    perturbs_apart: bool
-    """Whether inputs change in batches of their own (`Batch.perturbed`), for changing them costs the candidate time.
-
-    Else they change in `run` while a batch is timed, at the same cost for both sides."""
+    looks_always: bool
+    """Whether a closer look takes so little time that every batch gets one."""
 
     @abstractmethod
     def calls(self, candidate: list[float], baseline: list[float]) -> tuple[int, int]:
@@ -113,38 +109,30 @@ class Sides(Protocol):
         return HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
 
     def look_closer(self, batch: Batch) -> None:
-        """Hold one output of a batch that is perturbed apart to the bounds of the single calls. Slow; done once."""
+        """Hold one output of a batch to the bounds of the single calls. Done once, at a secret moment, or in every
+        batch where that `looks_always`."""
         return
 
 
 def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Timing:
     """Time a candidate against baseline `name` in pairs of batches until that is `timing.enough`.
 
-    Where inputs are perturbed in batches of their own, these come at moments that the candidate cannot know: also after
-    the last pair. Raises CandidateFailed, HarnessFault.
+    Raises CandidateFailed, HarnessFault.
     """
     candidate: list[float] = []
     baseline: list[float] = []
-    to_come: list[bool] = []  # whether each of the next batches is perturbed apart, the last first
     started, first, calls = time.perf_counter(), sides.slots.start, 0
-    done, looked = False, False
-    if sides.warm_up:  # before anything is drawn: at a moment that is known, but nothing can be gained there
-        batch = _next(sides, first, sides.calls(candidate, baseline), False)
-        _take(sides, batch)
-        first = batch.window.stop
-    while not done or any(to_come):
-        to_come = to_come or (moments(config.min_pairs) if sides.perturbs_apart else [False])
-        perturbed = to_come.pop()
-        if done and not perturbed:
-            continue
-        batch = _next(sides, first, sides.calls(candidate, baseline), perturbed)
+    closer = secrets.randbelow(config.min_pairs)
+    done, warm = False, not sides.warm_up
+    while not done:
+        batch = _next(sides, first, sides.calls(candidate, baseline))
         seconds = _take(sides, batch)
-        if perturbed:
-            if not looked:
-                sides.look_closer(batch)
-            looked = True
+        first, calls = batch.window.stop, max(calls, batch.candidate)
+        if not warm:
+            warm = True
             continue
-        first, calls = batch.window.stop, batch.candidate
+        if sides.looks_always or len(candidate) == closer:
+            sides.look_closer(batch)
         candidate.append(seconds["candidate"])
         baseline.append(seconds["baseline"])
         done = timing.enough(candidate, baseline, config, started) and sides.watched()
@@ -153,22 +141,15 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
     return steady(timing.summary(candidate, baseline, name, protocol, calls, config), baseline, config)
 
 
-def moments(min_pairs: int) -> list[bool]:
-    """Which of the next batches are perturbed: more than one for every two that are timed, in a secret order."""
-    found = [False] * min_pairs + [True] * (min_pairs // 2 + 1)
-    secrets.SystemRandom().shuffle(found)
-    return found
-
-
 def next_start(first: int, count: int, slots: range) -> int:
     """Where the next batch of `count` slots begins: at `first`, or at the first of all where it does not fit there."""
     return first if first + count <= slots.stop else slots.start
 
 
-def _next(sides: Sides, first: int, calls: tuple[int, int], perturbed: bool) -> Batch:
+def _next(sides: Sides, first: int, calls: tuple[int, int]) -> Batch:
     """A batch from slot `first` on, or from the start; who goes first is drawn."""
     leader: Role = "baseline" if secrets.randbelow(2) else "candidate"
-    return Batch(next_start(first, max(calls), sides.slots), *calls, leader, perturbed)
+    return Batch(next_start(first, max(calls), sides.slots), *calls, leader)
 
 
 def _take(sides: Sides, batch: Batch) -> dict[Role, float]:

@@ -1,5 +1,7 @@
 """A vendor and candidates in Python, on buffers in ordinary memory: what the referee sees of a GPU."""
 
+import ctypes
+
 import numpy as np
 
 from cudal2.problem import Problem
@@ -12,19 +14,40 @@ class FakeVendor:
     """The vendor's libraries, right and of constant speed but for a little noise, so that intervals have a width."""
 
     def __init__(self):
-        self.clock, self.noise = self, np.random.default_rng(3)
+        self.noise = np.random.default_rng(3)
 
-    def capture(self, name, problem, sets):
-        return [(a, b if name.endswith("nn") else b.T, c) for a, b, c in sets]
+    def calls(self, name, problem, sets):
+        return FakeCalls(self, [(a, b if name.endswith("nn") else b.T, c) for a, b, c in sets])
 
-    def replay(self, graph) -> float:
-        for a, b, c in graph:
-            c.copy_((a.float() @ b.float()).half())
-        return len(graph) * 2e-6 * (1 + 0.01 * self.noise.random())
-
-    def host_seconds(self, name, problem, sets, calls, gap):
-        self.replay(self.capture(name, problem, sets))
+    def host_seconds(self, name, problem, sets, calls, gap, touches=None):
+        self.calls(name, problem, sets).run(range(len(sets)), touches)
         return [1e-5] * calls
+
+
+class FakeCalls:
+    def __init__(self, vendor: FakeVendor, sets) -> None:
+        self.vendor, self.sets = vendor, sets
+
+    def run(self, order, touches) -> float:
+        for number, ahead in zip(order, shared_out(touches, len(order))):
+            for where, bits in ahead:
+                write(where, bits)
+            a, b, c = self.sets[number]
+            c.copy_((a.float() @ b.float()).half())
+        return len(order) * 2e-6 * (1 + 0.01 * self.vendor.noise.random())
+
+
+def shared_out(touches, calls: int) -> list[list[tuple[int, int]]]:
+    """Address and bits of the touches before each call."""
+    if touches is None:
+        return [[]] * calls
+    pairs = list(zip(touches["where"].tolist(), touches["value"].tolist()))
+    each = len(pairs) // calls
+    return [pairs[call * each : (call + 1) * each] for call in range(calls)]
+
+
+def write(address: int, bits: int) -> None:
+    ctypes.c_uint16.from_address(address).value = bits
 
 
 class Candidate:
@@ -35,18 +58,23 @@ class Candidate:
     def __init__(self, arena: Arena) -> None:
         self.arena, self.calls, self.seconds = arena, 0, 1e-6
 
-    def __call__(self, sets, perturbations=()):
-        for position, number in enumerate(sets):
-            if perturbations:
-                offset, value = perturbations[position]
-                self.arena.memory[offset // 2] = value
+    def __call__(self, sets, touches=None):
+        for number, ahead in zip(sets, shared_out(touches, len(sets))):
+            for where, bits in ahead:
+                self.touched(where, bits)
             self.calls += 1
             self.call(number)
         return len(sets) * self.seconds, len(sets) * self.seconds + 1e-5
 
-    def host(self, sets, gap, perturbations=()):
-        self(sets, perturbations)
-        return [2e-5 if gap else 1e-5] * len(sets)
+    def touched(self, where: int, bits: int) -> None:
+        write(self.arena.memory.data_ptr() + where, bits)
+
+    def replay(self, history):
+        return self(history.order, self.arena.touches(history))
+
+    def host(self, history, gap):
+        self.replay(history)
+        return [2e-5 if gap else 1e-5] * len(history.order)
 
     def call(self, number: int) -> None:
         self.write(number, self.multiply(number))

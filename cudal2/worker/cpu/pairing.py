@@ -117,7 +117,7 @@ class CpuSides(Sides):
     """
 
     warm_up = False  # a few single calls have come before
-    perturbs_apart = False  # the parent changes inputs from outside, for both sides alike
+    looks_always = False
 
     def __init__(self, candidate: Side, baseline: Side, context: TimingContext, baseline_seconds: float) -> None:
         self.problem, self.rounding, self.slots = context.arena.problem, CPU.rounding, context.slots

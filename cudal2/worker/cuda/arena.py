@@ -4,23 +4,14 @@ Everything that a verdict rests on (inputs, guard bands, the baseline's result) 
 process maps: the GPU's MMU keeps candidates away from them. Nothing here needs a GPU: the memory is a tensor.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
-from cudal2.worker.cuda.buffers import GUARD, BufferLayout, Perturbation
+from cudal2.worker.cuda.buffers import GUARD, BufferLayout
+from cudal2.worker.cuda.history import History, Touches
 
-FEW = 2 / 3
-"""So often just two calls of a window find their inputs changed: who looks at some of them learns nothing of the rest.
-Else as many as may be, small numbers as often as large ones, for those who do the work of a few calls ahead."""
-DRAWN = 8
-"""So many elements of a matrix are drawn; the largest of them is perturbed."""
-
-Places = tuple[Tensor, ...]
-"""Sets, rows and columns."""
 Matrices = tuple[Tensor, Tensor, Tensor]
 """A [sets,M,K], B [sets,*b_shape] and C [sets,M,N], float16."""
 
@@ -45,7 +36,8 @@ class Arena:
     """Sets of A, B and C and a workspace in the shared int16 `memory`, laid out as `buffers` says.
 
     `a`, `b`, `c` are the shared matrices; `inputs` are the private originals of a and b, `reference` is where the
-    baseline's C goes. Whatever lies between and behind the matrices and is not workspace holds secret patterns.
+    baseline's C goes; `powers` [sets,K] are those of two by which `fill` scaled the columns of A, and divided the rows
+    of B. Whatever lies between and behind the matrices and is not workspace holds secret patterns.
     """
 
     def __init__(self, buffers: BufferLayout, memory: Tensor, rng: torch.Generator) -> None:
@@ -53,15 +45,14 @@ class Arena:
         self.a, self.b, self.c = matrices(memory, buffers)
         a, b, self.reference = private(buffers, memory.device)
         self.inputs = (a, b)
+        self.powers = torch.zeros(buffers.sets, self.problem.k, dtype=torch.int8, device=memory.device)
         behind = buffers.sets * buffers.stride + GUARD
         self._tail = memory[behind // 2 : buffers.bytes // 2]
         self._workspace = (buffers.workspace - behind) // 2  # where it begins in the tail
         self._guards = self._guard_views(memory)
         self._secrets = [_nan_patterns(view.shape, rng) for view in (*self._guards, self._tail)]
-        self.changed: tuple[Places, Places] = (), ()
-        """Of A and of B, which elements the last `perturb` changed."""
         self.inputs_given = 0
-        """How often inputs were put in: whoever finds it as it was has them as they were, but for a perturbation."""
+        """How often inputs were put in: where it is as it was, so are they, but for a window's history."""
         self.restore()
 
     def _guard_views(self, memory: Tensor) -> list[Tensor]:
@@ -87,11 +78,11 @@ class Arena:
             shared.copy_(original)
 
     def fill(self, window: slice) -> None:
-        """Fresh normals in the inputs of these sets, and in their private originals."""
+        """Fresh normals of uneven scale in the inputs of these sets, and in their private originals."""
         self.inputs_given += 1
-        for original, shared in zip(self.inputs, (self.a, self.b)):
-            inputs.fill_normal(self._rng, original[window])
-            shared[window] = original[window]
+        a, b = (original[window] for original in self.inputs)
+        self.powers[window] = inputs.fill_uneven(self._rng, a, b, self.problem)
+        self.a[window], self.b[window] = a, b
 
     def put(self, number: int, a: Tensor, b: Tensor) -> None:
         """These inputs in one set."""
@@ -107,36 +98,9 @@ class Arena:
         used.copy_(_nan_patterns(used.shape, self._rng))
         used[: CUDA_CONTRACT.semaphores // 2] = 0
 
-    def perturb(self, sets: Sequence[int]) -> list[Perturbation]:
-        """For each of these sets an element of A or B and a value for it, which the private original takes on.
-
-        In some of them, from two to all, that is the element's negative: after it the inputs are normals as before. In
-        the others it is what stands there already: no call can tell from its own whether the others' change, not even
-        one that has kept a copy. Of DRAWN elements the largest, so that the change is seen in C.
-        """
-        numbers = torch.as_tensor(sets, device=self.memory.device)
-        few, share = torch.rand(2, generator=self._rng, device=self.memory.device).tolist()
-        count = 2 if few < FEW else max(2, round(len(sets) ** share))
-        order = torch.randperm(len(sets), generator=self._rng, device=self.memory.device)
-        sign = torch.where(order < count, -1, 1).half()
-        second = self._draw(2, numbers.shape).bool()
-        offsets, values = torch.empty_like(numbers), torch.empty_like(numbers, dtype=torch.float16)
-        places, changed = ((~second, self.buffers.a), (second, self.buffers.b)), list[Places]()
-        for original, (chosen, start) in zip(self.inputs, places):
-            _, rows, columns = original.shape
-            number = numbers[chosen]
-            at = torch.stack([self._draw(size, (DRAWN, len(number))) for size in (rows, columns)])
-            largest = original[number, at[0], at[1]].abs().argmax(0)
-            row, column = at[:, largest, torch.arange(len(number), device=number.device)]
-            original[number, row, column] *= sign[chosen]
-            values[chosen] = original[number, row, column]
-            offsets[chosen] = number * self.buffers.stride + start + 2 * (row * columns + column)
-            changed.append(tuple(one[sign[chosen] < 0] for one in (number, row, column)))
-        self.changed = changed[0], changed[1]
-        return list(zip(offsets.tolist(), values.view(torch.int16).tolist()))
-
-    def _draw(self, below: int, shape: Sequence[int]) -> Tensor:
-        return torch.randint(below, shape, generator=self._rng, device=self.memory.device)
+    def touches(self, history: History) -> Touches:
+        """A history's touches, in bytes from where the memory begins."""
+        return history.touches(self.a, self.b, self.memory.data_ptr())
 
     def inputs_intact(self) -> bool:
         """Whether A and B of every set hold what their private originals do: memory that is not asked for, too."""

@@ -22,7 +22,7 @@ from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import counters, device, plan, recipe, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
-from cudal2.worker.cuda.buffers import buffer_layout, scattered
+from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.harness import harness
@@ -140,18 +140,20 @@ class CudaBackend:
 
         A published kernel may choose by timing, so that it is recorded each time. Raises PlanError, CandidateFailed.
         """
-        places = buffer_layout(problem).places
         key = digest(self.environment.fingerprint, problem.name, hashlib.sha256(library).hexdigest())
         stored = None if foreign else self.cache.read(PLANS, key)
         if stored is not None:
-            return self._decoded(zlib.decompress(stored), places)
+            base, text = msgspec.msgpack.decode(zlib.decompress(stored), type=tuple[int, bytes])
+            return self._decoded(text, buffer_layout(problem).sets, base)
+        base = draw_base()
+        places = buffer_layout(problem).places(base)
         with self._planners:
             clock = time.perf_counter()
-            text = self._record(library, problem, foreign, places)
+            text = self._record(library, problem, foreign, places, base)
         seconds["plan"] = time.perf_counter() - clock
-        found = self._decoded(text, places)
+        found = self._decoded(text, len(places), base)
         if foreign is None:
-            self.cache.write(PLANS, key, zlib.compress(text, 1))
+            self.cache.write(PLANS, key, zlib.compress(msgspec.msgpack.encode((base, text)), 1))
         return found
 
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
@@ -161,20 +163,20 @@ class CudaBackend:
         return build.build(foreign.source, *where, foreign.includes, foreign.flags, abi.MEMORY)
 
     def _record(
-        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place]
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place], base: int
     ) -> bytes:
-        """What the planner says of the launcher at these places. Raises PlanError, CandidateFailed.
+        """What the planner says of the launcher at these places, from `base` on. Raises PlanError, CandidateFailed.
 
         A launcher that times its kernels does so while nobody else times any on this GPU.
         """
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
         times = foreign is not None and foreign.rehearsed
         with exclusive.device(exclusive=True, name=self.lock) if times else nullcontext():
-            return session.record(library, problem, places, self.kind, self.config.run_seconds, *how)
+            return session.record(library, problem, places, base, self.kind, self.config.run_seconds, *how)
 
-    def _decoded(self, text: bytes, places: Sequence[plan.Place]) -> plan.Recording:
+    def _decoded(self, text: bytes, count: int, base: int) -> plan.Recording:
         """Raises PlanError where that is no plan for so many places."""
-        return plan.decode(text, len(places), self.target.contract.workspace_limit)
+        return plan.decode(text, count, self.target.contract.workspace_limit, base)
 
     def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.recording, launchable.cubin, problem, launchable.recipe)
@@ -186,13 +188,15 @@ class CudaBackend:
             known = unsealing.unsealed(launchable.recipe, launchable.cubin)
             return Portable(launchable.cubin, recipe.pack(known))
         try:
-            places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom())
+            base = draw_base()
+            places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom(), base)
             with self._planners:
-                text = self._record(launchable.library, problem, _adapted(candidate), places)
-            found = self._decoded(text, places)
+                text = self._record(launchable.library, problem, _adapted(candidate), places, base)
+            found = self._decoded(text, len(places), base)
             made = recipe.fit(found.plans[:FITTED], places[:FITTED], found.workspace)
             recipe.check(made, found.plans[FITTED:], places[FITTED:])
-            recipe.check(made, launchable.recording.plans, buffer_layout(problem).places)
+            judged = launchable.recording
+            recipe.check(made, judged.plans, buffer_layout(problem).places(judged.base))
         except (CandidateFailed, ValueError) as error:
             raise recipe.RecipeRefused(str(error)) from error
         return Portable(launchable.cubin, recipe.pack(made))

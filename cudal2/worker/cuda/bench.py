@@ -14,9 +14,10 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.buffers import ROTATED, buffer_layout
-from cudal2.worker.cuda.checking import Run, check_calls
+from cudal2.worker.cuda.checking import check_calls
+from cudal2.worker.cuda.history import History
 from cudal2.worker.cuda.memory import SharedMemory
-from cudal2.worker.cuda.pairing import HostRun, TimingContext, gap_seconds, host_calls, pair, pair_on_host
+from cudal2.worker.cuda.pairing import HostRun, Replay, TimingContext, gap_seconds, host_calls, pair, pair_on_host
 from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.mirror import Mirror
@@ -86,8 +87,9 @@ class CudaBench:
         workspace = -(-recording.workspace // 2) * 2
         try:
             buffers = context.arena.buffers
-            packed = plan.pack(recording, cubin, buffers.workspace, recipe, buffers.places if recipe else ())
-            runner.load(packed, context.memory.fd, buffers.bytes)
+            places = buffers.places(recording.base) if recipe else ()
+            packed = plan.pack(recording, cubin, buffers.workspace, recipe, places)
+            runner.load(packed, context.memory.fd, buffers.bytes, recording.base)
             clock.lap("load")
             found, guess = check_calls(runner.run, context.arena, workspace, self.device.target.rounding)
             clock.lap("verify")
@@ -119,19 +121,26 @@ class CudaBench:
 
     def _time(self, runner: Runner, guess: float, context: ProblemContext, workspace: int) -> tuple[Timing, ...]:
         """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
-        problem = context.arena.problem
+        arena, problem = context.arena, context.arena.problem
+
+        def replay(history: History) -> tuple[float, float]:
+            return runner.run(history.order, arena.touches(history))
+
+        def host(history: History, gap: float) -> list[float]:
+            return runner.host(history.order, gap, arena.touches(history))
+
         floor = self.device.floor(problem.flop, problem.bytes)
-        paired = measurement.plausible(self._pair(runner.run, guess, context, workspace), floor)
+        paired = measurement.plausible(self._pair(replay, guess, context, workspace), floor)
         timings = [paired, *timing.derived(paired, context.seconds)]
         floor = max(floor, HOST_AHEAD * paired.candidate_us / 1e6)
         for protocol in self.config.protocols:
             if protocol != "device":
                 for name in self._on_host(context):
-                    found = self._pair_on_host(runner.host, context, workspace, name, protocol)
+                    found = self._pair_on_host(host, context, workspace, name, protocol)
                     timings.append(measurement.plausible(found, floor))
         return tuple(timings)
 
-    def _pair(self, run: Run, guess: float, context: ProblemContext, workspace: int) -> Timing:
+    def _pair(self, run: Replay, guess: float, context: ProblemContext, workspace: int) -> Timing:
         """Against the best baseline on the device's clock. Raises CandidateFailed, HarnessFault."""
         alone, timed = context.seconds[context.best], self._timing_context(context)
         return measurement.undisturbed(
@@ -149,10 +158,9 @@ class CudaBench:
         """Seconds a call of a baseline on the host's clock with no candidate beside it, measured once."""
         key = (protocol, name)
         if key not in context.host_seconds:
-            window = slice(0, host_calls(self.config, context.arena.buffers))
-            gap = gap_seconds(self.config, protocol)
-            blocks = [context.baseline.host_seconds(name, window, gap) for _ in range(HOST_BLOCKS)]
-            context.host_seconds[key] = float(np.median(blocks)) / window.stop
+            count, gap = host_calls(self.config, context.arena.buffers), gap_seconds(self.config, protocol)
+            blocks = [context.baseline.host_seconds_untouched(name, count, gap) for _ in range(HOST_BLOCKS)]
+            context.host_seconds[key] = float(np.median(blocks)) / count
         return context.host_seconds[key]
 
     def _on_host(self, context: ProblemContext) -> list[str]:
@@ -162,7 +170,8 @@ class CudaBench:
         return sorted((min(names, key=context.seconds.__getitem__) for names in sides), key=context.seconds.__getitem__)
 
     def _timing_context(self, context: ProblemContext) -> TimingContext:
-        return TimingContext(context.arena, context.baseline, self.config, self._order, self.device.target.rounding)
+        rounding, touch = self.device.target.rounding, self.vendor.touch_seconds
+        return TimingContext(context.arena, context.baseline, self.config, self._order, rounding, touch)
 
     def compare_baseline_with_itself(self, problem: Problem, protocol: str = "device") -> Timing:
         """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be.

@@ -6,13 +6,14 @@ before it may have fetched ahead.
 """
 
 import random
+import secrets
 from collections.abc import Sequence
 
 import msgspec
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda.plan import BASE, Place
+from cudal2.worker.cuda.plan import Place
 
 GUARD = 1024
 """Bytes of secret pattern on either side of a matrix."""
@@ -21,10 +22,14 @@ ROTATED = 200 << 20
 MAX_SETS = 4096
 GRANULE = 2 << 20
 RESERVED = 64 << 30
-"""Bytes of addresses from BASE on that planner and runner reserve: that of driver.h."""
+"""Bytes of addresses that planner and runner reserve: that of range.h."""
+BASES = range(1 << 40, 0x7E << 40, 32 << 20)
+"""Where these may begin. The driver gives what it is asked for, if that is a multiple of 32 MiB and free."""
 
-Perturbation = tuple[int, int]
-"""Where in the range, in bytes, an fp16 value is written, and its bits as an int16."""
+
+def draw_base() -> int:
+    """An address for the buffers to begin at: none tells a kernel that it is being judged."""
+    return secrets.choice(BASES)
 
 
 class BufferLayout(msgspec.Struct, frozen=True):
@@ -39,11 +44,10 @@ class BufferLayout(msgspec.Struct, frozen=True):
     workspace: int
     bytes: int
 
-    @property
-    def places(self) -> list[Place]:
-        """What a call on each set is given."""
-        starts = [BASE + number * self.stride for number in range(self.sets)]
-        return [Place(at + self.a, at + self.b, at + self.c, BASE + self.workspace) for at in starts]
+    def places(self, base: int) -> list[Place]:
+        """What a call on each set is given, where the range begins at that address."""
+        starts = [base + number * self.stride for number in range(self.sets)]
+        return [Place(at + self.a, at + self.b, at + self.c, base + self.workspace) for at in starts]
 
 
 def buffer_layout(problem: Problem, rotated: int = ROTATED) -> BufferLayout:
@@ -63,8 +67,9 @@ def buffer_layout(problem: Problem, rotated: int = ROTATED) -> BufferLayout:
     return BufferLayout(problem, sets, stride, a, b, c, workspace, total)
 
 
-def scattered(problem: Problem, count: int, rng: random.Random) -> list[Place]:
-    """`count` places anywhere in the addresses reserved, the four buffers of each far from each other, in any order.
+def scattered(problem: Problem, count: int, rng: random.Random, base: int) -> list[Place]:
+    """`count` places anywhere in the addresses reserved from `base` on, the four buffers of each far from each other,
+    in any order.
 
     Between places no two buffers keep their distance, and every bit of an address from the alignment up to the length
     of the range changes. Raises ValueError where a buffer is longer than a quarter of the range.
@@ -74,14 +79,14 @@ def scattered(problem: Problem, count: int, rng: random.Random) -> list[Place]:
         raise ValueError(f"{problem.name}: a matrix of {max(sizes) >> 30} GiB, at most {quarter >> 30} are addressed")
 
     def address(slot: int, size: int) -> int:
-        return BASE + slot * quarter + step * rng.randrange((quarter - size) // step + 1)
+        return base + slot * quarter + step * rng.randrange((quarter - size) // step + 1)
 
     return [Place(*map(address, rng.sample(range(4), 4), sizes)) for _ in range(count)]
 
 
-def range_of(problem: Problem, places: Sequence[Place]) -> int:
-    """Bytes from BASE on that hold the four buffers of every place."""
-    return max(start + size for place in places for start, size in zip(place, _sizes(problem))) - BASE
+def range_of(problem: Problem, places: Sequence[Place], base: int) -> int:
+    """Bytes from `base` on that hold the four buffers of every place."""
+    return max(start + size for place in places for start, size in zip(place, _sizes(problem))) - base
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int]:

@@ -10,14 +10,14 @@ from torch import Tensor
 from cudal2.records import Status
 from cudal2.worker import checks, inputs
 from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.buffers import Perturbation
+from cudal2.worker.cuda.history import Touches
 from cudal2.worker.outcome import CandidateFailed, Outcome
 
 
 class Run(Protocol):
-    """Replays sets in the order given, each behind a perturbation where there are any."""
+    """Replays sets in the order given, each behind its touches, if there are any."""
 
-    def __call__(self, sets: Sequence[int], perturbations: Sequence[Perturbation] = ()) -> tuple[float, float]:
+    def __call__(self, sets: Sequence[int], touches: Touches | None = None) -> tuple[float, float]:
         """Seconds on the device's clock and on the host's."""
 
 

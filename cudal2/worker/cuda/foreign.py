@@ -19,7 +19,7 @@ from cudal2.problem import Problem, parse
 from cudal2.records import to_json
 from cudal2.worker.backend import Portable
 from cudal2.worker.cuda import plan
-from cudal2.worker.cuda.buffers import BufferLayout, buffer_layout
+from cudal2.worker.cuda.buffers import BufferLayout, buffer_layout, draw_base
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.cuda.recipe import Recipe, Relocation, pack, seal
 
@@ -70,7 +70,8 @@ def read(folder: Path) -> tuple[Problem, plan.CudaLaunchable]:
         buffers = buffer_layout(problem)
         recording = recorded(launch, buffers)
         # What is asked of a planner's recording is asked of this one.
-        recording = plan.decode(to_json(recording).encode(), buffers.sets, CUDA_CONTRACT.workspace_limit)
+        text = to_json(recording).encode()
+        recording = plan.decode(text, buffers.sets, CUDA_CONTRACT.workspace_limit, recording.base)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}; write {LAUNCH} anew, for this {CUBIN}") from error
     return problem, plan.CudaLaunchable(b"", code, recording, seal(_recipe(launch), code, ""))
@@ -86,8 +87,9 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
     for one in launch.parameters:
         if isinstance(one, Pointer) and one.offset >= (size := _size(one.to, launch, buffers)):
             raise ValueError(f"an offset of {one.offset} bytes into {one.to}, which has {size}")
-    plans = tuple((_kernel(launch, place),) for place in buffers.places)
-    return plan.Recording(launch.workspace, plans)
+    base = draw_base()
+    plans = tuple((_kernel(launch, place),) for place in buffers.places(base))
+    return plan.Recording(launch.workspace, plans, base=base)
 
 
 def portable(folder: Path) -> Portable:

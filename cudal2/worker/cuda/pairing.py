@@ -1,11 +1,13 @@
 """A candidate's replay and a baseline of the vendor's libraries on equal inputs: the two sides on a GPU.
 
-Both sides run graphs over the same sets in a window, behind a short spin on the device, so that neither pays for its
-launch. They sit in two processes: the candidate's replay sees the shared buffers, the baseline's calls see private
-copies of the same inputs, and their results are the reference for the candidate's.
+Both sides run a graph of the same calls in the same order, behind a short spin on the device, so that neither pays for
+its launch, and both go through the same history (history.py). What its touches take is known and subtracted on either
+side. How many calls a window has is drawn, so that no call is known to be the last. The two sit in two processes: the
+candidate's replay sees the shared buffers, the baseline's calls see private copies of the same inputs, and their
+results are the reference for the candidate's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -16,8 +18,8 @@ from cudal2.records import Status, Timing
 from cudal2.worker import timing, verify
 from cudal2.worker.cuda import changes
 from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
-from cudal2.worker.cuda.checking import Run
+from cudal2.worker.cuda.buffers import BufferLayout
+from cudal2.worker.cuda.history import History, draw
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.measurement import Batch, Role, Sides, measure
@@ -25,12 +27,18 @@ from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""
+SMALL_FLOP = 2e10
+"""Up to this much work the exact product of one call takes well below a millisecond."""
 SECOND_LOOKS = 20
 """Replays more before the clocks are said to differ: a host with much else to do is called away in most of a few."""
 
-HostRun = Callable[[Sequence[int], float, Sequence[Perturbation]], list[float]]
-"""Calls sets one by one with mean gaps of so many seconds, each behind a perturbation where there are any; seconds of
-each call on the host's clock."""
+LEAST = 1e-9
+"""Seconds a call that are left at least where the touches' are subtracted; it is implausible then."""
+
+Replay = Callable[[History], tuple[float, float]]
+"""Replays a history's calls; seconds on the device's clock and on the host's."""
+HostRun = Callable[[History, float], list[float]]
+"""Makes a history's calls one by one with mean gaps of so many seconds; seconds of each on the host's clock."""
 
 
 def gap_seconds(config: WorkerConfig, protocol: str) -> float:
@@ -39,18 +47,20 @@ def gap_seconds(config: WorkerConfig, protocol: str) -> float:
 
 
 def host_calls(config: WorkerConfig, buffers: BufferLayout) -> int:
-    """Calls in a block of a host-timed protocol, each on a set of its own."""
+    """The most calls in a block of a host-timed protocol, each on a set of its own."""
     return min(config.host_calls, buffers.sets)
 
 
 class TimingContext(msgspec.Struct, frozen=True):
-    """Where the two sides meet: the buffers, the baselines, how long to measure, how f16 accumulators round."""
+    """Where the two sides meet: the buffers, the baselines, how long to measure, how f16 accumulators round, and how
+    many seconds a touch adds to a graph."""
 
     arena: Arena
     baseline: BaselineSide
     config: WorkerConfig
     rng: np.random.Generator
     rounding: int
+    touch_seconds: float
 
     def prepare(self, window: slice, name: str, workspace: int) -> None:
         """Fresh inputs for both sides, every output and the workspace poisoned."""
@@ -59,14 +69,12 @@ class TimingContext(msgspec.Struct, frozen=True):
         self.arena.poison(workspace)
 
     def order(self, window: slice) -> list[int]:
-        """The sets of a window as the candidate meets them: another order each time, lest it knows what comes next."""
+        """The sets of a window as they are called: another order each time, lest a call know what comes next."""
         return (window.start + self.rng.permutation(window.stop - window.start)).tolist()
 
-    def perturb(self, order: Sequence[int], window: slice, name: str) -> list[Perturbation]:
-        """A change of the inputs of each of these sets, which the baseline's have undergone."""
-        found = self.arena.perturb(order)
-        self.baseline.refresh(split(name)[1], window)  # its A is another copy where it wants B otherwise
-        return found
+    def history(self, window: slice) -> History:
+        """What the calls on the sets of a window, whose inputs are fresh, will go through."""
+        return draw(self.order(window), self.arena.inputs, self.arena.powers, self.arena.problem, self.rng)
 
     def check(self, window: slice, workspace: int) -> None:
         """What the candidate left beside the outputs of a window. Raises CandidateFailed."""
@@ -79,11 +87,11 @@ class TimingContext(msgspec.Struct, frozen=True):
         if said := self.arena.workspace_finding(workspace):
             raise CandidateFailed(Status.WRONG, f"a timed call {said}")
 
-    def check_changes(self) -> None:
-        """Whether the calls whose inputs `perturb` changed saw it. Raises CandidateFailed."""
+    def check_changes(self, history: History) -> None:
+        """Whether the calls whose inputs changed used what they should. Raises CandidateFailed."""
         arena = self.arena
-        for second, places in enumerate(arena.changed):
-            lines = changes.lines(arena.problem, arena.c, self.baseline.c, *arena.inputs, bool(second), places)
+        for second in (False, True):
+            lines = changes.lines(history, arena.problem, arena.c, self.baseline.c, *arena.inputs, second)
             raise_finding(changes.check(*lines, arena.problem, self.rounding))
 
     def check_one(self, number: int) -> None:
@@ -94,95 +102,101 @@ class TimingContext(msgspec.Struct, frozen=True):
 
 
 class GpuSides(Sides):
-    """Batches of `count` calls of either side.
+    """Batches of at most `most` calls of either side, each of which goes through a history of its own.
 
-    `candidate` takes the order of the sets and a perturbation for each, or none; `baseline` the window. Both give
-    seconds of all the calls together.
+    `candidate` and `baseline` give seconds of all of a history's calls together.
     """
 
     warm_up = True  # graphs and libraries load at their first use
-    perturbs_apart = True  # a perturbation is a kernel of its own between two of the candidate's
 
     def __init__(
         self,
         context: TimingContext,
         name: str,
         workspace: int,
-        count: int,
-        candidate: Callable[[Sequence[int], Sequence[Perturbation]], float],
-        baseline: Callable[[slice], float],
+        most: int,
+        candidate: Callable[[History], float],
+        baseline: Callable[[History], float],
     ) -> None:
         self.problem, self.rounding = context.arena.problem, context.rounding
         self.slots = range(context.arena.buffers.sets)
-        self._context, self._name, self._workspace, self._count = context, name, workspace, count
-        self._candidate, self._baseline = candidate, baseline
-        self._order: list[int] = []
-        self._perturbations: Sequence[Perturbation] = ()
+        self.looks_always = self.problem.flop <= SMALL_FLOP
+        self._context, self._name, self._workspace, self._most = context, name, workspace, most
+        self._run: dict[Role, Callable[[History], float]] = {"candidate": candidate, "baseline": baseline}
+        self._history: History
 
     def calls(self, candidate: list[float], baseline: list[float]) -> tuple[int, int]:
-        return self._count, self._count
+        fewer = (self._most // 2 + 1) * self._context.rng.random() ** 2
+        return self._most - int(fewer), self._most - int(fewer)
 
     def fill(self, batch: Batch) -> None:
         """Poisons too: the sides write to memory of their own, so that one need not wait for the other's results, and
         whichever goes first, what lies in the caches was put there for both."""
-        context, window = self._context, batch.window
-        context.prepare(window, self._name, self._workspace)
-        self._order = context.order(window)
-        self._perturbations = context.perturb(self._order, window, self._name) if batch.perturbed else ()
+        self._context.prepare(batch.window, self._name, self._workspace)
+        self._history = self._context.history(batch.window)
 
     def ready(self, role: Role, batch: Batch) -> None:
         self._context.arena.settle()
 
     def run(self, role: Role, batch: Batch) -> float:
-        if role == "candidate":
-            return self._candidate(self._order, self._perturbations) / self._count
-        return self._baseline(batch.window) / self._count
+        return self._run[role](self._history) / batch.count
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         context, window = self._context, batch.window
+        self._history.apply(*context.arena.inputs)
         context.check(window, self._workspace)
-        if batch.perturbed:
-            context.check_changes()
+        context.check_changes(self._history)
         return [(context.arena.c[window], context.baseline.c[window])]
 
     def look_closer(self, batch: Batch) -> None:
-        """At a later call, which sees what those before it left."""
-        self._context.check_one(int(self._context.rng.choice(self._order[1:] or self._order)))
+        """At a call, if possible a later one, which sees what those before it left; and whose inputs are as they were
+        then."""
+        history = self._history
+        gone = set(history.number[history.changes & history.over].tolist())
+        left = [number for number in history.order if number not in gone]
+        self._context.check_one(int(self._context.rng.choice(left[1:] or left)))
 
 
 def pair(
-    candidate: Run, guess: float, workspace: int, context: TimingContext, name: str, baseline_guess: float
+    candidate: Replay, guess: float, workspace: int, context: TimingContext, name: str, baseline_guess: float
 ) -> Timing:
     """Time `candidate` (about `guess` seconds a call, `workspace` bytes) against baseline `name` on the device's clock.
 
     Raises CandidateFailed, also where the host's clock tells of longer replays than the device's.
     """
-    config, sets = context.config, context.arena.buffers.sets
-    count = timing.calls_for(max(guess, baseline_guess), config.batch_ms / 1e3, sets)
+    config, arena, touch = context.config, context.arena, context.touch_seconds
+    most = timing.calls_for(max(guess, baseline_guess), config.batch_ms / 1e3, arena.buffers.sets)
     replays: list[tuple[float, float]] = []  # seconds on the device's clock, and how many more the host's saw
 
-    def replay(order: Sequence[int], perturbations: Sequence[Perturbation] = ()) -> float:
-        seconds, host_seconds = candidate(order, perturbations)
-        if not perturbations:
-            replays.append((seconds, host_seconds - seconds))
-        return seconds
+    def alone(seconds: float, history: History) -> float:
+        """Seconds of a history's calls without its touches."""
+        return max(seconds - len(history.number) * touch, LEAST)
 
-    sides = GpuSides(context, name, workspace, count, replay, lambda window: context.baseline.run(name, window))
-    found = measure(sides, config, name, "device")
-    batch = count * found.candidate_us / 1e6
-    allowed, most = max(CLOCKS_DIFFER, 0.25 * batch), 1.25 * batch
+    def replay(history: History) -> float:
+        seconds, host_seconds = candidate(history)
+        replays.append((alone(seconds, history) / len(history.order), host_seconds - seconds))
+        return alone(seconds, history)
+
+    def rival(history: History) -> float:
+        return alone(context.baseline.run(name, history), history)
+
+    found = measure(GpuSides(context, name, workspace, most, replay, rival), config, name, "device")
+    claimed = found.candidate_us / 1e6
+    allowed = max(CLOCKS_DIFFER, 0.25 * most * claimed)
 
     def agree() -> bool:
         """Whether the clocks agree on some replay that was no slower than what is claimed."""
-        return any(seconds <= most and more <= allowed for seconds, more in replays)
+        return any(seconds <= 1.25 * claimed and more <= allowed for seconds, more in replays)
 
-    window = slice(0, count)
+    window = slice(0, most)
     for _ in range(SECOND_LOOKS):
         if agree():
             break
         context.prepare(window, name, workspace)  # as ever, lest a second look be known for one
-        context.arena.settle()
-        replay(context.order(window))
+        history = context.history(window)
+        arena.settle()
+        replay(history)
+        history.apply(*arena.inputs)
     if not agree():
         raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
     return found
@@ -193,13 +207,13 @@ def pair_on_host(host: HostRun, workspace: int, context: TimingContext, name: st
 
     What counts is a block's total: a call that did the others' work is in it. Raises CandidateFailed.
     """
-    gap, count = gap_seconds(context.config, protocol), host_calls(context.config, context.arena.buffers)
+    gap, most = gap_seconds(context.config, protocol), host_calls(context.config, context.arena.buffers)
     sides = GpuSides(
         context,
         name,
         workspace,
-        count,
-        lambda order, perturbations: sum(host(order, gap, perturbations)),
-        lambda window: context.baseline.host_seconds(name, window, gap),
+        most,
+        lambda history: sum(host(history, gap)),
+        lambda history: context.baseline.host_seconds(name, history, gap),
     )
     return measure(sides, context.config, name, protocol)

@@ -19,8 +19,6 @@ MAX_PARAMETERS = 1024
 MAX_BYTES = 64 << 20
 """Longest recording read, in bytes of JSON."""
 
-BASE = 0x300000000000
-"""Where the buffers begin, in every process: that of driver.h."""
 _HEAD = struct.Struct("<QQ")
 """What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
 
@@ -76,11 +74,15 @@ Plan = tuple[Kernel | Memset, ...]
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The workspace asked for, in bytes, and a plan for each set of buffers; or why there is none."""
+    """The workspace asked for, in bytes, and a plan for each set of buffers; or why there is none.
+
+    `base` is the address at which the buffers began, and begin wherever the plans are replayed.
+    """
 
     workspace: int = 0
     plans: tuple[Plan, ...] = ()
     error: str = ""
+    base: int = 0
 
 
 class CudaLaunchable(Launchable, frozen=True):
@@ -94,8 +96,8 @@ class CudaLaunchable(Launchable, frozen=True):
     recipe: bytes = b""
 
 
-def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
-    """The recording in a planner's output, checked. Raises PlanError."""
+def decode(text: bytes, sets: int, workspace_limit: int, base: int) -> Recording:
+    """The recording in the output of a planner that was told this `base`, checked. Raises PlanError."""
     try:
         found = msgspec.json.decode(text, type=Recording)
     except msgspec.MsgspecError as error:
@@ -103,7 +105,7 @@ def decode(text: bytes, sets: int, workspace_limit: int) -> Recording:
     if found.error:
         raise PlanError(found.error)
     check(found, sets, workspace_limit)
-    return found
+    return msgspec.structs.replace(found, base=base)
 
 
 def check(found: Recording, sets: int, workspace_limit: int) -> None:

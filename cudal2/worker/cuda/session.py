@@ -25,8 +25,9 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.buffers import Perturbation, range_of
+from cudal2.worker.cuda.buffers import range_of
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.history import Touches
 from cudal2.worker.cuda.launcher import build as launcher
 from cudal2.worker.cuda.plan import MAX_BYTES, PLACE, Place, PlanError
 from cudal2.worker.outcome import CandidateFailed
@@ -37,7 +38,7 @@ KEPT, BEFORE, BEHIND = 0, 1, 2
 """How a second kernel is loaded: beside the first as it is, or both anew, the first before it or behind it."""
 SECOND, BEGINS = 1 << 31, 1 << 30
 """Mark at the number of a set that its plan is that of the second slot, and that a turn begins with it."""
-COMMAND, REPLY, PERTURBATION = struct.Struct("=IIIIQQd"), struct.Struct("=iIdd"), struct.Struct("=QIxxxx")
+COMMAND, REPLY = struct.Struct("=IIIIQQQd"), struct.Struct("=iIdd")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
 READY_SECONDS = 30.0
 SPARES = 4
@@ -86,12 +87,14 @@ def record(
     library: bytes,
     problem: Problem,
     places: Sequence[Place],
+    base: int,
     kind: jail.Kind,
     seconds: float,
     stream: str = "own",
     rehearsed: bool = False,
 ) -> bytes:
-    """What the planner wrote about a candidate's shared object, called at each of these places, within `seconds`.
+    """What the planner wrote about a candidate's shared object, called at each of these places, which lie in the range
+    that begins at `base`, within `seconds`.
 
     `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
     `rehearsed`: it is called once before, on the GPU, so that it can choose among its kernels by timing them.
@@ -105,7 +108,7 @@ def record(
         kernel, called_at = folder / "kernel.so", folder / "places"
         kernel.write_bytes(library)
         called_at.write_bytes(b"".join(PLACE.pack(*place) for place in places))
-        where = (called_at, range_of(p, places))
+        where = (called_at, base, range_of(p, places, base))
         command = [programs() / "planner", kernel, write, *where, p.m, p.n, p.k, stream, int(rehearsed)]
         process = _start(kind, [str(word) for word in command], [folder], write)
         os.close(write)
@@ -173,19 +176,21 @@ class Runner:
             raise _unopened("runner", failed.reason) from failed
         self._ready = True
 
-    def load(self, packed: bytes, memory: int, nbytes: int) -> None:
-        """Map the buffers behind the file descriptor `memory` and load the packed plans. Raises CandidateFailed."""
+    def load(self, packed: bytes, memory: int, nbytes: int, base: int) -> None:
+        """Map the buffers behind the file descriptor `memory` at `base`, and load the packed plans, which were recorded
+        there. Raises CandidateFailed.
+        """
         self.wait_ready()
-        self._hand(COMMAND.pack(LOAD, 0, 0, 0, nbytes, 0, 0.0), packed, memory)
+        self._hand(COMMAND.pack(LOAD, 0, 0, 0, nbytes, base, 0, 0.0), packed, memory)
 
     def load_second(self, cubin: bytes | None, order: int = KEPT) -> None:
         """Load a cubin beside the first, in place of what was there before; its kernels are launched as the first's.
 
         None is the one that was there before, loaded anew. Raises CandidateFailed.
         """
-        command = COMMAND.pack(BESIDE, 0, 0, order, 0, 0, 0.0)
+        command = COMMAND.pack(BESIDE, 0, 0, order, 0, 0, 0, 0.0)
         if cubin is None:
-            self._send(command, (), ())
+            self._send(command, ())
             self._receive()
         else:
             self._hand(command, cubin)
@@ -204,12 +209,11 @@ class Runner:
             os.close(file)
         self._receive()
 
-    def run(self, sets: Sequence[int], perturbations: Sequence[Perturbation] = ()) -> tuple[float, float]:
-        """Replay the plans of these sets once, in this order; seconds on the device's clock and on the host's.
-
-        A perturbation for each of the sets is written just before its plan.
+    def run(self, sets: Sequence[int], touches: Touches | None = None) -> tuple[float, float]:
+        """Replay the plans of these sets once, in this order, each behind its touches, if there are any; seconds on the
+        device's clock and on the host's.
         """
-        self._send(COMMAND.pack(RUN, len(sets), bool(perturbations), 0, 0, 0, 0.0), sets, perturbations)
+        self._send(COMMAND.pack(RUN, len(sets), _each(touches, sets), 0, 0, 0, 0, 0.0), sets, touches)
         device_seconds, host_seconds, _ = self._receive()
         return device_seconds, host_seconds
 
@@ -220,21 +224,20 @@ class Runner:
         calls = [
             number | SECOND * slot | BEGINS * (not place) for slot, sets in turns for place, number in enumerate(sets)
         ]
-        self._send(COMMAND.pack(TURNS, len(calls), 0, 0, 0, 0, 0.0), calls, ())
+        self._send(COMMAND.pack(TURNS, len(calls), 0, 0, 0, 0, 0, 0.0), calls)
         return list(array.array("d", self._receive()[2]))
 
-    def host(self, sets: Sequence[int], gap: float, perturbations: Sequence[Perturbation] = ()) -> list[float]:
+    def host(self, sets: Sequence[int], gap: float, touches: Touches | None = None) -> list[float]:
         """Seconds of one call on each of these sets on the host's clock, `gap` seconds apart in the mean.
 
-        A perturbation for each of the sets is written just before its call, outside its time.
+        Where there are touches, as many come just before each call, outside its time.
         """
-        self._send(
-            COMMAND.pack(HOST, len(sets), bool(perturbations), 0, 0, secrets.randbits(63), gap), sets, perturbations
-        )
+        seed = secrets.randbits(63)
+        self._send(COMMAND.pack(HOST, len(sets), _each(touches, sets), 0, 0, 0, seed, gap), sets, touches)
         return list(array.array("d", self._receive()[2]))
 
-    def _send(self, command: bytes, sets: Sequence[int], perturbations: Sequence[Perturbation]) -> None:
-        values = b"".join(PERTURBATION.pack(offset, value & 0xFFFF) for offset, value in perturbations)
+    def _send(self, command: bytes, sets: Sequence[int], touches: Touches | None = None) -> None:
+        values = b"" if touches is None else touches.tobytes()
         try:
             self._socket.sendall(command + array.array("I", sets).tobytes() + values)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -269,6 +272,10 @@ class Runner:
             self._process.signal(signal.SIGKILL)
             self._process.kill()
             self._socket.close()
+
+
+def _each(touches: Touches | None, sets: Sequence[int]) -> int:
+    return 0 if touches is None else len(touches) // len(sets)
 
 
 def _meaning(status: int, text: str) -> tuple[Status, str]:

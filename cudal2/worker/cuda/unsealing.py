@@ -11,7 +11,7 @@ from typing import Any
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan
-from cudal2.worker.cuda.buffers import ROTATED, buffer_layout
+from cudal2.worker.cuda.buffers import ROTATED, buffer_layout, draw_base
 from cudal2.worker.cuda.recipe import MAGIC, WORD, Recipe, Relocation, applied
 
 
@@ -47,11 +47,12 @@ def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROT
     Raises Damaged, and PlanError for launches that are not let through.
     """
     recipe = unsealed(sealed, cubin)
-    places = buffer_layout(problem, rotated).places
+    base = draw_base()
+    places = buffer_layout(problem, rotated).places(base)
     first = plan.Recording(recipe.workspace, (applied(recipe, places[0]),))
     plan.check(first, 1, CUDA_CONTRACT.workspace_limit)  # the others differ from it in addresses alone
     plans = (*first.plans, *(applied(recipe, place) for place in places[1:]))
-    return plan.CudaLaunchable(b"", cubin, plan.Recording(recipe.workspace, plans), sealed)
+    return plan.CudaLaunchable(b"", cubin, plan.Recording(recipe.workspace, plans, base=base), sealed)
 
 
 def unsealed(sealed: bytes, cubin: bytes) -> Recipe:

@@ -20,7 +20,7 @@ def judge(context: TimingContext, candidate: Candidate, name: str = "cublas-tn")
     checks, _ = check_calls(candidate, context.arena, candidate.workspace, context.rounding)
     # Short batches leave sets out of every window; long ones take them all.
     guess = float(np.random.default_rng().choice([1e-6, 5e-3]))
-    return checks, pair(candidate, guess, candidate.workspace, context, name, 2e-6)
+    return checks, pair(candidate.replay, guess, candidate.workspace, context, name, 2e-6)
 
 
 @pytest.mark.parametrize("name", ["cublas-tn", "cublas-nn"])
@@ -59,9 +59,9 @@ def test_calls_on_the_hosts_clock_are_checked_too(context: TimingContext) -> Non
 class WorksAhead(Candidate):
     """The first call of a replay does the others' work too; those find it done."""
 
-    def __call__(self, sets, perturbations=()):
+    def __call__(self, sets, touches=None):
         self.done: dict = {}
-        return super().__call__(sets, perturbations)
+        return super().__call__(sets, touches)
 
     def call(self, number):
         if not self.done:
@@ -204,13 +204,13 @@ def test_a_dishonest_candidate_is_found_out(
 def test_working_ahead_is_found_out_by_either_input(context: TimingContext) -> None:
     """A perturbation may lie in A or in B: rereading one of them in every call does not help."""
     with pytest.raises(CandidateFailed):
-        pair(WorksAheadOnA(context.arena), 1e-6, 0, context, "cublas-tn", 2e-6)
+        pair(WorksAheadOnA(context.arena).replay, 1e-6, 0, context, "cublas-tn", 2e-6)
 
 
 def test_a_clock_that_was_tampered_with_is_implausible(context: TimingContext) -> None:
     class Hides(Candidate):
-        def __call__(self, sets, perturbations=()):
-            device, host = super().__call__(sets, perturbations)
+        def __call__(self, sets, touches=None):
+            device, host = super().__call__(sets, touches)
             return device, host + 0.01
 
     with pytest.raises(CandidateFailed) as failed:
@@ -222,12 +222,12 @@ def test_a_host_that_is_called_away_in_most_replays_accuses_nobody(context: Timi
     class Busy(Candidate):
         replays = 0
 
-        def __call__(self, sets, perturbations=()):
+        def __call__(self, sets, touches=None):
             self.replays += 1
-            device, host = super().__call__(sets, perturbations)
+            device, host = super().__call__(sets, touches)
             return device, host + (0.01 if self.replays % 9 else 0.0)
 
-    pair(Busy(context.arena), 1e-6, 0, context, "cublas-tn", 2e-6)
+    pair(Busy(context.arena).replay, 1e-6, 0, context, "cublas-tn", 2e-6)
 
 
 def test_guards_are_restored_for_the_next_candidate(context: TimingContext) -> None:

@@ -231,7 +231,8 @@ class EditBench:
     def _opened(self, context: ProblemContext) -> Beside:
         """The parent in a fresh runner; the first time it is checked as any kernel is. Raises CandidateFailed."""
         bench = self._backend.bench
-        timed = TimingContext(context.arena, context.baseline, bench.config, self._rng, bench.device.target.rounding)
+        rounding, touch = bench.device.target.rounding, bench.vendor.touch_seconds
+        timed = TimingContext(context.arena, context.baseline, bench.config, self._rng, rounding, touch)
         runner = bench.runners.take()
         runner.seconds = bench.config.run_seconds
         try:

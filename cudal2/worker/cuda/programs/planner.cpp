@@ -1,6 +1,6 @@
 // Runs a candidate's launcher under stream capture, in jail, and writes down what it would have launched.
 //
-//   planner KERNEL.so FD PLACES BYTES M N K STREAM REHEARSED
+//   planner KERNEL.so FD PLACES BASE BYTES M N K STREAM REHEARSED
 //
 // PLACES is a file of places, four 64-bit numbers each: the addresses of A, B, C and the workspace that a call is given.
 // All are within BYTES from BASE on. STREAM is "own" or "per-thread"; REHEARSED 1 where a call that is not recorded comes
@@ -17,7 +17,7 @@
 #include <map>
 #include <vector>
 
-#include "driver.h"
+#include "range.h"
 
 struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -182,10 +182,12 @@ __attribute__((noinline)) static void clear_stack() {
 
 static std::string record(char** argument) {
     const auto places = read_places(argument[3]);
-    const int m = atoi(argument[5]), n = atoi(argument[6]), k = atoi(argument[7]);
-    back_range(open_device(), strtoull(argument[4], nullptr, 0));
+    const int m = atoi(argument[6]), n = atoi(argument[7]), k = atoi(argument[8]);
+    const CUdevice device = open_device();
+    reserve_range(strtoull(argument[4], nullptr, 0));
+    back_range(device, strtoull(argument[5], nullptr, 0));
     CUstream stream = CU_STREAM_PER_THREAD;
-    if (std::string(argument[8]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (std::string(argument[9]) == "own") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     send(atoi(argument[2]), "+");
     void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) throw Refused("the shared object could not be loaded");
@@ -198,7 +200,7 @@ static std::string record(char** argument) {
         clear_stack();
         return launch((void*)at.a, (void*)at.b, (void*)at.c, m, n, k, (void*)at.workspace, stream);
     };
-    if (std::string(argument[9]) == "1") {
+    if (std::string(argument[10]) == "1") {
         const int code = call(places[0]);
         const CUresult ended = cuCtxSynchronize();
         if (code || ended)
@@ -222,7 +224,7 @@ static std::string record(char** argument) {
 }
 
 int main(int count, char** argument) {
-    if (count != 10) return 2;
+    if (count != 11) return 2;
     std::string out;
     try {
         out = record(argument);

@@ -3,11 +3,11 @@
 //
 //   runner SOCKET
 //
-// Each command is a `Command`, the numbers of the sets it is about and, where perturbed, a `Perturbation` for each of
-// them; the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls or of turns. LOAD
-// brings file descriptors with it: a file with the cubin and the packed plans (plan.py), and the buffers' memory. They go
-// into the first of two slots; BESIDE puts edits of the kernel there into the second, one after the other: a file with an
-// edited cubin, launched as the first is, or none where the last one is loaded anew.
+// Each command is a `Command`, the numbers of the sets it is about and, for each of them, the touches that come just before
+// its call (history.h); the reply is a `Reply` and `length` bytes: an error's text, or the seconds of single calls or of
+// turns. LOAD brings file descriptors with it: a file with the cubin and the packed plans (plan.py), and the buffers'
+// memory. They go into the first of two slots; BESIDE puts edits of the kernel there into the second, one after the other:
+// a file with an edited cubin, launched as the first is, or none where the last one is loaded anew.
 // Single calls are timed through the library of exported kernels, where the file holds a recipe: as a user's would be.
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +20,8 @@
 #include <random>
 
 #include "cudal2.h"
+#include "history.h"
+#include "range.h"
 #include "replay.h"
 
 enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4, BESIDE = 5 };
@@ -27,13 +29,9 @@ enum { KEPT = 0, BEFORE = 1, BEHIND = 2 };  // BESIDE: the first kernel stays lo
 // TURNS: marks at the number of a set, that its plan is the second slot's, and that a turn begins with it
 constexpr uint32_t SECOND = 1u << 31, BEGINS = 1u << 30;
 struct Command {
-    uint32_t what, count, perturbed, order;  // BESIDE: which of the two is loaded first
-    uint64_t bytes, seed;  // LOAD: of the buffers; HOST: of the gaps
+    uint32_t what, count, touches, order;  // RUN and HOST: touches of a call; BESIDE: which of the two is loaded first
+    uint64_t bytes, base, seed;  // LOAD: of the buffers, and where they begin; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
-};
-struct Perturbation {  // a value written into a set's input just before its call
-    uint64_t offset;
-    uint32_t value, unused;
 };
 struct Reply {
     int32_t status;  // 0, the driver's error, or -1 where the runner itself failed
@@ -41,40 +39,9 @@ struct Reply {
     double device, host;  // RUN: seconds on the device's clock and on the host's
 };
 
-// Our own device code. `spin` keeps the device busy while the host enqueues what is timed, so that the launch is not part
-// of the time; `perturb` writes one fp16 value.
-static const char OURS[] = R"(
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry perturb(.param .u64 address, .param .u32 value) {
-    .reg .u64 %to;
-    .reg .u32 %wide;
-    .reg .u16 %half;
-    ld.param.u64 %to, [address];
-    ld.param.u32 %wide, [value];
-    cvt.u16.u32 %half, %wide;
-    st.global.u16 [%to], %half;
-    ret;
-}
-.visible .entry spin(.param .u64 nanoseconds) {
-    .reg .u64 %start, %now, %length;
-    .reg .pred %more;
-    ld.param.u64 %length, [nanoseconds];
-    mov.u64 %start, %globaltimer;
-again:
-    mov.u64 %now, %globaltimer;
-    sub.u64 %now, %now, %start;
-    setp.lt.u64 %more, %now, %length;
-    @%more bra again;
-    ret;
-})";
-static uint64_t spin_nanoseconds = 150000;
-
 static CUdevice device;
 static CUstream stream;
-static CUevent began, ended;
-static CUfunction spin, perturb;
+static Ours ours;
 static std::vector<CUevent> marks;  // between turns
 struct Slot {
     std::string cubin;
@@ -87,14 +54,9 @@ struct Place {
 };
 static std::vector<Place> places;  // of every set, for it
 
-static double now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + 1e-9 * t.tv_nsec;
-}
-
-static void map_buffers(int file, size_t bytes) try {
+static void map_buffers(int file, CUdeviceptr base, size_t bytes) try {
     CUmemGenericAllocationHandle memory;
+    reserve_range(base);
     CHECK(cuMemImportFromShareableHandle(&memory, (void*)(uintptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     CHECK(cuMemMap(BASE, bytes, 0, memory, 0));
     allow_access(device, bytes);
@@ -133,7 +95,7 @@ static std::string contents(int file) {
 }
 
 static void load(const Command& command, int file, int memory) {
-    if (memory >= 0) map_buffers(memory, command.bytes);
+    if (memory >= 0) map_buffers(memory, command.base, command.bytes);
     const std::string data = contents(file);
     Reader in = {data.data(), data.data() + data.size()};
     const CUdeviceptr workspace = BASE + in.take<uint64_t>();
@@ -160,63 +122,18 @@ static void load_beside(uint32_t order, int file) {
     if (order == BEHIND) load_kernels(first.plans, first.cubin.data());
 }
 
-static void write_now(const Perturbation& value) {
-    CUdeviceptr address = BASE + value.offset;
-    uint32_t bits = value.value;
-    void* arguments[] = {&address, &bits};
-    CHECK(cuLaunchKernel(perturb, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
-    CHECK(cuStreamSynchronize(stream));
+// The plans of these sets, one after the other.
+static CUgraphExec built(const Plans& slot, const std::vector<uint32_t>& sets, const std::vector<Touch>& touches) {
+    return build(ours, sets.size(), touches.size() / sets.size(), touches.data(),
+        [&](CUgraph graph, size_t i, CUgraphNode last) {
+            for (const auto& node : slot.plans.at(sets[i])) last = add(graph, node, last ? &last : nullptr);
+            return last;
+        });
 }
 
-static CUgraphNode add_perturbation(CUgraph graph, const Perturbation& value, const CUgraphNode* before) {
-    CUdeviceptr address = BASE + value.offset;
-    uint32_t bits = value.value;
-    void* arguments[] = {&address, &bits};
-    CUDA_KERNEL_NODE_PARAMS p = {};
-    p.func = perturb;
-    p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
-    p.kernelParams = arguments;
-    CUgraphNode added;
-    CHECK(cuGraphAddKernelNode(&added, graph, before, before ? 1 : 0, &p));
-    return added;
-}
-
-// The plans of these sets, one after the other, each behind its perturbation where there is one. Never kept: a replay in
-// an order that was seen before would let a call fetch the next one's inputs ahead.
-static CUgraphExec build(
-    const Plans& slot, const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations) {
-    CUgraph graph;
-    CUgraphExec executable;
-    CHECK(cuGraphCreate(&graph, 0));
-    CUgraphNode last = nullptr;
-    for (size_t i = 0; i < sets.size(); ++i) {
-        if (!perturbations.empty()) last = add_perturbation(graph, perturbations[i], last ? &last : nullptr);
-        for (const auto& node : slot.plans.at(sets[i])) last = add(graph, node, last ? &last : nullptr);
-    }
-    CHECK(cuGraphInstantiate(&executable, graph, 0));
-    CHECK(cuGraphUpload(executable, stream));
-    cuGraphDestroy(graph);
-    return executable;
-}
-
-static void spin_now() {
-    void* arguments[] = {&spin_nanoseconds};
-    CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
-}
-
-static void run(const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations, Reply& reply) {
-    const CUgraphExec graph = build(slots[0].plans, sets, perturbations);
-    CHECK(cuStreamSynchronize(stream));
-    const double start = now();
-    spin_now();
-    CHECK(cuEventRecord(began, stream));
-    CHECK(cuGraphLaunch(graph, stream));
-    CHECK(cuEventRecord(ended, stream));
-    CHECK(cuStreamSynchronize(stream));
-    reply.host = now() - start - 1e-9 * spin_nanoseconds;
-    float milliseconds = 0;
-    CHECK(cuEventElapsedTime(&milliseconds, began, ended));
-    reply.device = 1e-3 * milliseconds;
+static void run(const std::vector<uint32_t>& sets, const std::vector<Touch>& touches, Reply& reply) {
+    const CUgraphExec graph = built(slots[0].plans, sets, touches);
+    ours.replay(graph, stream, reply.device, reply.host);
     CHECK(cuGraphExecDestroy(graph));
 }
 
@@ -227,14 +144,15 @@ static std::vector<double> turns(const std::vector<uint32_t>& calls) {
         std::vector<uint32_t> sets;
         do sets.push_back(calls[stop] & ~(SECOND | BEGINS));
         while (++stop < calls.size() && !(calls[stop] & BEGINS));
-        graphs.push_back(build(slots[calls[start] & SECOND ? 1 : 0].plans, sets, {}));
+        graphs.push_back(built(slots[calls[start] & SECOND ? 1 : 0].plans, sets, {}));
+        CHECK(cuGraphUpload(graphs.back(), stream));
     }
     while (marks.size() <= graphs.size()) {
         marks.push_back(nullptr);
         CHECK(cuEventCreate(&marks.back(), CU_EVENT_DEFAULT));
     }
     CHECK(cuStreamSynchronize(stream));
-    spin_now();
+    ours.spin_now(stream);
     CHECK(cuEventRecord(marks[0], stream));
     for (size_t i = 0; i < graphs.size(); ++i) {
         CHECK(cuGraphLaunch(graphs[i], stream));
@@ -253,13 +171,13 @@ static std::vector<double> turns(const std::vector<uint32_t>& calls) {
 
 // Single calls on the host's clock: launch, wait, and between calls idle for an exponentially distributed while.
 // The GPU turns to this process before the first: where there are few sets, that would be much of the figure.
-// Perturbations are written outside the time.
+// Touches are written outside the time.
 static std::vector<double> host(
-    const Command& command, const std::vector<uint32_t>& sets, const std::vector<Perturbation>& perturbations) {
+    const Command& command, const std::vector<uint32_t>& sets, const std::vector<Touch>& touches) {
     std::mt19937_64 random(command.seed);
     std::exponential_distribution<double> gap(command.gap > 0 ? 1 / command.gap : 1);
     std::vector<double> seconds;
-    spin_now();
+    ours.spin_now(stream);
     CHECK(cuStreamSynchronize(stream));
     for (size_t i = 0; i < sets.size(); ++i) {
         if (command.gap > 0)
@@ -267,7 +185,7 @@ static std::vector<double> host(
                 const double left = until - now() - 1e-4;  // sleep, then spin for the last of it
                 if (left > 0) usleep((useconds_t)(left * 1e6));
             }
-        if (!perturbations.empty()) write_now(perturbations[i]);
+        if (command.touches) ours.touch_now(&touches[i * command.touches], command.touches, stream);
         const Plan& plan = slots[0].plans.plans.at(sets[i]);
         const Place at = exported ? places.at(sets[i]) : Place{};
         const double start = now();
@@ -310,13 +228,8 @@ static void answer(int socket, Reply reply, const void* data, size_t length) {
 
 static void set_up_device() {
     device = open_device();
-    CUmodule module;
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CHECK(cuEventCreate(&began, CU_EVENT_DEFAULT));
-    CHECK(cuEventCreate(&ended, CU_EVENT_DEFAULT));
-    CHECK(cuModuleLoadData(&module, OURS));
-    CHECK(cuModuleGetFunction(&spin, module, "spin"));
-    CHECK(cuModuleGetFunction(&perturb, module, "perturb"));
+    ours.load();
 }
 
 int main(int count, char** argument) {
@@ -334,12 +247,13 @@ int main(int count, char** argument) {
             } else {
                 if (!receive(socket, command, files)) break;
                 const auto sets = receive<uint32_t>(socket, command.count);
-                const auto perturbations = receive<Perturbation>(socket, command.perturbed ? command.count : 0);
+                auto touches = receive<Touch>(socket, (size_t)command.count * command.touches);
+                for (auto& one : touches) one.where += BASE;
                 if (command.what == LOAD) load(command, files[0], files[1]);
-                else if (command.what == RUN) run(sets, perturbations, reply);
+                else if (command.what == RUN) run(sets, touches, reply);
                 else if (command.what == TURNS) seconds = turns(sets);
                 else if (command.what == BESIDE) load_beside(command.order, files[0]);
-                else seconds = host(command, sets, perturbations);
+                else seconds = host(command, sets, touches);
             }
         } catch (const DriverError& error) {
             reply.status = error.code;

@@ -4,6 +4,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import msgspec
 import torch
@@ -15,9 +16,11 @@ from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, settings
+from cudal2.worker.cuda.history import Touches
 from cudal2.worker.cuda.vendor import hostcalls, lt
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.vendor.names import LAYOUTS, NAMES, split
+from cudal2.worker.cuda.vendor.replay import Calls, Replayer
 from cudal2.worker.cuda.vendor.tuning import REQUESTED, tune
 
 KIND = "baselines"
@@ -110,6 +113,7 @@ class Vendor:
         found = torch.cuda.get_device_properties(self._device)
         self._gpu: tuple[str, int] = found.name, found.multi_processor_count
         self.clock = DeviceClock(self._device)
+        self._replayer = Replayer(self.clock.stream)
         self._lt: int = cublasLt.create()
         self._blas: dict[Accumulate, int] = {"f32": cublas.create(), "f16": cublas.create()}
         # As torch sets it: split-K sums of an f32 problem are not added up in fp16.
@@ -217,14 +221,25 @@ class Vendor:
             raise HarnessFault(f"cuBLASLt failed on {problem.name}: {error}", "Look at nvidia-smi") from error
         return Prepared(plan, first, tuned)
 
-    def capture(self, name: str, problem: Problem, sets: Sequence[Set]) -> torch.cuda.CUDAGraph:
-        """A graph of one call of that baseline on each of these sets, after one call outside it."""
+    @cached_property
+    def touch_seconds(self) -> float:
+        """Seconds that a touch of a history adds to a graph."""
+        return self._replayer.touch_seconds()
+
+    def calls(self, name: str, problem: Problem, sets: Sequence[Set]) -> Calls:
+        """Calls of that baseline on these sets, ready to be replayed in any order."""
+        return Calls(self._replayer, self.capture(name, problem, sets, keep=True), len(sets))
+
+    def capture(self, name: str, problem: Problem, sets: Sequence[Set], keep: bool = False) -> torch.cuda.CUDAGraph:
+        """A graph of one call of that baseline on each of these sets, after one call outside it; with `keep` one whose
+        nodes can be read.
+        """
 
         def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
             self.enqueue(name, problem, a, b, c)
 
         self.clock.run(enqueue, sets[0])
-        return self.clock.graph(enqueue, sets)
+        return self.clock.graph(enqueue, sets, keep)
 
     def _measure(self, problem: Problem, buffers: dict[Layout, list[Set]]) -> dict[str, float]:
         """Median device seconds a call of every baseline, from replays of graphs over all the sets."""
@@ -239,13 +254,20 @@ class Vendor:
         return found
 
     def host_seconds(
-        self, name: str, problem: Problem, sets: Sequence[Set], calls: int, gap_seconds: float = 0.0
+        self,
+        name: str,
+        problem: Problem,
+        sets: Sequence[Set],
+        calls: int,
+        gap_seconds: float = 0.0,
+        touches: Touches | None = None,
     ) -> list[float]:
         """Seconds on the host's clock of each of `calls` calls with their synchronise, on torch's current stream.
 
-        The sets are used in turn. `gap_seconds` is the mean of an exponential sleep before each call (`server`), 0 for
-        `offline`. The libraries are called from C; torch.matmul from Python, whose overhead of some microseconds is in
-        its figure: it compares with what is called the same way.
+        The sets are used in turn; where there are touches, as many come before each call, outside its time.
+        `gap_seconds` is the mean of an exponential sleep before each call (`server`), 0 for `offline`. The libraries
+        are called from C; torch.matmul from Python, whose overhead of some microseconds is in its figure: it compares
+        with what is called the same way.
 
         Raises ValueError for unfit sets or an unprepared problem, HarnessFault where a call fails.
         """
@@ -265,4 +287,5 @@ class Vendor:
             algorithm = prepared.first if library == "cublaslt" else prepared.tuned
             call = hostcalls.matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
         self.clock.take_turn()
-        return hostcalls.seconds(call, sets, calls, stream, gap_seconds)
+        before = None if touches is None else self._replayer.before(touches, calls)
+        return hostcalls.seconds(call, sets, calls, stream, gap_seconds, before)

@@ -31,12 +31,13 @@ class DeviceClock:
         self.stream.synchronize()
         return buffers[2]
 
-    def graph(self, enqueue: Enqueue, sets: Sequence[Set]) -> torch.cuda.CUDAGraph:
-        """One call on each of the sets, in turn. `enqueue` has run before: nothing may be loaded during capture.
+    def graph(self, enqueue: Enqueue, sets: Sequence[Set], keep: bool = False) -> torch.cuda.CUDAGraph:
+        """One call on each of the sets, in turn. `enqueue` has run before: nothing may be loaded during capture. With
+        `keep` the graph's nodes can be read, and it is not ready to be replayed.
 
         Not through `torch.cuda.graph`, which collects garbage and empties torch's pool at every capture.
         """
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=keep)
         with torch.cuda.stream(self.stream):
             graph.capture_begin(capture_error_mode="thread_local")
             try:

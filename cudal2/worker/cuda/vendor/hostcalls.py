@@ -34,7 +34,14 @@ def matmul(problem: Problem, plan: lt.Plan, algorithm: lt.Algorithm, workspace: 
     )
 
 
-def seconds(call: Call, sets: Sequence[Set], calls: int, stream: int, gap_seconds: float) -> list[float]:
+def seconds(
+    call: Call,
+    sets: Sequence[Set],
+    calls: int,
+    stream: int,
+    gap_seconds: float,
+    before: hosttime.Before | None = None,
+) -> list[float]:
     """Seconds on the host's clock of each of `calls` calls with their synchronise of `stream`: `hosttime.seconds`."""
     return hosttime.seconds(
         call,
@@ -44,4 +51,5 @@ def seconds(call: Call, sets: Sequence[Set], calls: int, stream: int, gap_second
         stream=stream,
         gap_seconds=gap_seconds,
         seed=secrets.randbits(63),
+        before=before,
     )

@@ -21,7 +21,12 @@ struct Loop {
     uint64_t seed;
     int (*synchronise)(void* stream);
     void* stream;
+    int (*touch)(void* ours, const void* touches, size_t count, void* stream);  // before each call, outside its time
+    void* ours;
+    const char* touches;  // `each` for each call, of TOUCH bytes
+    size_t each;          // 0 for none
 };
+constexpr size_t TOUCH = 16;  // sizeof(Touch) of history.h
 
 struct Lt {
     int (*matmul)(void* handle, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
@@ -60,7 +65,7 @@ void wait_until(int64_t deadline) {
     while (now() < deadline) {}
 }
 
-// Seconds of each call. Returns 0, or what the library returned, or minus what the synchronise returned.
+// Seconds of each call. Returns 0, or what the library returned, or minus what the synchronise or a touch returned.
 template <class Call>
 int timed(const Loop& loop, double* seconds, const Call& call) {
     std::mt19937_64 random(loop.seed);
@@ -68,6 +73,10 @@ int timed(const Loop& loop, double* seconds, const Call& call) {
         if (loop.mean_gap > 0) {
             const double uniform = static_cast<double>(random() >> 11) * 0x1p-53;  // in [0, 1)
             wait_until(now() - static_cast<int64_t>(loop.mean_gap * std::log1p(-uniform)));
+        }
+        if (loop.each) {
+            const char* ahead = loop.touches + i * loop.each * TOUCH;
+            if (const int status = loop.touch(loop.ours, ahead, loop.each, loop.stream)) return -status;
         }
         const int64_t set = i % loop.sets, started = now();
         if (const int status = call(set)) return status;

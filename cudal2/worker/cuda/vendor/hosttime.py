@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from functools import cache as memoise
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
+from cudal2.worker.cuda.history import Touches
 
 CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64)
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
@@ -26,8 +27,19 @@ class Loop(ctypes.Structure):
         *((name, c_int64) for name in ("sets", "calls")),
         ("mean_gap", c_double),
         ("seed", c_uint64),
-        *((name, c_void_p) for name in ("synchronise", "stream")),
+        *((name, c_void_p) for name in ("synchronise", "stream", "touch", "ours", "touches")),
+        ("each", c_size_t),
     ]
+
+
+class Before(NamedTuple):
+    """What is done before each call, outside its time: `touch(ours, &touches[call * each], each, stream)`, an exported
+    function of replay.cpp."""
+
+    touch: ctypes._CFuncPtr  # type: ignore[name-defined]
+    ours: c_void_p
+    touches: Touches
+    each: int
 
 
 class Lt(ctypes.Structure):
@@ -71,6 +83,7 @@ def seconds(
     stream: int = 0,
     gap_seconds: float = 0.0,
     seed: int = 0,
+    before: Before | None = None,
 ) -> list[float]:
     """Seconds on the host's clock of each of `calls` calls, each with its synchronise.
 
@@ -88,6 +101,9 @@ def seconds(
         *(len(sets), calls),
         *(gap_seconds * 1e9, seed, synchronise, stream),
     )
+    if before:
+        loop.touch, loop.ours = ctypes.cast(before.touch, c_void_p), before.ours
+        loop.touches, loop.each = before.touches.ctypes.data, before.each
     out = (c_double * calls)()
     raised: list[BaseException] = []
     if isinstance(call, Lt):
@@ -109,7 +125,7 @@ def seconds(
     if raised:
         raise raised[0]
     if status:
-        what = f"the library returned {status}" if status > 0 else f"the synchronise returned {-status}"
+        what = f"the library returned {status}" if status > 0 else f"the synchronise or a touch returned {-status}"
         raise HarnessFault(f"a host-timed baseline failed: {what}", "Look at `nvidia-smi` and `dmesg` for GPU errors")
     return list(out)
 

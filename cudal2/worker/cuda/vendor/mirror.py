@@ -8,23 +8,26 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import torch
 
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.arena import matrices
-from cudal2.worker.cuda.buffers import BufferLayout, Perturbation
+from cudal2.worker.cuda.buffers import BufferLayout
+from cudal2.worker.cuda.history import History
 from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.sandbox.confine import ends_with_parent
 
-COMMAND, REPLY = struct.Struct("=II?d"), struct.Struct("=dd")
+COMMAND, REPLY = struct.Struct("=I?d"), struct.Struct("=d")
+COLUMNS = History.__struct_fields__
+"""A history is sent as so many rows of 64-bit numbers, one for each call."""
 READY = b"+"
 
 
@@ -32,7 +35,6 @@ class Mirror:
     """Baseline `name` in another process on `memory`; a context manager. HarnessFault where the process fails."""
 
     def __init__(self, name: str, memory: SharedMemory, buffers: BufferLayout, cache: Cache) -> None:
-        self._memory = memory.tensor
         self._socket, remote = socket.socketpair()
         words = (remote.fileno(), memory.fd, name, cache.root, msgspec.json.encode(buffers).decode())
         command = [*ends_with_parent(), sys.executable, "-m", "cudal2.worker.cuda.vendor.mirror", *map(str, words)]
@@ -52,27 +54,19 @@ class Mirror:
         self._process.kill()
         self._process.wait()
 
-    def run(self, sets: Sequence[int], perturbations: Sequence[Perturbation] = ()) -> tuple[float, float]:
-        """One pass over these neighbouring sets; seconds on the device's clock and on the host's."""
-        return self._ask(sets, perturbations, False, 0.0)
+    def run(self, history: History) -> tuple[float, float]:
+        """A history's calls; seconds on the device's clock, and as if the host's had seen no others."""
+        seconds = self._ask(history, False, 0.0)
+        return seconds, seconds
 
-    def host(self, sets: Sequence[int], gap: float, perturbations: Sequence[Perturbation] = ()) -> list[float]:
-        """Seconds of single calls on these neighbouring sets on the host's clock, all together, as a list of one."""
-        return [self._ask(sets, perturbations, True, gap)[1]]
+    def host(self, history: History, gap: float) -> list[float]:
+        """Seconds of a history's calls one by one on the host's clock, all together, as a list of one."""
+        return [self._ask(history, True, gap)]
 
-    def _ask(
-        self, sets: Sequence[int], perturbations: Sequence[Perturbation], singly: bool, gap: float
-    ) -> tuple[float, float]:
-        self._write(perturbations)
-        self._socket.sendall(COMMAND.pack(min(sets), max(sets) + 1, singly, gap))
-        device, host = REPLY.unpack(self._exactly(REPLY.size))
-        return device, host
-
-    def _write(self, perturbations: Sequence[Perturbation]) -> None:
-        """Ahead of all calls: it is known of the vendor that a call does no other call's work."""
-        for offset, value in perturbations:
-            self._memory[offset // 2] = value
-        torch.cuda.synchronize()
+    def _ask(self, history: History, singly: bool, gap: float) -> float:
+        rows = np.array(msgspec.structs.astuple(history), np.int64)
+        self._socket.sendall(COMMAND.pack(len(history.order), singly, gap) + rows.tobytes())
+        return REPLY.unpack(self._exactly(REPLY.size))[0]
 
     def _exactly(self, size: int) -> bytes:
         data = self._socket.recv(size, socket.MSG_WAITALL)
@@ -86,17 +80,26 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
     torch.cuda.init()
     torch.empty(1, device="cuda")
     vendor = Vendor(0, Cache(cache))
-    side = BaselineSide(vendor, buffers, *matrices(imported(memory_fd, buffers.bytes), buffers))
+    a, b, c = matrices(imported(memory_fd, buffers.bytes), buffers)
+    side = BaselineSide(vendor, buffers, a, b, c)
     vendor.prepare(buffers.problem, side.sets)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
-            start, stop, singly, gap = COMMAND.unpack(data)
-            window = slice(start, stop)
-            side.refresh(split(name)[1], window)
+            count, singly, gap = COMMAND.unpack(data)
+            history = _received(commands.recv(8 * len(COLUMNS) * count, socket.MSG_WAITALL), count)
+            side.refresh(split(name)[1], slice(min(history.order), max(history.order) + 1))
             torch.cuda.synchronize()
-            seconds = side.host_seconds(name, window, gap) if singly else side.run(name, window)
-            commands.sendall(REPLY.pack(seconds, seconds))
+            seconds = side.host_seconds(name, history, gap) if singly else side.run(name, history)
+            history.apply(a, b)  # a baseline may have gone through it on a copy in another layout
+            torch.cuda.synchronize()
+            commands.sendall(REPLY.pack(seconds))
+
+
+def _received(data: bytes, count: int) -> History:
+    order, number, second, row, column, bits, changes, over = np.frombuffer(data, np.int64).reshape(-1, count)
+    flags = (second.astype(bool), changes.astype(bool), over.astype(bool))
+    return History(order.tolist(), number, flags[0], row, column, bits.astype(np.uint16), *flags[1:])
 
 
 if __name__ == "__main__":

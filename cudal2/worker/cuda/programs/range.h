@@ -1,0 +1,31 @@
+// The range of addresses in which planner, runner and nobody else map a problem's buffers. It begins where the referee
+// says, somewhere else for each recording, so that no kernel knows by its addresses that it is being judged.
+#pragma once
+#include "driver.h"
+
+constexpr size_t RESERVED = (size_t)64 << 30;  // reserving all of it at once returns the address asked for
+static CUdeviceptr BASE;                       // where it begins
+
+// The first visible device's primary context, current to this thread.
+inline CUdevice open_device() {
+    CUdevice device;
+    CUcontext context;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK(cuCtxSetCurrent(context));
+    return device;
+}
+
+inline void reserve_range(CUdeviceptr base) {
+    CHECK(cuMemAddressReserve(&BASE, RESERVED, 0, base, 0));
+    if (BASE != base) throw std::runtime_error("the driver reserved other addresses than it was asked for");
+}
+
+inline void allow_access(CUdevice device, size_t bytes) {
+    CUmemAccessDesc access = {};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CHECK(cuMemSetAccess(BASE, bytes, &access, 1));
+}

@@ -1,0 +1,104 @@
+"""A library's calls, captured once and replayed in any order behind touches: `replay.cpp`, compiled on first use.
+
+A candidate's calls go through a history that is new for each window (history.py), and so do those of what it is
+compared with. Capturing them anew each time would take Python some ten microseconds a call.
+"""
+
+import ctypes
+import statistics
+from collections.abc import Sequence
+from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cudal2.records import HarnessFault, digest
+from cudal2.worker.build import artefact, compiler, compiler_name, trusted
+from cudal2.worker.cuda import device
+from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.history import Touches
+from cudal2.worker.cuda.vendor import hosttime
+
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+TOUCHED, ROUNDS = 1000, 9
+"""Empty kernels in a graph, and how often such a graph is replayed, to tell what a touch adds to it."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """replay.cpp, compiled and loaded. Raises HarnessFault where it cannot be."""
+    here = Path(__file__)
+    source, programs = here.with_suffix(".cpp"), here.parents[1] / "programs"
+    texts = [path.read_text() for path in (source, programs / "history.h", programs / "driver.h")]
+    headers, driver = (f"-I{programs}", f"-I{toolchain.find().root / 'include'}"), device.find().driver_library
+    key = digest(compiler_name(), *FLAGS, *headers, driver, *texts)[:16]
+
+    def make(folder: Path) -> None:
+        trusted([compiler(), *FLAGS, *headers, str(source), driver, "-o", str(folder / "replay.so")])
+
+    found = ctypes.CDLL(str(artefact(f"replay-{key}", make) / "replay.so"))
+    found.replay_said.restype = c_char_p
+    found.replay_open.restype = found.replay_take.restype = c_void_p
+    found.replay_take.argtypes = c_void_p, c_size_t
+    found.replay_drop.argtypes = (c_void_p,)
+    found.replay_run.argtypes = (*(c_void_p,) * 3, c_size_t, c_void_p, c_size_t, c_void_p, POINTER(c_double))
+    found.replay_empty.argtypes = c_void_p, c_void_p, c_size_t, c_uint64, c_int, POINTER(c_double)
+    return found
+
+
+class Replayer:
+    """Replays captured calls on one stream of the current context. Lives as long as the process."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.stream, self.handle = stream, c_void_p(library().replay_open())
+        if not self.handle:
+            raise _failed()
+
+    def touch_seconds(self) -> float:
+        """Seconds that a touch adds to a graph of kernels: the same behind a small kernel and a large one."""
+        scratch = torch.zeros(1, dtype=torch.int16, device=self.stream.device)
+        torch.cuda.synchronize()
+        rounds = [[self._empty(scratch.data_ptr(), touched) for touched in (True, False)] for _ in range(ROUNDS)]
+        return statistics.median(with_ - without for with_, without in rounds) / TOUCHED
+
+    def before(self, touches: Touches, calls: int) -> hosttime.Before:
+        """Has so many calls on the host's clock come behind these touches."""
+        return hosttime.Before(library().replay_touch, self.handle, touches, len(touches) // calls)
+
+    def _empty(self, where: int, touched: bool) -> float:
+        seconds = c_double()
+        stream = self.stream.cuda_stream
+        if library().replay_empty(self.handle, stream, TOUCHED, where, touched, ctypes.byref(seconds)):
+            raise _failed()
+        return seconds.value
+
+
+class Calls:
+    """The `count` calls that were captured in a graph, which is kept with them. Raises HarnessFault where they are no
+    chain of kernels, as many for each call."""
+
+    def __init__(self, replayer: Replayer, graph: torch.cuda.CUDAGraph, count: int) -> None:
+        self._replayer, self._graph = replayer, graph
+        self._handle = c_void_p(library().replay_take(graph.raw_cuda_graph(), count))
+        if not self._handle:
+            raise _failed()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            library().replay_drop(self._handle)
+
+    def run(self, which: Sequence[int], touches: Touches) -> float:
+        """Seconds on the device's clock of these calls, each behind its touches."""
+        numbers, seconds = np.array(which, np.uint32), c_double()
+        where = (numbers.ctypes.data, len(touches) // len(numbers), touches.ctypes.data, ctypes.byref(seconds))
+        stream = self._replayer.stream.cuda_stream
+        if library().replay_run(self._replayer.handle, self._handle, stream, len(numbers), *where):
+            raise _failed()
+        return seconds.value
+
+
+def _failed() -> HarnessFault:
+    said = library().replay_said().decode(errors="replace")
+    return HarnessFault(f"a baseline could not be replayed: {said}", "Look at nvidia-smi; try again")
