@@ -13,6 +13,8 @@ PROBLEM = Problem(40, 24, 32, "tn")
 class FakeVendor:
     """The vendor's libraries, right and of constant speed but for a little noise, so that intervals have a width."""
 
+    touch_seconds = 0.0
+
     def __init__(self):
         self.noise = np.random.default_rng(3)
 

@@ -22,8 +22,8 @@ from cudal2.target import find
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import backend, plan, recipe, session
-from cudal2.worker.cuda.buffers import scattered
+from cudal2.worker.cuda import backend, plan, recipe, session, unsealing
+from cudal2.worker.cuda.buffers import BASES, draw_base, scattered
 from cudal2.worker.cuda.compile import build, cubin
 from cudal2.worker.sandbox import jail
 from tests.worker.cuda.test_bench import KERNEL, RECORDING, RightAtFirst, Runner, judge  # noqa: F401
@@ -77,18 +77,20 @@ def test_a_launcher_is_asked_once_for_each_problem(worker) -> None:
     found = [worker.build(candidate).launchable.recording for _ in range(2)]
     with Worker(worker.config, worker.target.name) as other:
         found.append(other.build(candidate).launchable.recording)
-    assert found == 3 * [RECORDING] and len(worker.libraries) == 1
+    assert found == 3 * [msgspec.structs.replace(RECORDING, base=found[0].base)] and len(worker.libraries) == 1
+    assert found[0].base in BASES
     for stored in Path(worker.config.cache, backend.PLANS).rglob("*"):
         if stored.is_file():
             stored.write_bytes(b"x" * 40)
-    assert worker.build(candidate).launchable.recording == RECORDING and len(worker.libraries) == 2
+    again = worker.build(candidate).launchable.recording
+    assert again.plans == RECORDING.plans and again.base != found[0].base and len(worker.libraries) == 2
 
 
 def launching(worker, monkeypatch, parameters) -> None:
     """Have every launcher of the worker record one kernel with these parameters, words of 8 bytes, at each place."""
     shutil.rmtree(Path(worker.config.cache, backend.PLANS), ignore_errors=True)
 
-    def record(library, problem, places, *_):
+    def record(library, problem, places, base, *_):
         plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
         return to_json(plan.Recording(4096, plans)).encode()
 
@@ -147,6 +149,8 @@ def exported(worker: Worker, candidate: Candidate, folder: Path) -> Candidate:
 def test_what_was_exported_is_judged_without_compiler_or_planner(worker, monkeypatch, tmp_path) -> None:
     """Its edited cubin, launched at every set as its launcher would have; the gate looks at it all the same."""
     edited = of(worker, PROBLEM, Shift(5, 6))
+    for module in (backend, unsealing):
+        monkeypatch.setattr(module, "draw_base", lambda: BASES[99])
     launching(worker, monkeypatch, lambda at: pointers(at.A, at.B + 64, at.workspace))
     built, premade = worker.build(edited), exported(worker, edited, tmp_path)
 
@@ -337,9 +341,10 @@ def test_on_a_gpu_a_recipe_gives_what_a_fresh_process_records_anywhere(on_gpu, n
     rng = random.Random(0)
 
     def recorded(count: int):
-        places = scattered(problem, count, rng)
-        text = session.record(launchable.library, problem, places, on_gpu.backend.kind, 60)
-        return plan.decode(text, count, on_gpu.target.contract.workspace_limit), places
+        base = draw_base()
+        places = scattered(problem, count, rng, base)
+        text = session.record(launchable.library, problem, places, base, on_gpu.backend.kind, 60)
+        return plan.decode(text, count, on_gpu.target.contract.workspace_limit, base), places
 
     first, places = recorded(8)
     made = recipe.fit(first.plans, places, first.workspace)

@@ -52,13 +52,14 @@ class Runner:
     def __init__(self, owner) -> None:
         self.owner, self.closed, self.seconds = owner, False, 0.0
 
-    def load(self, packed: bytes, memory: int, nbytes: int) -> None:
+    def load(self, packed: bytes, memory: int, nbytes: int, base: int) -> None:
         (context,) = self.owner._contexts.values()
         assert (memory, nbytes) == (context.memory.fd, context.arena.buffers.bytes)
         self.run = self.kind(context.arena)
 
-    def host(self, sets, gap, perturbations=()):
-        return self.run.host(sets, gap, perturbations)
+    def host(self, sets, gap, touches=None):
+        self.run(sets, touches)
+        return [2e-5 if gap else 1e-5] * len(sets)
 
     def close(self) -> None:
         self.closed = True
@@ -172,7 +173,7 @@ def test_a_call_on_the_hosts_clock_takes_its_time(judge, monkeypatch, seconds: f
     monkeypatch.setattr(
         Runner,
         "host",
-        lambda self, sets, gap, perturbations=(): self.run(sets, perturbations) and [seconds] * len(sets),
+        lambda self, sets, gap, touches=None: self.run(sets, touches) and [seconds] * len(sets),
     )
     assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.IMPLAUSIBLE
 
@@ -199,12 +200,12 @@ def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name
         def __init__(self, name, memory, layout, cache):
             (context,) = judge._contexts.values()
             super().__init__(context.arena)
-            self.run = self
+            self.run = self.replay
             self.seconds = 2e-6
 
-        def host(self, sets, gap, perturbations=()):
-            self(sets, perturbations)
-            return [1e-5 * len(sets)]
+        def host(self, history, gap):
+            self.replay(history)
+            return [1e-5 * len(history.order)]
 
         def __enter__(self):
             return self
@@ -221,7 +222,7 @@ def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name
 
 
 def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:
-    def crash(self, sets, perturbations=()):
+    def crash(self, sets, touches=None):
         raise CandidateFailed(Status.LAUNCH_ERROR, "trapped")
 
     def dead():

@@ -1,7 +1,8 @@
-"""Who computes from the inputs as they were before is found out, however wide the bounds of single elements are."""
+"""Who uses other inputs than it should is found out, however wide the bounds of single elements are."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from cudal2.records import Status
 from cudal2.worker import inputs, verify
 from cudal2.worker.cuda import buffers, changes
 from cudal2.worker.cuda.arena import Arena
+from cudal2.worker.cuda.history import History, draw
 
 CHUNK, SETS = 16, 12
 PROBLEMS = [
@@ -41,45 +43,51 @@ def as_honest(arena: Arena, exact: torch.Tensor) -> torch.Tensor:
     return (exact + error * unit * torch.randn(exact.shape)).half()
 
 
-def judged(arena: Arena, result: torch.Tensor, reference: torch.Tensor) -> list[verify.Finding]:
+def lived(arena: Arena) -> tuple[History, torch.Tensor, torch.Tensor]:
+    """A history that the arena's inputs have gone through; the products that its calls should give, and those that they
+    give with the other value of each element that it changed.
+    """
+    arena.fill(slice(None))
+    order = torch.randperm(arena.buffers.sets).tolist()
+    history = draw(order, arena.inputs, arena.powers, arena.problem, np.random.default_rng())
+    before = products(arena)
+    history.apply(*arena.inputs)
+    after, over = products(arena), torch.zeros(arena.buffers.sets, dtype=torch.bool)
+    over[history.number[history.changes & history.over]] = True
+    over = over[:, None, None]
+    return history, torch.where(over, before, after), torch.where(over, after, before)
+
+
+def judged(arena: Arena, history: History, result: torch.Tensor, reference: torch.Tensor) -> list[verify.Finding]:
     found = []
-    for second, places in enumerate(arena.changed):
-        lines = changes.lines(arena.problem, result, reference, *arena.inputs, bool(second), places)
+    for second in (False, True):
+        lines = changes.lines(history, arena.problem, result, reference, *arena.inputs, second)
         found.append(changes.check(*lines, arena.problem, CHUNK))
     return [finding for finding in found if finding]
 
 
-def test_results_of_the_inputs_before_are_found_out_and_honest_ones_never(arena: Arena) -> None:
-    arena.fill(slice(None))
+def test_results_of_other_inputs_are_found_out_and_honest_ones_never(arena: Arena) -> None:
     for _ in range(6):
-        before = products(arena)
-        arena.perturb(range(arena.buffers.sets))
-        after = products(arena)
-        reference = as_honest(arena, after)
-        moved = sum(len(places[0]) for places in arena.changed)
-        assert moved == int((before != after).flatten(1).any(1).sum()) >= 2
-        found = judged(arena, before.half(), reference)
+        history, right, wrong = lived(arena)
+        reference = as_honest(arena, right)
+        assert history.changes.sum() == int((right != wrong).flatten(1).any(1).sum()) >= 2
+        found = judged(arena, history, wrong.half(), reference)
         assert found and all(status is Status.WRONG for status, _ in found)
-        assert judged(arena, as_honest(arena, after), reference) == []
-        assert judged(arena, reference, reference) == []
+        assert judged(arena, history, as_honest(arena, right), reference) == []
+        assert judged(arena, history, reference, reference) == []
 
 
-def test_one_call_that_did_not_look_is_enough(arena: Arena) -> None:
-    arena.fill(slice(None))
-    before = products(arena)
-    arena.perturb(range(arena.buffers.sets))
-    after = products(arena)
-    result = as_honest(arena, after)
-    second, (sets, *_) = next((n, places) for n, places in enumerate(arena.changed) if len(places[0]))
-    result[sets[0]] = before[sets[0]].half()
-    assert judged(arena, result, as_honest(arena, after)), f"in {'AB'[second]}"
+@pytest.mark.parametrize("over", [False, True], ids=["ahead", "late"])
+def test_one_such_call_is_enough(arena: Arena, over: bool) -> None:
+    history, right, wrong = lived(arena)
+    result = as_honest(arena, right)
+    number = int(next(n for n, o in zip(history.number[history.changes], history.over[history.changes]) if o == over))
+    result[number] = wrong[number].half()
+    assert judged(arena, history, result, as_honest(arena, right))
 
 
 def test_the_lines_are_moved_by_just_so_much(arena: Arena) -> None:
-    arena.fill(slice(None))
-    before = products(arena)
-    arena.perturb(range(arena.buffers.sets))
-    after = products(arena)
-    for second, places in enumerate(arena.changed):
-        found, wanted, moved = changes.lines(arena.problem, before, after, *arena.inputs, bool(second), places)
-        torch.testing.assert_close(wanted - found, moved, atol=2e-2, rtol=0)
+    history, right, wrong = lived(arena)
+    for second in (False, True):
+        found, wanted, moved = changes.lines(history, arena.problem, wrong, right, *arena.inputs, second)
+        torch.testing.assert_close(found - wanted, moved, atol=2e-2, rtol=0)

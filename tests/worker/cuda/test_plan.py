@@ -22,6 +22,7 @@ KERNEL = {
 }
 MEMSET = {"type": "memset", "offset": 0, "value": 0, "element": 4, "count": 64}
 LIMIT = 1 << 20
+BASE = 0x300000000000
 
 
 def text(plans: list, workspace: int = 4096, **more: object) -> bytes:
@@ -29,7 +30,7 @@ def text(plans: list, workspace: int = 4096, **more: object) -> bytes:
 
 
 def test_an_honest_recording_is_read_as_it_was_written() -> None:
-    found = decode(text([[MEMSET, KERNEL], [KERNEL]]), 2, LIMIT)
+    found = decode(text([[MEMSET, KERNEL], [KERNEL]]), 2, LIMIT, BASE)
     assert found.workspace == 4096
     assert [len(nodes) for nodes in found.plans] == [2, 1]
     kernel = found.plans[1][0]
@@ -81,12 +82,14 @@ def test_an_honest_recording_is_read_as_it_was_written() -> None:
 )
 def test_anything_else_is_refused(lie: bytes) -> None:
     with pytest.raises(PlanError):
-        decode(lie, 1, LIMIT)
+        decode(lie, 1, LIMIT, BASE)
 
 
 def test_the_packed_form_holds_every_number_once() -> None:
     """Read back by hand, as replay.h does."""
-    data = pack(decode(text([[MEMSET, KERNEL]]), 1, LIMIT), b"CUBIN", 1 << 21, b"recipe", [plan.Place(1, 2, 3, 4)])
+    data = pack(
+        decode(text([[MEMSET, KERNEL]]), 1, LIMIT, BASE), b"CUBIN", 1 << 21, b"recipe", [plan.Place(1, 2, 3, 4)]
+    )
     at = 0
 
     def take(form: str):

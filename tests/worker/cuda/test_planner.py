@@ -13,7 +13,7 @@ from toolkit import needs_toolkit
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan, recipe, session
-from cudal2.worker.cuda.buffers import buffer_layout, scattered
+from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import toolchain
 from tests.worker.cuda.test_launcher import launch, loaded
 
@@ -96,24 +96,25 @@ def record(folder, monkeypatch):
     monkeypatch.setattr(session.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
     library = (folder / "kernel.so").read_bytes()
 
-    def record(places: list[plan.Place], **how) -> plan.Recording:
-        text = session.record(library, PROBLEM, places, "off", 20, **how)
-        return plan.decode(text, len(places), CUDA_CONTRACT.workspace_limit)
+    def record(places: list[plan.Place], base: int, **how) -> plan.Recording:
+        text = session.record(library, PROBLEM, places, base, "off", 20, **how)
+        return plan.decode(text, len(places), CUDA_CONTRACT.workspace_limit, base)
 
     return record
 
 
 def test_a_recipe_launches_what_the_launcher_would_have(record, folder, tmp_path) -> None:
     rng = random.Random(0)
-    places = scattered(PROBLEM, 8, rng)
-    found = record(places)
+    base, other = draw_base(), draw_base()
+    places = scattered(PROBLEM, 8, rng, base)
+    found = record(places, base)
     made = recipe.fit(found.plans, places, found.workspace)
     assert len(made.relocations) == 6 and made.workspace == 16384 + 4 * PROBLEM.m * PROBLEM.n
     (tmp_path / "library.so").write_bytes(fake())
     library = ctypes.CDLL(str(tmp_path / "library.so"))
     kernel = loaded(library, made)
-    for at in (scattered(PROBLEM, 100, rng), buffer_layout(PROBLEM).places[:50]):
-        fresh = record(at)
+    for at in (scattered(PROBLEM, 100, rng, other), buffer_layout(PROBLEM).places(other)[:50]):
+        fresh = record(at, other)
         recipe.check(made, fresh.plans, at)
         for recorded, place in zip(fresh.plans, at):
             assert recipe.applied(made, place) == recorded
@@ -124,5 +125,6 @@ def test_a_recipe_launches_what_the_launcher_would_have(record, folder, tmp_path
 
 def test_the_sets_of_a_problem_are_recorded_as_they_lie(record) -> None:
     """Also with a call before them that is not recorded."""
-    places = buffer_layout(PROBLEM).places[:5]
-    assert record(places, rehearsed=True) == record(places, stream="per-thread")
+    base = draw_base()
+    places = buffer_layout(PROBLEM).places(base)[:5]
+    assert record(places, base, rehearsed=True) == record(places, base, stream="per-thread")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import recipe
-from cudal2.worker.cuda.buffers import BASE, RESERVED, buffer_layout, scattered
+from cudal2.worker.cuda.buffers import BASES, RESERVED, buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan
 from cudal2.worker.cuda.recipe import RecipeRefused, applied, check, fit
 
@@ -30,8 +30,11 @@ def words(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}Q", *(value & MASK for value in values))
 
 
+BASE = BASES[12345]
+
+
 def places(count: int, seed: int = 0) -> list[Place]:
-    return scattered(PROBLEM, count, random.Random(seed))
+    return scattered(PROBLEM, count, random.Random(seed), BASE)
 
 
 def fitted(launcher: Launcher, count: int = 8) -> recipe.Recipe:
@@ -68,7 +71,7 @@ def honest(seed: int) -> Launcher:
 def test_gives_what_was_recorded_there_and_anywhere_else(seed: int) -> None:
     launch = honest(seed)
     found = fitted(launch)
-    for place in (*places(8), *places(100, seed=1), *buffer_layout(PROBLEM).places[:50]):
+    for place in (*places(8), *places(100, seed=1), *buffer_layout(PROBLEM).places(draw_base())[:50]):
         assert applied(found, place) == launch(place)
     far = Place(0x7F0000000100, 0xFFFF_FFFF_FFFF_FF00, 0, 256)
     assert applied(found, far) == launch(far)
@@ -131,7 +134,7 @@ def test_places_held_back_convict_what_the_fitted_ones_did_not_see() -> None:
 
 def test_places_that_cannot_tell_are_a_mistake_of_the_caller() -> None:
     """On the sets that are timed, the workspace stays and the matrices keep their distances."""
-    at = buffer_layout(PROBLEM).places[:8]
+    at = buffer_layout(PROBLEM).places(BASE)[:8]
     launch = honest(0)
     with pytest.raises(ValueError, match="scatter"):
         fit([launch(place) for place in at], at, 0)

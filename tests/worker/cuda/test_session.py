@@ -13,7 +13,7 @@ from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.outcome import CandidateFailed
 
-SETS = 5
+SETS, BASE = 5, 0x300000000000
 RECORDING = plan.Recording(0, ((plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ()),),) * SETS)
 
 
@@ -59,7 +59,7 @@ def runner(program, monkeypatch):
 def loaded(runner):
     memory = os.memfd_create("buffers")
     try:
-        runner.load(packed(0.001), memory, 4096)
+        runner.load(packed(0.001), memory, 4096, BASE)
     finally:
         os.close(memory)
     return runner
@@ -73,7 +73,7 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     def load(one: session.Runner, sealed: bytes, places: list[plan.Place]) -> None:
         memory = os.memfd_create("buffers")
         try:
-            one.load(plan.pack(RECORDING, cubin, 0, sealed, places), memory, 4096)
+            one.load(plan.pack(RECORDING, cubin, 0, sealed, places), memory, 4096, BASE)
         finally:
             os.close(memory)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda.buffers import buffer_layout
+from cudal2.worker.cuda.buffers import BASES, buffer_layout
 from cudal2.worker.cuda.plan import Memset, PlanError, Recording, check
 from cudal2.worker.cuda.recipe import MAGIC, Recipe, Relocation, applied, pack, seal
 from cudal2.worker.cuda.unsealing import Damaged, launchable, unsealed
@@ -30,8 +30,11 @@ def test_what_was_sealed_is_launched_at_every_set(seed: int) -> None:
     launch = honest(seed)
     recipe = replace(fitted(launch), workspace=20480)
     assert unsealed(sealed(recipe), CUBIN) == recipe
-    found, places = launchable(sealed(recipe), CUBIN, PROBLEM), buffer_layout(PROBLEM).places
-    assert found.recording == Recording(20480, tuple(applied(recipe, place) for place in places))
+    found = launchable(sealed(recipe), CUBIN, PROBLEM)
+    base = found.recording.base
+    assert base in BASES and base != launchable(sealed(recipe), CUBIN, PROBLEM).recording.base
+    places = buffer_layout(PROBLEM).places(base)
+    assert found.recording == Recording(20480, tuple(applied(recipe, place) for place in places), base=base)
     assert found.recording.plans[-1] == launch(places[-1])
     assert (found.cubin, found.recipe, found.library) == (CUBIN, sealed(recipe), b"")
     check(found.recording, len(places), CUDA_CONTRACT.workspace_limit)
