@@ -8,16 +8,16 @@
 
 static thread_local std::string said;
 
-struct Call {
-    struct Node {
-        CUgraphNode node;
-        CUgraphNodeType type;
-        CUgraphEdgeData edge;  // to the node before it in the same call
-    };
-    std::vector<Node> nodes;
+struct Node {
+    CUgraphNode node;
+    CUgraphNodeType type;
+    CUgraphEdgeData edge;             // from the node before it in the same call
+    CUDA_KERNEL_NODE_PARAMS kernel;   // what it points to lives as long as the captured graph
+    CUDA_MEMSET_NODE_PARAMS memset;
+    bool attributes;                  // whether its launch has any
 };
 struct Calls {
-    std::vector<Call> calls;
+    std::vector<std::vector<Node>> calls;
 };
 
 template <class Body>
@@ -31,8 +31,35 @@ static int guarded(const Body& body) {
     }
 }
 
-// The nodes of a captured stream in their order, and the kind of each one's edge from the one before it.
-static std::vector<Call::Node> in_order(CUgraph graph) {
+static bool has_attributes(CUgraphNode node) {
+    const auto of = [node](CUlaunchAttributeID which) {
+        CUlaunchAttributeValue value = {};
+        if (cuGraphKernelNodeGetAttribute(node, which, &value) != CUDA_SUCCESS) value = {};  // not known to this device
+        return value;
+    };
+    return of(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim.x || of(CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative ||
+           of(CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE).clusterSchedulingPolicyPreference ||
+           of(CU_LAUNCH_ATTRIBUTE_PRIORITY).priority || of(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+               .programmaticStreamSerializationAllowed ||
+           of(CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW).accessPolicyWindow.num_bytes;
+}
+
+static Node read_node(CUgraphNode node, const CUgraphEdgeData& edge) {
+    Node found = {node, CU_GRAPH_NODE_TYPE_EMPTY, edge, {}, {}, false};
+    CHECK(cuGraphNodeGetType(node, &found.type));
+    if (found.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+        CHECK(cuGraphKernelNodeGetParams(node, &found.kernel));
+        found.attributes = has_attributes(node);
+    } else if (found.type == CU_GRAPH_NODE_TYPE_MEMSET) {
+        CHECK(cuGraphMemsetNodeGetParams(node, &found.memset));
+    } else {
+        throw std::runtime_error("a baseline does more than launch kernels: node type " + std::to_string(found.type));
+    }
+    return found;
+}
+
+// The nodes of a captured stream in their order.
+static std::vector<Node> in_order(CUgraph graph) {
     size_t count = 0, edges = 0;
     CHECK(cuGraphGetNodes(graph, nullptr, &count));
     std::vector<CUgraphNode> nodes(count);
@@ -43,39 +70,31 @@ static std::vector<Call::Node> in_order(CUgraph graph) {
     if (edges) CHECK(cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges));
     std::map<CUgraphNode, size_t> leaving, entering;
     for (size_t i = 0; i < edges; ++i) leaving[from[i]] = i, entering[to[i]] = i;
-    std::vector<Call::Node> found;
+    std::vector<Node> found;
     for (CUgraphNode node : nodes)
-        if (!entering.count(node)) found.push_back({node, CU_GRAPH_NODE_TYPE_EMPTY, {}});
+        if (!entering.count(node)) found.push_back(read_node(node, {}));
     if (found.size() != 1 || edges != count - 1 || leaving.size() != edges || entering.size() != edges)
         throw std::runtime_error("a baseline's calls are no chain");
     while (leaving.count(found.back().node)) {
         const size_t edge = leaving[found.back().node];
-        found.push_back({to[edge], CU_GRAPH_NODE_TYPE_EMPTY, data[edge]});
+        found.push_back(read_node(to[edge], data[edge]));
     }
-    for (auto& one : found) CHECK(cuGraphNodeGetType(one.node, &one.type));
     return found;
 }
 
-// A copy of a captured node. What its parameters point to lives as long as the captured graph.
-static CUgraphNode copied(CUgraph graph, const Call::Node& one, CUgraphNode before, bool first) {
+// A copy of a captured node. Within a call a kernel may start early, as the vendor has it; between calls all ends before
+// the next begins.
+static CUgraphNode copied(CUgraph graph, CUcontext context, const Node& one, CUgraphNode before, bool first) {
     CUgraphNode added;
+    const bool early = before && !first && one.edge.type != CU_GRAPH_DEPENDENCY_TYPE_DEFAULT;
+    const size_t plain = before && !early;
     if (one.type == CU_GRAPH_NODE_TYPE_KERNEL) {
-        CUDA_KERNEL_NODE_PARAMS p = {};
-        CHECK(cuGraphKernelNodeGetParams(one.node, &p));
-        CHECK(cuGraphAddKernelNode(&added, graph, nullptr, 0, &p));
-        CHECK(cuGraphKernelNodeCopyAttributes(added, one.node));
-    } else if (one.type == CU_GRAPH_NODE_TYPE_MEMSET) {
-        CUcontext context;
-        CUDA_MEMSET_NODE_PARAMS p = {};
-        CHECK(cuCtxGetCurrent(&context));
-        CHECK(cuGraphMemsetNodeGetParams(one.node, &p));
-        CHECK(cuGraphAddMemsetNode(&added, graph, nullptr, 0, &p, context));
+        CHECK(cuGraphAddKernelNode(&added, graph, &before, plain, &one.kernel));
+        if (one.attributes) CHECK(cuGraphKernelNodeCopyAttributes(added, one.node));
     } else {
-        throw std::runtime_error("a baseline does more than launch kernels: node type " + std::to_string(one.type));
+        CHECK(cuGraphAddMemsetNode(&added, graph, &before, plain, &one.memset, context));
     }
-    // Within a call a kernel may start early, as the vendor has it. Between calls all ends before the next begins.
-    const CUgraphEdgeData plain = {};
-    if (before) CHECK(cuGraphAddDependencies(graph, &before, &added, first ? &plain : &one.edge, 1));
+    if (early) CHECK(cuGraphAddDependencies(graph, &before, &added, &one.edge, 1));
     return added;
 }
 
@@ -96,7 +115,7 @@ extern "C" void* replay_take(void* graph, size_t count) {
         if (!count || nodes.size() % count) throw std::runtime_error("a baseline's calls are not alike");
         const size_t each = nodes.size() / count;
         for (size_t i = 0; i < count; ++i)
-            made->calls.push_back({{nodes.begin() + i * each, nodes.begin() + (i + 1) * each}});
+            made->calls.push_back({nodes.begin() + i * each, nodes.begin() + (i + 1) * each});
     });
     if (!failed) return made;
     delete made;
@@ -110,9 +129,11 @@ extern "C" int replay_run(void* ours, void* calls, void* stream, size_t count, c
                           const Touch* touches, double* seconds) {
     return guarded([&] {
         const auto& captured = ((Calls*)calls)->calls;
+        CUcontext context;
+        CHECK(cuCtxGetCurrent(&context));
         const auto graph = build(*(Ours*)ours, count, each, touches, [&](CUgraph graph, size_t i, CUgraphNode last) {
             bool first = true;
-            for (const auto& one : captured.at(which[i]).nodes) last = copied(graph, one, last, first), first = false;
+            for (const auto& one : captured.at(which[i])) last = copied(graph, context, one, last, first), first = false;
             return last;
         });
         double host;
