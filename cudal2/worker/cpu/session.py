@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cudal2.contract import CPU_CONTRACT, ENTRY
 from cudal2.records import HarnessFault, Status
+from cudal2.worker.cpu import loading
 from cudal2.worker.cpu.arena import Arena
 from cudal2.worker.cpu.placement import Placement, cores
 from cudal2.worker.cpu.workspace import Workspace
@@ -199,7 +200,7 @@ def start_candidate(
     side, started = None, False
     try:
         kernel = folder / "kernel.so"
-        kernel.write_bytes(library)
+        kernel.write_bytes(_loadable(library))
         arguments = (runner, kernel, tools / "loading.bpf", tools / "running.bpf", *inherited)
         process = jail.start(
             kind,
@@ -224,6 +225,13 @@ def start_candidate(
         elif not started:
             side.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _loadable(library: bytes) -> bytes:
+    try:
+        return loading.without_constructors(library)
+    except ValueError as error:
+        raise CandidateFailed(Status.REJECTED, f"the shared object: {error}") from error
 
 
 def _greeting(side: Side) -> int:
