@@ -68,9 +68,9 @@ class Image:
     def offset(self, address: int, size: int, writable: bool | None = None) -> int:
         """Where in the file these bytes of memory come from; ValueError where none of that kind do."""
         for one in self.loads:
-            if one.address <= address and address + size <= one.address + one.stored:
-                if writable is None or writable == bool(one.flags & WRITE):
-                    return one.offset + address - one.address
+            inside = one.address <= address and address + size <= one.address + one.stored
+            if inside and writable in (None, bool(one.flags & WRITE)):
+                return one.offset + address - one.address
         raise ValueError("a table of it lies where it must not")
 
     def table(self, address: int, size: int, form: struct.Struct) -> Iterator[tuple[int, ...]]:
@@ -122,6 +122,8 @@ def _segments(data: bytes) -> Iterator[Segment]:
         raise ValueError("it is no shared object of this kind of processor")
     if count > MOST_SEGMENTS:
         raise ValueError("it has too many segments")
+    if first + count * size > len(data):
+        raise ValueError("it is cut off")
     for number in range(count):
         kind, flags, offset, address, _, stored, memory, _ = SEGMENT.unpack_from(data, first + number * size)
         if address + memory > HIGHEST or stored > memory or (kind == LOAD and offset + stored > len(data)):

@@ -18,7 +18,8 @@ from cudal2.worker.cpu import elf
 from cudal2.worker.sandbox import jail
 
 _NARROW = re.compile(
-    rb"^\s*[0-9a-f]+:\t(?:\{?\w+\}? )*?(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdpb\w+|t?tdph\w+)\b"
+    rb"^\s*[0-9a-f]+:\t(?:\{?\w+\}? )*?"
+    rb"(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdp[bh]\w+)\b"
 )
 """Multiply and add in one: of bytes, words, bf16, 8-bit floats; not `tdpfp16ps`, which adds products of halves in
 fp32."""
@@ -69,16 +70,16 @@ def _one_of(allowed: Iterable[int]) -> bytes:
     return b"[%s]" % b"".join(rb"\x%02x" % byte for byte in allowed)
 
 
-def _form(table: int, prefixes: set[int], codes: Iterable[int], wide: set[int]) -> re.Pattern[bytes]:
+def _form(table: int, prefixes: set[int], codes: Iterable[int], wide: set[int], tiles: bool = False) -> re.Pattern:
     """Of a table of opcodes (1 is 0F, 2 is 0F38, 5 is MAP5), with one of these prefixes (0 none, 1 66, 2 F3, 3 F2) and
-    bits W: as VEX, as EVEX, and the old form with the prefix 66.
+    bits W: as VEX, as EVEX unless they are of `tiles`, and the old form with the prefix 66.
     """
     code = _one_of(codes)
     selects = _one_of(byte for byte in range(256) if byte & 3 in prefixes and byte >> 7 in wide)
-    forms = [
-        rb"\x62%s%s[\x00-\xff]%s" % (_one_of(byte for byte in range(256) if byte & 7 == table), selects, code),
-        rb"\xc4%s%s%s" % (_one_of(byte for byte in range(256) if byte & 31 == table), selects, code),
-    ]
+    forms = [rb"\xc4%s%s%s" % (_one_of(byte for byte in range(256) if byte & 31 == table), selects, code)]
+    if not tiles:
+        tables = _one_of(byte for byte in range(256) if byte & 7 == table)
+        forms.append(rb"\x62%s%s[\x00-\xff]%s" % (tables, selects, code))
     if table == 1:
         forms.append(rb"\xc5%s%s" % (_one_of(byte for byte in range(256) if byte & 3 in prefixes), code))
     if wide == {0, 1}:
@@ -95,7 +96,7 @@ _FORMS = {
     "vp4dpw": _form(2, {3}, [0x52, 0x53], {0}),
     "vpdpw of mixed signs": _form(2, {0, 1, 2}, [0xD2, 0xD3], {0}),
     "vdpbf16ps": _form(2, {2}, [0x52], {0}),
-    "tdpb": _form(2, {0, 1, 2, 3}, [0x5E], {0}),
-    "tdpbf16ps": _form(2, {2}, [0x5C], {0}),
-    "tdpbf8ps": _form(5, {0, 1, 2, 3}, [0xFD], {0}),
+    "tdpb": _form(2, {0, 1, 2, 3}, [0x5E], {0}, tiles=True),
+    "tdpbf16ps": _form(2, {2}, [0x5C], {0}, tiles=True),
+    "tdpbf8ps": _form(5, {0, 1, 2, 3}, [0xFD], {0}, tiles=True),
 }

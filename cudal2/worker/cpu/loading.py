@@ -19,7 +19,19 @@ CONSTRUCTORS = 12, 13, 25, 26, 27, 28, 32, 33
 """INIT, FINI, INIT_ARRAY, FINI_ARRAY, their sizes, PREINIT_ARRAY, its size."""
 LIBRARIES = {"libgomp.so.1", "libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2"}
 """What a kernel may be linked with: what g++ does of itself."""
-PLTRELSZ, STRTAB, SYMTAB, RELA, RELASZ, STRSZ, REL, PLTREL, TEXTREL, JMPREL, FLAGS = 2, 5, 6, 7, 8, 10, 17, 20, 22, 23, 30
+PLTRELSZ, STRTAB, SYMTAB, RELA, RELASZ, STRSZ, REL, PLTREL, TEXTREL, JMPREL, FLAGS = (
+    2,
+    5,
+    6,
+    7,
+    8,
+    10,
+    17,
+    20,
+    22,
+    23,
+    30,
+)
 RELRSZ, RELR, GNU_HASH, AUXILIARY, FILTER = 35, 36, 0x6FFFFEF5, 0x7FFFFFFD, 0x7FFFFFFF
 DF_TEXTREL = 4
 RELOCATION, WORD, SYMBOL = struct.Struct("<QQq"), struct.Struct("<Q"), struct.Struct("<IBBHQQ")
@@ -66,7 +78,7 @@ def check(library: bytes) -> Image:
 
 
 def _check_libraries(image: Image) -> None:
-    start = image.offset(image.values[STRTAB], image.values[STRSZ], writable=False) if STRTAB in image.values else 0
+    start = image.offset(image.values.get(STRTAB, 0), image.values.get(STRSZ, 0), writable=False)
     for entry in image.entries:
         if entry.tag == NEEDED:
             name = image.data[start + entry.value :].split(b"\0", 1)[0][:80].decode(errors="replace")
@@ -104,7 +116,7 @@ def _check_target(image: Image, place: int, size: int) -> None:
     inside = any(
         one.flags & WRITE and one.address <= place and place + size <= one.address + one.size for one in image.loads
     )
-    if size and (not inside or section.address < place + size and place < section.address + section.size):
+    if size and (not inside or (section.address < place + size and place < section.address + section.size)):
         raise ValueError("it has a relocation outside its data")
 
 
