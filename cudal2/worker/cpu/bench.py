@@ -218,6 +218,7 @@ class CpuBench:
         largest = max(arena.a(0).numel(), arena.b(0).numel())
         normals = torch.empty(min(high, max(low, 4 * largest)), dtype=torch.float16)
         inputs.fill_normal(inputs.generator(), normals)
+        inputs.keep_from_zero(normals)
         return TimingContext(arena, normals, self.config)
 
     def _arena(self, problem: Problem) -> Arena:

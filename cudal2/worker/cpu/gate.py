@@ -10,6 +10,7 @@ Names and encodings: Intel 64 and IA-32 Architectures Software Developer's Manua
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from cudal2.records import HarnessFault
@@ -25,8 +26,11 @@ _NARROW = re.compile(
 fp32."""
 CODE_BYTES = 8 << 20
 """Most that a kernel may have to execute; looking at it takes two seconds."""
-NEAR, SEVERAL = 1 << 16, 3
-"""So many of one kind within so many bytes are no chance: jumping between them costs little, so near is far."""
+NEAR, SEVERAL = 1 << 16, 4
+"""Within so many bytes, so many of one kind that differ are no chance. Fewer are no use, as each takes four cycles. And
+jumping between them costs little, so near is far."""
+SHORTEST = 6
+"""Bytes of an EVEX instruction in which its registers are named, or how its memory is."""
 GAP = bytes(64)
 """Between two segments, so that no instruction lies in both."""
 
@@ -62,29 +66,51 @@ def anywhere(code: bytes) -> Iterator[str]:
     """What these bytes hold SEVERAL of within NEAR, whatever byte they begin at."""
     for name, form in _FORMS.items():
         places = [found.start() for found in form.finditer(code)]
-        if any(last - first < NEAR for first, last in zip(places, places[SEVERAL - 1 :])):
-            yield name
+        kinds: Counter[bytes] = Counter()  # of those from `first` to `last`
+        first = 0
+        for last in places:
+            kinds[code[last : last + SHORTEST]] += 1
+            while places[first] <= last - NEAR:
+                gone = code[places[first] : places[first] + SHORTEST]
+                first += 1
+                kinds[gone] -= 1
+                if not kinds[gone]:
+                    del kinds[gone]
+            if len(kinds) >= SEVERAL:
+                yield name
+                break
 
 
 def _one_of(allowed: Iterable[int]) -> bytes:
     return b"[%s]" % b"".join(rb"\x%02x" % byte for byte in allowed)
 
 
-def _form(table: int, prefixes: set[int], codes: Iterable[int], wide: set[int], tiles: bool = False) -> re.Pattern:
-    """Of a table of opcodes (1 is 0F, 2 is 0F38, 5 is MAP5), with one of these prefixes (0 none, 1 66, 2 F3, 3 F2) and
-    bits W: as VEX, as EVEX unless they are of `tiles`, and the old form with the prefix 66.
+def _form(table: int, prefixes: set[int], codes: Iterable[int], wide: set[int]) -> re.Pattern[bytes]:
+    """Of a table of opcodes (1 is 0F, 2 is 0F38), with one of these prefixes (0 none, 1 66, 2 F3, 3 F2) and bits W: as
+    VEX, as EVEX, and where W says nothing the old form with the prefix 66.
     """
     code = _one_of(codes)
     selects = _one_of(byte for byte in range(256) if byte & 3 in prefixes and byte >> 7 in wide)
-    forms = [rb"\xc4%s%s%s" % (_one_of(byte for byte in range(256) if byte & 31 == table), selects, code)]
-    if not tiles:
-        tables = _one_of(byte for byte in range(256) if byte & 7 == table)
-        forms.append(rb"\x62%s%s[\x00-\xff]%s" % (tables, selects, code))
+    forms = [
+        rb"\xc4%s%s%s" % (_one_of(byte for byte in range(256) if byte & 31 == table), selects, code),
+        rb"\x62%s%s[\x00-\xff]%s" % (_one_of(byte for byte in range(256) if byte & 7 == table), selects, code),
+    ]
     if table == 1:
         forms.append(rb"\xc5%s%s" % (_one_of(byte for byte in range(256) if byte & 3 in prefixes), code))
     if wide == {0, 1}:
         forms.append(rb"\x66[\x40-\x4f]?%s%s" % ({1: rb"\x0f", 2: rb"\x0f\x38"}[table], code))
-    return re.compile(b"(?=%s)" % b"|".join(forms))  # nothing is consumed: they may overlap
+    return _overlapping(forms)
+
+
+def _tiles(table: int, prefixes: set[int], code: int) -> re.Pattern[bytes]:
+    """The same of three registers of tiles, of which there are eight: as VEX, with no memory and no other width."""
+    tables = _one_of(byte for byte in range(256) if byte & 31 == table)
+    selects = _one_of(byte for byte in range(256) if byte & 3 in prefixes and byte & 0b11000100 == 0b01000000)
+    return _overlapping([rb"\xc4%s%s%s[\xc0-\xff]" % (tables, selects, _one_of([code]))])
+
+
+def _overlapping(forms: list[bytes]) -> re.Pattern[bytes]:
+    return re.compile(b"(?=%s)" % b"|".join(forms))  # nothing is consumed
 
 
 _FORMS = {
@@ -96,7 +122,7 @@ _FORMS = {
     "vp4dpw": _form(2, {3}, [0x52, 0x53], {0}),
     "vpdpw of mixed signs": _form(2, {0, 1, 2}, [0xD2, 0xD3], {0}),
     "vdpbf16ps": _form(2, {2}, [0x52], {0}),
-    "tdpb": _form(2, {0, 1, 2, 3}, [0x5E], {0}, tiles=True),
-    "tdpbf16ps": _form(2, {2}, [0x5C], {0}, tiles=True),
-    "tdpbf8ps": _form(5, {0, 1, 2, 3}, [0xFD], {0}, tiles=True),
+    "tdpb": _tiles(2, {0, 1, 2, 3}, 0x5E),
+    "tdpbf16ps": _tiles(2, {2}, 0x5C),
+    "tdpbf8ps": _tiles(5, {0, 1, 2, 3}, 0xFD),
 }

@@ -40,7 +40,7 @@ GREEDY = 1.1
 
 
 class TimingContext(msgspec.Struct, frozen=True):
-    """Where sides are timed: the buffers, the normals their inputs are cut from, and for how long."""
+    """Where sides are timed: the buffers, the normals their inputs are cut from (kept from zero), and for how long."""
 
     arena: Arena
     normals: Tensor
@@ -57,9 +57,9 @@ class TimingContext(msgspec.Struct, frozen=True):
         return self.arena.count - GUARDED if self.arena.first_timed else 1
 
     def fill(self, first: int, count: int) -> None:
-        """Fresh inputs, of which no earlier ones tell anything but sizes."""
+        """Fresh inputs, of which no earlier ones tell anything but sizes, and in each batch of another uneven scale."""
         inputs.flip_signs(self.normals)
-        self.arena.fill_inputs(first, count, self.normals)
+        self.arena.fill_inputs(first, count, self.normals, inputs.uneven_powers(self.arena.problem.k))
 
     def poison(self, first: int, count: int) -> None:
         """NaN in every output."""

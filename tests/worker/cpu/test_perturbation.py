@@ -16,7 +16,8 @@ def arena(request):
     arena = Arena(request.param)
     pool = torch.empty(1 << 14, dtype=torch.float16)
     inputs.fill_normal(inputs.generator(), pool)
-    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool)
+    inputs.keep_from_zero(pool)
+    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool, inputs.uneven_powers(arena.problem.k))
     for part in arena.outputs(FIRST, CALLS):
         inputs.poison(part)
     yield arena
