@@ -188,6 +188,13 @@ class Arena:
         """All of INPUTS or OUTPUTS as 16-bit words; a matrix begins at half its offset in `calls`."""
         return self._bytes[file].view(np.uint16)
 
+    def element(self, slot: int, word: int) -> tuple[int, int, int]:
+        """Of a word of the inputs that lies in this slot: 0 for A or 1 for B, row and column as it is stored."""
+        a, b, _ = (self.calls[slot] // 2).tolist()
+        matrix = int(word >= b)
+        row, column = divmod(word - (a, b)[matrix], self._shapes[matrix][1])
+        return matrix, row, column
+
     def canaries_intact(self) -> bool:
         """Whether every byte between and around the C matrices is as the parent left it."""
         outputs = self._bytes[OUTPUTS]

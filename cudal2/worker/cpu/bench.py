@@ -13,6 +13,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
 from cudal2.worker import checks, inputs, measurement, timing, verify
+from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, ONE_THREAD, Baselines
 from cudal2.worker.cpu.pairing import TimingContext, fastest_seconds, pair, threads
@@ -74,6 +75,7 @@ class CpuBench:
                 threads=self.threads,
                 memory=self.config.memory_mib << 20,
                 seconds=self.config.run_seconds,
+                allowance=Allowance(self.config.verdict_seconds),
             )
             clock.lap("start")
             found = self._verify(side, arena, room)
