@@ -15,11 +15,12 @@ class WorkerConfig(Schema, frozen=True):
     off, compilers and kernels run without any jail. At most `build_jobs` compilers run at once, and a kernel for a
     processor may use `threads` threads; 0 means one for each core.
 
-    A process of the compiler may take `compile_seconds` of CPU time, and running a candidate may take `run_seconds` of
-    wall time at a time. `memory_mib` limits the memory of a processor's kernel.
+    A process of the compiler may take `compile_seconds` of CPU time. Running a candidate may take `run_seconds` of wall
+    time at a time, and `verdict_seconds` in all, for its checks and its timing together; the baseline's time does not
+    count. `memory_mib` limits the memory of a processor's kernel.
 
-    A timing consists of pairs of turns, the candidate's and the baseline's, each with as many calls as take `batch_ms`
-    milliseconds. There are at least `min_pairs` of them and at most `max_pairs`.
+    A timing consists of pairs of turns, the candidate's and the baseline's, each with as many calls as take about
+    `batch_ms` milliseconds. There are at least `min_pairs` of them and at most `max_pairs`.
     """
 
     cache: Annotated[str, NEUTRAL] = "~/.cache/cudal2"
@@ -28,6 +29,7 @@ class WorkerConfig(Schema, frozen=True):
     build_jobs: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 0
     compile_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     run_seconds: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    verdict_seconds: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     memory_mib: Annotated[int, msgspec.Meta(ge=1)] = 4096
     batch_ms: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     min_pairs: Annotated[int, msgspec.Meta(ge=1)] = 7

@@ -8,6 +8,7 @@ lose their low bits in any format narrower than fp16. All are float16 tensors on
 
 import math
 import os
+import secrets
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ POISON = 0x7E00
 """The bits of the fp16 NaN that `poison` writes."""
 UNEVEN = 4
 """Elements of A are scaled by up to two to this power, up or down."""
+EXPONENT, EXPONENT_BITS = 10, 0x7C00
+"""Of a float16's bits: where its exponent begins, and which they are."""
 DRAWN = 1 << 24
 """Normals drawn at once: bounds the fp32 copy of them."""
 
@@ -47,6 +50,22 @@ def flip_signs(tensor: Tensor) -> None:
     words = tensor.numpy().view(np.uint16).reshape(-1)
     bits = np.unpackbits(np.frombuffer(os.urandom(-(-len(words) // 8)), np.uint8), count=len(words))
     words ^= bits.astype(np.uint16) << 15
+
+
+def keep_from_zero(tensor: Tensor) -> None:
+    """Give the few elements of a contiguous float16 tensor on a processor that are below 2^-10 that much at least, so
+    that two to the power UNEVEN may be taken out of their exponents."""
+    words = tensor.numpy().view(np.uint16).reshape(-1)
+    least = (UNEVEN + 1) << EXPONENT
+    small = np.flatnonzero((words & EXPONENT_BITS) < least)
+    words[small] = (words[small] & ~np.uint16(EXPONENT_BITS)) | least
+
+
+def uneven_powers(k: int) -> np.ndarray:
+    """What to add to the bits of column k of A and to take from those of row k of B, as 16-bit words that wrap [K]: a
+    secret power of two each, as in `uneven_normal`. Their numbers must be kept from zero."""
+    powers = np.random.default_rng(secrets.randbits(128)).integers(-UNEVEN, UNEVEN + 1, size=k)
+    return (powers << EXPONENT).astype(np.int16).view(np.uint16)
 
 
 def poison(tensor: Tensor) -> None:

@@ -12,6 +12,7 @@ Every check makes one pass over its matrices in blocks and waits for the device 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ FP64_FLOP, FP64_FLOP_STRONG = 2e10, 1e13
 fp32, which costs ρ nothing visible."""
 TIMED_LIMIT = 0.8
 """Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ."""
+SELDOM = 12 * math.log(10)
+"""−ln of the probability with which an honest call is taken for a coarse one."""
 BLOCK = 1 << 22
 """Elements looked at together, which bounds the temporaries."""
 
@@ -127,41 +130,86 @@ def check_exact(result: Tensor, exact: Tensor, what: str) -> Finding | None:
 def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) -> Finding | None:
     """The outputs of timed calls against a trusted fp16 result of the same N(0,1) inputs; tensors [calls, M, N].
 
-    Both may be off by what one honest result may be: twice the element bound, and in RMS √2 times as much. Strides are
+    Both may be off by what one honest result may be: twice the element bound, and in RMS √2 times as much. That holds
+    for all of them together, and with `disagreements` for each call by itself, lest some calls be coarse. Strides are
     multiples of four elements.
     """
-    quads = result.view(torch.int64), baseline.view(torch.int64)  # four elements at once
+    quads = [tensor.view(torch.int64).flatten(1) for tensor in (result, baseline)]  # four elements at once
     differs = (quads[0] != quads[1]).flatten().nonzero().squeeze(1)
     if not len(differs):
         return None
     # The rounding error of a value is uniform within its fp16 step: step / √12 in RMS. A sample will do.
     stride = max(1, math.isqrt(baseline.numel() >> 16))
-    unit = ulp16(baseline[:, ::stride, ::stride]).square_().mean().div_(12).sqrt_()
-    differing, expected = (quad.flatten()[differs].view(torch.float16) for quad in quads)
-    squares, _, _, outside = _errors(differing, expected, loss_bound(problem, chunk), sides=2)
-    if not math.isfinite(squares):
+    step = ulp16(baseline[:, ::stride, ::stride]).square_().mean()
+    sums = torch.zeros(2, len(result), dtype=torch.float64, device=result.device)
+    outside = torch.zeros((), dtype=torch.int64, device=result.device)
+    bound = loss_bound(problem, chunk)
+    for part in differs.split(BLOCK // 4):
+        calls, places = part // quads[0].shape[1], part % quads[0].shape[1]
+        found, expected = (quad[calls, places].view(torch.float16) for quad in quads)
+        error, ulp = found.float().sub_(expected.float()).abs_(), ulp16(expected)
+        outside += (error > (ulp + bound).mul_(2)).sum()
+        counted = (error / torch.maximum(ulp, step.sqrt())).square_()
+        squares = torch.stack([error.square_(), counted]).view(2, -1, 4)
+        sums.index_add_(1, calls, squares.sum(2, dtype=torch.float64))
+    total, worst, unit, wrong = torch.stack([sums[0].sum(), sums[1].max(), step.double(), outside.double()]).tolist()
+    if not math.isfinite(total):
         return Status.WRONG, f"in timed calls {(check_values(result) or ('', 'the baseline is not finite'))[1]}"
-    if outside:
-        return Status.WRONG, f"in timed calls {outside:.0f} of {result.numel()} elements are wrong"
+    if wrong:
+        return Status.WRONG, f"in timed calls {wrong:.0f} of {result.numel()} elements are wrong"
+    count = result[0].numel()
     limit = TIMED_LIMIT if problem.accumulate == "f32" else math.sqrt(2) * rho_limit("f16", problem.k, chunk)
-    value = math.sqrt(squares / result.numel()) / float(unit)
-    if value > limit:
-        return Status.IMPRECISE, f"in timed calls ρ is {value:.3g}, at most {limit:.3g} for {problem.accumulate}"
+    alone = math.sqrt(12 * disagreements(count, limit, problem.accumulate == "f32") / count)
+    for what, value, most in (
+        ("ρ", math.sqrt(12 * total / (result.numel() * unit)), limit),
+        ("ρ of one alone", math.sqrt(12 * worst / count), alone),
+    ):
+        if value > most:
+            return (
+                Status.IMPRECISE,
+                f"in timed calls {what} is {value:.3g}, at most {most:.3g} for {problem.accumulate}",
+            )
     return None
 
 
-def _errors(result: Tensor, exact: Tensor, loss: float, sides: int = 1) -> list[float]:
-    """Σ(r − e)², Σ(fp16(e) − e)², max |r − e|, and the number of |r − e| > sides · (ulp₁₆(e) + loss).
+@cache
+def disagreements(count: int, limit: float, rare: bool) -> float:
+    """Two honest results of `count` elements, whose ρ is at most `limit` in the mean, disagree by less: the sum D of
+    squared differences d, each in units of the element's ulp or, where that is smaller, of the RMS of all ulps.
+
+    In the mean D is no more than μ = count · limit² / 12, as ρ² is 12 Σd² / Σulp². Around that it scatters:
+
+    - Two sums in fp32 round to the same fp16 number, unless a boundary lies between them, which has a small probability
+      for each element, whatever the others do. They are neighbours then, and d ≤ 1 in these units. A sum of independent
+      terms, each between 0 and 1, of mean μ together has no wider tail than a Poisson count of mean μ (its exponential
+      moments are no larger: Hoeffding, JASA 58(301), 1963): P(D ≥ x) ≤ exp(−(x ln(x/μ) − x + μ)).
+    - Two sums in fp16 (not `rare`) differ everywhere, by numbers that look normal, some elements' more widely: their
+      variances are taken to be up to four times the mean. A sum of squares of normals has
+      P(D ≥ μ + 4√(μ²t/count) + 8μt/count) ≤ exp(−t) then (Laurent and Massart, Annals of Statistics 28(5), 2000).
+
+    The probability is 10⁻¹² for each call: a campaign of a million verdicts has 10¹¹ of them.
+    """
+    mean = count * limit**2 / 12
+    if not rare:
+        return mean * (1 + 4 * math.sqrt(SELDOM / count) + 8 * SELDOM / count)
+    low, high = mean, mean + 2 * SELDOM + 2 * math.sqrt(SELDOM * mean)
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * math.log(middle / mean) - middle + mean < SELDOM else (low, middle)
+    return high
+
+
+def _errors(result: Tensor, exact: Tensor, loss: float) -> list[float]:
+    """Σ(r − e)², Σ(fp16(e) − e)², max |r − e|, and the number of |r − e| > ulp₁₆(e) + loss.
 
     Reads the device once. Non-finite values make the first NaN or infinite.
     """
     rows = []
     for r, e in _blocks(result, exact):
-        wide = e.float() if e.dtype is torch.float16 else e
         rounded = e.half()
-        rounding = rounded.to(wide.dtype).sub_(wide)
-        error = r.to(wide.dtype).sub_(wide).abs_()
-        outside = error > ulp16(rounded).add_(loss).mul_(sides)
+        rounding = rounded.to(e.dtype).sub_(e)
+        error = r.to(e.dtype).sub_(e).abs_()
+        outside = error > ulp16(rounded).add_(loss)
         squares = [torch.linalg.vector_norm(part, dtype=torch.float64).square() for part in (error, rounding)]
         rows.append(torch.stack([*squares, error.max().double(), outside.sum().double()]))
     columns = list(zip(*torch.stack(rows).tolist()))

@@ -25,6 +25,7 @@ from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
 PROBLEM = parse("64_72_80")
+SLOW = 'extern "C" int usleep(unsigned);\n' + NAIVE.replace("return 0;", "usleep(300000);\n    return 0;")
 
 
 def test_verdict_is_complete_and_recalled(hasty) -> None:
@@ -163,6 +164,14 @@ def test_what_a_clock_decided_is_asked_again(hasty) -> None:
         for _ in range(2):
             verdict = worker.evaluate(Candidate(ENDLESS, PROBLEM))
             assert verdict.status is Status.TIMEOUT and not verdict.cached
+
+
+def test_calls_that_are_each_in_time_may_not_take_long_together(hasty) -> None:
+    with Worker(msgspec.structs.replace(hasty, verdict_seconds=0.8)) as worker:
+        verdict = worker.evaluate(Candidate(SLOW, PROBLEM))
+        assert verdict.status is Status.TIMEOUT and "worker.verdict_seconds" in verdict.reason
+    with Worker(msgspec.structs.replace(hasty, protocols=())) as worker:
+        assert worker.evaluate(Candidate(SLOW, PROBLEM)).ok
 
 
 def test_a_compilation_that_was_too_short_is_tried_again_and_one_that_failed_is_not(checking) -> None:

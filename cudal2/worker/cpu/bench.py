@@ -13,6 +13,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
 from cudal2.worker import checks, inputs, measurement, timing, verify
+from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import NAMES, ONE_THREAD, Baselines
 from cudal2.worker.cpu.pairing import TimingContext, fastest_seconds, pair, threads
@@ -74,6 +75,7 @@ class CpuBench:
                 threads=self.threads,
                 memory=self.config.memory_mib << 20,
                 seconds=self.config.run_seconds,
+                allowance=Allowance(self.config.verdict_seconds),
             )
             clock.lap("start")
             found = self._verify(side, arena, room)
@@ -218,6 +220,7 @@ class CpuBench:
         largest = max(arena.a(0).numel(), arena.b(0).numel())
         normals = torch.empty(min(high, max(low, 4 * largest)), dtype=torch.float16)
         inputs.fill_normal(inputs.generator(), normals)
+        inputs.keep_from_zero(normals)
         return TimingContext(arena, normals, self.config)
 
     def _arena(self, problem: Problem) -> Arena:

@@ -27,7 +27,7 @@ from cudal2.worker.build import (
     write_source,
 )
 from cudal2.worker.cache import Cache
-from cudal2.worker.cpu import gate
+from cudal2.worker.cpu import elf, gate, loading
 from cudal2.worker.sandbox import jail, seccomp
 
 FLAGS = ("-shared", "-fPIC", "-Wl,--no-undefined", "-fmax-errors=5", "-fdiagnostics-color=never")
@@ -53,8 +53,8 @@ def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: f
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
-    rules = Path(gate.__file__).read_text()
-    key = digest(source, " ".join((*FLAGS, *target.flags)), compiler_name(), platform.machine(), rules)
+    rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf)]
+    key = digest(source, " ".join((*FLAGS, *target.flags)), compiler_name(), platform.machine(), *rules)
     return once(
         cache,
         key,
@@ -94,13 +94,14 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Bu
 
 
 def inspected(built: Build, kind: jail.Kind, seconds: float) -> Build:
-    """The build, or its refusal where it multiplies narrower numbers than halves."""
+    """The build, or its refusal where loading it may run code of it, or it multiplies narrower numbers than halves."""
     try:
+        loading.check(built.library)
         found = gate.narrow(built.library, kind, seconds)
     except disassembly.Unfinished as error:
         return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds)
     except ValueError as error:
-        return Build(Status.REJECTED, log=str(error), seconds=built.seconds)
+        return Build(Status.REJECTED, log=f"the shared object: {error}", seconds=built.seconds)
     if not found:
         return built
     said = f"narrow_multiplication: integers or bf16 are multiplied in place of halves: {', '.join(found)}"

@@ -1,22 +1,38 @@
 """Which instructions of a built kernel would multiply narrower numbers than it is asked to.
 
 Integers of 16 bits, or bf16, multiplied and added in one instruction, are twice as fast as fp32 and on normals nearly
-as exact, so measuring errors alone does not tell them apart. A gate names a fault early; it is no proof: what jumps
-into the middle of an instruction is not seen. Names: Intel 64 and IA-32 Architectures Software Developer's Manual,
-volume 2.
+as exact, so measuring errors alone does not tell them apart. A gate names a fault early; it is no proof. It looks at
+the bytes that can be executed, whatever a symbol or a section says of them, and twice: at the instructions that follow
+one another from the first byte on, of which none may be narrow, and at what would be one if it began at any byte. The
+latter happens by chance, about once in a megabyte of honest code, so only several of one kind near each other count.
+Names and encodings: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 """
 
 import re
 import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from cudal2.records import HarnessFault
 from cudal2.worker import disassembly
+from cudal2.worker.cpu import elf
 from cudal2.worker.sandbox import jail
 
 _NARROW = re.compile(
-    rb"^\s*[0-9a-f]+:\t(?:\{?\w+\}? )*?(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|tdpb\w+)\b"
+    rb"^\s*[0-9a-f]+:\t(?:\{?\w+\}? )*?"
+    rb"(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdp[bh]\w+)\b"
 )
-"""Multiply and add in one: of bytes, words, bf16; not `tdpfp16ps`, which adds products of halves in fp32."""
+"""Multiply and add in one: of bytes, words, bf16, 8-bit floats; not `tdpfp16ps`, which adds products of halves in
+fp32."""
+CODE_BYTES = 8 << 20
+"""Most that a kernel may have to execute; looking at it takes two seconds."""
+NEAR, SEVERAL = 1 << 16, 4
+"""Within so many bytes, so many of one kind that differ are no chance. Fewer are no use, as each takes four cycles. And
+jumping between them costs little, so near is far."""
+SHORTEST = 6
+"""Bytes of an EVEX instruction in which its registers are named, or how its memory is."""
+GAP = bytes(64)
+"""Between two segments, so that no instruction lies in both."""
 
 
 def narrow(library: bytes, kind: jail.Kind, seconds: float) -> tuple[str, ...]:
@@ -28,10 +44,85 @@ def narrow(library: bytes, kind: jail.Kind, seconds: float) -> tuple[str, ...]:
     program = shutil.which("objdump")
     if program is None:
         raise HarnessFault("objdump is not installed", "Install it: apt-get install binutils")
+    code = GAP.join(elf.Image(library).code())
+    if len(code) > CODE_BYTES:
+        raise ValueError(f"it has {len(code)} bytes of instructions, at most {CODE_BYTES}")
     try:
-        with disassembly.listing([program, "-d", "--no-show-raw-insn"], library, kind, seconds) as lines:
-            return tuple(sorted({found.group(1).decode() for line in lines if (found := _NARROW.match(line))}))
+        raw = ["-D", "-b", "binary", "-m", "i386:x86-64", "--no-show-raw-insn"]
+        with disassembly.listing([program, *raw], code, kind, seconds) as lines:
+            return tuple(sorted({*in_order(lines), *anywhere(code)}))
     except disassembly.Unfinished:
         raise
     except ValueError as error:
         raise ValueError("its instructions cannot be read") from error
+
+
+def in_order(lines: Iterable[bytes]) -> Iterator[str]:
+    """Names of narrow instructions in a disassembler's listing."""
+    return (found.group(1).decode() for line in lines if (found := _NARROW.match(line)))
+
+
+def anywhere(code: bytes) -> Iterator[str]:
+    """What these bytes hold SEVERAL of within NEAR, whatever byte they begin at."""
+    for name, form in _FORMS.items():
+        places = [found.start() for found in form.finditer(code)]
+        kinds: Counter[bytes] = Counter()  # of those from `first` to `last`
+        first = 0
+        for last in places:
+            kinds[code[last : last + SHORTEST]] += 1
+            while places[first] <= last - NEAR:
+                gone = code[places[first] : places[first] + SHORTEST]
+                first += 1
+                kinds[gone] -= 1
+                if not kinds[gone]:
+                    del kinds[gone]
+            if len(kinds) >= SEVERAL:
+                yield name
+                break
+
+
+def _one_of(allowed: Iterable[int]) -> bytes:
+    return b"[%s]" % b"".join(rb"\x%02x" % byte for byte in allowed)
+
+
+def _form(table: int, prefixes: set[int], codes: Iterable[int], wide: set[int]) -> re.Pattern[bytes]:
+    """Of a table of opcodes (1 is 0F, 2 is 0F38), with one of these prefixes (0 none, 1 66, 2 F3, 3 F2) and bits W: as
+    VEX, as EVEX, and where W says nothing the old form with the prefix 66.
+    """
+    code = _one_of(codes)
+    selects = _one_of(byte for byte in range(256) if byte & 3 in prefixes and byte >> 7 in wide)
+    forms = [
+        rb"\xc4%s%s%s" % (_one_of(byte for byte in range(256) if byte & 31 == table), selects, code),
+        rb"\x62%s%s[\x00-\xff]%s" % (_one_of(byte for byte in range(256) if byte & 7 == table), selects, code),
+    ]
+    if table == 1:
+        forms.append(rb"\xc5%s%s" % (_one_of(byte for byte in range(256) if byte & 3 in prefixes), code))
+    if wide == {0, 1}:
+        forms.append(rb"\x66[\x40-\x4f]?%s%s" % ({1: rb"\x0f", 2: rb"\x0f\x38"}[table], code))
+    return _overlapping(forms)
+
+
+def _tiles(table: int, prefixes: set[int], code: int) -> re.Pattern[bytes]:
+    """The same of three registers of tiles, of which there are eight: as VEX, with no memory and no other width."""
+    tables = _one_of(byte for byte in range(256) if byte & 31 == table)
+    selects = _one_of(byte for byte in range(256) if byte & 3 in prefixes and byte & 0b11000100 == 0b01000000)
+    return _overlapping([rb"\xc4%s%s%s[\xc0-\xff]" % (tables, selects, _one_of([code]))])
+
+
+def _overlapping(forms: list[bytes]) -> re.Pattern[bytes]:
+    return re.compile(b"(?=%s)" % b"|".join(forms))  # nothing is consumed
+
+
+_FORMS = {
+    "pmaddwd": _form(1, {1}, [0xF5], {0, 1}),
+    "pmaddubsw": _form(2, {1}, [0x04], {0, 1}),
+    "vpmadd52": _form(2, {1}, [0xB4, 0xB5], {1}),
+    "vpdpb": _form(2, {0, 1, 2, 3}, [0x50, 0x51], {0}),
+    "vpdpw": _form(2, {1}, [0x52, 0x53], {0}),
+    "vp4dpw": _form(2, {3}, [0x52, 0x53], {0}),
+    "vpdpw of mixed signs": _form(2, {0, 1, 2}, [0xD2, 0xD3], {0}),
+    "vdpbf16ps": _form(2, {2}, [0x52], {0}),
+    "tdpb": _tiles(2, {0, 1, 2, 3}, 0x5E),
+    "tdpbf16ps": _tiles(2, {2}, 0x5C),
+    "tdpbf8ps": _tiles(5, {0, 1, 2, 3}, 0xFD),
+}

@@ -4,6 +4,7 @@ Both sides' code runs while it is timed, in processes that share the inputs and 
 the other is timed, both are woken before the inputs of a batch exist, and a batch's inputs change while it runs.
 """
 
+import math
 import secrets
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.target import CPU
 from cudal2.worker import inputs, timing
+from cudal2.worker.cpu import changes
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.perturbation import Perturbation
 from cudal2.worker.cpu.session import Side
@@ -25,12 +27,16 @@ from cudal2.worker.outcome import CandidateFailed
 
 SLOW_CALL = 0.1
 """Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
+AWAKE = 2.0
+"""Seconds that a candidate's call which wakes it up may take, though its others are no slow ones: it is not timed."""
 BASELINE_BATCHES = 7
 WATCHED = 3
 """Batches, or as many as are to be timed at least, that must not be over when their inputs change: who works ahead is
 overlooked in one of them in six."""
 LOOKS = 4
 """At most, in a batch; half of the batches have one, a quarter two."""
+LONGEST = 4 / 3
+"""So many times `batch_ms` the longest batch takes; the shortest takes half of that."""
 GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 BATCHES = 3
@@ -40,7 +46,7 @@ GREEDY = 1.1
 
 
 class TimingContext(msgspec.Struct, frozen=True):
-    """Where sides are timed: the buffers, the normals their inputs are cut from, and for how long."""
+    """Where sides are timed: the buffers, the normals their inputs are cut from (kept from zero), and for how long."""
 
     arena: Arena
     normals: Tensor
@@ -57,9 +63,9 @@ class TimingContext(msgspec.Struct, frozen=True):
         return self.arena.count - GUARDED if self.arena.first_timed else 1
 
     def fill(self, first: int, count: int) -> None:
-        """Fresh inputs, of which no earlier ones tell anything but sizes."""
+        """Fresh inputs, of which no earlier ones tell anything but sizes, and in each batch of another uneven scale."""
         inputs.flip_signs(self.normals)
-        self.arena.fill_inputs(first, count, self.normals)
+        self.arena.fill_inputs(first, count, self.normals, inputs.uneven_powers(self.arena.problem.k))
 
     def poison(self, first: int, count: int) -> None:
         """NaN in every output."""
@@ -70,13 +76,16 @@ class TimingContext(msgspec.Struct, frozen=True):
         """Copies of the outputs of these slots, each [slots, M, N]."""
         return [part.clone() for part in self.arena.outputs(first, count)]
 
-    def wake(self, side: Side, expected: float) -> None:
+    def wake(self, side: Side, expected: float, most: float = math.inf) -> None:
         """A call outside any batch, so that the process and its threads are awake in the next one.
 
-        It comes before the batch has inputs. Slow calls (`expected` seconds) need none.
+        It comes before the batch has inputs. Slow calls (`expected` seconds) need none. Nobody compares its output,
+        which says nothing of who was woken before, as it is poisoned; nor may it take more than `most` seconds.
         """
         if expected < SLOW_CALL:
-            side.run(0, 1)
+            inputs.poison(self.arena.c(0))
+            with side.within(most):
+                side.run(0, 1)
 
     def perturbations(self, first: int, calls: int, change: bool) -> list[Perturbation]:
         """For a batch of so many calls one, and by chance more: whoever has met one does not know whether it was the
@@ -138,10 +147,16 @@ class CpuSides(Sides):
             self._expected = {"candidate": min(candidate), "baseline": min(baseline)}
         else:
             self._expected = {"candidate": self._guess(), "baseline": self._baseline_seconds}
-        return self._calls_of("candidate"), self._calls_of("baseline")
+        share = 1 + secrets.randbelow(1001) / 1000
+        return self._calls_of("candidate", share), self._calls_of("baseline", share)
 
-    def _calls_of(self, role: Role) -> int:
-        return timing.calls_for(self._expected[role], self._context.config.batch_ms / 1e3, self._context.most)
+    def _calls_of(self, role: Role, share: float) -> int:
+        """Drawn, lest a call know that it is the last: of so many as take a third more than `batch_ms`, or as there are
+        slots for, half to all, `share` times half; either side draws the same share, in the mean `batch_ms` long.
+        """
+        context = self._context
+        most = timing.calls_for(self._expected[role], LONGEST * context.config.batch_ms / 1e3, context.most)
+        return max(1, min(most, round(share * most / 2)))
 
     def _guess(self) -> float:
         self._context.fill(self.slots.start, 1)
@@ -154,7 +169,7 @@ class CpuSides(Sides):
         """Perturbations are drawn here, so that nothing is left to do when their moments have come."""
         self._perturbations = self._context.perturbations(batch.first, batch.candidate, change=True)
         for role in batch.order:
-            self._context.wake(self._sides[role], self._expected[role])
+            self._context.wake(self._sides[role], self._expected[role], AWAKE if role == "candidate" else math.inf)
 
     def fill(self, batch: Batch) -> None:
         self._context.fill(batch.first, batch.count)
@@ -211,15 +226,20 @@ class CpuSides(Sides):
         return statistics.median(self._each[role] or [first])
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        """Where inputs changed, the baseline's result on the new ones; what may have used either is not compared."""
+        """With the baseline's result on the new inputs where they changed, and where a call may have used either, what
+        an honest one may have left that is nearest to its output.
+        """
         if any(one.early is not None for one in self._perturbations):
             raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
         if batch.leader == "baseline":
             for slot in {slot for one in self._perturbations for slot in one.changed}:
                 self._sides["baseline"].run(slot, 1)
                 self._references[0][slot - batch.first] = self._context.arena.c(slot)
+        arena = self._context.arena
         for slot in {slot for one in self._perturbations for slot in one.unsure}:
-            self._results[0][slot - batch.first] = self._references[0][slot - batch.first]
+            places = [arena.element(slot, one.unsure[slot]) for one in self._perturbations if slot in one.unsure]
+            result, reference = (part[0][slot - batch.first] for part in (self._results, self._references))
+            reference.copy_(changes.nearest(result, reference, arena.a(slot), arena.b(slot), places, self.problem))
         return list(zip(self._results, self._references))
 
     def watched(self) -> bool:

@@ -42,8 +42,8 @@ class Perturbation:
     over before it came to that, as on a machine too busy to let the parent look in time: no call had changed inputs.
 
     `conclude` is called when the batch is over and nothing runs: then `changed` are the slots whose inputs did change,
-    `unsure` those of them whose call may have begun before, and `early` is a slot whose output was written to before
-    its call, None where there is none.
+    `unsure` those of them whose call may have begun before, each with the word of the inputs that changed, and `early`
+    is a slot whose output was written to before its call, None where there is none.
 
     With `change` False it takes as long, but leaves the inputs as they are: for the side that it is compared with.
     """
@@ -51,7 +51,7 @@ class Perturbation:
     def __init__(self, arena: Arena, first: int, calls: int, change: bool = True) -> None:
         assert first >= GUARDED, "only packed slots lie at equal distances"
         self.changed: list[int] = []
-        self.unsure: list[int] = []
+        self.unsure: dict[int, int] = {}
         self.early: int | None = None
         self.late = True
         self._first, self._calls, self._change = first, calls, change
@@ -70,7 +70,7 @@ class Perturbation:
         self._places = np.where(rng.integers(2, size=count), *places).tolist()
         self._barrier = threading.Lock()
         self._anywhere = rng.integers(calls, size=ANYWHERE).tolist()
-        self._looks: list[tuple[Sequence[int], np.ndarray, np.ndarray]] = []
+        self._looks: list[tuple[dict[int, int], np.ndarray, np.ndarray]] = []
 
     def __call__(self) -> None:
         running, end = self._running(), self._calls
@@ -89,11 +89,12 @@ class Perturbation:
         any normal. Then look at those outputs in their order.
         """
         sign = 0x8000 if self._change else 0
-        for call, place in zip(calls, self._places[first:]):
-            self._inputs[place + call * self._input_step] ^= sign
+        words = {call: place + call * self._input_step for call, place in zip(calls, self._places[first:])}
+        for word in words.values():
+            self._inputs[word] ^= sign
         with self._barrier:  # its locked instructions keep the writes before the looks that follow
             pass
-        self._looks.append((calls, np.array(looked), self._samples(np.array(looked))))
+        self._looks.append((words, np.array(looked), self._samples(np.array(looked))))
 
     def conclude(self) -> None:
         """Compare what was seen with what the calls have left."""
@@ -102,7 +103,7 @@ class Perturbation:
             known = dict(zip(looked.tolist(), over.tolist()))
             if self._change:
                 self.changed += [self._first + call for call in changed]
-                self.unsure += [self._first + call for call in changed if known[call - 1]]
+                self.unsure |= {self._first + call: word for call, word in changed.items() if known[call - 1]}
             touched = (seen != inputs.POISON).any(axis=1)
             for place in np.flatnonzero(touched):
                 if not over[place + 1 :].all():  # earlier calls, and looked at later

@@ -2,11 +2,16 @@
 //
 //   runner KERNEL.so LOADING.bpf RUNNING.bpf COMMAND_FD REPLY_FD INPUTS_FD OUTPUTS_FD WORKSPACE_FD M N K
 //
+// No code of the candidate runs before the filter RUNNING is on: the parent has renamed the tags of its constructors
+// (loading.py), which are called here then.
+//
 // The parent owns the memory, the clock and the judgement. A candidate shares this process and can therefore say
 // anything on the reply pipe; nothing the parent concludes rests on a reply being true (see session.py). What a kernel's
 // functions are called, and how, comes with the compiler's command line: CONTRACT_… of contract.py.
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
@@ -34,6 +39,7 @@ struct Reply { uint32_t kind; int32_t code; uint64_t detail; };
 enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN };
 
 constexpr int COMMAND_FD = 100, REPLY_FD = 101;
+constexpr ElfW(Sxword) WITHHELD = 0x60010000;  // mirrors loading.py
 constexpr size_t WORKSPACE = 4096;  // where it begins in its file, behind a page that nobody may touch (workspace.py)
 
 struct Region { char* base; size_t size; };
@@ -80,11 +86,11 @@ void read_program(const char* path, Program& program) {
 }
 
 void install(const Program& program) {
-    // TSYNC: threads that a constructor started get the filter as well.
+    // TSYNC: should a library of the system have started a thread, it gets the filter as well.
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program.header)) _exit(8);
 }
 
-// From here on the only file that can be opened is the candidate's own, lest its constructors load a vendor's library.
+// From here on the only file that can be opened is the candidate's own, lest it load a vendor's library.
 // What compilers link of themselves is there already. Where the kernel has no Landlock, all of /usr stays readable.
 void leave_only(const char* path) {
     for (const char* name : {"libgomp.so.1", "libstdc++.so.6", "libm.so.6", "libgcc_s.so.1"}) dlopen(name, RTLD_NOW);
@@ -98,6 +104,22 @@ void leave_only(const char* path) {
     if (rule.file < 0 || syscall(ADD_RULE, rules, PATH_BENEATH, &rule, 0) || syscall(RESTRICT_SELF, rules, 0)) _exit(9);
     close(rule.file);
     close(rules);
+}
+
+// The constructors of the candidate, as the loader would call them: DT_INIT, then each of DT_INIT_ARRAY.
+void construct(void* library, int argc, char** argv) {
+    const link_map* map = nullptr;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map)) _exit(10);
+    ElfW(Addr) initial = 0, array = 0, size = 0;
+    for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+        if (entry->d_tag == WITHHELD + DT_INIT) initial = map->l_addr + entry->d_un.d_ptr;
+        if (entry->d_tag == WITHHELD + DT_INIT_ARRAY) array = map->l_addr + entry->d_un.d_ptr;
+        if (entry->d_tag == WITHHELD + DT_INIT_ARRAYSZ) size = entry->d_un.d_val;
+    }
+    using Constructor = void (*)(int, char**, char**);
+    if (initial) reinterpret_cast<Constructor>(initial)(argc, argv, environ);
+    for (size_t i = 0; array && i < size / sizeof(Constructor); ++i)
+        reinterpret_cast<const Constructor*>(array)[i](argc, argv, environ);
 }
 
 }  // namespace
@@ -137,9 +159,10 @@ int main(int argc, char** argv) {
     void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     using Hgemm = int (*)(CONTRACT_PARAMETERS);
     using Workspace = size_t (*)(int, int, int);
+    install(running);
+    if (library) construct(library, argc, argv);
     const auto hgemm = library ? reinterpret_cast<Hgemm>(dlsym(library, CONTRACT_ENTRY)) : nullptr;
     const auto workspace = library ? reinterpret_cast<Workspace>(dlsym(library, CONTRACT_SIZER)) : nullptr;
-    install(running);
     if (!hgemm) {
         reply(library ? NO_SYMBOL : NOT_LOADED);
         return 0;

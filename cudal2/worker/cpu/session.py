@@ -6,17 +6,21 @@ protocol over two pipes, so that whatever the protocol costs, both sides of a co
 has already called done. The clock runs from before it is let go until after it was told to stop.
 """
 
+import math
 import os
 import select
 import shutil
 import signal
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cudal2.contract import CPU_CONTRACT, ENTRY
 from cudal2.records import HarnessFault, Status
+from cudal2.worker.allowance import Allowance
+from cudal2.worker.cpu import loading
 from cudal2.worker.cpu.arena import Arena
 from cudal2.worker.cpu.placement import Placement, cores
 from cudal2.worker.cpu.workspace import Workspace
@@ -35,7 +39,8 @@ Meanwhile = tuple[float, Callable[[], None]]
 
 
 class Side:
-    """One process of so many `threads` behind two pipes, which has `seconds` to reply to each command.
+    """One process of so many `threads` behind two pipes, which has `seconds` to reply to each command, and its
+    `allowance` for all of them.
 
     What goes wrong on the other side is raised as `failed(status, reason)`: a candidate's failure is data, that
     of the trusted baseline host is a fault.
@@ -49,9 +54,11 @@ class Side:
         threads: int,
         seconds: float,
         failed: Callable[[Status, str], Exception] = CandidateFailed,
+        allowance: Allowance | None = None,
     ) -> None:
         self._command, self._reply, self._process = command_fd, reply_fd, process
         self.seconds, self.failed = seconds, failed
+        self.allowance = allowance or Allowance(math.inf)
         self.woken = 0.0
         """Seconds after which it answered in the last run that it was awake."""
         self.replied = 0.0
@@ -65,15 +72,27 @@ class Side:
 
     def receive(self) -> tuple[int, int, int]:
         """The next reply: kind, code, detail."""
-        data, deadline = b"", time.perf_counter() + self.seconds
+        data, deadline = b"", time.perf_counter() + min(self.seconds, self.allowance.left)
         while len(data) < REPLY.size:
             if not select.select([self._reply], [], [], max(0.0, deadline - time.perf_counter()))[0]:
-                raise self.failed(Status.TIMEOUT, "did not finish in time")
+                raise self._late("did not finish in time")
             part = os.read(self._reply, REPLY.size - len(data))
             if not part:
                 raise self.failed(Status.LAUNCH_ERROR, "the process ended without a reply")
             data += part
         return REPLY.unpack(data)
+
+    def _late(self, said: str) -> Exception:
+        return self.failed(Status.TIMEOUT, said if self.allowance.left > 0 else self.allowance.reason)
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """In the body it has so many seconds at most to reply to a command."""
+        before, self.seconds = self.seconds, min(seconds, self.seconds)
+        try:
+            yield
+        finally:
+            self.seconds = before
 
     def run(self, first: int, count: int, meanwhile: Sequence[Meanwhile] = ()) -> float:
         """Seconds that calls `first` to `first + count - 1` took. When this returns, all of the side's threads stand
@@ -82,6 +101,10 @@ class Side:
         Each of `meanwhile` is done that many seconds after the process is let go, whatever it says it is doing then,
         unless the calls are over by that time.
         """
+        with self.allowance.charged():
+            return self._run(first, count, meanwhile)
+
+    def _run(self, first: int, count: int, meanwhile: Sequence[Meanwhile]) -> float:
         pending = sorted(meanwhile, key=lambda one: one[0])
         busy = self._process.busy_seconds()
         started = time.perf_counter()
@@ -138,7 +161,7 @@ class Side:
         deadline = time.perf_counter() + self.seconds
         while not self._process.stopped():
             if time.perf_counter() > deadline:
-                raise self.failed(Status.TIMEOUT, "could not be stopped")
+                raise self._late("could not be stopped")
             time.sleep(20e-6)
         self._placement.bind()
 
@@ -186,8 +209,9 @@ def start_candidate(
     threads: int,
     memory: int,
     seconds: float,
+    allowance: Allowance,
 ) -> Side:
-    """Load a shared object into a jailed `runner` on `arena`, with `seconds` for every command.
+    """Load a shared object into a jailed `runner` on `arena`, with `seconds` for every command, `allowance` for all.
 
     Returns its Side, stopped; `room` is cut to the bytes of workspace that it wants. Raises CandidateFailed where it
     cannot be loaded or wants too much; HarnessFault where the jail does not start.
@@ -199,7 +223,7 @@ def start_candidate(
     side, started = None, False
     try:
         kernel = folder / "kernel.so"
-        kernel.write_bytes(library)
+        kernel.write_bytes(_loadable(library))
         arguments = (runner, kernel, tools / "loading.bpf", tools / "running.bpf", *inherited)
         process = jail.start(
             kind,
@@ -209,8 +233,9 @@ def start_candidate(
             environment={"OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"},
             pass_fds=inherited,
         )
-        side = Side(command_write, reply_read, process, threads, seconds)
-        room.cut(_greeting(side))
+        side = Side(command_write, reply_read, process, threads, seconds, allowance=allowance)
+        with allowance.charged():
+            room.cut(_greeting(side))
         started = True
         return side
     except OSError as error:
@@ -224,6 +249,13 @@ def start_candidate(
         elif not started:
             side.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _loadable(library: bytes) -> bytes:
+    try:
+        return loading.without_constructors(library)
+    except ValueError as error:
+        raise CandidateFailed(Status.REJECTED, f"the shared object: {error}") from error
 
 
 def _greeting(side: Side) -> int:

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,9 +54,10 @@ def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
 def test_filling_changes_every_input_and_nothing_else(arena: Arena) -> None:
     pool = torch.empty(1 << 18, dtype=torch.float16)
     inputs.fill_normal(inputs.generator(), pool)
+    inputs.keep_from_zero(pool)
     header = arena._bytes[arenas.INPUTS][: 16 + arena.calls.nbytes].copy()
     for first, count in ((0, GUARDED), (GUARDED, arena.count - GUARDED)):
-        arena.fill_inputs(first, count, pool)
+        arena.fill_inputs(first, count, pool, inputs.uneven_powers(arena.problem.k))
         for slot in range(first, min(first + count, first + 5)):
             for matrix in (arena.a(slot), arena.b(slot)):
                 assert matrix.isfinite().all() and matrix.float().std() > 0.5
@@ -66,9 +68,33 @@ def test_a_and_b_of_a_slot_come_from_unrelated_places() -> None:
     """Else who knows where A was cut from also knows B."""
     arena = Arena(Problem(8, 8, 8))
     pool = torch.arange(1 << 15, dtype=torch.int16).view(torch.float16)
-    arena.fill_inputs(GUARDED, 50, pool)
+    arena.fill_inputs(GUARDED, 50, pool, np.zeros(8, dtype=np.uint16))
     starts = [[int(m.view(torch.int16)[0, 0]) for m in (arena.a(s), arena.b(s))] for s in range(GUARDED, GUARDED + 50)]
     assert len({b - a for a, b in starts}) > 40
+    arena.close()
+
+
+@pytest.mark.parametrize("shape", [(16, 24, 40), (8, 512, 8), (24, 8, 512), (2048, 8, 1024)], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_timed_inputs_are_uneven_along_k_and_their_products_are_those_of_normals(shape, layout) -> None:
+    """In slots that are filled window by window, too (the last shape)."""
+    arena = Arena(Problem(*shape, layout))
+    pool = torch.empty(1 << 20, dtype=torch.float16)
+    inputs.fill_normal(inputs.generator(), pool)
+    pool[:1000] = 0
+    pool[1000:2000] = -6e-8
+    inputs.keep_from_zero(pool)
+    assert pool.abs().min() >= 2**-10
+    powers = inputs.uneven_powers(arena.problem.k)
+    steps = torch.from_numpy(powers.view(np.int16) >> inputs.EXPONENT).float()
+    assert steps.abs().max() <= inputs.UNEVEN and steps.unique().numel() > 3
+    slot = arena.count - 2
+    arena.fill_inputs(slot, 2, pool, powers)
+    held = {float(value) for value in pool.float()}
+    a, b = arena.a(slot).float(), arena.b(slot).float()
+    b = b if layout == "tn" else b.T
+    assert set((a * 2**-steps).flatten().tolist()) | set((b * 2**steps).flatten().tolist()) <= held
+    assert 2 ** float(steps.max()) * 6.5 > a.abs().max() > 2 ** float(steps.max())
     arena.close()
 
 

@@ -1,7 +1,8 @@
 """What a side may see when, with sides that are Python functions on the arena."""
 
+import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 import pytest
@@ -25,7 +26,13 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
-        self.cores, self.woken = 1.0, 0.0
+        self.cores, self.woken, self.limit = 1.0, 0.0, math.inf
+
+    @contextmanager
+    def within(self, seconds: float):
+        self.limit, before = seconds, self.limit
+        yield
+        self.limit = before
 
     def run(self, first: int, count: int, meanwhile=()) -> float:
         self.batches.append(range(first, first + count))
@@ -43,6 +50,7 @@ def context():
     arena = Arena(PROBLEM)
     normals = torch.empty(1 << 22, dtype=torch.float16)
     inputs.fill_normal(inputs.generator(), normals)
+    inputs.keep_from_zero(normals)
     yield TimingContext(arena, normals, CONFIG)
     arena.close()
 
@@ -218,3 +226,59 @@ def test_who_does_not_answer_when_woken_is_to_blame_that_nothing_is_watched(cont
     blamed, said = (CandidateFailed, "answer") if who == ("candidate",) else (HarnessFault, "too busy")
     with pytest.raises(blamed, match=said):
         pair(*sides.values(), context, "torch", 20e-6)
+
+
+def test_the_number_of_calls_is_drawn_and_alike_for_both(context) -> None:
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=60, max_pairs=60))
+    sides = Fake(honest(context)), Fake(honest(context))
+    pair(*sides, context, "torch", 20e-6)
+    timed = [
+        [len(batch) for batch in side.batches if batch.start >= GUARDED][3 * (side is sides[0]) :] for side in sides
+    ]
+    timed = [[count for count in one if count > 1] for one in timed]
+    assert timed[0] == timed[1], "equally fast, equally many"
+    most = max(timed[0])
+    assert len(set(timed[0])) > 8 and min(timed[0]) >= most / 2 - 1
+    assert sum(timed[0]) / len(timed[0]) == pytest.approx(CONFIG.batch_ms / 20e-3, rel=0.15)
+
+
+def test_nothing_in_the_slot_of_the_call_that_wakes_tells_who_was_woken_before(context) -> None:
+    """Nor may a candidate stay there for long."""
+    seen: list[bool] = []
+    limits: dict[str, set[float]] = {"candidate": set(), "baseline": set()}
+
+    def waking(name: str) -> Fake:
+        def call(slot: int) -> None:
+            if slot == 0:
+                seen.append(bool(context.arena.c(0).isnan().all()))
+                limits[name].add(side.limit)
+            honest(context)(slot)
+
+        side = Fake(call)
+        return side
+
+    pair(waking("candidate"), waking("baseline"), context, "torch", 20e-6)
+    assert len(seen) >= 6 and all(seen)
+    assert max(limits["candidate"]) <= 2 and limits["baseline"] == {math.inf}
+
+
+def test_a_call_that_may_have_used_either_input_is_compared_all_the_same(context, monkeypatch) -> None:
+    """Whoever sees that inputs change while a call runs cannot give that call up."""
+
+    class GivesUp(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            elapsed = super().run(first, count, meanwhile)
+            if meanwhile and count > 8:
+                looks = [look for _, look in meanwhile]
+                for look in looks:
+                    look.conclude = lambda look=look: (type(look).conclude(look), look.unsure.update(given_up(look)))
+            return elapsed
+
+    def given_up(look) -> dict[int, int]:
+        slot = look.changed[0]
+        context.arena.c(slot).fill_(1)
+        return {slot: int(context.arena.calls[slot, 0] // 2)}
+
+    with pytest.raises(CandidateFailed, match="in timed calls") as failed:
+        pair(GivesUp(honest(context)), Fake(honest(context)), context, "torch", 20e-6)
+    assert failed.value.status == "wrong"

@@ -16,7 +16,8 @@ def arena(request):
     arena = Arena(request.param)
     pool = torch.empty(1 << 14, dtype=torch.float16)
     inputs.fill_normal(inputs.generator(), pool)
-    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool)
+    inputs.keep_from_zero(pool)
+    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool, inputs.uneven_powers(arena.problem.k))
     for part in arena.outputs(FIRST, CALLS):
         inputs.poison(part)
     yield arena
@@ -59,7 +60,7 @@ def test_one_element_changes_in_each_of_the_calls_that_follow(arena: Arena, done
     assert perturbation.changed == sorted(found)
     next_ones = list(range(running if done else running + 1, running + 5))
     assert perturbation.changed[: len(next_ones)] == next_ones and perturbation.changed[-1] > running + 4
-    assert perturbation.unsure == ([running] if done else []) and perturbation.early is None
+    assert list(perturbation.unsure) == ([running] if done else []) and perturbation.early is None
 
 
 @pytest.mark.parametrize("done", [CALLS - 1, CALLS])
@@ -135,8 +136,22 @@ def test_a_call_that_may_have_begun_is_unsure(arena: Arena) -> None:
     finish(arena, 7)
     perturbation()
     conclude(arena, perturbation)
-    assert perturbation.unsure == [FIRST + 5, FIRST + 6, FIRST + 7]
+    assert list(perturbation.unsure) == [FIRST + 5, FIRST + 6, FIRST + 7]
     assert perturbation.changed[:5] == list(range(FIRST + 5, FIRST + 10)) and perturbation.early is None
+
+
+def test_what_changed_in_an_unsure_call_is_named(arena: Arena) -> None:
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    perturbation._running = lambda: 5
+    before = {slot: (arena.a(slot).clone(), arena.b(slot).clone()) for slot in range(FIRST, FIRST + CALLS)}
+    finish(arena, 20)
+    perturbation()
+    conclude(arena, perturbation)
+    assert len(perturbation.unsure) >= 5
+    for slot, word in perturbation.unsure.items():
+        matrix, row, column = arena.element(slot, word)
+        now = (arena.a(slot), arena.b(slot))[matrix]
+        assert (before[slot][matrix] != now).nonzero().tolist() == [[row, column]]
 
 
 def test_short_batches_change_little() -> None:
