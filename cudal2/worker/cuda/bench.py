@@ -10,6 +10,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import inputs, measurement, timing
+from cudal2.worker.allowance import Allowance
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
 from cudal2.worker.cuda.arena import Arena
@@ -83,7 +84,7 @@ class CudaBench:
         found = Outcome(Status.OK)
         runner = self.runners.take()
         clock.lap("start")
-        runner.seconds = self.config.run_seconds
+        runner.seconds, runner.allowance = self.config.run_seconds, Allowance(self.config.verdict_seconds)
         workspace = -(-recording.workspace // 2) * 2
         try:
             buffers = context.arena.buffers

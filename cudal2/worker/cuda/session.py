@@ -6,6 +6,7 @@ after.
 """
 
 import array
+import math
 import os
 import secrets
 import select
@@ -23,6 +24,7 @@ from pathlib import Path
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
+from cudal2.worker.allowance import Allowance
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
 from cudal2.worker.cuda.buffers import range_of
@@ -150,7 +152,9 @@ def _unopened(program: str, why: str) -> HarnessFault:
 
 
 class Runner:
-    """One runner process. Every command has `seconds` to be answered; the first error ends the process."""
+    """One runner process. Every command has `seconds` to be answered, and all of them the `allowance`; the first error
+    ends the process.
+    """
 
     def __init__(self, kind: jail.Kind) -> None:
         self._socket, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -163,7 +167,7 @@ class Runner:
         finally:
             remote.close()
         self._ready = False
-        self.seconds = READY_SECONDS
+        self.seconds, self.allowance = READY_SECONDS, Allowance(math.inf)
 
     def wait_ready(self) -> None:
         """Wait for the context that the process makes on its own. Raises HarnessFault."""
@@ -244,9 +248,10 @@ class Runner:
             raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended between calls") from error
 
     def _receive(self) -> tuple[float, float, bytes]:
-        deadline = time.monotonic() + self.seconds
-        status, length, device_seconds, host_seconds = REPLY.unpack(self._exactly(REPLY.size, deadline))
-        data = self._exactly(length, deadline)
+        deadline = time.monotonic() + min(self.seconds, self.allowance.left)
+        with self.allowance.charged():
+            status, length, device_seconds, host_seconds = REPLY.unpack(self._exactly(REPLY.size, deadline))
+            data = self._exactly(length, deadline)
         if status < 0:
             raise HarnessFault(f"the runner failed: {data.decode(errors='replace')}", "Try again; see cudal2 doctor")
         if status:
@@ -257,7 +262,8 @@ class Runner:
         data = bytearray()
         while len(data) < size:
             if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise CandidateFailed(Status.TIMEOUT, "did not finish in time")
+                said = "did not finish in time" if self.allowance.left > 0 else self.allowance.reason
+                raise CandidateFailed(Status.TIMEOUT, said)
             part = b""
             with suppress(ConnectionResetError):
                 part = self._socket.recv(size - len(data))

@@ -4,12 +4,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status
+from cudal2.worker.allowance import Allowance
 from cudal2.worker.cuda import plan, recipe, session
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.history import TOUCH
 from cudal2.worker.cuda.launcher import build
 from cudal2.worker.outcome import CandidateFailed
 
@@ -112,6 +115,22 @@ def test_one_slot_is_replayed_alone(loaded) -> None:
     assert device == pytest.approx(0.003)
     assert loaded.run([4])[0] == pytest.approx(0.001)
     assert len(loaded.host([0, 1], 0.0)) == 2
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_as_many_touches_come_before_each_call(loaded, each: int) -> None:
+    """The driver here counts 100 s for each of our own kernels; on the host's clock they are outside the time."""
+    touches = np.zeros(3 * each, TOUCH)
+    assert loaded.run([0, 3, 4], touches)[0] == pytest.approx(3 * each * 100 + 0.003)
+    assert sum(loaded.host([0, 3, 4], 0.0, touches)) < 100
+
+
+def test_a_candidate_that_has_used_up_its_time_is_told_so(loaded) -> None:
+    loaded.run([0])
+    loaded.allowance = Allowance(0.0)
+    with pytest.raises(CandidateFailed, match="verdict_seconds") as failed:
+        loaded.run([0] * 100)
+    assert failed.value.status is Status.TIMEOUT
 
 
 def test_two_slots_take_turns_and_each_turn_is_timed(loaded) -> None:
