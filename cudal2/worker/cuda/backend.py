@@ -20,7 +20,7 @@ from cudal2.worker import binary, exclusive
 from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import counters, device, plan, recipe, session, unsealing
+from cudal2.worker.cuda import counters, device, plan, recipe, recording, unsealing
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
@@ -172,7 +172,7 @@ class CudaBackend:
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
         times = foreign is not None and foreign.rehearsed
         with exclusive.device(exclusive=True, name=self.lock) if times else nullcontext():
-            return session.record(library, problem, places, base, self.kind, self.config.run_seconds, *how)
+            return recording.record(library, problem, places, base, self.kind, self.config.run_seconds, *how)
 
     def _decoded(self, text: bytes, count: int, base: int) -> plan.Recording:
         """Raises PlanError where that is no plan for so many places."""

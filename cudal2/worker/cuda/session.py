@@ -1,8 +1,7 @@
-"""Processes that a candidate's code touches, and how the referee talks to them.
+"""The runner, which replays a candidate's kernels, and how the referee talks to it.
 
-The planner lives in jail and runs the candidate's host code once. A runner is trusted code, jailed all the same because
-it hands an untrusted cubin to the driver, and serves one candidate: it has its context ready before, and is killed
-after.
+It is trusted code, jailed all the same because it hands an untrusted cubin to the driver, and serves one candidate: it
+has its context ready before, and is killed after.
 """
 
 import array
@@ -10,7 +9,6 @@ import math
 import os
 import secrets
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -22,16 +20,13 @@ from functools import cache
 from pathlib import Path
 
 from cudal2.contract import CUDA_CONTRACT
-from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.worker.allowance import Allowance
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.buffers import range_of
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.history import Touches
 from cudal2.worker.cuda.launcher import build as launcher
-from cudal2.worker.cuda.plan import MAX_BYTES, PLACE, Place, PlanError
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -70,7 +65,7 @@ def programs() -> Path:
     return artefact(f"cuda-{digest(*sources.values(), *CUDA_CONTRACT.defines(), library)[:16]}", make)
 
 
-def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -> jail.Jailed:
+def start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -> jail.Jailed:
     """A process with the GPU, in a jail, that inherits `fd`."""
     return jail.start(
         kind,
@@ -85,69 +80,7 @@ def _start(kind: jail.Kind, command: list[str], readable: list[Path], fd: int) -
     )
 
 
-def record(
-    library: bytes,
-    problem: Problem,
-    places: Sequence[Place],
-    base: int,
-    kind: jail.Kind,
-    seconds: float,
-    stream: str = "own",
-    rehearsed: bool = False,
-) -> bytes:
-    """What the planner wrote about a candidate's shared object, called at each of these places, which lie in the range
-    that begins at `base`, within `seconds`.
-
-    `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
-    `rehearsed`: it is called once before, on the GPU, so that it can choose among its kernels by timing them.
-
-    Raises PlanError where the candidate did not let it, CandidateFailed where it took too long.
-    """
-    folder = jail.job_folder()
-    read, write = os.pipe()
-    p = problem
-    try:
-        kernel, called_at = folder / "kernel.so", folder / "places"
-        kernel.write_bytes(library)
-        called_at.write_bytes(b"".join(PLACE.pack(*place) for place in places))
-        where = (called_at, base, range_of(p, places, base))
-        command = [programs() / "planner", kernel, write, *where, p.m, p.n, p.k, stream, int(rehearsed)]
-        process = _start(kind, [str(word) for word in command], [folder], write)
-        os.close(write)
-        write = -1
-        try:
-            return _read_recording(read, seconds)
-        finally:
-            process.kill()
-    finally:
-        for fd in (read, write):
-            with suppress(OSError):
-                os.close(fd)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read_recording(fd: int, seconds: float) -> bytes:
-    """Everything up to the end of the pipe; the first byte says that the planner itself works."""
-    text, deadline = bytearray(), time.monotonic() + READY_SECONDS
-    while True:
-        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if not text:
-                raise HarnessFault("the planner did not start in time", "Look at the GPU with nvidia-smi")
-            raise CandidateFailed(Status.TIMEOUT, "the launcher did not return in time")
-        part = os.read(fd, 1 << 20)
-        if not part:
-            break
-        if not text:
-            deadline = time.monotonic() + seconds
-        text += part
-        if len(text) > MAX_BYTES:
-            raise PlanError(f"the plan is longer than {MAX_BYTES} bytes")
-    if text[:1] != b"+":
-        raise _unopened("planner", text[:500].decode(errors="replace"))
-    return bytes(text[1:])
-
-
-def _unopened(program: str, why: str) -> HarnessFault:
+def unopened(program: str, why: str) -> HarnessFault:
     return HarnessFault(f"the {program} could not open the GPU: {why}", FULL if NO_ROOM in why else "See cudal2 doctor")
 
 
@@ -160,7 +93,7 @@ class Runner:
         self._socket, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             command = [str(programs() / "runner"), str(remote.fileno())]
-            self._process = _start(kind, command, [], remote.fileno())
+            self._process = start(kind, command, [], remote.fileno())
         except BaseException:
             self._socket.close()
             raise
@@ -177,7 +110,7 @@ class Runner:
             self._receive()
         except CandidateFailed as failed:  # no candidate is here yet
             self.close()
-            raise _unopened("runner", failed.reason) from failed
+            raise unopened("runner", failed.reason) from failed
         self._ready = True
 
     def load(self, packed: bytes, memory: int, nbytes: int, base: int) -> None:

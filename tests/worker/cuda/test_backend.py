@@ -22,7 +22,7 @@ from cudal2.target import find
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import backend, plan, recipe, session, unsealing
+from cudal2.worker.cuda import backend, plan, recipe, recording, unsealing
 from cudal2.worker.cuda.buffers import BASES, draw_base, scattered
 from cudal2.worker.cuda.compile import build, cubin
 from cudal2.worker.sandbox import jail
@@ -43,7 +43,7 @@ def worker(judge, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(type(judge.vendor), "versions", lambda self: "none", raising=False)
     libraries = []
     monkeypatch.setattr(
-        backend.session, "record", lambda library, *_: libraries.append(library) or to_json(RECORDING).encode()
+        backend.recording, "record", lambda library, *_: libraries.append(library) or to_json(RECORDING).encode()
     )
     loaded, load = [], Runner.load
     monkeypatch.setattr(Runner, "load", lambda self, packed, *to: loaded.append(packed) or load(self, packed, *to))
@@ -94,7 +94,7 @@ def launching(worker, monkeypatch, parameters) -> None:
         plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
         return to_json(plan.Recording(4096, plans)).encode()
 
-    monkeypatch.setattr(backend.session, "record", record)
+    monkeypatch.setattr(backend.recording, "record", record)
 
 
 def judged(place) -> bool:
@@ -158,7 +158,7 @@ def test_what_was_exported_is_judged_without_compiler_or_planner(worker, monkeyp
         pytest.fail("nothing is to be built or recorded")
 
     monkeypatch.setattr(backend.build, "build", refuse)
-    monkeypatch.setattr(backend.session, "record", refuse)
+    monkeypatch.setattr(backend.recording, "record", refuse)
     found = worker.build(premade).launchable
     assert (found.cubin, found.recording) == (built.launchable.cubin, built.launchable.recording)
     verdict = worker.evaluate(premade)
@@ -264,7 +264,7 @@ def test_a_published_kernel_that_times_itself_does_so_alone_on_the_gpu(worker, m
                 alone.append(True)
         return to_json(RECORDING).encode()
 
-    monkeypatch.setattr(backend.session, "record", record)
+    monkeypatch.setattr(backend.recording, "record", record)
     for source in (PUBLISHED, PUBLISHED.replace("{", "{ cudaEventElapsedTime(&ms, start, stop);")):
         assert worker.build(Candidate(source, PROBLEM, "sm_90a", "cuda-l2")).status is Status.OK
     assert alone == [False, True]
@@ -343,14 +343,14 @@ def test_on_a_gpu_a_recipe_gives_what_a_fresh_process_records_anywhere(on_gpu, n
     def recorded(count: int):
         base = draw_base()
         places = scattered(problem, count, rng, base)
-        text = session.record(launchable.library, problem, places, base, on_gpu.backend.kind, 60)
+        text = recording.record(launchable.library, problem, places, base, on_gpu.backend.kind, 60)
         return plan.decode(text, count, on_gpu.target.contract.workspace_limit, base), places
 
     first, places = recorded(8)
     made = recipe.fit(first.plans, places, first.workspace)
     again, elsewhere = recorded(128)
-    for recording, place in zip(again.plans, elsewhere, strict=True):
-        assert recipe.applied(made, place) == recording
+    for expected, place in zip(again.plans, elsewhere, strict=True):
+        assert recipe.applied(made, place) == expected
 
 
 @pytest.mark.gpu

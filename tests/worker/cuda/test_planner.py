@@ -12,7 +12,7 @@ from toolkit import needs_toolkit
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda import plan, recipe, session
+from cudal2.worker.cuda import plan, recipe, recording, session
 from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import toolchain
 from tests.worker.cuda.test_launcher import launch, loaded
@@ -81,7 +81,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def record(folder, monkeypatch):
-    """session.record with the planner of this folder, and no jail."""
+    """recording.record with the planner of this folder, and no jail."""
 
     class Started(subprocess.Popen):
         def __init__(self, kind, command, readable, fd) -> None:
@@ -92,12 +92,12 @@ def record(folder, monkeypatch):
             self.wait()
 
     monkeypatch.setattr(session, "programs", lambda: folder)
-    monkeypatch.setattr(session, "_start", Started)
-    monkeypatch.setattr(session.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
+    monkeypatch.setattr(session, "start", Started)
+    monkeypatch.setattr(recording.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
     library = (folder / "kernel.so").read_bytes()
 
     def record(places: list[plan.Place], base: int, **how) -> plan.Recording:
-        text = session.record(library, PROBLEM, places, base, "off", 20, **how)
+        text = recording.record(library, PROBLEM, places, base, "off", 20, **how)
         return plan.decode(text, len(places), CUDA_CONTRACT.workspace_limit, base)
 
     return record

@@ -52,7 +52,7 @@ def program(tmp_path_factory) -> Path:
 @pytest.fixture
 def runner(program, monkeypatch):
     monkeypatch.setattr(session, "programs", lambda: program)
-    monkeypatch.setattr(session, "_start", Started)
+    monkeypatch.setattr(session, "start", Started)
     made = session.Runner("off")
     yield made
     made.close()
