@@ -47,9 +47,9 @@ CASES = {
     "wgmma, cycles, device memory": (
         "sm_90a",
         "F16_WGMMA BF16_WGMMA S8_WGMMA E4M3_WGMMA CLOCK MALLOC",
-        {"fp16_accumulate", "bf16_mma", "integer_mma", "fp8_mma", "clock_read", "unresolved_symbols"},
+        {"fp16_accumulate", "bf16_mma", "integer_mma", "fp8_mma", "special_register", "unresolved_symbols"},
     ),
-    "narrow inputs to an honest mma, nanoseconds": ("sm_90a", "E4M3 GLOBALTIMER", {"fp8_mma", "clock_read"}),
+    "narrow inputs to an honest mma, nanoseconds": ("sm_90a", "E4M3 GLOBALTIMER", {"fp8_mma", "special_register"}),
     "tcgen05": ("sm_100a", "S8_TCGEN05 E4M3_TCGEN05", {"integer_mma", "fp8_mma"}),
     "four-bit floats": ("sm_120a", "E2M1", {"fp8_mma"}),
 }
