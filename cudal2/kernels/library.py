@@ -64,7 +64,7 @@ class Library:
             self._table.add(m, n, k, layout, code, workspace)
             if fewest < m:
                 self._table.pad(m, n, k, layout, fewest, copier)
-        self._table.try_first(trial.of(found, accumulate, self._table.id))
+        self._table.try_first(trial.of(found, place, accumulate))
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
         self.kernels = kernels

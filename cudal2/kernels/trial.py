@@ -13,28 +13,32 @@ import torch
 from torch import Tensor
 
 from .held import Held
-from .op import Trial
+from .op import Place, Trial
 
+CPU = 0
+"""As torch numbers kinds of devices."""
 _STEP = 1 << 22
 """Elements of a result that are compared together, which bounds what memory that takes."""
 
 
-def of(held: Held, accumulate: str, library: int) -> Trial:
-    """What a table of this folder asks before a kernel serves; `library` is the table's id. A warning names a kernel that
-    is wrong."""
-    attempt, kind = torch.ops.cudal2.attempt_matmul.default, "cuda" if held.on_gpu else "cpu"
+def of(held: Held, place: Place, accumulate: str) -> Trial:
+    """What the table of `place`, which is open, asks before one of this folder's kernels serves. A warning names a kernel
+    that is wrong."""
+    attempt, on_gpu = torch.ops.cudal2.attempt_matmul.default, place.device_type != CPU
     # How many products are summed before a narrow accumulator rounds; an fp32 one needs no bound for that.
     chunk = (16 if held.on_gpu else 1) if accumulate == "f16" else 0
 
     def tried(m: int, n: int, k: int, transposed: bool, index: int) -> int:
         try:
-            device = torch.device(kind, index) if held.on_gpu else torch.device(kind)
-            right = is_right(m, n, k, transposed, device, chunk, lambda a, b: attempt(a, b, library))
+            device = torch.device("cuda", index) if on_gpu else torch.device("cpu")
+            right = is_right(m, n, k, transposed, device, chunk, lambda a, b: attempt(a, b, place.id))
         except Exception:  # no memory, most likely; torch serves the call, and says so if it has none either
             return -1
         if not right:
             name = f"{m}_{n}_{k}_{'tn' if transposed else 'nn'}_{accumulate}"
-            text = f"cudal2: the kernel for {name} in {held.folder} does not give torch's product; torch serves its calls"
+            text = (
+                f"cudal2: the kernel for {name} in {held.folder} does not give torch's product; torch serves its calls"
+            )
             try:
                 warnings.warn(text, stacklevel=2)
             except Warning:  # where warnings are errors, there is no caller here to raise it in

@@ -89,14 +89,16 @@ inline Owned own_workspace(const Table& table, int64_t bytes, const Operand& a) 
 
 inline thread_local const Kernel* on_trial = nullptr;
 
-// Whether calls on that stream are recorded into a graph; so if that cannot be told.
-inline bool recorded(const Place& place, int32_t index) {
+// Whether calls on that stream are recorded into a graph; below 0 if the driver does not tell.
+inline int recorded(const Place& place, int32_t index) {
     std::optional<torch::stable::accelerator::DeviceGuard> there;
     int32_t current = index;
     if (index >= 0 && !aoti_torch_get_current_device_index(&current) && current != index) there.emplace(index);
     void* stream = nullptr;
-    return place.stream(index, &stream) || place.capturing(stream);
+    return place.stream(index, &stream) ? -1 : place.capturing(stream);
 }
+
+constexpr int MOST_FAILURES = 3;  // a trial that finds no memory is not repeated at every call
 
 // SERVED if a kernel may serve a call: it gave torch's product once on that device, which is found out now if it was
 // not. Nothing is tried while a graph is recorded: torch serves such calls until the kernel was called outside.
@@ -105,13 +107,16 @@ inline Outcome tried(Table& table, const Kernel& kernel, const Problem& p, const
     if (kernel.wrong.load(std::memory_order_relaxed)) return NOT_RIGHT;
     const uint64_t here = 1ull << (a.index < 0 ? 0 : a.index);
     if (kernel.right.load(std::memory_order_relaxed) & here) return SERVED;
-    if (on_trial || (table.place.launched && recorded(table.place, a.index))) return UNTRIED;
+    if (on_trial || kernel.failures.load(std::memory_order_relaxed) >= MOST_FAILURES) return UNTRIED;
+    if (const int graph = table.place.launched ? recorded(table.place, a.index) : 0)
+        return graph < 0 ? not_launched(table) : UNTRIED;
     if (kernel.busy.fetch_or(here) & here) return UNTRIED;
     on_trial = &kernel;
     const int found = table.trial(p.m, p.n, p.k, p.tn, a.index);
     on_trial = nullptr;
     if (found > 0) kernel.right |= here;
     if (!found) kernel.wrong = true;
+    if (found < 0) ++kernel.failures;
     kernel.busy &= ~here;
     return found > 0 ? SERVED : found ? UNTRIED : NOT_RIGHT;
 }

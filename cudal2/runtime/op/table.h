@@ -57,6 +57,7 @@ struct Kernel {
     mutable std::atomic<uint64_t> right{0};  // devices on which it was tried and gave torch's product, a bit for each index
     mutable std::atomic<uint64_t> busy{0};   // devices on which a thread tries it at the moment
     mutable std::atomic<bool> wrong{false};  // it was tried and gave something else
+    mutable std::atomic<int> failures{0};    // how often it could not be tried
     Kernel(void* code, int64_t workspace) : code(code), workspace(workspace) {}
 };
 
