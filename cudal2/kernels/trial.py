@@ -22,8 +22,8 @@ _STEP = 1 << 22
 
 
 def of(held: Held, place: Place, accumulate: str) -> Trial:
-    """What the table of `place`, which is open, asks before one of this folder's kernels serves. A warning names a kernel
-    that is wrong."""
+    """What the table of `place`, which is open, asks before one of this folder's kernels serves. A warning names a
+    kernel that is wrong."""
     attempt, on_gpu = torch.ops.cudal2.attempt_matmul.default, place.device_type != CPU
     # How many products are summed before a narrow accumulator rounds; an fp32 one needs no bound for that.
     chunk = (16 if held.on_gpu else 1) if accumulate == "f16" else 0
@@ -32,7 +32,7 @@ def of(held: Held, place: Place, accumulate: str) -> Trial:
         try:
             device = torch.device("cuda", index) if on_gpu else torch.device("cpu")
             right = is_right(m, n, k, transposed, device, chunk, lambda a, b: attempt(a, b, place.id))
-        except Exception:  # no memory, most likely; torch serves the call, and says so if it has none either
+        except (RuntimeError, MemoryError):  # no memory, most likely; torch says so if it has none for the call either
             return -1
         if not right:
             name = f"{m}_{n}_{k}_{'tn' if transposed else 'nn'}_{accumulate}"
@@ -79,8 +79,9 @@ def is_right(
 
 
 def bounds(k: int, chunk: int) -> tuple[float, float]:
-    """Of two results of K products each: in RMS, in units of fp16's rounding error, and what one element may lose beside
-    its own rounding. `chunk` is how many products are summed before an fp16 accumulator rounds, 0 for an fp32 one."""
+    """Of two results of K products each: in RMS, in units of fp16's rounding error, and what one element may lose
+    beside its own rounding. `chunk` is how many products are summed before an fp16 accumulator rounds, 0 for an fp32
+    one."""
     if not chunk:
         return 0.8, k * 2.0**-24 * 2 * math.sqrt(k)
     steps = -(-k // chunk)
@@ -89,7 +90,8 @@ def bounds(k: int, chunk: int) -> tuple[float, float]:
 
 
 def agrees(found: Tensor, expected: Tensor, k: int, chunk: int) -> bool:
-    """Whether two fp16 results [M, N] of N(0,1) matrices are within the bounds of each other. Waits for the device once."""
+    """Whether two fp16 results [M, N] of N(0,1) matrices are within the bounds of each other. Waits for the device
+    once."""
     limit, loss = bounds(k, chunk)
     rows = max(1, _STEP // expected.shape[1])
     sums = []
