@@ -5,6 +5,7 @@ only device code runs, on all memory that this process can reach there. A kernel
 problem (M, N, K, layout, accumulator), and used only if it was surely faster, on the device that it was measured on
 and, on a processor, with as many threads. If no kernel has m rows, the one with the smallest M > m is used for which it
 was measured to pay: the input is padded to M rows, and the result is the first m of M rows, whose memory it keeps.
+Before its first call a kernel is tried (`trial`): one that does not give torch's product is not used.
 Everything else (other shapes, types, strides and alignments; gradients, autocast, torch.func, tracing, modes: see
 `ordinary`) goes to torch, unchanged.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import arrays, cpu, cuda, held, op
+from . import arrays, cpu, cuda, held, op, trial
 from .ordinary import unusual
 
 _compiling = torch.compiler.is_dynamo_compiling
@@ -63,6 +64,7 @@ class Library:
             self._table.add(m, n, k, layout, code, workspace)
             if fewest < m:
                 self._table.pad(m, n, k, layout, fewest, copier)
+        self._table.try_first(trial.of(found, place, accumulate))
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
         self.kernels = kernels

@@ -38,6 +38,13 @@ OUTCOMES = (
     "torch has more to do than multiply",
 )
 PADDED = "kernel of more rows"
+TRIED = ("the kernel was not tried yet", "the kernel was wrong when it was tried")
+Trial = Callable[[int, int, int, bool, int], int]
+"""Of m, n, k, whether B is stored transposed, and the device's index: 1 where the kernel is right, 0 where it is wrong,
+-1 where that could not be found out."""
+_TRIAL = ctypes.CFUNCTYPE(c_int, c_int64, c_int64, c_int64, c_int, c_int32)
+_KEPT: list[object] = []
+"""Functions that tables hold, which stay for ever."""
 _LOCK = threading.Lock()
 
 
@@ -80,6 +87,12 @@ class Table:
         """Lets a kernel that was added serve from `fewest` rows on, which is at least 1."""
         self._library.cudal2_op_pad(self._table, m, n, k, layout == "tn", fewest, copier)
 
+    def try_first(self, trial: Trial) -> None:
+        """Has each kernel tried by `trial` before its first call on a device; by an older folder's library none is."""
+        if hasattr(self._library, "cudal2_op_try"):
+            _KEPT.append(_TRIAL(lambda m, n, k, tn, device: trial(m, n, k, bool(tn), device)))
+            self._library.cudal2_op_try(self._table, _KEPT[-1])
+
     def make_standard(self) -> None:
         """Lets this table serve the calls of torch.ops.cudal2 that name no library."""
         self._library.cudal2_op_standard(self._table)
@@ -91,6 +104,10 @@ class Table:
         met = dict(zip(OUTCOMES, counts, strict=True))
         if self.pads:
             met[PADDED] = self._library.cudal2_op_padded(self._table)
+        if hasattr(self._library, "cudal2_op_tried"):
+            tried = (c_int64 * len(TRIED))()
+            self._library.cudal2_op_tried(self._table, tried)
+            met.update(zip(TRIED, tried))
         return Counter({name: count for name, count in met.items() if count})
 
 
@@ -110,6 +127,8 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
             ("cudal2_op_outcomes", None, c_void_p, c_void_p),
             ("cudal2_op_pad", None, c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p),
             ("cudal2_op_padded", c_int64, c_void_p),
+            ("cudal2_op_try", None, c_void_p, _TRIAL),
+            ("cudal2_op_tried", None, c_void_p, c_void_p),
         ):
             if function := getattr(found, name, None):
                 function.restype, function.argtypes = restype, arguments

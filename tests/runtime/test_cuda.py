@@ -16,7 +16,7 @@ from specimens import HERE
 from cudal2.kernels import cuda
 from cudal2.kernels.held import Unusable
 from cudal2.kernels.loaded import address, opened
-from cudal2.kernels.op import PADDED
+from cudal2.kernels.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
@@ -124,12 +124,28 @@ def test_a_call_that_fails_leaves_no_semaphores_behind_and_is_told_once(folder, 
 def test_threads_on_one_stream_take_turns(folder, gpu):
     lib = load(folder)
     a, b = half(SLOW.m, SLOW.k), half(SLOW.n, SLOW.k)
+    lib.matmul(a, b.t())
     threads = [threading.Thread(target=lambda: [lib.matmul(a, b.t()) for _ in range(50)]) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert lib.calls == {"kernel": 100}
+    assert lib.calls == {"kernel": 101}
+
+
+def test_no_kernel_is_tried_while_a_graph_is_recorded(folder, gpu):
+    """torch serves until a call outside of graphs."""
+    lib = load(folder)
+    for gpu.capturing, served in ((True, TRIED[0]), (True, TRIED[0]), (False, "kernel"), (True, "kernel")):
+        call(lib, served=served)
+
+
+def test_a_wrong_kernel_is_tried_on_the_gpu_and_not_used(tmp_path, gpu):
+    lies = {GOOD: multiplier(LARGE, workspace=90000)}
+    lib = load(write_launched(tmp_path / "export", lies, H200))
+    with pytest.warns(UserWarning, match="24_40_32"):
+        call(lib, served=TRIED[1])
+    call(lib, served=TRIED[1])
 
 
 def test_a_captured_call_has_a_workspace_of_its_own(folder, gpu):
@@ -146,12 +162,14 @@ def test_a_captured_call_has_a_workspace_of_its_own(folder, gpu):
 
 def test_a_kernel_that_touches_no_workspace_gets_none(folder, gpu):
     lib = load(folder)
+    a, b = half(FREE.m, FREE.k), half(FREE.n, FREE.k)
+    lib.matmul(a, b.t())
+    launched(driver(folder))
     for gpu.capturing in (True, False):
-        a, b = half(FREE.m, FREE.k), half(FREE.n, FREE.k)
         lib.matmul(a, b.t())
         (only,) = launched(driver(folder))
         assert bytes.fromhex(only.parameters[0])[24:32] == bytes(8), "no memset, no address"
-    assert lib.calls == {"kernel": 2}
+    assert lib.calls == {"kernel": 3}
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +195,7 @@ def test_fewer_rows_are_copied_on_the_current_stream(wide, gpu):
 def test_a_copy_that_fails_leaves_the_call_to_torch(wide, gpu):
     lib = load(wide)
     fewer = msgspec.structs.replace(GOOD, m=GOOD.m - 8)
+    call(lib, fewer, PADDED)
     driver(wide).fail(700)
     call(lib, fewer, "the kernel cannot be launched")
     call(lib, fewer, PADDED)

@@ -14,7 +14,7 @@ from gpu_export import SEMAPHORES, SOURCES, inputs, right
 
 from cudal2.cli import main
 from cudal2.kernels.library import Library
-from cudal2.kernels.op import PADDED
+from cudal2.kernels.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.runtime import load, manifest, patch
 
@@ -66,14 +66,27 @@ def test_each_call_is_served_and_right(lib, problem):
             assert all(right(found, exact) for found in calls) and lib.calls["kernel"] == before + 4
 
 
-def test_a_first_call_may_be_captured_and_replayed_on_other_inputs(gpu_folder, problem):
+def test_a_first_call_that_is_captured_is_torchs(gpu_folder, problem):
+    """No kernel is tried while a graph is recorded."""
+    lib = load(gpu_folder)
+    a, b, exact = inputs(problem)
+    graph = torch.cuda.CUDAGraph()
+    linear(a, b)  # torch's own library may not be made ready there either
+    with torch.cuda.graph(graph):
+        found = lib.matmul(a, b.t())
+    graph.replay()
+    assert lib.calls == {TRIED[0]: 1} and right(found, exact)
+
+
+def test_calls_may_be_captured_and_replayed_on_other_inputs(gpu_folder, problem):
     """Twice in a graph, and on another stream than the one it was captured on."""
     lib = load(gpu_folder)
     a, b, _ = inputs(problem)
+    lib.matmul(a, b.t())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = [torch.ops.cudal2.linear(a, b), lib.matmul(a, b.t())]
-    assert lib.calls == {"kernel": 2}
+    assert lib.calls == {"kernel": 3}
     for stream in [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))]:
         a.copy_(torch.randn_like(a))
         b.copy_(torch.randn_like(b))
@@ -134,10 +147,11 @@ def test_fewer_rows_are_captured_and_replayed_on_other_inputs(wide, problem):
     """Twice in a graph, whose memory holds the rows; and on another stream than the one it was captured on."""
     lib = load(wide)
     a, b, _ = fewer(problem, problem.m - 3)
+    lib.matmul(a, b.t())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = [torch.ops.cudal2.linear(a, b, None, lib.id), lib.matmul(a, b.t())]
-    assert lib.calls == {PADDED: 2}
+    assert lib.calls == {PADDED: 3}
     for stream in [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))]:
         a.copy_(torch.randn_like(a))
         exact = a.double() @ b.double().t()
@@ -149,6 +163,7 @@ def test_fewer_rows_are_captured_and_replayed_on_other_inputs(wide, problem):
 def test_threads_copy_their_rows_on_streams_of_their_own(wide):
     lib = load(wide)
     wrong = []
+    lib.linear(*fewer(SEMAPHORES, SEMAPHORES.m - 1)[:2])
 
     def work(rows):
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -162,7 +177,7 @@ def test_threads_copy_their_rows_on_streams_of_their_own(wide):
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and lib.calls == {PADDED: 200}
+    assert not wrong and lib.calls == {PADDED: 201}
 
 
 @pytest.mark.filterwarnings("ignore")

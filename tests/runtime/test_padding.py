@@ -11,6 +11,7 @@ import torch
 from callings import half
 from exported import NN, REFUSES, TN, change, write
 
+from cudal2.kernels import trial
 from cudal2.kernels.op import PADDED, Table
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -49,7 +50,8 @@ def soil():
     torch.full((M, N), torch.nan).half()
 
 
-def test_the_smallest_kernel_that_serves_so_few_rows_serves_them(tmp_path):
+def test_the_smallest_kernel_that_serves_so_few_rows_serves_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "is_right", lambda *_: True)  # these kernels compute no product
     ranges = {16: 3, 24: None, 32: 20, 64: 10, 128: 50}
     folder = write(tmp_path / "export", {Problem(m, 8, 8): (TELLS, 0.9 if m == 16 else 1.5) for m in ranges})
     found = manifest.read(folder)
@@ -137,11 +139,12 @@ def test_memory_that_only_a_kernel_of_more_rows_would_need_is_no_error(tmp_path)
     x, w = half(2, 8), half(n, 8)
     for op in (lib.linear, torch.ops.cudal2.linear):
         assert torch.equal(op(x, w), linear(x, w))
-    assert lib.calls in ({"no memory": 2}, {"the kernel refused": 2})
+    assert lib.calls in ({"the kernel was not tried yet": 2}, {"the kernel refused": 2})
 
 
 def test_threads_copy_their_rows_apart(lib):
     wrong = []
+    lib.linear(half(24, K), half(N, K))
 
     def work(rows):
         x, w = half(rows, K), half(N, K)
@@ -153,7 +156,7 @@ def test_threads_copy_their_rows_apart(lib):
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and lib.calls == {PADDED: 150, "kernel": 50}
+    assert not wrong and lib.calls == {PADDED: 150, "kernel": 51}
 
 
 def test_a_patched_layer_knows_what_numbers_of_rows_are_served(lib):

@@ -49,7 +49,11 @@ Tensor torchs(const Tensor& a, const Tensor& b, const Bias& bias, bool transpose
 // The product, or nothing; `bias` only says whether one may be added.
 Owned attempted(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle bias, bool transposed, int64_t library) {
     Owned found;
-    if (Table* table = find_table(library)) ++table->outcomes[product(*table, a, b, bias, transposed, found)];
+    if (Table* table = find_table(library)) {
+        const bool counts = !on_trial;
+        const Outcome outcome = product(*table, a, b, bias, transposed, found);
+        if (counts) ++table->outcomes[outcome];
+    }
     return found;
 }
 
@@ -178,6 +182,11 @@ EXPORTED void cudal2_op_pad(
     all.copy = copy;
 }
 
+// Every kernel is tried by `trial` before it serves its first call on a device.
+EXPORTED void cudal2_op_try(void* table, int (*trial)(int64_t, int64_t, int64_t, int, int32_t)) {
+    ((Table*)table)->trial = trial;
+}
+
 EXPORTED void cudal2_op_publish(void* table) {
     static std::mutex mutex;
     const std::lock_guard<std::mutex> one_at_a_time(mutex);
@@ -195,6 +204,11 @@ EXPORTED void cudal2_op_outcomes(void* table, int64_t* counts) {
 }
 
 EXPORTED int64_t cudal2_op_padded(void* table) { return ((Table*)table)->outcomes[PADDED]; }
+
+// The calls that torch served because a kernel was not tried yet, and because it was wrong.
+EXPORTED void cudal2_op_tried(void* table, int64_t* counts) {
+    for (int i = 0; i < 2; ++i) counts[i] = ((Table*)table)->outcomes[UNTRIED + i];
+}
 
 // Of this layout of Place; another library under the same name may be in the process already.
 EXPORTED int cudal2_op_version(void) { return 1; }

@@ -87,6 +87,40 @@ inline Owned own_workspace(const Table& table, int64_t bytes, const Operand& a) 
     return made;
 }
 
+inline thread_local const Kernel* on_trial = nullptr;
+
+// Whether calls on that stream are recorded into a graph; below 0 if the driver does not tell.
+inline int recorded(const Place& place, int32_t index) {
+    std::optional<torch::stable::accelerator::DeviceGuard> there;
+    int32_t current = index;
+    if (index >= 0 && !aoti_torch_get_current_device_index(&current) && current != index) there.emplace(index);
+    void* stream = nullptr;
+    return place.stream(index, &stream) ? -1 : place.capturing(stream);
+}
+
+constexpr int MOST_FAILURES = 3;  // a trial that finds no memory is not repeated at every call
+
+// SERVED if a kernel may serve a call: it gave torch's product once on that device, which is found out now if it was
+// not. Nothing is tried while a graph is recorded: torch serves such calls until the kernel was called outside.
+inline Outcome tried(Table& table, const Kernel& kernel, const Problem& p, const Operand& a) {
+    if (!table.trial || on_trial == &kernel) return SERVED;
+    if (kernel.wrong.load(std::memory_order_relaxed)) return NOT_RIGHT;
+    const uint64_t here = 1ull << (a.index < 0 ? 0 : a.index);
+    if (kernel.right.load(std::memory_order_relaxed) & here) return SERVED;
+    if (on_trial || kernel.failures.load(std::memory_order_relaxed) >= MOST_FAILURES) return UNTRIED;
+    if (const int graph = table.place.launched ? recorded(table.place, a.index) : 0)
+        return graph < 0 ? not_launched(table) : UNTRIED;
+    if (kernel.busy.fetch_or(here) & here) return UNTRIED;
+    on_trial = &kernel;
+    const int found = table.trial(p.m, p.n, p.k, p.tn, a.index);
+    on_trial = nullptr;
+    if (found > 0) kernel.right |= here;
+    if (!found) kernel.wrong = true;
+    if (found < 0) ++kernel.failures;
+    kernel.busy &= ~here;
+    return found > 0 ? SERVED : found ? UNTRIED : NOT_RIGHT;
+}
+
 inline Outcome launch(
     Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
     const Place& place = table.place;
@@ -122,10 +156,13 @@ inline Outcome launch(
     return shared.clean ? SERVED : not_launched(table);  // what it did enqueue may leave semaphores behind
 }
 
-inline Outcome run_here(
-    const Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
+// Whether a processor's kernels were measured with another number of threads.
+inline bool other_threads(const Place& place) {
     uint32_t threads = 0;
-    if (torch_get_num_threads(&threads) || (table.place.threads && (int)threads != table.place.threads)) return OTHER_THREADS;
+    return torch_get_num_threads(&threads) || (place.threads && (int)threads != place.threads);
+}
+
+inline Outcome run_here(const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
     static thread_local Owned scratch;  // two threads may call a kernel at once
     static thread_local int64_t bytes = 0;
     static const int32_t uint8 = aoti_torch_dtype_uint8();
@@ -174,6 +211,8 @@ inline Outcome product(
     }
     if (!a.in_memory(a.numel) || !b.in_memory(b.numel)) return NO_MEMORY;
     if ((uintptr_t)a.data % place.alignment || (uintptr_t)b.data % place.alignment) return NOT_ALIGNED;
+    if (!place.launched && other_threads(place)) return OTHER_THREADS;
+    if (const Outcome not_yet = tried(table, *kernel, problem, a)) return not_yet;
 
     Sizes sizes;
     std::copy(a.sizes, a.sizes + a.dim, sizes.begin());
@@ -183,7 +222,7 @@ inline Outcome product(
     try {
         Owned c = padded ? empty(whole, 2, half, a.type, a.index) : empty(sizes.data(), a.dim, half, a.type, a.index);
         const Outcome outcome = place.launched ? launch(table, *kernel, problem, a, b, address(c))
-                                               : run_here(table, *kernel, problem, a, b, address(c));
+                                               : run_here(*kernel, problem, a, b, address(c));
         if (outcome != SERVED) return outcome;
         out = padded ? beginning(c, sizes, a.dim) : std::move(c);
         return padded ? PADDED : SERVED;

@@ -32,7 +32,7 @@ struct Place {
 // What became of a call. The texts stand in op.py, in this order; PADDED was served by a kernel of more rows.
 enum Outcome {
     SERVED, NOT_HALF, OTHER_DEVICE, SEVERAL_DEVICES, NO_MATRICES, NOT_CONTIGUOUS, NO_KERNEL, A_BIAS, BAD_BIAS, NO_MEMORY,
-    NOT_ALIGNED, OTHER_THREADS, REFUSED, NOT_LAUNCHED, TORCHS_BUSINESS, PADDED, OUTCOMES
+    NOT_ALIGNED, OTHER_THREADS, REFUSED, NOT_LAUNCHED, TORCHS_BUSINESS, PADDED, UNTRIED, NOT_RIGHT, OUTCOMES
 };
 
 struct Problem {
@@ -54,6 +54,10 @@ struct Hash {
 struct Kernel {
     void* code;  // a handle, or a function
     mutable std::atomic<int64_t> workspace;  // bytes; -1: not asked for yet
+    mutable std::atomic<uint64_t> right{0};  // devices on which it was tried and gave torch's product, a bit for each index
+    mutable std::atomic<uint64_t> busy{0};   // devices on which a thread tries it at the moment
+    mutable std::atomic<bool> wrong{false};  // it was tried and gave something else
+    mutable std::atomic<int> failures{0};    // how often it could not be tried
     Kernel(void* code, int64_t workspace) : code(code), workspace(workspace) {}
 };
 
@@ -75,6 +79,9 @@ struct Table {
     std::unordered_map<Problem, Kernel, Hash> kernels;
     std::unordered_map<Problem, std::vector<Neighbour>, Hash> neighbours;  // by a problem of 0 rows, small m first
     int (*copy)(void* to, const void* from, size_t bytes, void* stream) = nullptr;  // on a device that is launched on
+    // Tries a kernel once, by a call of its problem in this thread: 1 it is right (or says itself why it cannot serve),
+    // 0 it is wrong, -1 it could not be tried now. Null where nobody asked for that.
+    int (*trial)(int64_t m, int64_t n, int64_t k, int tn, int32_t device) = nullptr;
     std::array<std::atomic<int64_t>, OUTCOMES> outcomes = {};
     std::mutex turns;  // the launches of two threads on one stream must not mix: they share its workspace
     std::map<std::pair<int32_t, void*>, Workspace> workspaces;  // by device and stream

@@ -22,9 +22,9 @@ from cudal2.contract import ENTRY, SIZER
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import elf, parameters, sass
+from cudal2.worker.cuda.compile import banks, elf, parameters, sass, special
 from cudal2.worker.cuda.compile.build import CudaBuild
-from cudal2.worker.cuda.compile.sass import ANY_SLOT, Sass
+from cudal2.worker.cuda.compile.sass import Sass
 from cudal2.worker.disassembly import Unfinished
 from cudal2.worker.sandbox import jail
 
@@ -58,8 +58,9 @@ def inspect(
     Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
     there is no disassembler or no jail.
     """
-    rules = [Path(module).read_text() for module in (__file__, elf.__file__, sass.__file__, parameters.__file__)]
-    seen = *built.imports, "", *built.parameters
+    modules = (__file__, banks.__file__, elf.__file__, sass.__file__, parameters.__file__, special.__file__)
+    rules = [Path(module).read_text() for module in modules]
+    seen = *built.imports, "", *built.parameters, "", *built.special
     key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate)
     with cache.lock("gates", key):
         stored = cache.read("gates", key)
@@ -68,6 +69,7 @@ def inspect(
         try:
             code = sass.read(built.cubin, kind, seconds)
             device = (*_instructions(code, problem.accumulate), *_cubin(built.cubin, code))
+            device += tuple(Finding("special_register", f"{fault}; {special.REMEDY}") for fault in built.special)
             # What was exported has no host code left.
             host = tuple(_host(built.library, built.imports)) if built.library else ()
             device += tuple(Finding("parameters", f"{fault}; {parameters.REMEDY}") for fault in built.parameters)
@@ -89,6 +91,8 @@ def _instructions(code: Sass, accumulate: Accumulate) -> Iterator[Finding]:
     for name, operation in seen.items():
         status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
         yield Finding(name, f"{_MEANING[name]}: {operation}", status=status)
+    if read := sorted(code.special - banks.SPECIAL):
+        yield Finding("special_register", f"the kernel reads {_some(read)}; {special.REMEDY}")
 
 
 _MEANING = {
@@ -96,14 +100,11 @@ _MEANING = {
     "integer_mma": "a matrix instruction multiplies integers",
     "fp8_mma": "values are narrowed to eight bits or fewer",
     "bf16_mma": "a matrix instruction multiplies bf16, which has fewer digits than f16",
-    "clock_read": "the kernel reads a clock, or which launch it is",
 }
 
 
 def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
-    """The name in `_MEANING` of what an instruction does wrong: `HMMA.16816.F16`, `CS2R SR_CLOCKLO`."""
-    if "SR_" in instruction:
-        return "clock_read"
+    """The name in `_MEANING` of what an instruction does wrong: `HMMA.16816.F16`."""
     operation, *modifiers = instruction.split(".")
     if re.fullmatch(r"(?:UTC)?[IB]G?MMA(?:A)?", operation):
         return "integer_mma"
@@ -127,19 +128,21 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
     with elf.opened(cubin) as file:
         sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
         used, code_read = _used(file, code.slots)
-    room = dict(sections)
-    for kernel, far in code.parameters.items():
-        if far == ANY_SLOT or far > room.get(f".nv.constant0.{kernel}", far):
-            how = "at a place that is computed" if far == ANY_SLOT else "beyond its end"
-            yield Finding("parameters", f"{_some([kernel])} reads its parameters {how}; {parameters.REMEDY}")
+    yield from _constants(code, dict(sections))
     if not any(name.startswith(".text.") and size for name, size in sections):
         yield Finding("no_kernel", "the source defines no __global__ function that is instantiated")
     globals_ = {index for index, (name, size) in enumerate(sections) if name.startswith(".nv.global") and size}
+    tables = {index for index, (name, _) in enumerate(sections) if name.startswith(".nv.constant3")}
     if names := [s.name for s in table if s["st_shndx"] in globals_ and s.name in used]:
         yield Finding(
             "writable_globals",
             f"{_some(names)} live in writable memory between launches; keep state in the workspace, "
             "tables in __constant__ memory",
+        )
+    if constants := [s.name for s in table if s["st_shndx"] in tables and s.name in used]:
+        yield Finding(
+            "constant_memory",
+            f"the address of {_some(constants)} is kept; read __constant__ tables by their names, with an index",
         )
     if code_read:
         yield Finding(
@@ -150,7 +153,22 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
         yield Finding("unresolved_symbols", f"device code calls {_some(missing)}, which the contract does not allow")
 
 
-def _used(file: ELFFile, slots: frozenset[int]) -> tuple[set[str], list[str]]:
+def _constants(code: Sass, sizes: dict[str, int]) -> Iterator[Finding]:
+    """What is read of constant banks that is not the kernel's own; one finding of each kind for each kernel."""
+    known = banks.words(code.architecture) if code.reads else None
+    wrong = {(banks.fault(read, known, sizes), read.code): read for read in code.reads} if known else {}
+    for (fault, kernel), read in sorted((item for item in wrong.items() if item[0][0]), key=lambda item: item[0]):
+        kernel, place = _some([kernel]), f"c[{read.bank:#x}][{'…+' if read.computed else ''}{read.offset:#x}]"
+        if fault in ("beyond", "computed"):
+            how = "beyond its end" if fault == "beyond" else "at a place that is computed"
+            yield Finding("parameters", f"{kernel} reads its parameters {how}; {parameters.REMEDY}")
+        elif fault == "driver":
+            yield Finding("driver_word", f"{kernel} reads {place}, which is the driver's; {special.REMEDY}")
+        else:
+            yield Finding("constant_memory", f"{kernel} reads {place}, where it has no constants")
+
+
+def _used(file: ELFFile, slots: frozenset[int] | None) -> tuple[set[str], list[str]]:
     """Names whose address something uses; and kernels and functions whose address stands in memory that instructions
     read.
 
@@ -164,7 +182,7 @@ def _used(file: ELFFile, slots: frozenset[int]) -> tuple[set[str], list[str]]:
         symbols_ = cast(SymbolTableSection, file.get_section(section["sh_link"]))
         bank4, data = section.name.endswith(".nv.constant4"), re.search(r"\.nv\.(?:constant|global)", section.name)
         for entry in section.iter_relocations():
-            if bank4 and ANY_SLOT not in slots and entry["r_offset"] & ~7 not in slots:
+            if bank4 and slots is not None and entry["r_offset"] & ~7 not in slots:
                 continue
             symbol = symbols_.get_symbol(entry["r_info_sym"])
             names.add(symbol.name)

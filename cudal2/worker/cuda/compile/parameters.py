@@ -10,7 +10,7 @@ once more (`sass.py`): how far a kernel reads the constant bank of its parameter
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cudal2.worker.cuda.compile import ptx
@@ -24,13 +24,13 @@ MAP = 128
 """Bytes of a tensor map."""
 MOST = 64
 """Addresses that one register may stand for."""
-FORBIDDEN = ("%current_graph_exec", "%envreg")
-"""Beginnings of the names of special registers in which the driver tells of a launch."""
-GRID_BARRIER = ("%envreg1", "%envreg2")
-"""What cooperative groups read of the driver's registers: where the barrier of the grid is."""
 
 _ADDRESS = re.compile(rf"\[\s*({NAME})\s*(?:\+\s*(-?\w+)\s*)?(?=[\],])")
-_ELSEWHERE = {("cvta", "to", "param"), ("cvta", "to", "const"), ("isspacep", "param"), ("isspacep", "const")}
+_ELSEWHERE = {
+    *(("cvta", "to", "param"), ("cvta", "to", "const"), ("cvta", "const")),
+    *(("isspacep", "param"), ("isspacep", "const")),
+}
+"""What tells where parameters or constants lie among all memory: around them is the driver's."""
 _64 = {"b64", "s64", "u64"}
 
 
@@ -46,12 +46,9 @@ Held = Mapping[str, set[Place]]
 """The addresses that each register, or name of a parameter, may stand for."""
 
 
-def faults(text: str) -> tuple[str, ...]:
-    """What speaks against a PTX file: the first fault of each kernel and function, in words."""
-    try:
-        return tuple(fault for fault in map(_fault, ptx.bodies(text)) if fault)
-    except ValueError as error:
-        return (str(error),)
+def faults(bodies: Iterable[Body]) -> tuple[str, ...]:
+    """What speaks against the kernels and functions of a PTX file: the first fault of each, in words."""
+    return tuple(fault for fault in map(_fault, bodies) if fault)
 
 
 def _fault(body: Body) -> str | None:
@@ -59,8 +56,11 @@ def _fault(body: Body) -> str | None:
         return next(filter(None, map(_reaches_out, body.statements)), None)
     own = tuple(one._replace(name=tuple(part for part in one.name if part != "entry")) for one in body.statements)
     body = body._replace(statements=own)
-    held = _followed(body)
-    return next(filter(None, (_misuse(statement, body, held) for statement in own)), None)
+    try:
+        held = _followed(body)
+        return next(filter(None, (_misuse(statement, body, held) for statement in own)), None)
+    except ValueError as error:
+        return str(error)
 
 
 def _reaches_out(statement: Statement) -> str | None:
@@ -72,11 +72,8 @@ def _reaches_out(statement: Statement) -> str | None:
 
 
 def _asks(statement: Statement) -> bool:
-    """Whether an instruction tells what the driver keeps, or where parameters are."""
-    driver = (word for word in WORD.findall(statement.operands) if word.startswith(FORBIDDEN))
-    return any(word not in GRID_BARRIER for word in driver) or bool(
-        {statement.name[:2], statement.name[:3]} & _ELSEWHERE
-    )
+    """Whether an instruction tells where parameters or constants are."""
+    return bool({statement.name[:2], statement.name[:3]} & _ELSEWHERE)
 
 
 def _followed(body: Body) -> Held:
@@ -125,9 +122,9 @@ def _made(statement: Statement, held: Held) -> tuple[str, set[Place]]:
 
 def _misuse(statement: Statement, body: Body, held: Held) -> str | None:
     """What is wrong with an instruction that makes no address: it may read with one, within what it points into."""
-    name, operands = statement
+    name, operands = statement.name, statement.operands
     if _asks(statement):
-        return f"{statement} tells what the driver keeps, or where parameters are"
+        return f"{statement} tells where parameters or constants are"
     tracked = [word for word in WORD.findall(operands) if held.get(word)]
     if _made(statement, held)[1] or (not tracked and "param" not in name):
         return None

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cudal2.worker.cuda.compile.scopes import NAME, WORD, Registers
+
 BYTES = 16 << 20
 """Longest text that is read; CUTLASS's longest have 3 MB."""
 
-NAME = r"[%\w$]+"
-WORD = re.compile(rf"(?<![\w$.%]){NAME}")
 _SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _HEAD = re.compile(
     rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*(?P<symbol>{NAME})\s*"
@@ -34,10 +34,12 @@ _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})")
 
 
 class Statement(NamedTuple):
-    """An instruction: the parts of its name, and the text of its operands."""
+    """An instruction: the parts of its name, the text of its operands, and the words with % in it, its guard's too,
+    that nothing before it declares there: special registers."""
 
     name: tuple[str, ...]
     operands: str
+    special: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{'.'.join(self.name)} {' '.join(self.operands.split())[:60]}"
@@ -96,7 +98,7 @@ def _blank(found: re.Match[str]) -> str:
 
 def _declared(text: str) -> tuple[str, int]:
     found = _DECLARED.fullmatch(text.strip())
-    if not found:
+    if not found or found["name"].startswith("%"):  # or else a register might have its name
         raise ValueError(f"the parameter {' '.join(text.split())[:60]} is not understood")
     return found["name"], int(found["bits"]) // 8 * int(found["count"] or 1)
 
@@ -113,28 +115,32 @@ def _block(text: str, start: int) -> str:
 
 def _body(kernel: bool, parameters: dict[str, int], text: str, symbols: set[str]) -> Body:
     called: dict[str, int] = {}
-    statements, families, words = [], set[str](), set[str]()
+    statements, registers, words = [], Registers(), set[str]()
     for part in text.split(";"):
-        part = part[_LEADING.match(part).end() :].strip()  # type: ignore[union-attr]
+        leading = _LEADING.match(part).group()  # type: ignore[union-attr]
+        registers.scopes(leading)
+        part = part[len(leading) :].strip()
         if part.startswith(".param"):
             name, size = _declared(part)
             if name in parameters:
                 raise ValueError(f"{name} is declared twice")
             called[name] = max(size, called.get(name, 0))  # each call has its own of that name
         elif part.startswith(".reg"):
-            if re.search(r"\.v\d", part):
-                raise ValueError(f"{' '.join(part.split())[:60]}: registers of several parts are not followed")
-            families.update(re.findall(rf"({NAME})\s*<", part))
-        elif part and not _ALLOWED.match(part):
+            registers.declare(part)
+        elif part and _ALLOWED.match(part):
+            if "%" in part:
+                raise ValueError(f"{' '.join(part.split())[:60]} is not understood")
+        elif part:
             found = _INSTRUCTION.fullmatch(part)
             if not found:
                 raise ValueError(f"{' '.join(part.split())[:60]} is not understood, or not allowed")
-            statement = Statement(tuple(re.split(r"\.|::", found["name"])), found["operands"].strip())
-            named = WORD.findall(statement.operands)
+            operands, special = found["operands"].strip(), tuple(registers.undeclared(part))
+            statement = Statement(tuple(re.split(r"\.|::", found["name"])), operands, special)
+            named = WORD.findall(operands)
             _check_code_stays(statement, [word for word in named if word in symbols])
             statements.append(statement)
             words.update(named)
-    _check_names(words, families)
+    _check_names(words, registers.families)
     return Body(kernel, parameters, called, tuple(statements))
 
 

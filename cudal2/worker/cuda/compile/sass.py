@@ -10,30 +10,39 @@ import msgspec
 from cudal2.records import HarnessFault
 from cudal2.worker import disassembly
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.compile.banks import Read
 from cudal2.worker.sandbox import jail
 
-ANY_SLOT = -1
 _INSTRUCTION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
-_CLOCK = re.compile(rb"\bSR_(?:CLOCK|GLOBALTIMER|GRIDID)\w*")
-_ADDRESS = re.compile(rb"\bc\[0x4\]\[([^\]]*)\]")
-_PARAMETER = re.compile(rb"\bc\[0x0\]\[([^\]]*)\]")
+_SPECIAL = re.compile(rb"\bSR\w+(?:\.\w+)?")
+_READS_SPECIAL = (b"S2R", b"S2UR", b"CS2R", b"CS2UR")
+_CONSTANT = re.compile(rb"\b(cx?)\[([^\]]*)\]\[([^\]]*)\]")
+_PLACE = re.compile(r"(?:(?P<register>U?R\d+)|U?RZ)?\+?(?P<offset>0x[0-9a-f]+)?")
 _CODE = re.compile(rb"^\.text\.(\S+):")
+_TARGET = re.compile(rb"^\s*(?:\.target\s+sm_|\.headerflags\s.*?\bEF_CUDA_SM)(\d+)")  # newer and older cubins
 _LOADS = (b"LDC", b"ULDC", b"LDCU")
-_WIDTHS = {b"U8": 1, b"S8": 1, b"U16": 2, b"S16": 2, b"64": 8, b"128": 16}
-"""Bytes that a load of a constant reads, by its modifier; without one, and in other instructions, four."""
+_WIDTH = re.compile(rb"[US]?(8|16|32|64|128|256)")
+"""Of a load of a constant, by its modifier; without one, and in other instructions, it is 32 bits."""
 
 
 class Sass(msgspec.Struct, frozen=True):
-    """What a cubin's instructions are: each different operation with its modifiers, a read of a clock with its source.
+    """What a cubin's instructions are: each different operation with its modifiers, each special register that is read
+    (the whole operand where it is no known form of one), and each read of a constant bank.
 
-    `slots` are the offsets in constant bank 4 that are read: where the addresses of global variables stand.
-    `parameters` has for each kernel and function how far it reads constant bank 0, where its parameters stand: the
-    bytes before the end of what is read last, ANY_SLOT where a place is computed.
+    `architecture` is the number of `sm_90a`, 0 where the listing does not say.
     """
 
     operations: frozenset[str]
-    slots: frozenset[int]
-    parameters: dict[str, int] = {}
+    special: frozenset[str] = frozenset()
+    reads: frozenset[Read] = frozenset()
+    architecture: int = 0
+
+    @property
+    def slots(self) -> frozenset[int] | None:
+        """The offsets in constant bank 4 that are read, where addresses of globals stand; None where one is computed:
+        it may be any."""
+        slots = [read for read in self.reads if read.bank == 4]
+        return None if any(read.computed for read in slots) else frozenset(read.offset & ~7 for read in slots)
 
 
 def read(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
@@ -61,27 +70,32 @@ def listing(
 def summarise(lines: Iterable[bytes]) -> Sass:
     """What the lines of a listing say."""
     operations: set[str] = set()
-    slots: set[int] = set()
-    parameters: dict[str, int] = {}
-    code = ""
+    special: set[str] = set()
+    reads: set[Read] = set()
+    code, architecture = "", 0
     for line in lines:
         if hit := _INSTRUCTION.match(line):
-            clock = _CLOCK.search(hit.group(2))
-            operations.add((hit.group(1) + (b" " + clock.group() if clock else b"")).decode())
-            slots.update(_slot(offset.decode()) for offset in _ADDRESS.findall(hit.group(2)))
-            for offset in _PARAMETER.findall(hit.group(2)):
-                place, far = _slot(offset.decode(), 1), parameters.get(code, 0)
-                name, *modifiers = hit.group(1).split(b".")
-                widths = [_WIDTHS[one] for one in modifiers if name in _LOADS and one in _WIDTHS]
-                parameters[code] = ANY_SLOT if ANY_SLOT in (place, far) else max(far, place + (*widths, 4)[0])
+            name, operands = hit.groups()
+            operations.add(name.decode())
+            found = _SPECIAL.findall(operands)
+            if not found and name.split(b".")[0] in _READS_SPECIAL:
+                found = [operands.rpartition(b",")[2].strip()]
+            special.update(one.decode(errors="replace") for one in found)
+            if b"c" in operands:
+                reads.update(_read(code, name, *one) for one in _CONSTANT.findall(operands))
         elif begins := _CODE.match(line):
             code = begins.group(1).decode(errors="replace")
-    return Sass(frozenset(operations), frozenset(slots), parameters)
+        elif stated := _TARGET.match(line):
+            architecture = int(stated.group(1))
+    return Sass(frozenset(operations), frozenset(special), frozenset(reads), architecture)
 
 
-def _slot(offset: str, size: int = 8) -> int:
-    """The slot, of so many bytes, of `c[0x4][0xc]`: 8; `RZ` is a zero, anything else is computed by the kernel:
-    ANY_SLOT."""
-    if offset == "RZ":
-        return 0
-    return int(offset, 16) & -size if re.fullmatch(r"0x[0-9a-f]+", offset) else ANY_SLOT
+def _read(code: str, name: bytes, kind: bytes, bank: bytes, place: bytes) -> Read:
+    operation, *modifiers = name.split(b".")
+    widths = [int(hit.group(1)) // 8 for one in modifiers if operation in _LOADS and (hit := _WIDTH.fullmatch(one))]
+    number = int(bank, 16) if kind == b"c" and re.fullmatch(rb"0x[0-9a-f]+", bank) else -1
+    at = _PLACE.fullmatch(place.decode(errors="replace"))
+    size = (*widths, 4)[0]
+    if not at:
+        return Read(code, number, -1, size, computed=True)
+    return Read(code, number, int(at["offset"] or "0", 16), size, computed=at["register"] is not None)

@@ -174,7 +174,7 @@ def damaged(code: bytes, count: int, seed: int):
 def test_damage_is_a_refusal_or_a_finding_never_a_fault(built) -> None:
     """Whatever is wrong with the file, what reads it either copes or says so by a ValueError."""
     edit = cubin.made_for(built.cubin, only_kernel(built), Shift(3, 9))
-    code, refused = sass.Sass(frozenset(), frozenset({sass.ANY_SLOT})), 0
+    code, refused = sass.Sass(frozenset(), reads=frozenset({sass.Read("", 4, 0, 8, computed=True)}), architecture=90), 0
     for bad in damaged(built.cubin, 400, seed=0):
         for read in (lambda bad=bad: cubin.apply(bad, edit), lambda bad=bad: list(gate._cubin(bad, code))):
             try:

@@ -9,7 +9,7 @@ from cudal2.problem import Problem
 from cudal2.records import CLOCKED, HarnessFault, Status
 from cudal2.target import find
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, gate, sass, toolchain
+from cudal2.worker.cuda.compile import banks, build, gate, sass, toolchain
 from cudal2.worker.sandbox import jail
 
 SOURCES = Path(__file__).parents[1] / "sources"
@@ -47,9 +47,9 @@ CASES = {
     "wgmma, cycles, device memory": (
         "sm_90a",
         "F16_WGMMA BF16_WGMMA S8_WGMMA E4M3_WGMMA CLOCK MALLOC",
-        {"fp16_accumulate", "bf16_mma", "integer_mma", "fp8_mma", "clock_read", "unresolved_symbols"},
+        {"fp16_accumulate", "bf16_mma", "integer_mma", "fp8_mma", "special_register", "unresolved_symbols"},
     ),
-    "narrow inputs to an honest mma, nanoseconds": ("sm_90a", "E4M3 GLOBALTIMER", {"fp8_mma", "clock_read"}),
+    "narrow inputs to an honest mma, nanoseconds": ("sm_90a", "E4M3 GLOBALTIMER", {"fp8_mma", "special_register"}),
     "tcgen05": ("sm_100a", "S8_TCGEN05 E4M3_TCGEN05", {"integer_mma", "fp8_mma"}),
     "four-bit floats": ("sm_120a", "E2M1", {"fp8_mma"}),
 }
@@ -100,6 +100,131 @@ extern "C" cudaError_t hgemm(const __half*, const __half*, __half*, int, int, in
     monkeypatch.setattr("cudal2.worker.cuda.compile.parameters.faults", lambda ptx: ())  # as if it had seen nothing
     found = [finding.name for finding in judge(source.replace("EXPRESSION", expression), "sm_90a")]
     assert found == (["parameters"] if refused else [])
+
+
+ASKED = """#include <cuda_fp16.h>
+__constant__ int table[4] = {1, 2, 3, 4};
+extern "C" __global__ void kernel(int* out, long long* more) {
+    int found = 0;
+    long long wide = 0;
+    asm volatile("EXPRESSION" : "+r"(found), "+l"(wide) : "r"(out[1]), "l"(more[1]));
+    out[0] = found + table[out[2] & 3];
+    more[0] = wide;
+}
+extern "C" cudaError_t hgemm(const __half*, const __half*, __half*, int, int, int, void*, cudaStream_t stream) {
+    kernel<<<1, 1, 0, stream>>>(nullptr, nullptr);
+    return cudaGetLastError();
+}
+"""
+WORDS = {
+    "mov.u64 %1, %gridid;": "driver_word",
+    "mov.u32 %0, %nsmid;": "driver_word",
+    "mov.u32 %0, %smid;": "special_register",
+    "mov.u32 %0, %warpid;": "special_register",
+    "mov.u32 %0, %pm0;": "special_register",
+    "mov.u64 %1, %pm7_64;": "special_register",
+    "mov.u32 %0, %envreg31;": "driver_word",
+    "mov.u64 %1, %current_graph_exec;": "driver_word",
+    "mov.u64 %1, table; cvta.const.u64 %1, %1;": "driver_word",
+    "ld.const.u32 %0, [table+16];": "constant_memory",
+}
+"""What is asked in PTX, and the name of what the built code then does."""
+
+
+@pytest.fixture
+def blind(monkeypatch) -> None:
+    """The gate on PTX has seen nothing."""
+    monkeypatch.setattr(build, "faults", lambda code: ((), ()))
+
+
+SLOW_TARGETS = [pytest.param(name, marks=pytest.mark.slow) for name in ("sm_80", "sm_89", "sm_100a", "sm_120a")]
+
+
+QUICK = ("mov.u64 %1, %gridid;", "mov.u32 %0, %pm0;", "ld.const.u32 %0, [table+16];")
+
+
+@pytest.mark.parametrize("target", ["sm_90a", *SLOW_TARGETS])
+@pytest.mark.parametrize(
+    "asked", [pytest.param(asked, marks=() if asked in QUICK else pytest.mark.slow) for asked in WORDS]
+)
+def test_the_built_code_tells_what_it_asks_of_the_driver(judge, blind, asked, target):
+    found = judge(
+        ASKED.replace("EXPRESSION", asked.replace("%", "%%").replace("%%0", "%0").replace("%%1", "%1")), target
+    )
+    assert {finding.name for finding in found} == {WORDS[asked]} and all(finding.fatal for finding in found)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", *SLOW_TARGETS])
+def test_the_address_of_a_table_is_not_kept_either(judge, blind, target):
+    source = ASKED.replace("extern", "__constant__ int* where = table;\nextern", 1).replace("EXPRESSION", "")
+    found = judge(source.replace("table[out", "where[out"), target)
+    assert [finding.name for finding in found] == ["constant_memory"]
+
+
+SIZES = """#include <cooperative_groups.h>
+#include <cuda_fp16.h>
+namespace groups = cooperative_groups;
+__constant__ float table[4] = {1, 2, 3, 4};
+__device__ __noinline__ int again(int n, const int* p) { return n <= 0 ? p[0] : again(n - 1, p + p[n]) + p[n]; }
+__global__ void kernel(int* p, float* q) {
+    extern __shared__ int dynamic[];
+    __shared__ int fixed[32];
+    int own[64];
+    for (int i = 0; i < 64; ++i) own[i] = p[i];
+    dynamic[threadIdx.x] = fixed[threadIdx.y & 31] = own[p[0] & 63] + again(p[1], p);
+    auto block = groups::this_thread_block();
+    auto warp = groups::tiled_partition<32>(block);
+    p[1] = *(volatile int*)(p[2] ? dynamic : fixed) + warp.thread_rank() + groups::coalesced_threads().size();
+    p[2] = blockDim.x * gridDim.y + blockDim.z * gridDim.z + blockIdx.x + threadIdx.z + __isShared(p);
+    unsigned size, mask;
+    asm("mov.u32 %0, %%dynamic_smem_size; mov.u32 %1, %%lanemask_lt;" : "=r"(size), "=r"(mask));
+    p[3] = size + mask;
+    q[0] = table[p[4] & 3] + (float)((double)q[1] / q[2]) + expf(q[3]);
+    groups::this_grid().sync();
+    p[4] = groups::this_grid().size();
+#if __CUDA_ARCH__ >= 900
+    auto cluster = groups::this_cluster();
+    p[5] = cluster.block_rank() + cluster.num_blocks() + cluster.dim_blocks().x + cluster.block_index().y;
+    p[6] = *cluster.map_shared_rank(fixed, cluster.block_rank() ^ 1);
+    cluster.sync();
+#endif
+}
+extern "C" cudaError_t hgemm(const __half*, const __half*, __half*, int, int, int, void*, cudaStream_t stream) {
+    kernel<<<1, 1, 0, stream>>>(nullptr, nullptr);
+    return cudaGetLastError();
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["sm_90a", *SLOW_TARGETS])
+def test_what_a_kernel_needs_of_the_driver_is_no_finding(judge, target):
+    """Sizes, places in a launch, a stack, generic addresses, a recursive call, tables, the grid's barrier, clusters."""
+    assert judge(SIZES, target) == ()
+
+
+@pytest.mark.parametrize(
+    ("operand", "wrong"),
+    [
+        ("c[0x0][0x210]", None), ("c[0x0][0x21c]", "beyond"), ("c[0x0][R2+0x210]", "computed"),
+        ("c[0x0][UR4]", "computed"), ("c[0x0][R2.X4+0x8]", "computed"), ("c[0x0][RZ]", None),
+        ("c[0x0][0x30]", "driver"), ("c[0x0][0x2c]", None),
+        ("c[0x0][0x20c]", None), ("c[0x0][0x1fc]", "driver"), ("c[0x3][0xc]", None),
+        ("c[0x3][0x10]", "bank"), ("c[0x3][R2]", None), ("c[0x4][0x8]", "bank"), ("c[0x1][0x8]", "bank"),
+        ("c[0x2][0x0]", "bank"), ("cx[UR4][0x8]", "bank"), ("c[UR4][0x8]", "bank"), ("c[0x5][R2]", "bank"),
+    ],
+)  # fmt: skip
+def test_reads_of_constant_banks(operand, wrong):
+    sizes = {".nv.constant0.k": 0x21C, ".nv.constant3": 0x10}
+    text = f"\t.target\tsm_90a\n.text.k:\n        /*0000*/                   MOV R1, {operand} ;\n"
+    found = sass.summarise(text.encode().splitlines(keepends=True))
+    (read,) = found.reads
+    assert banks.fault(read, banks.words(found.architecture), sizes) == wrong
+
+
+@pytest.mark.parametrize("operand", ["SR_CLOCKLO", "SR_PM3", "SR_VIRTUALSMID", "SR_VIRTID", "SR17", "SR_NEW.X", "R7"])
+def test_a_special_register_of_any_name_is_seen(operand):
+    line = f"        /*0000*/                   @P0 S2R R1, {operand} ;\n".encode()
+    assert sass.summarise([line]).special - banks.SPECIAL == {operand}
 
 
 @pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])

@@ -2,9 +2,13 @@
 
 import pytest
 
-from cudal2.worker.cuda.compile.parameters import faults
+from cudal2.worker.cuda.compile import build
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+
+
+def faults(text: str) -> tuple[str, ...]:
+    return build.faults(text)[0]
 
 
 def kernel(*lines: str) -> str:
@@ -34,7 +38,6 @@ HONEST = {
         "{ .param .b64 param0; st.param.b64 [param0], %rd1; .param .b32 retval0;",
         "call.uni (retval0), twice, (param0); ld.param.b32 %r1, [retval0]; }",
     ),
-    "a grid's barrier": ("mov.u32 %r1, %envreg2;",),
 }
 TAKES = "cvta.param.u64 %rd1, sizes;"
 FAULTS = {
@@ -62,8 +65,7 @@ FAULTS = {
     "the way back": "cvta.to.param.u64 %rd1, %rd2;",
     "whether it is one": "isspacep.param %p1, %rd1;",
     "whether it is one of a kernel": "isspacep.param::entry %p1, %rd1;",
-    "the driver's registers": "mov.u32 %r1, %envreg3;",
-    "the graph": "mov.u64 %rd1, %current_graph_exec;",
+    "where constants lie": "cvta.const.u64 %rd1, %rd2;",
     "hidden by strings": '.file 1 "/*"; ' + TAKES + 'ld.u32 %r1, [%rd1]; .file 2 "*/";',
     "behind a line of the source": ".loc 1 1 1 " + TAKES + "ld.u32 %r1, [%rd1];",
     "a comment without an end": "/* cvta.param.u64 %rd1, A;",

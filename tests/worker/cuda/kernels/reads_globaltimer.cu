@@ -1,5 +1,5 @@
 // expect: rejected
-// reason: clock_read
+// reason: special_register
 // stage: gate
 // Reads the device's timer.
 #include <cuda_fp16.h>
