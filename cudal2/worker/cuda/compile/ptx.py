@@ -47,8 +47,8 @@ class Statement(NamedTuple):
 
 
 class Body(NamedTuple):
-    """A kernel (or else a function): bytes of its parameters, and of those of the calls it makes, by name; the words that
-    are registers of its own."""
+    """A kernel (or else a function): bytes of its parameters, and of those of the calls it makes, by name; the words
+    that are registers of its own."""
 
     kernel: bool
     parameters: dict[str, int]

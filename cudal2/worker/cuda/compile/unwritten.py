@@ -21,7 +21,7 @@ _SOURCES_ONLY = frozenset(
 
 
 def faults(bodies: Iterable[Body]) -> tuple[str, ...]:
-    """What speaks against the kernels and functions of a PTX file: the first such register of each, and who reads it."""
+    """What speaks against the kernels and functions of a PTX file: the first such register of each, and its reader."""
     return tuple(fault for fault in map(_fault, bodies) if fault)
 
 
