@@ -35,8 +35,8 @@ class Library:
     are. `calls` counts who served each call: "kernel", "kernel of more rows", or the reason why torch did.
     `id` names the library in calls of torch.ops.cudal2, which torch.compile keeps. With `every`, all kernels serve,
     also those that were not surely faster, each any fewer rows, and none is tried before: to measure what that costs.
-    With `anywhere` they serve on this machine, wherever they were measured. `pads` is whether kernels can serve fewer rows;
-    those of older folders cannot.
+    With `anywhere` they serve on this machine, wherever they were measured. `pads` is whether kernels can serve fewer
+    rows; those of older folders cannot.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """
