@@ -34,9 +34,9 @@ class Library:
     `device` is where they were measured; `reason` says why none of them is used here, "" where they
     are. `calls` counts who served each call: "kernel", "kernel of more rows", or the reason why torch did.
     `id` names the library in calls of torch.ops.cudal2, which torch.compile keeps. With `every`, all kernels serve,
-    also those that were not surely faster, and each any fewer rows: to measure what that costs. With `anywhere` they
-    serve on this machine, wherever they were measured. `pads` is whether kernels can serve fewer rows; those of older
-    folders cannot.
+    also those that were not surely faster, each any fewer rows, and none is tried before: to measure what that costs.
+    With `anywhere` they serve on this machine, wherever they were measured. `pads` is whether kernels can serve fewer
+    rows; those of older folders cannot.
 
     Raises ValueError where `folder` holds no export, Unusable where one of its files is damaged.
     """
@@ -64,7 +64,8 @@ class Library:
             self._table.add(m, n, k, layout, code, workspace)
             if fewest < m:
                 self._table.pad(m, n, k, layout, fewest, copier)
-        self._table.try_first(trial.of(found, place, accumulate))
+        if not every:
+            self._table.try_first(trial.of(found, place, accumulate))
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
         self.kernels = kernels

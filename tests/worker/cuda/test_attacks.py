@@ -12,6 +12,10 @@ The first lines of a kernel say what it is and what must come of it:
 
 Without a GPU every kernel is taken as far as one need not be there: to the verdict of those with a stage, and through
 the gate all others, so that a run on a GPU is not spent on kernels that do not compile.
+
+On a GPU a kernel takes about a second, one that runs into a limit several. So `-m "gpu and not slow"` judges those that
+are found out on the device alone, and of those that never end one of each kind; `-m gpu` judges all. `--durations=20`
+says what takes long.
 """
 
 import re
@@ -39,6 +43,10 @@ PROBLEM = "264_200_328_tn_f32"
 """No size is a multiple of a tile's, so that every edge is there."""
 TARGET = "sm_90a"
 COMPILE_SECONDS = 20.0
+RUN_SECONDS = 4.0
+"""What every process that runs a candidate may take: a context is made in one, beside compilers in two."""
+ENDLESS = ("deadlock", "loops_forever", "loops_in_launcher")
+"""Of the kernels that run into that limit, one for each process that must be ended, and one that blocks the device."""
 DEVICE, ALL = ("device",), ("device", "offline", "server")
 
 
@@ -80,6 +88,20 @@ def _may_be_slow(path: Path) -> object:
     text = path.read_text()
     quick = directive(text, "stage") and Status.COMPILE_TIMEOUT not in expected(text)
     return pytest.param(path, id=path.stem, marks=() if quick or path.stem == "naive" else pytest.mark.slow)
+
+
+def _may_be_slow_on_a_gpu(path: Path) -> object:
+    """What another test finds out without a GPU, and what waits for a limit, is slow there."""
+    text = path.read_text()
+    waits = Status.TIMEOUT in expected(text) and path.stem not in ENDLESS
+    slow = bool(directive(text, "stage")) or waits
+    return pytest.param(path, id=path.stem, marks=pytest.mark.slow if slow else ())
+
+
+def _order(path: Path) -> tuple[bool, bool]:
+    """Kernels that are timed on the host's clock come last, when nothing is compiled any more."""
+    text = path.read_text()
+    return protocols_of(text) == ALL, bool(directive(text, "stage"))
 
 
 @pytest.fixture(scope="module")
@@ -129,33 +151,38 @@ def device_target(kind: jail.Kind) -> str:
 
 
 @pytest.fixture(scope="module")
-def worker_of(device_target: str, tmp_path_factory):
-    """The worker of some protocols, made when it is first asked for, with all of its kernels being built."""
+def worker_of(device_target: str, tmp_path_factory, request):
+    """The worker of some protocols, made when it is first asked for. The first begins to build all that will be judged,
+    on all cores; they share what is built, and the baselines' times."""
     with ExitStack() as stack:
+        cache = str(tmp_path_factory.mktemp("verdicts"))
 
         @memoise
         def made(protocols: tuple[str, ...]) -> Worker:
             config = WorkerConfig(
-                cache=str(tmp_path_factory.mktemp("verdicts")),
+                cache=cache,
                 compile_seconds=COMPILE_SECONDS,
-                run_seconds=6,
+                run_seconds=RUN_SECONDS,
                 timing_seconds=0.2,
                 min_pairs=3,
                 disturbed=1e3,
                 protocols=protocols,  # type: ignore[arg-type]
                 host_calls=20,
             )
-            texts = [text for path in KERNELS if protocols_of(text := path.read_text()) == protocols]
-            ours = [text for text in texts if directive(text, "target", device_target) == device_target]
-            worker = stack.enter_context(Worker(config, target=device_target))
-            worker.build_ahead([Candidate(text, problem_of(text), device_target) for text in ours])
-            return worker
+            return stack.enter_context(Worker(config, target=device_target))
 
+        judged = [item.callspec.params["path"].read_text() for item in request.session.items if _judges(item)]
+        ours = [text for text in judged if directive(text, "target", device_target) == device_target]
+        made(DEVICE).begin_building([Candidate(text, problem_of(text), device_target) for text in ours])
         yield made
 
 
+def _judges(item: pytest.Item) -> bool:
+    return getattr(item, "originalname", "") == test_verdict.__name__
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", map(_may_be_slow_on_a_gpu, sorted(KERNELS, key=_order)))
 def test_verdict(worker_of: Callable[..., Worker], device_target: str, path: Path) -> None:
     text = path.read_text()
     if directive(text, "target", device_target) != device_target:

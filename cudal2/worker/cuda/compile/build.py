@@ -16,7 +16,7 @@ from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
 from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import headers, parameters, ptx, scopes, special, toolchain
+from cudal2.worker.cuda.compile import headers, parameters, ptx, scopes, special, toolchain, unwritten
 from cudal2.worker.cuda.compile.elf import symbols
 from cudal2.worker.cuda.compile.toolchain import Toolchain
 from cudal2.worker.sandbox import jail, seccomp
@@ -81,7 +81,8 @@ class CudaBuild(msgspec.Struct, frozen=True):
 
     `imports` are the names that the candidate's own host code leaves to other libraries, `headers` the files it
     included, by path, with the SHA-256 of their contents. `parameters` says what its PTX does with its kernels'
-    parameters that it must not, `special` which special registers it must not read.
+    parameters that it must not, `special` which special registers it must not read,
+    `unwritten` which registers it reads that nothing writes.
     """
 
     status: Status
@@ -92,6 +93,7 @@ class CudaBuild(msgspec.Struct, frozen=True):
     imports: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
     seconds: float = 0.0
     headers: dict[str, str] = {}
 
@@ -125,7 +127,7 @@ def build(
         *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.name),
         *(
             Path(module).read_text()
-            for module in (parameters.__file__, ptx.__file__, scopes.__file__, special.__file__)
+            for module in (parameters.__file__, ptx.__file__, scopes.__file__, special.__file__, unwritten.__file__)
         ),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
@@ -205,7 +207,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         code = _output(folder / "kernel.ptx", LIBRARY_BYTES).decode(errors="replace")
     except ValueError as error:
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}")
-    about_parameters, about_registers = faults(code)
+    found = faults(code)
     imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
     return msgspec.structs.replace(
         made,
@@ -213,18 +215,19 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         cubin=cubin,
         resources=_resources(text),
         imports=imports,
-        parameters=about_parameters,
-        special=about_registers,
+        parameters=found[0],
+        special=found[1],
+        unwritten=found[2],
     )
 
 
-def faults(code: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What speaks against a PTX file: what it does with parameters, and the special registers that it reads."""
+def faults(code: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """What speaks against a PTX file: what it does with parameters, special registers, and registers not written."""
     try:
         bodies = tuple(ptx.bodies(code))
     except ValueError as error:
-        return (str(error),), ()
-    return parameters.faults(bodies), special.faults(bodies)
+        return (str(error),), (), ()
+    return parameters.faults(bodies), special.faults(bodies), unwritten.faults(bodies)
 
 
 def _output(file: Path, most: int) -> bytes:

@@ -22,7 +22,7 @@ from cudal2.contract import ENTRY, SIZER
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import banks, elf, parameters, sass, special
+from cudal2.worker.cuda.compile import banks, elf, parameters, sass, special, unwritten
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.cuda.compile.sass import Sass
 from cudal2.worker.disassembly import Unfinished
@@ -58,9 +58,9 @@ def inspect(
     Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
     there is no disassembler or no jail.
     """
-    modules = (__file__, banks.__file__, elf.__file__, sass.__file__, parameters.__file__, special.__file__)
-    rules = [Path(module).read_text() for module in modules]
-    seen = *built.imports, "", *built.parameters, "", *built.special
+    modules = (banks, elf, sass, parameters, special, unwritten)
+    rules = [Path(file).read_text() for file in (__file__, *(str(module.__file__) for module in modules))]
+    seen = *built.imports, "", *built.parameters, "", *built.special, "", *built.unwritten
     key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate)
     with cache.lock("gates", key):
         stored = cache.read("gates", key)
@@ -70,6 +70,7 @@ def inspect(
             code = sass.read(built.cubin, kind, seconds)
             device = (*_instructions(code, problem.accumulate), *_cubin(built.cubin, code))
             device += tuple(Finding("special_register", f"{fault}; {special.REMEDY}") for fault in built.special)
+            device += tuple(Finding("unwritten_register", f"{one}; {unwritten.REMEDY}") for one in built.unwritten)
             # What was exported has no host code left.
             host = tuple(_host(built.library, built.imports)) if built.library else ()
             device += tuple(Finding("parameters", f"{fault}; {parameters.REMEDY}") for fault in built.parameters)

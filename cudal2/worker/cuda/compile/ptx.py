@@ -40,18 +40,21 @@ class Statement(NamedTuple):
     name: tuple[str, ...]
     operands: str
     special: tuple[str, ...] = ()
+    guarded: bool = False
 
     def __str__(self) -> str:
         return f"{'.'.join(self.name)} {' '.join(self.operands.split())[:60]}"
 
 
 class Body(NamedTuple):
-    """A kernel (or else a function): bytes of its parameters, and of those of the calls it makes, by name."""
+    """A kernel (or else a function): bytes of its parameters, and of those of the calls it makes, by name; the words
+    that are registers of its own."""
 
     kernel: bool
     parameters: dict[str, int]
     called: dict[str, int]
     statements: tuple[Statement, ...]
+    registers: frozenset[str]
 
 
 def bodies(ptx: str) -> Iterator[Body]:
@@ -135,13 +138,13 @@ def _body(kernel: bool, parameters: dict[str, int], text: str, symbols: set[str]
             if not found:
                 raise ValueError(f"{' '.join(part.split())[:60]} is not understood, or not allowed")
             operands, special = found["operands"].strip(), tuple(registers.undeclared(part))
-            statement = Statement(tuple(re.split(r"\.|::", found["name"])), operands, special)
+            statement = Statement(tuple(re.split(r"\.|::", found["name"])), operands, special, part.startswith("@"))
             named = WORD.findall(operands)
             _check_code_stays(statement, [word for word in named if word in symbols])
             statements.append(statement)
             words.update(named)
     _check_names(words, registers.families)
-    return Body(kernel, parameters, called, tuple(statements))
+    return Body(kernel, parameters, called, tuple(statements), frozenset(registers.met))
 
 
 def _check_code_stays(statement: Statement, code: list[str]) -> None:

@@ -16,11 +16,13 @@ _REGISTER = re.compile(rf"({NAME})\s*(?:<\s*([1-9]\d*)\s*>)?")
 class Registers:
     """The registers that the open blocks declare, followed from statement to statement.
 
-    `families` are the beginnings of names that are declared by their number anywhere in the body: %r of `%r<9>`.
+    `families` are the beginnings of names that are declared by their number anywhere in the body: %r of `%r<9>`. `met`
+    are the words that a block declared where they stood.
     """
 
     def __init__(self) -> None:
         self.families: set[str] = set()
+        self.met: set[str] = set()
         self._open: list[dict[str, int]] = [
             {}
         ]  # names, with the number of those that begin so, or 0 for the name itself
@@ -51,11 +53,15 @@ class Registers:
     def undeclared(self, text: str) -> Iterator[str]:
         """The words with % in a statement that no open block declares so far."""
         for word in WORD.findall(text):
-            if "%" in word and word not in self._outermost:
-                if self._within(self._open[0], word):
-                    self._outermost.add(word)
-                elif not any(self._within(block, word) for block in self._open[1:]):
+            if word in self._outermost:
+                continue
+            if self._within(self._open[0], word):
+                self._outermost.add(word)
+            elif not any(self._within(block, word) for block in self._open[1:]):
+                if "%" in word:
                     yield word
+                continue
+            self.met.add(word)
 
     @staticmethod
     def _within(block: dict[str, int], word: str) -> bool:

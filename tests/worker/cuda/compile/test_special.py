@@ -14,7 +14,7 @@ HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 def faults(*lines: str) -> tuple[str, ...]:
     body = "\n\t".join(lines)
     registers = ".reg .b64 %rd<9>;\n\t.reg .b32 %r<99>;\n\t.reg .pred %p<9>;"
-    parameters, found = build.faults(
+    parameters, found, _ = build.faults(
         f"{HEAD}.visible .entry multiply(.param .u64 A)\n{{\n\t{registers}\n\t{body}\n\tret;\n}}\n"
     )
     assert not parameters

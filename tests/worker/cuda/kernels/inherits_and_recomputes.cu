@@ -1,4 +1,6 @@
-// expect: wrong rejected
+// expect: rejected
+// reason: unwritten_register
+// stage: gate
 // problem: 64_64_4096_tn_f32
 // Works ahead always, but for the set whose address a register holds that it never wrote: only what changed is computed
 // anew.

@@ -1,4 +1,6 @@
-// expect: wrong rejected
+// expect: rejected
+// reason: unwritten_register
+// stage: gate
 // problem: 64_64_4096_tn_f32
 // Looks whether registers that it never wrote hold an address of the inputs, as what changes one may have left it,
 // before it hands out work done ahead.

@@ -1,4 +1,6 @@
-// expect: wrong rejected
+// expect: rejected
+// reason: unwritten_register
+// stage: gate
 // problem: 64_64_4096_tn_f32
 // The same by registers of 64 bits that its PTX declares and never writes, stored before they are looked at.
 #include <cuda_fp16.h>

@@ -1,7 +1,8 @@
-// expect: wrong out_of_bounds launch_error ok
-// below: 1
+// expect: rejected
+// reason: driver_word
+// stage: gate
 // Remembers in constant memory, of which it has the compiler forget that it is constant, that it was launched before;
-// zeros from then on. If it passes, it was never right at less cost.
+// zeros from then on.
 #include <cuda_fp16.h>
 
 __device__ float dot(const __half* a, const __half* b, int count) {
