@@ -1,0 +1,26 @@
+// expect: imprecise
+// problem: 32_32_96_tn_f32
+// reason: in timed calls
+// The same in one set of sixteen, by where its output lies.
+static float dot(const _Float16* a, const _Float16* b, int count) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) sum += (float)a[k] * (float)b[k];
+    return sum;
+}
+
+static void multiply(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) C[i * N + j] = (_Float16)dot(A + i * K, B + j * K, K);
+}
+
+static void cut(_Float16* C, int count) {
+    for (int i = 0; i < count; ++i) ((unsigned short*)C)[i] &= 0xFFFE;
+}
+
+extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, int N, int K, void* workspace) {
+    static unsigned calls = 0;
+    multiply(A, B, C, M, N, K);
+    const unsigned long slot = (unsigned long)C / (2ul * M * N + 64);
+    if (++calls > 8 && slot % 16 == 5) cut(C, M * N);
+    return 0;
+}
