@@ -131,7 +131,7 @@ Abi = Literal["contract", "cuda-l2"]
 class Candidate(msgspec.Struct, frozen=True):
     """One complete source, to be judged on one problem.
 
-    With an `edit`, its compiled code is changed before it is judged. With a `binary`, nothing is compiled: the binary
+    Where an author gave none, `source` is "" and `missing` says why (see `completion`). With an `edit`, its compiled code is changed before it is judged. With a `binary`, nothing is compiled: the binary
     is judged as it is.
     """
 
@@ -141,6 +141,7 @@ class Candidate(msgspec.Struct, frozen=True):
     abi: Abi = "contract"
     edit: Edit | None = None
     binary: Binary | None = None
+    missing: str = ""
 
     @property
     def key(self) -> str:
@@ -148,7 +149,8 @@ class Candidate(msgspec.Struct, frozen=True):
         foreign = () if self.abi == "contract" else (self.abi,)
         edited = () if self.edit is None else ("edit", to_json(self.edit))
         binary = () if self.binary is None else ("binary", *self.binary.digests)
-        return digest(self.source, self.problem.name, self.target, *foreign, *edited, *binary)
+        missing = ("missing", self.missing) if self.missing else ()
+        return digest(self.source, self.problem.name, self.target, *foreign, *edited, *binary, *missing)
 
     @property
     def kernel_hash(self) -> str:
