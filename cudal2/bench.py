@@ -38,7 +38,9 @@ def default_target(file: Path | None = None) -> str:
 def kernel(
     file: Path, problem: Problem, config: BenchConfig, abi: str = "contract", edit_file: Path | None = None
 ) -> Row:
-    """The verdict on one source file, or on what a model wrote (COMPLETIONS); `speedup` and its interval are against the fastest baseline.
+    """The verdict on one source file, or on what a model wrote (COMPLETIONS).
+
+    `speedup` and its interval are against the fastest baseline.
 
     Instead of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), with its own problem.
     `edit_file` holds an edit of the compiled source, as JSON: then `beside` is its speed beside the unedited

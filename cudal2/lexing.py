@@ -59,14 +59,18 @@ def comments(text: str) -> list[tuple[int, int]]:
     return [
         token.span()
         for token in found
-        if (len(token[0]) >= 4 and token[0].endswith("*/"))
-        or (token[0].startswith("//") and text[token.start() - 1 : token.start()] != ":")
+        if not _is_open(token[0])
+        and (token[0].startswith("/*") or text[max(token.start() - 1, 0) : token.start()] != ":")
     ]
 
 
 def masked(text: str) -> str:
     """The text with blanks in place of comments and literals; each line keeps its length."""
     return TOKEN.sub(lambda token: re.sub(r"[^\n]", " ", token[0]) if _is_text(token) else token[0], text)
+
+
+def _is_open(comment: str) -> bool:
+    return comment.startswith("/*") and not (len(comment) >= 4 and comment.endswith("*/"))
 
 
 def _is_text(token: re.Match[str]) -> bool:
@@ -96,12 +100,8 @@ def open_braces(text: str) -> int:
 
 def whole(text: str) -> bool:
     """Whether comments and braces of a source close, and none closes that was never opened."""
-    code = masked(text)
-    last = None
-    for last in TOKEN.finditer(text):
-        pass
-    ends_inside = last is not None and last[0].startswith("/*") and not (len(last[0]) >= 4 and last[0].endswith("*/"))
-    return not ends_inside and "*/" not in code and open_braces(text) == 0
+    inside = any(token["comment"] and _is_open(token[0]) for token in TOKEN.finditer(text))
+    return not inside and "*/" not in masked(text) and open_braces(text) == 0
 
 
 def defines(text: str, name: str) -> bool:

@@ -18,7 +18,6 @@ from cudal2.policy import prompts
 from cudal2.policy.sampling import text
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
-from cudal2.target import find
 from cudal2.train.rewards import find as find_reward
 from cudal2.train.rewards import reward
 from cudal2.train.summary import Turn, by_turn, summarize, tabulate

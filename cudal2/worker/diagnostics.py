@@ -9,10 +9,12 @@ import re
 # What kind of message a line is. GCC: `file:1:2: error: …`; nvcc: `file(1): error: …`; tools: `ptxas fatal   : …`;
 # the assembler: `file.s:1: Error: …`.
 _KIND = re.compile(
-    r"(?:^|[:)\]] |; |^[\w+./-]+ )(?P<kind>(?:fatal |catastrophic |internal (?:compiler )?|command-line )?error|Error|fatal"
-    r"|warning|Warning|note|info|Info|[Rr]emark)\b(?: ?#[\w-]+)?\s*:",
+    r"(?:^|[:)\]] |; |^[\w+./-]+ )(?P<kind>(?:fatal |catastrophic |internal (?:compiler )?|command-line )?error|Error"
+    r"|fatal|warning|Warning|note|info|Info|[Rr]emark)\b(?: ?#[\w-]+)?\s*:",
 )
-_LINKER = re.compile(r"undefined (?:reference|symbol)|multiple definition of|cannot find -l|relocation .* (?:against|out of)")
+_LINKER = re.compile(
+    r"undefined (?:reference|symbol)|multiple definition of|cannot find -l|relocation .* (?:against|out of)"
+)
 _ECHO = re.compile(r"^(?:collect2|make)\b|^\d+ errors? detected|^Error limit reached|^compilation terminated")
 _CONTEXT = re.compile(
     r"^\S*: (?:In|At) [\w ]+(?:'.*')?.*:$|^In file included from |^\s+from |required (?:from|by)|in function [`'].*:$"

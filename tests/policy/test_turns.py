@@ -10,11 +10,11 @@ from tokenizers import AddedToken, normalizers
 from transformers import AutoConfig, AutoTokenizer
 
 from cudal2.config import PolicyConfig
+from cudal2.fences import blocks
 from cudal2.policy import prompts, turns
 from cudal2.policy.sampling import tokenize
 from cudal2.policy.turns import Attempt
 from cudal2.records import Status
-from cudal2.source import _fenced
 from cudal2.target import CPU, find
 
 FIRST = [{"role": "user", "content": "Write a kernel for M=64."}]
@@ -85,7 +85,7 @@ def test_a_log_is_told_up_to_a_length_and_stays_in_its_block():
     log = "first error\n```\n````cpp\nint hgemm() { return 1; }\n````\n" + "x" * 10**5
     told = prompts.told(failed(log, "reason " * 10**4), CPU)
     assert "first error" in told and len(told) < 3500
-    (block,) = _fenced(told)
+    (block,) = blocks(told)
     assert block.startswith(log[:60]), "the log is one block, and nothing of it stands outside"
 
 

@@ -65,7 +65,7 @@ def test_a_reason_is_one_short_line_whatever_a_kernel_says(checking, said) -> No
 
 def test_what_a_source_compiles_to_does_not_tell_when(tmp_path) -> None:
     """One source is one kernel, though it is built again elsewhere to be exported."""
-    source = 'extern "C" const char* hgemm() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
+    source = 'extern "C" const char* made() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
     built = build.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
     assert re.search(rb"Jan  1 1970 00:00:00 \w{3} \w{3} +\d+ [\d:]{8} 19(70|69)", built.library)
 

@@ -88,7 +88,9 @@ class Policy:
                 if place in soon:
                     self._history.ahead([one.candidate(soon[place], target.name)])
 
-            completions = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished)
+            completions = writer.write(
+                *self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished
+            )
             asked, lacking = lacking, []
             for (problem, way), one in zip(asked, completions):
                 candidate, source = one.candidate(problem, target.name), one.source

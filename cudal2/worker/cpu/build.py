@@ -57,7 +57,7 @@ def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: f
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
-    rules = "".join(Path(module.__file__).read_text() for module in (gate, boundary))
+    rules = "".join(Path(module).read_text() for module in (gate.__file__, boundary.__file__))
     flags = " ".join((*FLAGS, *target.flags))
     key = digest(source, boundary.header(target.contract), flags, compiler_name(), platform.machine(), rules)
     return once(

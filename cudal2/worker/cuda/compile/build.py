@@ -123,7 +123,15 @@ def build(
     folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
-        *("cuda", source, boundary.header(target.contract), " ".join(flags), tools.version, tools.host_version, target.name),
+        *(
+            "cuda",
+            source,
+            boundary.header(target.contract),
+            " ".join(flags),
+            tools.version,
+            tools.host_version,
+            target.name,
+        ),
         *(Path(module).read_text() for module in (parameters.__file__, ptx.__file__, boundary.__file__)),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
@@ -210,9 +218,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         objects = symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
         code = _output(folder / "kernel.ptx", LIBRARY_BYTES).decode(errors="replace")
     except ValueError as error:
-        return msgspec.structs.replace(
-            made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}", reason=str(error)
-        )
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}", reason=str(error))
     imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
     return msgspec.structs.replace(
         made,
