@@ -63,7 +63,7 @@ class Found(msgspec.Struct, frozen=True):
 
 def read(completion: str) -> Found:
     """The kernel in a completion, by the rule above."""
-    text = re.sub(r"\r\n?", "\n", completion[-LONGEST:].encode("utf-8", "replace").decode())
+    text = lexing.lines(completion[-LONGEST:].encode("utf-8", "replace").decode())
     if not lexing.blanked(text).strip():
         return Found(missing=EMPTY)
     answer, thoughts, unfinished = _sections(text)

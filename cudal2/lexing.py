@@ -26,14 +26,20 @@ _BRANCH = re.compile(r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(if|ifdef|ifndef|elif|else|e
 
 def joined(source: str) -> str:
     """The source as C++ reads it: a line, be it a directive or a comment, may be continued on the next."""
-    return re.sub(r"\\[ \t\v\f\r]*\n", "", source)
+    return re.sub(r"\\[ \t\v\f]*\n", "", lines(source))
+
+
+def lines(text: str) -> str:
+    """The text with a line feed at the end of each line. To GCC a carriage return ends one as well."""
+    return re.sub(r"\r\n?", "\n", text)
 
 
 def visible(source: str) -> str:
-    """The source with plain blanks in place of unusual ones, and without characters that nobody sees.
+    """The source with plain blanks and line ends in place of unusual ones, and without characters that nobody sees.
 
     Those in comments and literals stay: they do no harm there. No line moves.
     """
+    source = lines(source)
     if not _ODD.search(source):
         return source
     pieces, done = [], 0

@@ -163,7 +163,7 @@ def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
     if kind == NOT_LOADED:
         return (Status.LAUNCH_ERROR, "the shared object could not be loaded")
     if kind == NO_SYMBOL:
-        return (Status.REJECTED, f'no extern "C" function {ENTRY} is defined')
+        return (Status.REJECTED, f"nothing defines {CPU_CONTRACT.declaration()}")
     if kind == RETURNED_ERROR:
         return (Status.LAUNCH_ERROR, f"{ENTRY} returned {code}")
     if kind == FORBIDDEN:
