@@ -160,7 +160,7 @@ def _missing(found: Sequence[Piece]) -> str:
 
 def _prose(line: str) -> bool:
     """Whether a line, without comments and literals, is a person's language."""
-    if _CODE.match(line) or line.rstrip().endswith((";", "{", "}", "\\", ",", "(", ")")):
+    if _CODE.match(line) or re.search(r"[{}]|[;\\,()]\s*$", line):
         return False
     return _PROSE.search(line) is not None
 
