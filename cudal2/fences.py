@@ -24,6 +24,7 @@ _BEHIND = re.compile(
     re.MULTILINE,
 )
 _INNER = re.compile(r"^[ \t]*(?:`{3,}[^`\n]*|~{3,}.*)$", re.MULTILINE)
+_CPP = {"c", "c++", "cc", "cpp", "cxx", "cu", "cuda"}
 _CODE_ON_FENCE = re.compile(r"#\s*(?:include|pragma|define)\b.*|extern\b.*|//.*|/\*.*")
 
 
@@ -52,13 +53,22 @@ def pieces(text: str, masks: bool = True, splits: bool = False, depth: int = 0) 
         done = end
         inside = _unmarked(text[first:last], text[start:first])
         hidden = _hidden(inside) if masks or depth else inside
-        if depth < DEEPEST and _INNER.search(hidden):
+        if depth < DEEPEST and _is_markdown(text[start:first], hidden):
             inner = list(pieces(inside, masks or bool(depth), splits, depth + 1))
             yield from (Piece(piece.text, closed or piece.closed) for piece in inner)
         else:
             yield Piece(inside, closed)
     if gap := text[done:].strip():
         yield Piece(gap, closed=False, fenced=False)
+
+
+def _is_markdown(fence: str, inside: str) -> bool:
+    """Whether a block holds fences of its own: not if it is C++ within a longer fence, unless it begins with one."""
+    inner = [found.group() for found in _INNER.finditer(inside)]
+    opened = re.search(r"(`+|~+)[ \t]*(\{?\.?)([\w+#]*)", fence)
+    if not inner or opened is None or opened[3].lower() not in _CPP:
+        return bool(inner)
+    return inside.lstrip().startswith(inner[0].lstrip()) or any(opened[1] in one for one in inner)
 
 
 def _unmarked(code: str, fence: str) -> str:

@@ -42,6 +42,7 @@ FOUND = {
     "a longer fence, with words": '````cuda title="a.cu"\n{K}````\n',
     "tildes": "~~~ cuda\n{K}~~~\nDone.",
     "Markdown in Markdown": "````markdown\nHere:\n```cpp\n{K}```\nThanks.\n````\n",
+    "C++ in C++": "````cpp\n```cpp\n{K}```\n````",
     "tildes around it": "~~~~md\n```cpp\n{K}```\n~~~~",
     "the last of several": "```cpp\n{F}```\nBetter: ```cpp\n{K}```\n```cpp\nint main() {{ return hgemm(a); }}\n```",
     "beside other languages": "```bash\nmake\n```\n```cpp\n{K}```\n```python\nimport ctypes\ndef hgemm(a): 1\n```",
