@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cudal2 import corpus
+from cudal2 import completion, corpus
 from cudal2.config import BenchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Status, Verdict, edit_from_json
@@ -18,6 +18,8 @@ from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
 
 Row = dict[str, Any]
+COMPLETIONS = (".txt", ".md")
+"""Files with these endings hold what a model wrote, of which the kernel is judged."""
 
 
 def default_target(file: Path | None = None) -> str:
@@ -36,7 +38,9 @@ def default_target(file: Path | None = None) -> str:
 def kernel(
     file: Path, problem: Problem, config: BenchConfig, abi: str = "contract", edit_file: Path | None = None
 ) -> Row:
-    """The verdict on one source file; `speedup` and its interval are against the fastest baseline.
+    """The verdict on one source file, or on what a model wrote (COMPLETIONS).
+
+    `speedup` and its interval are against the fastest baseline.
 
     Instead of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), with its own problem.
     `edit_file` holds an edit of the compiled source, as JSON: then `beside` is its speed beside the unedited
@@ -46,8 +50,9 @@ def kernel(
     edit = edit_from_json(_text(edit_file)) if edit_file else None
     if file.is_dir():
         return _compiled(file, config, edit)
-    source = _text(file)
-    candidate = Candidate(source, problem, config.target, abi, edit)  # type: ignore[arg-type]
+    text = _text(file)
+    found = completion.read(text) if file.suffix in COMPLETIONS else completion.Found(text)
+    candidate = Candidate(found.source, problem, config.target, abi, edit, missing=found.missing)  # type: ignore[arg-type]
     with Worker(config.worker, config.target) as judge:
         verdict = judge.evaluate(candidate)
         row = flatten(verdict) | {"edit": edit.name if edit else None}

@@ -131,8 +131,8 @@ Abi = Literal["contract", "cuda-l2"]
 class Candidate(msgspec.Struct, frozen=True):
     """One complete source, to be judged on one problem.
 
-    With an `edit`, its compiled code is changed before it is judged. With a `binary`, nothing is compiled: the binary
-    is judged as it is.
+    Where an author gave none, `source` is "" and `missing` says why (see `completion`). With an `edit`, its compiled
+    code is changed before it is judged. With a `binary`, nothing is compiled: the binary is judged as it is.
     """
 
     source: str
@@ -141,14 +141,16 @@ class Candidate(msgspec.Struct, frozen=True):
     abi: Abi = "contract"
     edit: Edit | None = None
     binary: Binary | None = None
+    missing: str = ""
 
     @property
     def key(self) -> str:
-        """Hex digest of everything that the author chose: source, problem, target, ABI, edit and binary."""
+        """Hex digest of all that the author chose: source or what is missing, problem, target, ABI, edit and binary."""
         foreign = () if self.abi == "contract" else (self.abi,)
         edited = () if self.edit is None else ("edit", to_json(self.edit))
         binary = () if self.binary is None else ("binary", *self.binary.digests)
-        return digest(self.source, self.problem.name, self.target, *foreign, *edited, *binary)
+        missing = ("missing", self.missing) if self.missing else ()
+        return digest(self.source, self.problem.name, self.target, *foreign, *edited, *binary, *missing)
 
     @property
     def kernel_hash(self) -> str:

@@ -12,7 +12,7 @@ import specimens
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from cudal2 import bench, cli
+from cudal2 import bench, cli, completion
 from cudal2.cli import arguments, learning
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
@@ -90,6 +90,18 @@ def test_bench_kernel_prints_one_object_and_exits_0_for_any_verdict(source, caps
         assert printed["speedup"]["low"] < printed["speedup"]["median"] == 2.0 < printed["speedup"]["high"]
     else:
         assert printed["status"] != "ok" and printed["speedup"] is None
+
+
+@pytest.mark.parametrize("name", ["answer.txt", "answer.md", "kernel.cpp"])
+def test_bench_kernel_judges_what_a_model_wrote_or_says_what_it_is(tmp_path, name):
+    """A source is judged as it is."""
+    for text in ("</think>```cpp\nint hgemm(int fast) { return 0; }```", "import torch"):
+        (tmp_path / name).write_text(text)
+        assert cli.main(["bench", "kernel", str(tmp_path / name), "--target", "cpu"]) == 0
+        _, candidate = FakeWorker.asked
+        found = completion.read(text) if name != "kernel.cpp" else completion.Found(text)
+        assert (candidate.source, candidate.missing) == (found.source, found.missing)
+    assert name == "kernel.cpp" or "Python" in candidate.missing
 
 
 def test_bench_kernel_for_people_names_status_and_figures(source, capsys):

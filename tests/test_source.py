@@ -42,6 +42,10 @@ UNWELCOME = {
     "a spliced line": '#inc\\\nlude "/etc/passwd"',
     "a spliced line with blanks": '#inc\\ \t\nlude "/etc/passwd"',
     "a spliced comment": '// \\\n\n#include "/etc/passwd"',
+    "a carriage return": 'int f();\r#include "/etc/passwd"',
+    "a comment that a carriage return ends": '// ends\r#inc\\\rlude "/etc/passwd"',
+    "a byte order mark": '\ufeff#include "/etc/passwd"',
+    "a zero-width space": 'int f();\n\u200b \u00a0#include "/etc/passwd"',
     "a digraph": '%:include "/etc/passwd"',
     "include_next": '#include_next "/etc/passwd"',
     "embed": 'const char s[] = {\n#embed "/etc/passwd"\n};',
@@ -127,7 +131,7 @@ def test_a_definition_is_told_from_a_call(definition):
 
 @pytest.mark.parametrize("piece", ["```\n", "```a\n~~~a\n", "hgemm() ", "hgemm(", "(", "/*", "`", "\r", '\\"'])
 def test_no_completion_keeps_the_search_busy(piece):
-    extract(piece * (1 << 16), SM90)
+    extract(piece * (1 << 14), SM90)
 
 
 def test_a_longer_fence_may_hold_shorter_ones():

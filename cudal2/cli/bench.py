@@ -14,7 +14,10 @@ def add(verbs: Any) -> None:
     group = verbs.add_parser("bench", help="measure a kernel, a baseline, or the worker itself")
     what = group.add_subparsers(required=True, metavar="WHAT")
     verb = add_verb(what, "kernel", _bench_kernel, "judge one source file; exit code 0 whatever the verdict")
-    verb.add_argument("file", help="source of the kernel, C++ or CUDA, or a folder with a cubin and its launch")
+    verb.add_argument(
+        "file",
+        help="a kernel in C++ or CUDA, what a model wrote (.txt, .md), or a folder with a cubin and its launch",
+    )
     verb.add_argument("--abi", default="contract", choices=("contract", "cuda-l2"), help="whose entry point it defines")
     verb.add_argument("--edit", metavar="JSON", help="a file with an edit of the built kernel, which is judged instead")
     text = "what the hardware counts in a call (ncu), with --edit beside the unedited kernel: worker.counters=true"

@@ -12,10 +12,11 @@ import msgspec
 from cudal2 import judging
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.completion import Found
 from cudal2.config import EvalConfig, identity
 from cudal2.evaluation.sources import Ask
 from cudal2.problem import Problem
-from cudal2.records import Candidate, Environment, Verdict, digest
+from cudal2.records import Environment, Verdict, digest
 from cudal2.target import find
 from cudal2.worker.pool.pool import Pool
 
@@ -24,9 +25,9 @@ log = logging.getLogger(__name__)
 Attempts = list[tuple[str, Verdict | None]]
 """The turns of one series so far: each with its source and verdict (None: the harness failed)."""
 
-Writer = Callable[[Sequence[Attempts], Callable[[int, str], None]], Sequence[str]]
-"""Writes a turn: for the attempts of each series a new source, "" where a completion holds none. The second argument is
-called with the index of a series and its source, while others are still being written."""
+Writer = Callable[[Sequence[Attempts], Callable[[int, Found], None]], Sequence[Found]]
+"""Writes a turn: for the attempts of each series what a new completion holds. The second argument is called with the
+index of a series and what was found for it, while others are still being written."""
 
 Sampler = Callable[[Sequence[Problem], Comparable, Environment], Writer]
 """Makes a writer for these problems, whose prompts may show kernels archived by now. A problem occurs as often as it
@@ -48,7 +49,7 @@ def sampler(config: EvalConfig) -> Sampler:
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
         firsts = [shown[one] for one in problems]
 
-        def write(tried: Sequence[Attempts], finished: Callable[[int, str], None] = lambda *_: None) -> list[str]:
+        def write(tried: Sequence[Attempts], finished: Callable[[int, Found], None] = lambda *_: None) -> list[Found]:
             network, tokenizer = loaded()
             if config.turns.count == 1:
                 return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished)
@@ -90,13 +91,13 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
         write = sampler([problem for problem, _ in places], here, environment) if places else lambda *_: ()
         tried: list[Attempts] = [[] for _ in places]
 
-        def finished(place: int, source: str) -> None:
-            select.ahead([Candidate(source, places[place][0], kernels.target)])
+        def finished(place: int, found: Found) -> None:
+            select.ahead([found.candidate(places[place][0], kernels.target)])
 
         for turn in range(config.turns.count):
             asked = [
-                (Candidate(source, problem, kernels.target), origin(problem, first + turn))
-                for source, (problem, first) in zip(write(tried, finished), places)
+                (found.candidate(problem, kernels.target), origin(problem, first + turn))
+                for found, (problem, first) in zip(write(tried, finished), places)
             ]
             lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
             try:

@@ -1,13 +1,13 @@
-"""Kernels that a policy writes: the sources in its completions."""
+"""Kernels that a policy writes: what its completions hold."""
 
 from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from cudal2.completion import Found, read
 from cudal2.config import PolicyConfig
 from cudal2.policy import sampling
 from cudal2.policy.sampling import Prompt
-from cudal2.source import extract
 from cudal2.target import Target
 
 
@@ -18,15 +18,15 @@ def write(
     config: PolicyConfig,
     target: Target,
     seed: int,
-    finished: Callable[[int, str], None] = lambda place, source: None,
-) -> list[str]:
-    """A source for each prompt, in order, "" where the completion holds none; sampled as `sampling.sample` does.
+    finished: Callable[[int, Found], None] = lambda place, found: None,
+) -> list[Found]:
+    """What the completion of each prompt holds, in order; sampled as `sampling.sample` does.
 
-    `finished` is called with each source while others are still being written.
+    `finished` is called with each while others are still being written.
     """
 
     def tell(place: int, completion: str) -> None:
-        finished(place, extract(completion, target) or "")
+        finished(place, read(completion))
 
     completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target)
-    return [extract(completion, target) or "" for completion in completions]
+    return list(map(read, completions))

@@ -8,17 +8,16 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from cudal2 import source
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.completion import read
 from cudal2.config import TrainConfig
 from cudal2.judging import judge
 from cudal2.policy import prompts
 from cudal2.policy.sampling import text
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
-from cudal2.target import find
 from cudal2.train.rewards import find as find_reward
 from cudal2.train.rewards import reward
 from cudal2.train.summary import Turn, by_turn, summarize, tabulate
@@ -59,8 +58,7 @@ class Judge:
 
     def candidate(self, completion: str, problem: Problem) -> Candidate:
         """The kernel in a completion; its source is "" where there is none."""
-        target = find(self.config.target)
-        return Candidate(source.extract(completion, target) or "", problem, target.name)
+        return read(completion).candidate(problem, self.config.target)
 
     def __call__(
         self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any

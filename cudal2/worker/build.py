@@ -29,6 +29,12 @@ class Built(Protocol):
     @property
     def status(self) -> Status: ...
 
+    @property
+    def log(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
 
 B = TypeVar("B", bound=Built)
 
@@ -64,7 +70,7 @@ def job(doing: str) -> Iterator[Path]:
 
 def write_source(file: Path, source: str) -> None:
     """As a file of no age, which __TIMESTAMP__ would tell."""
-    file.write_text(source)
+    file.write_text(source, encoding="utf-8")
     os.utime(file, (0, 0))
 
 

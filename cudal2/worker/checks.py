@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from cudal2.problem import Problem
@@ -36,6 +37,8 @@ def check(
     first = run_on(*normal)
     found, rho, error = verify.check_normal(first, exact, problem, rounding)
     known = {name: value for name, value in (("rho", rho), ("max_error", error)) if math.isfinite(value)}
+    if found and found[0] is Status.WRONG and "rho" in known:
+        found = found[0], _for_other_layout(first, *normal, problem, reference) + found[1]
     raise_finding(found, **known)
     for make, name in ((inputs.exact_integers, "small integers"), (inputs.wide_integers, "11-bit integers")):
         integers = make(rng, problem)
@@ -45,3 +48,12 @@ def check(
     raise_finding(verify.check_normal(again, exact, problem, rounding)[0], repeatable=False, **known)
     same = torch.equal(first.view(torch.int16), again.view(torch.int16))
     return Outcome(Status.OK, rho=rho, max_error=error, repeatable=same)
+
+
+def _for_other_layout(result: Tensor, a: Tensor, b: Tensor, problem: Problem, reference: Reference) -> str:
+    """The beginning of a reason, where a wrong result is the product for B read in the other layout; else ""."""
+    other = replace(problem, layout="nn" if problem.layout == "tn" else "tn")
+    exact = reference(a, b.reshape(other.b_shape), other)
+    if verify.rho(result, exact) > 2 * verify.rho_limit("f16", problem.k, 1):  # no honest precision explains more
+        return ""
+    return f"right for layout {other.layout}, the problem asks for {problem.layout}: "

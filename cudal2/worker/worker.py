@@ -12,6 +12,7 @@ import msgspec
 
 from cudal2.config import WorkerConfig, identity
 from cudal2.contract import ENTRY
+from cudal2.lexing import visible
 from cudal2.problem import Problem
 from cudal2.records import (
     CLOCKED,
@@ -94,7 +95,9 @@ class Worker:
         if candidate.target != self.target.name:
             raise ValueError(f"a candidate for {candidate.target} was given to a worker for {self.target.name}")
         if not candidate.source.strip():
-            return Prepared(Status.NO_SOURCE, f"the completion holds no source that defines {ENTRY}")
+            return Prepared(Status.NO_SOURCE, candidate.missing or f"nothing defines {ENTRY}: the source is empty")
+        # The check and the compiler see the same text.
+        candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))
         try:
             check(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:

@@ -11,6 +11,7 @@ from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, timing, verdict
 
 from cudal2.archive.comparable import Comparable
+from cudal2.completion import Found
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
 from cudal2.evaluation import records, results, summary, tables, terminal
 from cudal2.evaluation import run as evaluate
@@ -165,7 +166,7 @@ def test_samples_are_asked_for_once_where_nothing_is_archived(run, archive):
     def sampler(problems, shown, environment):
         assert (shown, environment) == (Comparable(archive, "cpu", HERE.fingerprint), HERE)
         asked.append(problems)
-        return lambda *_: [candidate(f"new {i}").source for i in range(len(problems))]
+        return lambda *_: [Found(candidate(f"new {i}").source) for i in range(len(problems))]
 
     put(archive, "near", 1.0, NEAR)
     nn = Problem(64, 128, 256, "nn")
@@ -187,7 +188,7 @@ def test_samples_that_the_harness_failed_on_are_no_missing_kernels(run, archive)
 
     def sampler(problems, shown, environment):
         asked.extend(problems)
-        return lambda *_: [candidate(problem.name).source for problem in problems]
+        return lambda *_: [Found(candidate(problem.name).source) for problem in problems]
 
     put(archive, "far", 1.0, FAR)
     f16 = Problem(64, 128, 256, "tn", "f16")
@@ -201,10 +202,10 @@ def test_a_policy_writes_kernels_for_a_problem(tmp_path, archive):
     path = save_policy(tmp_path / "policy")
     config = EvalConfig(run="", samples=12, policy=PolicyConfig(path=str(path), max_new_tokens=8))
     kernels = Comparable(archive, "cpu", HERE.fingerprint)
-    sources = evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)(12 * [[]])
-    assert len(sources) == 12
-    assert any("hgemm()" in source for source in sources) and "" in sources
-    assert evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)(12 * [[]]) == sources
+    found = evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)(12 * [[]])
+    assert len(found) == 12
+    assert any("hgemm()" in one.source for one in found) and any(one.missing and not one.source for one in found)
+    assert evaluate.sampler(config)(12 * [PROBLEM], kernels, HERE)(12 * [[]]) == found
 
 
 def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):

@@ -12,6 +12,7 @@ from fakes import Says
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
+from cudal2.completion import Found
 from cudal2.config import EvalConfig, PolicyConfig, TurnsConfig
 from cudal2.evaluation import folders, records
 from cudal2.problem import Problem
@@ -179,7 +180,7 @@ def test_a_policys_own_samples_are_judged_whatever_is_archived(run, archive) -> 
     def sampler(problems, shown, environment):
         asked.append(list(problems))
         call = len(asked)
-        return lambda *_: [candidate(f"{call} {i}").source for i in range(len(problems))]
+        return lambda *_: [Found(candidate(f"{call} {i}").source) for i in range(len(problems))]
 
     judge = FakePool(1.25)
     options = {"sampler": sampler, "source": "policy", "samples": 4, "finalists": 2, "neighbours": 0}
@@ -204,7 +205,7 @@ def test_a_policys_turns_are_samples_too_and_a_killed_evaluation_goes_on_with_th
         def write(tried, finished):
             for place, some in enumerate(tried):
                 told.append((place, [f"{source.split()[1]} {verdict and verdict.status}" for source, verdict in some]))
-            return [candidate(f"{place}.{len(some)}").source for place, some in enumerate(tried)]
+            return [Found(candidate(f"{place}.{len(some)}").source) for place, some in enumerate(tried)]
 
         return write
 

@@ -9,12 +9,13 @@ from specimens import candidate, verdict
 from tokenizers import AddedToken, normalizers
 from transformers import AutoConfig, AutoTokenizer
 
+from cudal2.completion import read
 from cudal2.config import PolicyConfig
+from cudal2.fences import blocks
 from cudal2.policy import prompts, turns
 from cudal2.policy.sampling import tokenize
 from cudal2.policy.turns import Attempt
 from cudal2.records import Status
-from cudal2.source import _fenced
 from cudal2.target import CPU, find
 
 FIRST = [{"role": "user", "content": "Write a kernel for M=64."}]
@@ -85,7 +86,7 @@ def test_a_log_is_told_up_to_a_length_and_stays_in_its_block():
     log = "first error\n```\n````cpp\nint hgemm() { return 1; }\n````\n" + "x" * 10**5
     told = prompts.told(failed(log, "reason " * 10**4), CPU)
     assert "first error" in told and len(told) < 3500
-    (block,) = _fenced(told)
+    (block,) = blocks(told)
     assert block.startswith(log[:60]), "the log is one block, and nothing of it stands outside"
 
 
@@ -96,6 +97,12 @@ def test_every_failure_is_told_with_its_reason_and_asks_for_a_whole_source(statu
     assert f"`{target.language}`" in told and "64 registers" in told
     assert status is Status.NO_SOURCE or (f"failed: {status}" in told and "9 of 64" in told)
     assert told == prompts.told(failed("64 registers, 0 B spilled", "9 of\n64 elements  are wrong", status), target)
+
+
+def test_an_answer_without_a_kernel_is_told_what_it_was():
+    found = read("Sure!\n```python\nimport torch\n```")
+    told = prompts.told(failed("", found.missing, Status.NO_SOURCE), CPU)
+    assert "no kernel in that answer: this is Python" in told and found.missing in told
 
 
 def test_a_correct_kernel_is_told_its_time_and_the_baselines():

@@ -85,3 +85,20 @@ def test_what_a_call_raises_is_the_verdict() -> None:
 
     with pytest.raises(CandidateFailed, match="beside"):
         check(run_on)
+
+
+@pytest.mark.parametrize("layout, other", [("tn", "nn"), ("nn", "tn")])
+@pytest.mark.parametrize("n", [24, 64], ids=["any shape", "square B"])
+def test_a_kernel_for_the_other_layout_is_told_so(layout, other, n) -> None:
+    problem, swapped = Problem(40, n, 64, layout), Problem(40, n, 64, other)
+
+    def reason(run_on) -> str:
+        with pytest.raises(CandidateFailed) as failed:
+            checks.check(run_on, problem, inputs.generator(), 1)
+        assert failed.value.status is Status.WRONG and failed.value.known["rho"] > 10
+        return failed.value.reason
+
+    said = reason(lambda a, b: verify.reference(a, b.reshape(swapped.b_shape), swapped).half())
+    assert f"right for layout {other}, the problem asks for {layout}" in said and "ρ" in said
+    assert "layout" not in reason(lambda a, b: verify.reference(-a, b.reshape(swapped.b_shape), swapped).half())
+    assert "layout" not in reason(lambda a, b: verify.reference(a, b, problem).half().flip(0))

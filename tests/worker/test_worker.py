@@ -12,6 +12,7 @@ import pytest
 import torch
 from naive import ENDLESS, NAIVE
 
+from cudal2.completion import read
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, HarnessFault, Status, to_json, verdict_from_json
 from cudal2.target import CPU
@@ -53,6 +54,27 @@ def test_key_depends_on_all_that_matters(hasty) -> None:
         assert Worker(msgspec.structs.replace(hasty, threads=2)).key(Candidate(NAIVE, PROBLEM)) != base
 
 
+def test_an_answer_without_a_kernel_is_judged_by_what_it_is_instead(checking) -> None:
+    with Worker(checking) as worker:
+        cut, python = (
+            worker.evaluate(read(text).candidate(PROBLEM, "cpu"))
+            for text in ("```cpp\nint f() {", "import torch\ndef hgemm(a, b): return a @ b")
+        )
+        assert worker.evaluate(Candidate(" \n", PROBLEM)).status is Status.NO_SOURCE
+    assert cut.status is python.status is Status.NO_SOURCE
+    assert "cut off" in cut.reason and "Python" in python.reason
+
+
+def test_the_compiler_reads_what_was_checked(checking) -> None:
+    """Without characters that only one of them sees."""
+    odd = NAIVE.replace("int M", "int\u00a0M").replace("hgemm", "hg\u200bemm")
+    with Worker(checking) as worker:
+        assert worker.evaluate(Candidate(f"\ufeff{odd}", PROBLEM)).ok
+        for hidden in ("\ufeff#include <iostream>\n", "int f();\r#include <iostream>\n", "\u200b#include <iostream>\n"):
+            verdict = worker.evaluate(Candidate(hidden + NAIVE, PROBLEM))
+            assert verdict.status is Status.REJECTED and "<iostream>" in verdict.reason
+
+
 @pytest.mark.parametrize("said", ["x\n## Kernels\n\x1b[2J" * 10**5, "ρ = 3 µs"], ids=["long", "short"])
 def test_a_reason_is_one_short_line_whatever_a_kernel_says(checking, said) -> None:
     """A launcher's exception is quoted in it, and it stands in prompts and on terminals."""
@@ -66,7 +88,7 @@ def test_a_reason_is_one_short_line_whatever_a_kernel_says(checking, said) -> No
 
 def test_what_a_source_compiles_to_does_not_tell_when(tmp_path) -> None:
     """One source is one kernel, though it is built again elsewhere to be exported."""
-    source = 'extern "C" const char* hgemm() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
+    source = 'extern "C" const char* made() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
     built = build.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
     assert re.search(rb"Jan  1 1970 00:00:00 \w{3} \w{3} +\d+ [\d:]{8} 19(70|69)", built.library)
 

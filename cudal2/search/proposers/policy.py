@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.archive import islands, selection
 from cudal2.archive.records import Entry
+from cudal2.completion import Found
 from cudal2.policy import model as policy
 from cudal2.policy import prompts, sampling, turns, writer
 from cudal2.policy.sampling import Prompt
@@ -83,14 +84,16 @@ class Policy:
                 for place, _ in islice(group, max(0, affordable_now(search, earlier[problem]) - len(found[problem])))
             }
 
-            def finished(place: int, source: str, soon: Mapping[int, Problem] = soon) -> None:
+            def finished(place: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
                 if place in soon:
-                    self._history.ahead([Candidate(source, soon[place], target.name)])
+                    self._history.ahead([one.candidate(soon[place], target.name)])
 
-            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished)
+            completions = writer.write(
+                *self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished
+            )
             asked, lacking = lacking, []
-            for (problem, way), source in zip(asked, sources):
-                candidate = Candidate(source, problem, target.name)
+            for (problem, way), one in zip(asked, completions):
+                candidate, source = one.candidate(problem, target.name), one.source
                 if source and candidate not in found[problem] and digest(source) not in tried[problem]:
                     found[problem][candidate] = way[1]
                 else:

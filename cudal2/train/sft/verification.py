@@ -14,7 +14,7 @@ from cudal2.archive.records import Origin
 from cudal2.config import SftConfig
 from cudal2.policy import prompts, sampling, writer
 from cudal2.policy.model import load
-from cudal2.records import Candidate, digest
+from cudal2.records import digest
 from cudal2.target import Target, find
 
 ENUMERABLE = 1 << 20
@@ -38,14 +38,15 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
     if not config.policy.path:
         chosen = replace(chosen, max_new_tokens=config.context)
     asked = [prompts.render(config.prompt, chosen.chat, problem, target) for problem in problems]
-    written = writer.write(*load(chosen), asked, chosen, target, config.seed)
+    found = writer.write(*load(chosen), asked, chosen, target, config.seed)
+    written = [one.source for one in found]
     run, policy = folder.resolve().name, chosen.path
     samples = [
         (
-            Candidate(source, problem, target.name),
+            one.candidate(problem, target.name),
             Origin(kind="sft", run=run, step=0, index=index, policy=policy, prompt=sampling.text(prompt)),
         )
-        for index, (source, problem, prompt) in enumerate(zip(written, problems, asked))
+        for index, (one, problem, prompt) in enumerate(zip(found, problems, asked))
     ]
     with judging.opened(folder, config.target, config.worker) as (archive, [pool]):
         verdicts = judging.judge(pool, archive, samples)

@@ -15,6 +15,7 @@ from cudal2.worker.build import compiler_name
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import baselines, build
 from cudal2.worker.cpu.bench import CpuBench
+from cudal2.worker.diagnostics import first_error
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail
@@ -87,7 +88,7 @@ class CpuBackend:
 def _prepared(built: build.Build) -> Prepared[Launchable]:
     if built.status is Status.OK:
         return Prepared(Status.OK, log=built.log, launchable=Launchable(built.library))
-    return Prepared(built.status, next(iter(built.log.strip().splitlines()), ""), built.log)
+    return Prepared(built.status, built.reason or first_error(built.log), built.log)
 
 
 def _machine() -> str:

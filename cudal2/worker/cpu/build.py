@@ -12,7 +12,7 @@ import msgspec
 from cudal2.contract import CPU_CONTRACT
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
-from cudal2.worker import disassembly
+from cudal2.worker import boundary, disassembly
 from cudal2.worker.build import (
     LOG_BYTES,
     MIDNIGHT,
@@ -39,12 +39,16 @@ _STOPPED = re.compile(
 
 
 class Build(msgspec.Struct, frozen=True):
-    """What the compiler made of a source: the shared object's bytes where `status` is ok."""
+    """What the compiler made of a source: the shared object's bytes where `status` is ok.
+
+    `reason` is empty where the log's first error is why it failed.
+    """
 
     status: Status
     library: bytes = b""
     log: str = ""
     seconds: float = 0.0
+    reason: str = ""
 
 
 def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: float = 30.0) -> Build:
@@ -53,23 +57,26 @@ def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: f
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
-    rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf)]
-    key = digest(source, " ".join((*FLAGS, *target.flags)), compiler_name(), platform.machine(), *rules)
+    rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf, boundary)]
+    flags = " ".join((*FLAGS, *target.flags))
+    key = digest(source, boundary.header(target.contract), flags, compiler_name(), platform.machine(), *rules)
     return once(
         cache,
         key,
         Build,
-        lambda: _compile(source, target, kind, seconds),
+        lambda: boundary.checked(target.contract, lambda *beside: _compile(source, target, kind, seconds, *beside)),
         current=lambda known: known.status not in CLOCKED,  # an earlier version kept them
     )
 
 
-def _compile(source: str, target: Target, kind: jail.Kind, seconds: float) -> Build:
+def _compile(source: str, target: Target, kind: jail.Kind, seconds: float, appended: str, header: str) -> Build:
+    """The source with a text appended, beside the boundary's header."""
     started = time.perf_counter()
     headers = precompiled_headers(target)
     with job("build") as folder:
         file, output, messages = (folder / name for name in ("kernel" + target.suffix, "kernel.so", "log"))
-        write_source(file, source)
+        write_source(file, source + appended)
+        write_source(folder / boundary.HEADER, header)
         with messages.open("w+b") as stderr:
             code = jail.run(
                 kind,
@@ -99,13 +106,14 @@ def inspected(built: Build, kind: jail.Kind, seconds: float) -> Build:
         loading.check(built.library)
         found = gate.narrow(built.library, kind, seconds)
     except disassembly.Unfinished as error:
-        return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds)
+        return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds, reason=str(error))
     except ValueError as error:
-        return Build(Status.REJECTED, log=f"the shared object: {error}", seconds=built.seconds)
+        said = f"the shared object: {error}"
+        return Build(Status.REJECTED, log=said, seconds=built.seconds, reason=said)
     if not found:
         return built
     said = f"narrow_multiplication: integers or bf16 are multiplied in place of halves: {', '.join(found)}"
-    return Build(Status.REJECTED, log=f"{said}\n{built.log}"[:LOG_BYTES], seconds=built.seconds)
+    return Build(Status.REJECTED, log=f"{said}\n{built.log}"[:LOG_BYTES], seconds=built.seconds, reason=said)
 
 
 @memoise

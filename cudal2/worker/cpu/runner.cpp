@@ -19,12 +19,16 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <initializer_list>
+#include <new>
+#include <stdexcept>
 
 namespace {
 
@@ -36,7 +40,7 @@ struct Guard { uint64_t file, offset, length; };
 // Mirrors session.py.
 struct Command { uint32_t first, count; };
 struct Reply { uint32_t kind; int32_t code; uint64_t detail; };
-enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN };
+enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN, TERMINATED };
 
 constexpr int COMMAND_FD = 100, REPLY_FD = 101;
 constexpr ElfW(Sxword) WITHHELD = 0x60010000;  // mirrors loading.py
@@ -59,9 +63,31 @@ uint64_t region_of(const void* address) {
     return 0;
 }
 
-void on_signal(int number, siginfo_t* info, void*) {
-    if (number == SIGSYS) reply(FORBIDDEN, info->si_syscall);
+// abort() sends itself SIGABRT by a system call that is not allowed: the third argument is the number of the signal.
+bool aborts(const siginfo_t* info, const void* context) {
+    return info->si_syscall == SYS_tgkill &&
+           static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RDX] == SIGABRT;
+}
+
+void on_signal(int number, siginfo_t* info, void* context) {
+    if (number == SIGSYS && aborts(info, context)) reply(SIGNALLED, SIGABRT);
+    else if (number == SIGSYS) reply(FORBIDDEN, info->si_syscall);
     else reply(SIGNALLED, number, region_of(info->si_addr));
+    _exit(4);
+}
+
+// What nobody caught, by its place in session.py's EXCEPTIONS; 0 where std::terminate was called for another reason.
+void on_terminate() {
+    uint64_t what = 0;
+    if (const auto thrown = std::current_exception()) try { std::rethrow_exception(thrown); }
+        catch (const std::bad_alloc&) { what = 1; }
+        catch (const std::out_of_range&) { what = 2; }
+        catch (const std::length_error&) { what = 3; }
+        catch (const std::invalid_argument&) { what = 4; }
+        catch (const std::runtime_error&) { what = 5; }
+        catch (const std::exception&) { what = 6; }
+        catch (...) { what = 7; }
+    reply(TERMINATED, 0, what);
     _exit(4);
 }
 
@@ -152,6 +178,8 @@ int main(int argc, char** argv) {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS}) sigaction(number, &action, nullptr);
+
+    std::set_terminate(on_terminate);
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 2;
     leave_only(argv[1]);

@@ -30,9 +30,15 @@ from cudal2.worker.sandbox import jail
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
 NOTHING, ORDER = (0, 0), (1, 0)
 """Commands for no call at all: what only wants a reply, and what says that an order waits."""
-DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN = range(7)
+DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN, TERMINATED = range(8)
 CPU_SECONDS = 3600  # a stop for what slips past every other limit
 REGIONS = ("", "an input", "the output", "the workspace")
+
+EXCEPTIONS = (
+    *("", "std::bad_alloc, memory ran out", "std::out_of_range", "std::length_error", "std::invalid_argument"),
+    *("std::runtime_error", "std::exception", "of another type"),
+)
+"""What a candidate may have thrown that nobody caught, by its place in `runner.cpp`."""
 
 Meanwhile = tuple[float, Callable[[], None]]
 """Something to do so many seconds after a batch of calls has begun."""
@@ -180,11 +186,17 @@ def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
     if kind == NOT_LOADED:
         return (Status.LAUNCH_ERROR, "the shared object could not be loaded")
     if kind == NO_SYMBOL:
-        return (Status.REJECTED, f'no extern "C" function {ENTRY} is defined')
+        return (Status.REJECTED, f"nothing defines {CPU_CONTRACT.declaration()}")
     if kind == RETURNED_ERROR:
         return (Status.LAUNCH_ERROR, f"{ENTRY} returned {code}")
     if kind == FORBIDDEN:
         return (Status.LAUNCH_ERROR, f"forbidden system call {code}")
+    if kind == TERMINATED and 0 < detail < len(EXCEPTIONS):
+        return (Status.LAUNCH_ERROR, f"an exception was not caught: {EXCEPTIONS[detail]}")
+    if kind == TERMINATED:
+        return (Status.LAUNCH_ERROR, "std::terminate was called")
+    if kind == SIGNALLED and code == signal.SIGABRT:
+        return (Status.LAUNCH_ERROR, "abort was called")
     if kind == SIGNALLED and 0 < detail < len(REGIONS):
         return (Status.OUT_OF_BOUNDS, f"touched memory beside {REGIONS[detail]}, or wrote to it")
     if kind == SIGNALLED:

@@ -25,6 +25,7 @@ from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
+from cudal2.worker.diagnostics import first_error
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.sandbox import jail
@@ -85,7 +86,7 @@ class CudaBackend:
             made, sealed = self._build(candidate, foreign), b""
         seconds = {"build": time.perf_counter() - clock}
         if made.status is not Status.OK:
-            return Prepared(made.status, next(iter(made.log.strip().splitlines()), ""), log=made.log, seconds=seconds)
+            return Prepared(made.status, made.reason or first_error(made.log), log=made.log, seconds=seconds)
         notes = foreign.notes if foreign else ()
         log = "\n".join([*notes, *map(build.describe, made.resources), made.log]).strip()
         try:

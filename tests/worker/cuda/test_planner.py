@@ -94,9 +94,9 @@ def record(folder, monkeypatch):
     monkeypatch.setattr(session, "programs", lambda: folder)
     monkeypatch.setattr(session, "start", Started)
     monkeypatch.setattr(recording.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
-    library = (folder / "kernel.so").read_bytes()
+    usual = (folder / "kernel.so").read_bytes()
 
-    def record(places: list[plan.Place], base: int, **how) -> plan.Recording:
+    def record(places: list[plan.Place], base: int, library: bytes = usual, **how) -> plan.Recording:
         text = recording.record(library, PROBLEM, places, base, "off", 20, **how)
         return plan.decode(text, len(places), CUDA_CONTRACT.workspace_limit, base)
 
@@ -121,6 +121,25 @@ def test_a_recipe_launches_what_the_launcher_would_have(record, folder, tmp_path
             assert launch(library, kernel, place) == 0
             assert launched(library) == at_place(recorded, place.workspace)
     assert cubin_of(made.nodes) == b"multiply 28 8 8\nround 8 16 4\n\0"
+
+
+ENDS = {
+    'throw std::runtime_error("no room");': "the launcher threw an exception: no room",
+    "throw 1;": "the launcher threw an exception",
+    "[]() noexcept { throw 1; }();": "std::terminate was called",
+    "abort();": "abort was called",
+}
+
+
+@pytest.mark.parametrize("code", ENDS, ids=range(len(ENDS)))
+def test_a_launcher_that_gives_up_says_how(folder, record, tmp_path, code) -> None:
+    head, body = "#include <cstdlib>\n#include <stdexcept>\n", LAUNCHER.replace("leave_on_the_stack(C);", code)
+    (tmp_path / "kernel.cpp").write_text(head + body)
+    flags = ["-std=c++17", f"-I{toolchain.find().root / 'include'}", "-Wno-narrowing", "-w", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, tmp_path / "kernel.cpp", "-o", tmp_path / "kernel.so"], check=True)
+    with pytest.raises(plan.PlanError, match=ENDS[code]):
+        base = draw_base()
+        record(buffer_layout(PROBLEM).places(base)[:1], base, library=(tmp_path / "kernel.so").read_bytes())
 
 
 def test_the_sets_of_a_problem_are_recorded_as_they_lie(record) -> None:

@@ -1,4 +1,5 @@
 // expect: compile_error
+// reason: undefined reference to `nobody_defines_this
 // Calls what nobody defines.
 extern "C" void nobody_defines_this();
 

@@ -14,6 +14,7 @@ import msgspec
 
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
+from cudal2.worker import boundary
 from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import headers, parameters, ptx, scopes, special, toolchain, unwritten
@@ -82,7 +83,8 @@ class CudaBuild(msgspec.Struct, frozen=True):
     `imports` are the names that the candidate's own host code leaves to other libraries, `headers` the files it
     included, by path, with the SHA-256 of their contents. `parameters` says what its PTX does with its kernels'
     parameters that it must not, `special` which special registers it must not read,
-    `unwritten` which registers it reads that nothing writes.
+    `unwritten` which registers it reads that nothing writes. `reason` is empty where the log's first error is why it
+    failed.
     """
 
     status: Status
@@ -96,6 +98,7 @@ class CudaBuild(msgspec.Struct, frozen=True):
     unwritten: tuple[str, ...] = ()
     seconds: float = 0.0
     headers: dict[str, str] = {}
+    reason: str = ""
 
 
 def describe(resources: Resources) -> str:
@@ -124,11 +127,9 @@ def build(
     folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
-        *("cuda", source, " ".join(flags), tools.version, tools.host_version, target.name),
-        *(
-            Path(module).read_text()
-            for module in (parameters.__file__, ptx.__file__, scopes.__file__, special.__file__, unwritten.__file__)
-        ),
+        *("cuda", source, boundary.header(target.contract), " ".join(flags)),
+        *(tools.version, tools.host_version, target.name),
+        *(Path(str(module.__file__)).read_text() for module in (parameters, ptx, scopes, special, unwritten, boundary)),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
         *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
@@ -137,7 +138,10 @@ def build(
         cache,
         key,
         CudaBuild,
-        lambda: _compile(source, target, tools, flags, folders, kind, seconds, memory),
+        lambda: boundary.checked(
+            target.contract,
+            lambda *beside: _compile(source, target, tools, flags, folders, kind, seconds, memory, *beside),
+        ),
         current=lambda known: headers.unchanged(known.headers),
     )
 
@@ -151,11 +155,15 @@ def _compile(
     kind: jail.Kind,
     seconds: float,
     memory: int,
+    appended: str,
+    header: str,
 ) -> CudaBuild:
+    """The source with a text appended, beside the boundary's header."""
     started = time.perf_counter()
     folders = (*includes, *tools.cutlass)
     with job("build") as folder:
-        write_source(folder / f"kernel{target.suffix}", source)
+        write_source(folder / f"kernel{target.suffix}", source + appended)
+        write_source(folder / boundary.HEADER, header)
         with (folder / "log").open("w+b") as messages:
             code = jail.run(
                 kind,
@@ -192,11 +200,12 @@ def _compile(
         check_space(folder)
         if code is None or _KILLED.search(text) or (_DIED.search(text) and made.seconds >= seconds):
             return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
-        log = made.log or f"the compiler ended with {code}"
+        reason, log = "", made.log or f"the compiler ended with {code}"
         if _NO_ROOM.search(text) or _DIED.search(text):
             room = f"{memory >> 20} MiB of memory and {memory // FILES >> 20} MiB a file"
-            log = f"the compiler failed within its limits of {room}\n{log}"
-        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log)
+            reason = f"the compiler failed within its limits of {room}"
+            log = f"{reason}\n{log}"
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log, reason=reason)
 
 
 def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
@@ -206,7 +215,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         objects = symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
         code = _output(folder / "kernel.ptx", LIBRARY_BYTES).decode(errors="replace")
     except ValueError as error:
-        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}")
+        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}", reason=str(error))
     found = faults(code)
     imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
     return msgspec.structs.replace(

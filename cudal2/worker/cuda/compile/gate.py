@@ -18,7 +18,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from cudal2.contract import ENTRY, SIZER
+from cudal2.contract import CUDA_CONTRACT, ENTRY, SIZER
 from cudal2.problem import Accumulate, Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
@@ -197,7 +197,7 @@ def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
     """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
     exported = {s.name for s in elf.symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
     if ENTRY not in exported:
-        yield Finding("no_entry", f'the source defines no extern "C" function {ENTRY}')
+        yield Finding("no_entry", f"nothing defines {CUDA_CONTRACT.declaration()}")
     if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):
         yield Finding("extra_symbols", f"host code defines {_some(posing)}, names of the vendor's libraries")
     if unusual := sorted(name for name in imports if _UNUSUAL.fullmatch(name)):

@@ -9,11 +9,13 @@
 // `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever reads it
 // must treat it as data.
 #include <dlfcn.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <vector>
 
@@ -198,7 +200,13 @@ static std::string record(char** argument) {
     if (workspace > CONTRACT_WORKSPACE_LIMIT) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
     const auto call = [&](const Place& at) {
         clear_stack();
-        return launch((void*)at.a, (void*)at.b, (void*)at.c, m, n, k, (void*)at.workspace, stream);
+        try {
+            return launch((void*)at.a, (void*)at.b, (void*)at.c, m, n, k, (void*)at.workspace, stream);
+        } catch (const std::exception& error) {
+            throw Refused(std::string("the launcher threw an exception: ") + error.what());
+        } catch (...) {
+            throw Refused("the launcher threw an exception");
+        }
     };
     if (std::string(argument[10]) == "1") {
         const int code = call(places[0]);
@@ -223,8 +231,18 @@ static std::string record(char** argument) {
     return "{\"workspace\":" + std::to_string(workspace) + ",\"plans\":[" + plans + "]}";
 }
 
+static int answer;
+
+static void ended(const char* how) {
+    send(answer, std::string("{\"error\":\"the launcher's process ended: ") + how + "\"}");
+    _exit(1);
+}
+
 int main(int count, char** argument) {
     if (count != 11) return 2;
+    answer = atoi(argument[2]);
+    std::set_terminate([] { ended("std::terminate was called, as it is for an exception that is not caught"); });
+    signal(SIGABRT, [](int) { ended("abort was called"); });
     std::string out;
     try {
         out = record(argument);

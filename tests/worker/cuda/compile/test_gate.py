@@ -262,7 +262,7 @@ def test_a_section_of_the_object_is_not_the_kernel(judge):
 def test_a_source_without_kernel_or_entry_point(judge):
     empty = "#include <cuda_runtime.h>\nint helper() { return 1; }\n"
     assert {finding.name for finding in judge(empty, "sm_80")} == {"no_kernel", "no_entry"}
-    unused = ENTRY.replace('extern "C" ', "")
+    unused = ENTRY.replace('extern "C" ', "static ")
     assert {finding.name for finding in judge(unused, "sm_80")} == {"no_entry"}
 
 

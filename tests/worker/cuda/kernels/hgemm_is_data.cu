@@ -1,4 +1,5 @@
-// expect: plan_error rejected
+// expect: rejected
+// stage: build
 // Exports bytes under the name of the function.
 #include <cuda_fp16.h>
 

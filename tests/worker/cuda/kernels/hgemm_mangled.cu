@@ -1,5 +1,6 @@
 // expect: rejected
-// stage: gate
+// reason: hgemm is no extern "C" function; the contract declares extern "C" cudaError_t hgemm
+// stage: build
 // Defines hgemm as a C++ function.
 #include <cuda_fp16.h>
 

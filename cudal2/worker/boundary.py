@@ -1,0 +1,81 @@
+"""The contract's declarations, compiled behind a source, so that the compiler checks how its functions are declared.
+
+A source is included nowhere and keeps its lines: one line that includes HEADER is appended to it. There a function of
+another type, or one that C cannot see, is an error. What the compiler says then depends on its kind and age; `checked`
+turns it into one message that shows the declaration.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from cudal2.contract import ENTRY, SIZER, Contract, sizer_declaration
+from cudal2.records import Status
+from cudal2.worker.build import LOG_BYTES, B, Built
+from cudal2.worker.diagnostics import first_error
+
+HEADER = "contract.h"
+APPENDED = f'\n\n#include "{HEADER}"\n'
+"""Two line feeds, as the source may end in a backslash."""
+
+Way = Literal["", "throws nothing"]
+"""How ENTRY is declared: C++ has it that `noexcept` is in all declarations of a function or in none."""
+
+_AT_HEADER = re.compile(rf"(?:\S*/)?{re.escape(HEADER)}(?::(\d+):\d+|\((\d+)\)): error: (.*)")
+_BEFORE = re.compile(r"note: (?:from )?(?:previous|old) declaration (?:of )?'([^'\n]*)'")
+_EXCEPTIONS = re.compile(r"exception specif|(?:allowing|omission of) .*exception")
+_DIFFERENT = re.compile(
+    r"conflicting|ambiguating|redeclared|redeclaration|overload|incompatible|previous|already|mismatch|distinguished"
+)
+_SIZES = {"long unsigned int": "size_t", "unsigned long": "size_t"}
+_UNSEEN_BY_C = re.compile(r"with 'C' linkage|linkage specification is incompatible|different kind|incompatible with \"")
+
+
+def header(contract: Contract, way: Way = "") -> str:
+    """The text of HEADER. Its parameters are named in comments only, as a source may define M, N or A as macros."""
+    # A source for a GPU that needs more of its element than the name includes that header, which takes a while.
+    types = f"struct {contract.element};" if contract.stream else "#include <stddef.h>"
+    entry = contract.declaration([f"/*{name}*/" for _, name in contract.parameters])
+    sizer = sizer_declaration([f"/*{name}*/" for name in "MNK"])
+    return f"{types}\n{entry}{' noexcept' if way else ''};\n{sizer};\n"
+
+
+def checked(contract: Contract, compiled: Callable[[str, str], B]) -> B:
+    """What `compiled(APPENDED, header)` makes of a source, whose errors in HEADER it explains.
+
+    It is asked again where ENTRY throws nothing, and without either text where HEADER itself is in the way: behind a
+    brace that is open, its lines stand in a function.
+    """
+    made = compiled(APPENDED, header(contract))
+    if _EXCEPTIONS.search(_said(made)[1]):
+        made = compiled(APPENDED, header(contract, "throws nothing"))
+    line, said = _said(made)
+    if not said:
+        return made
+    if not _DIFFERENT.search(said):
+        return compiled("", "")
+    status, reason = _fault(made.log, line, said, contract)
+    log = f"{reason}\n{made.log}"[:LOG_BYTES]
+    return msgspec.structs.replace(made, status=status, reason=reason, log=log)  # type: ignore[type-var]
+
+
+def _said(made: Built) -> tuple[int, str]:
+    """Line and text of the first error of a build, if it is in HEADER; else 0 and ""."""
+    found = _AT_HEADER.match(first_error(made.log)) if made.status is Status.COMPILE_ERROR else None
+    return (int(found[1] or found[2]), found[3]) if found else (0, "")
+
+
+def _fault(log: str, line: int, said: str, contract: Contract) -> tuple[Status, str]:
+    """What the error in that line of HEADER says about the source."""
+    name, declared = (ENTRY, contract.declaration()) if line == 2 else (SIZER, sizer_declaration())
+    wanted = f"the contract declares {declared}"
+    if _UNSEEN_BY_C.search(said):
+        return Status.REJECTED, f'{name} is no extern "C" function; {wanted}'
+    before = _BEFORE.search(log)
+    other, _, parameters = (before[1] if before else "").partition(f" {name}(")
+    returned = declared.removeprefix('extern "C" ').split(f" {name}(")[0]
+    if "return type" in said or (parameters and _SIZES.get(other, other) != returned):
+        return Status.COMPILE_ERROR, f"{name} must return {returned}{f', not {other}' if other else ''}; {wanted}"
+    return Status.COMPILE_ERROR, f"{name} takes other parameters{f': ({parameters}' if parameters else ''}; {wanted}"
