@@ -16,10 +16,10 @@ def add(verbs: Any) -> None:
     group = verbs.add_parser("report", help="a page about a run, or several runs side by side: pictures, tables, an audit")
     what = group.add_subparsers(required=True, metavar="WHAT")
     places = ("RUN…",)
-    text = "one HTML page about a run (out=RUN/report.html); of several runs, or of a sweep, what `curves` makes"
+    text = "one HTML page about a run (out=RUN/report.html); several runs, or those of a sweep, side by side"
     add_verb(what, "page", _page, text, places=places, keys="cudal2 report page runs/demo")
     text = "what several runs learnt, in one picture (out=comparison.png, .svg or .pdf) and a table"
-    add_verb(what, "curves", _page, text, places=places, keys="cudal2 report curves runs/a runs/b out=learning.png")
+    add_verb(what, "curves", _curves, text, places=places, keys="cudal2 report curves runs/a runs/b out=learning.png")
     text = "what searches of the same shapes found with how many kernels, in one picture (out=searches.png) and a table"
     add_verb(what, "searches", _searches, text, places=places, keys="cudal2 report searches runs/a-0 runs/b-0")
     text = "speedups over each library, as CUDA-L2 tabulates them; against=CSV: beside somebody's figures by shape"
@@ -59,21 +59,45 @@ def _page(arguments: argparse.Namespace) -> None:
     folders, out = _folders(arguments), options(arguments, _Out).out
     from cudal2 import report
 
-    picture = Path(out).suffix in report.PICTURES
-    curves = arguments.parser.prog.endswith("curves")
-    if not curves and folders == [Path(name) for name in arguments.paths] and len(folders) == 1 and not picture:
+    alone = folders == [Path(arguments.paths[0])]
+    if alone and Path(out).suffix not in report.PICTURES:
         print(report.run(folders[0], Path(out) if out else None))
         return
-    sweep = len(arguments.paths) == 1 and folders != [Path(arguments.paths[0])]
-    place = Path(arguments.paths[0]) if sweep else Path()
-    print(report.compare(folders, Path(out) if out else place / "comparison.png"))
+    beside = {"train": _curves, "search": _searches, "eval": lambda arguments: print(_tabulated(folders, None, True))}
+    beside[_kind(folders)](arguments)
+
+
+def _kind(folders: list[Path]) -> str:
+    """What all of these runs have done that can be shown side by side."""
+    from cudal2.archive import Archive
+
+    found = []
+    for folder in folders:
+        with Archive.of(folder, create=False) as archive:
+            found.append({sample.origin.kind for sample in archive.samples()})
+    kinds = set.intersection(*found)
+    return "train" if kinds & {"train", "sft"} else "search" if "search" in kinds else "eval"
+
+
+def _curves(arguments: argparse.Namespace) -> None:
+    folders = _folders(arguments)
+    from cudal2 import report
+
+    print(report.compare(folders, _picture(arguments, "comparison.png")))
     print(report.beside(folders))
+
+
+def _picture(arguments: argparse.Namespace, name: str) -> Path:
+    """Where a picture of several runs is written: of a sweep into its folder, of others here."""
+    out, first = options(arguments, _Out).out, Path(arguments.paths[0])
+    sweep = len(arguments.paths) == 1 and _folders(arguments) != [first]
+    return Path(out) if out else (first if sweep else Path()) / name
 
 
 def _searches(arguments: argparse.Namespace) -> None:
     from cudal2.report import budget
 
-    print(budget.compare(_folders(arguments), Path(options(arguments, _Out).out or "searches.png")))
+    print(budget.compare(_folders(arguments), _picture(arguments, "searches.png")))
 
 
 def _outsiders(arguments: argparse.Namespace) -> None:

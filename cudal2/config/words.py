@@ -63,7 +63,7 @@ def parts(value: str) -> list[str]:
 def _spelled(word: str, schema: type[Schema], sweep: bool) -> str:
     found = _WORD.fullmatch(word)
     if not found or not key(word):
-        raise ValueError(f"{word} is no KEY=VALUE")
+        raise ValueError(f"{word} is no KEY=VALUE; several values are one word, with commas: 64_64_64,128_64_64")
     mark, name, value = found["mark"] or "", found["key"], found["value"]
     if mark == "~":
         if name not in _groups():
@@ -82,7 +82,7 @@ def _spelled(word: str, schema: type[Schema], sweep: bool) -> str:
     if kind is str:
         return start + ",".join(map(_text, parts(value) if sweep else [value]))
     item = _text if get_args(kind)[0] is str else str
-    if value.startswith("${") or _CALL.fullmatch(value):
+    if value.startswith("${") or _CALL.fullmatch(value) or (value.startswith("[") and not value.endswith("]")):
         return start + value
     if sweep:
         return start + ",".join(_list(part, item) for part in parts(value))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from cudal2.archive import Archive
 from cudal2.records import digest
 
 PLACE = ".sweep"
@@ -47,10 +48,10 @@ def outcomes(sweep: Path, token: str = "") -> list[Outcome]:
 
 def runs(folder: Path) -> list[Path]:
     """The folders of a sweep's runs that hold something; the folder itself where it is none of a sweep."""
-    if not (folder / PLACE).is_dir() or (folder / "archive.sqlite").exists():
+    if not (folder / PLACE).is_dir() or Archive.file(folder).exists():
         return [folder]
     found = [folder / one.folder for one in sorted(outcomes(folder), key=lambda one: one.folder)]
-    return [run for run in found if (run / "archive.sqlite").exists()]
+    return [run for run in found if _filled(run)]
 
 
 def stop(sweep: Path, token: str) -> None:
@@ -64,6 +65,13 @@ def stopped(sweep: Path, token: str) -> bool:
     with suppress(FileNotFoundError):
         return (sweep / PLACE / "stopped").read_text() == token
     return False
+
+
+def _filled(run: Path) -> bool:
+    if not Archive.file(run).exists():
+        return False
+    with Archive.of(run, create=False) as archive:
+        return next(archive.samples(), None) is not None
 
 
 def _all(sweep: Path, token: str) -> Iterator[Outcome]:
