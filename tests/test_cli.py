@@ -9,7 +9,7 @@ import fakes
 import pytest
 import specimens
 import yaml
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli
@@ -316,26 +316,25 @@ def test_old_spellings_are_answered_with_the_new_command(words, new, capsys):
     assert old.renewed(new.split()) is None
 
 
-NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "a=b", "it's", 'the "best"', "${x", "null"]
+NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "it's", 'the "best"', "null", "a/reward=log"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_path_is_a_path(name, tmp_path, monkeypatch):
+def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
     """As a value and as a word of its own, whether it is there or not."""
     monkeypatch.chdir(tmp_path)
-    where = [f"run={name}"] if "${" not in name else []
-    for words in (where, [f"policy.path={name}"] if where else []):
-        config = learning.training_config(words)
-        assert name in (config.run, config.policy.path) or not words
-    if "=" in name and "," not in name:
-        (tmp_path / name).mkdir()
-    if where:
-        seen = []
-        monkeypatch.setattr(grpo, "run", seen.append)
-        assert cli.main(["train", f"run={name}", "experiment=smoke"]) == 0 and seen[0].run == name
-        monkeypatch.setattr("cudal2.export.run", None)
-        for verb in (["export", name], ["export", f"run={name}"], ["report", name], ["report", "tables", name]):
-            assert cli.main(verb) == 2  # nothing is there: it was looked for under this name
+    for key in ("run", "policy.path", "trainer.deepspeed"):
+        composed = learning.training_config([f"{key}={name}"])
+        assert eval(f"composed.{key}", {"composed": composed}) == name
+    for words in (["export"], ["sass", "polish"], ["report"], ["report", "tables"], ["eval", "limit=1"]):
+        for given in (name, f"run={name}"):
+            assert cli.main([*words, given]) == 2
+            assert name in capsys.readouterr().err  # nothing is there; it was looked for under this name
+    (tmp_path / name).mkdir(parents=True)
+    assert cli.main(["report", name]) == 2 and name in capsys.readouterr().err
+    assert cli.main(["eval", name, "--cfg", "job", "-p", "run"]) == 0
+    assert capsys.readouterr().out == f"{name}\n"
+    assert cli.main(["bench", "kernel", name, "target=cpu"]) == 2 and name in capsys.readouterr().err
 
 
 def test_home_is_spelled_out(monkeypatch, tmp_path):
@@ -348,7 +347,7 @@ def test_cfg_prints_what_the_verb_would_do_and_does_nothing(capsys, monkeypatch)
     monkeypatch.setattr(grpo, "run", None)
     assert cli.main(["train", "experiment=smoke", "seed=3", "--cfg", "job"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed == to_builtins(load("train", ["experiment=smoke", "seed=3"], TrainConfig))
+    assert convert(printed, TrainConfig) == load("train", ["experiment=smoke", "seed=3"], TrainConfig)
     assert cli.main(["train", "--cfg", "job", "-p", "trainer.steps"]) == 0
     assert capsys.readouterr().out == "40\n"
     assert cli.main(["train", "--info", "experiment=smoke"]) == 0

@@ -39,7 +39,9 @@ def add_verb(
     verb.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     verb.add_argument("-h", "--help", action="store_true", help="this page, with the configuration that is composed")
     if entry:
-        verb.add_argument("-c", "--cfg", choices=("job", "hydra", "all"), help="print the configuration, and do nothing")
+        verb.add_argument(
+            "-c", "--cfg", choices=("job", "hydra", "all"), help="print the configuration; nothing is done"
+        )
         verb.add_argument("-p", "--package", metavar="KEY", default="", help="with --cfg: only this part of it")
         verb.add_argument(
             "-i", "--info", nargs="?", const="all", metavar="KIND", help=f"how Hydra composes it: {', '.join(INFO)}"
@@ -71,13 +73,13 @@ def sort(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
         words.insert(0, arguments.info)
         arguments.info = "all"
     places = arguments.places
-    is_key = [bool(_KEY.fullmatch(word)) and not (places and Path(word).expanduser().exists()) for word in words]
-    arguments.paths = [str(Path(word).expanduser()) if word else "" for word, key in zip(words, is_key) if not key]
+    is_key = [bool(_KEY.fullmatch(word)) and not (places and Path(_home(word)).exists()) for word in words]
+    arguments.paths = [_home(word) for word, key in zip(words, is_key) if not key]
     arguments.overrides = [word for word, key in zip(words, is_key) if key]
     runs = [word for word in arguments.overrides if word.startswith("run=")]
     if places and places[0].startswith("RUN") and not arguments.paths and runs and not arguments.sweep:
         arguments.overrides.remove(runs[-1])
-        arguments.paths = [_unquoted(runs[-1].removeprefix("run="))]
+        arguments.paths = [_home(_unquoted(runs[-1].removeprefix("run=")))]
     if arguments.help:
         return
     if "" in arguments.paths:
@@ -87,7 +89,14 @@ def sort(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
         extra = arguments.paths[len(places)]
         raise ValueError(f"{extra} is no KEY=VALUE; several values are one word, with commas: 64_64_64,128_64_64")
     if len(arguments.paths) < len(places) and not arguments.sweep:
-        raise ValueError(f"{places[len(arguments.paths)]} is missing: {arguments.parser.format_usage().partition(' ')[2].strip()}")
+        raise ValueError(
+            f"{places[len(arguments.paths)]} is missing: {arguments.parser.format_usage().partition(' ')[2].strip()}"
+        )
+
+
+def usage(arguments: argparse.Namespace) -> str:
+    """The verb with what it takes, in one line."""
+    return arguments.parser.format_usage().partition(" ")[2].strip()
 
 
 def configured(arguments: argparse.Namespace, *words: str) -> Any:
@@ -113,10 +122,8 @@ def options(arguments: argparse.Namespace, schema: type[msgspec.Struct]) -> Any:
     if wrong := [key for key in given if key not in known]:
         raise ValueError(f"there is no key {wrong[0]}; there is {', '.join(known) or 'none'}")
     types = {field.name: field.type for field in msgspec.structs.fields(schema)}
-    values = {
-        key: str(Path(value).expanduser()) if types[key] is str and value.startswith("~") else _unquoted(value)
-        for key, value in given.items()
-    }
+    values = {key: _unquoted(value) for key, value in given.items()}
+    values |= {key: _home(value) for key, value in values.items() if types[key] is str}
     try:
         return msgspec.convert(values, schema, strict=False)
     except msgspec.ValidationError as error:
@@ -168,8 +175,11 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 def _unquoted(value: str) -> str:
     whole = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    return value[1:-1] if whole else str(Path(value).expanduser()) if value.startswith("~") else value
+    return value[1:-1] if whole else value
 
+
+def _home(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111 - pathlib's raises for a user who is not there
 
 
 def _quoted(path: str) -> str:

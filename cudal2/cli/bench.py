@@ -32,12 +32,17 @@ def add(verbs: Any) -> None:
         (
             "call",
             _call,
-            "what a call of a kernel that `cudal2 export` wrote costs beside torch's own: of the host, back to back, and "
-            "in a CUDA graph",
+            "what a call of an exported kernel costs beside torch's own: of the host, back to back, in a CUDA graph",
             ("FOLDER",),
             "runs/demo/export count=50 settle=true neighbours=true, or clocks=RUN",
         ),
-        ("aa", _aa, "time the best baseline as if it were a candidate: 1.00 is right", (), "problem=64_64_64 repeats=20"),
+        (
+            "aa",
+            _aa,
+            "time the best baseline as if it were a candidate: 1.00 is right",
+            (),
+            "problem=64_64_64 repeats=20",
+        ),
     ):
         verb = add_verb(
             what,

@@ -39,7 +39,9 @@ def add(verbs: Any) -> None:
     verb.set_defaults(again="the same command goes on: from a checkpoint with policy.path, else from the start")
 
     text = "a run or a campaign as files of at most 16 MB, to go on with it elsewhere"
-    add_verb(verbs, "pack", _pack, text, places=("RUN", "OUT"), keys="cudal2 pack runs/mine parcel cache=~/.cache/cudal2")
+    add_verb(
+        verbs, "pack", _pack, text, places=("RUN", "OUT"), keys="cudal2 pack runs/mine parcel cache=~/.cache/cudal2"
+    )
     text = "lay out a packed run, its part of the cache included"
     add_verb(verbs, "unpack", _unpack, text, places=("PARCEL", "RUN"), keys="cudal2 unpack parcel runs/mine")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cudal2.cli.arguments import configured, schema
+from cudal2.cli.arguments import schema, usage
 
 _REFUSED = {
     "hydra.run.": "the folder of the sweep is run=FOLDER",
@@ -82,9 +82,10 @@ def _several(word: str) -> bool:
 def _place(arguments: argparse.Namespace, fixed: Sequence[str], own: Sequence[str], hydras: Sequence[str]) -> str:
     """The folder of the sweep: run=, or what the folders of run=A,B have in common. It is found without the values that
     are swept, which might choose another one for each run."""
+    import hydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from cudal2.config import load, words
+    from cudal2.config import compose, words
 
     parser = OverridesParser.create()
     for word in hydras:
@@ -95,10 +96,10 @@ def _place(arguments: argparse.Namespace, fixed: Sequence[str], own: Sequence[st
         folders = [str(Path(_text(value)).absolute()) for value in parser.parse_override(swept[-1]).sweep_iterator()]
         return os.path.relpath(os.path.commonpath(folders))
     if arguments.places == ("RUN",) and not any(words.key(word) == "run" for word in fixed):
-        raise ValueError(f"RUN is missing: {arguments.parser.format_usage().partition(' ')[2].strip()}")
-    base = argparse.Namespace(**{**vars(arguments), "paths": [], "overrides": list(fixed)})
+        raise ValueError(f"RUN is missing: {usage(arguments)}")
     search = [word for word in hydras if words.key(word) == "hydra.searchpath"]
-    return load(arguments.entry, [*search, *fixed], schema(base)).run
+    with compose.opened(arguments.entry, schema(arguments)):
+        return str(hydra.compose(arguments.entry, [*search, *fixed]).run)
 
 
 def _defaults(place: Path, fixed: Sequence[str], own: Sequence[str], hydras: Sequence[str]) -> list[str]:
@@ -107,10 +108,11 @@ def _defaults(place: Path, fixed: Sequence[str], own: Sequence[str], hydras: Seq
     from cudal2.sweep import job
 
     given = {words.key(word) for word in hydras}
+    swept = "run" in {words.key(word) for word in own} - set(fixed)
     wanted = {
         "hydra.sweep.dir": words.quoted(str(place)),
-        "hydra.sweep.subdir": words.quoted(job.FOLDER),
-        "hydra.job.config.override_dirname.exclude_keys": f"[{','.join(map(words.quoted, fixed))}]",
+        "hydra.sweep.subdir": words.quoted(job.BELOW if swept else job.FOLDER),
+        "hydra.job.config.override_dirname.exclude_keys": f"[{','.join(map(words.quoted, ['run', *fixed]))}]",
         "hydra/job_logging": "none",
     }
     if "hydra/sweeper=optuna" in hydras:  # the objective is the better the greater, and a run may fail

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 _KEYS = {
     **{f"--{key}": key for key in ("shapes", "target", "problem", "layout", "accumulate", "source", "abi", "limit")},
-    **{f"--{key}": key for key in ("against", "edit", "count", "seed", "repeats", "clocks", "methods", "jobs", "cache")},
+    **{f"--{key}": key for key in ("against", "edit", "count", "seed", "repeats", "clocks", "methods", "jobs")},
+    "--cache": "cache",
     "--out": "out",
 }
 _SET = {

@@ -13,7 +13,7 @@ VERBS = ("page", "curves", "searches", "tables", "audit", "outsiders")
 
 def add(verbs: Any) -> None:
     """Add `report` and its verbs to the command's verbs."""
-    group = verbs.add_parser("report", help="a page about a run, or several runs side by side: pictures, tables, an audit")
+    group = verbs.add_parser("report", help="a page about a run, or several side by side: pictures, tables, an audit")
     what = group.add_subparsers(required=True, metavar="WHAT")
     places = ("RUN…",)
     text = "one HTML page about a run (out=RUN/report.html); several runs, or those of a sweep, side by side"

@@ -14,7 +14,13 @@ def add(verbs: Any) -> None:
     group = verbs.add_parser("sass", help="the assembly game: a finished kernel's instructions in a faster order")
     what = group.add_subparsers(required=True, metavar="WHAT")
     for name, function, text, place, example in (
-        ("list", _list, "the instructions with their scheduling fields, and which may move", "KERNEL", "edit=EDIT.json"),
+        (
+            "list",
+            _list,
+            "the instructions with scheduling fields, and which may move",
+            "KERNEL",
+            "edit=EDIT.json",
+        ),
         (
             "check",
             _check,

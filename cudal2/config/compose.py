@@ -17,7 +17,7 @@ import msgspec
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -93,7 +93,7 @@ def _check_hydra(word: str) -> None:
     if name in ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir"):
         raise ValueError(f"{word}: the folder of a run, and of several with -m, is run=FOLDER")
     if name.startswith(("hydra.", "hydra/")) and name != "hydra.searchpath":
-        raise ValueError(f"{word} is for several runs at once, with -m; a single one takes hydra.searchpath=[DIR] alone")
+        raise ValueError(f"{word} is for several runs, with -m; a single one takes hydra.searchpath=[DIR] alone")
 
 
 def _message(error: Exception, start: Schema) -> str:
@@ -102,9 +102,11 @@ def _message(error: Exception, start: Schema) -> str:
     said = str(error)
     if several := re.search(r"(?:argument|parameters) '(.+?)'.*(?:--multirun|key=\[)", said, re.DOTALL):
         return f"{several[1]} are several values: with -m a run for each"
-    if extra := re.search(r"Could not find 'hydra/\w+/(\w+)'", said):
-        if extra[1] in _EXTRAS:
-            return f"{extra[1]} is not installed: pip install 'cudal2[{_EXTRAS[extra[1]]}]'"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override} is not in Hydra's grammar of overrides: {' '.join(error.message.split())}"
+    extra = re.search(r"Could not find 'hydra/\w+/(\w+)'", said)
+    if extra and extra[1] in _EXTRAS:
+        return f"{extra[1]} is not installed: pip install 'cudal2[{_EXTRAS[extra[1]]}]'"
     unknown = re.match(r"Could not override '(.+?)'", said)
     if not unknown:
         return " ".join(said.split("Config search path")[0].split())

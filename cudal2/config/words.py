@@ -6,9 +6,9 @@ choices and groups stay as they are. With -m a comma divides the values of a swe
 the items of a list, or it is part of a path.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -39,8 +39,8 @@ def key(word: str) -> str:
 
 def quoted(text: str) -> str:
     """The text in Hydra's quotes, with a leading ~ for the user's home spelled out."""
-    text = str(Path(text).expanduser()) if text.startswith("~") else text
-    return QuotedString(text=text, quote=Quote.single).with_quotes()
+    home = os.path.expanduser(text)  # noqa: PTH111 - pathlib's raises for a user who is not there
+    return QuotedString(text=home, quote=Quote.single).with_quotes()
 
 
 def parts(value: str) -> list[str]:

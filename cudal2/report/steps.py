@@ -80,8 +80,8 @@ def of(samples: Iterable[Sample]) -> list[Step]:
 
 
 def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
-    """The training steps of each run by its name, or by its path where another has that name. Raises ValueError for a run that has none, and where the
-    runs were measured in environments that do not compare."""
+    """The training steps of each run by its name, or by its path where another has that name. Raises ValueError for a
+    run that has none, and where the runs were measured in environments that do not compare."""
     found: dict[str, list[Step]] = {}
     fingerprints: set[str] = set()
     for folder in folders:

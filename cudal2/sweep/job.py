@@ -26,6 +26,8 @@ OUTPUT = "output.txt"
 """What a run has printed, in its folder, where it could not print to the terminal."""
 FOLDER = "${cudal2.folder:${hydra.job.override_dirname}}"
 """The name of a run's folder, for `hydra.sweep.subdir`."""
+BELOW = "${cudal2.below:${run},${hydra.sweep.dir},${hydra.job.override_dirname}}"
+"""The same, where run= is swept."""
 _LONGEST = 200
 _PATIENCE = 15.0
 
@@ -36,8 +38,14 @@ def folder(overrides: str) -> str:
     return name if len(name.encode()) <= _LONGEST else f"{name[: _LONGEST // 4]}…{digest(overrides)[:16]}"
 
 
+def below(run: str, sweep: str, overrides: str) -> str:
+    """Where the folder of a run is, from the sweep's: `folder` in its own `run`, for a sweep over run= itself."""
+    return str(Path(os.path.relpath(run, sweep)) / folder(overrides))
+
+
 # A launcher's process imports this module, since it gets a Job, and only then composes the run's configuration.
 OmegaConf.register_new_resolver("cudal2.folder", folder, replace=True)
+OmegaConf.register_new_resolver("cudal2.below", below, replace=True)
 
 
 @dataclass(frozen=True)
