@@ -39,12 +39,12 @@ def renewed(words: Sequence[str]) -> list[str] | None:
         rest = [word for word in new[at:] if word not in _REPORTS]
         verb = "tables" if "--tables" in verbs or not verbs else verbs[0]
         new, old = [*new[:at], _REPORTS.get(verb, verb.removeprefix("--")), *(w for w in rest if w != "tables")], True
-    for verb, key in _BARE.items():
-        size = len(verb)
-        if tuple(new[:size]) == verb:
+    for bare_verb, key in _BARE.items():
+        size = len(bare_verb)
+        if tuple(new[:size]) == bare_verb:
             bare = [word for word in new[size:] if "=" not in word and not word.startswith("-") and word[:1].isalnum()]
             joined = any(word.endswith(",") for word in new[size:])  # a list with blanks after its commas
             if bare and not joined:
                 rest = [word for word in new[size:] if word not in bare]
-                new, old = [*verb, f"{key}={','.join(bare)}", *rest], True
+                new, old = [*bare_verb, f"{key}={','.join(bare)}", *rest], True
     return new if old else None
