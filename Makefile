@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 demo: install ## train, evaluate, export and report into runs/demo: six minutes, of which training takes four
 	$(BIN)/cudal2 train experiment=demo run=$(RUN)
-	$(BIN)/cudal2 eval $(RUN) --shapes demo
+	$(BIN)/cudal2 eval $(RUN) shapes=demo
 	$(BIN)/cudal2 export $(RUN)
 	$(BIN)/cudal2 report $(RUN)
 	@echo; echo "In $(RUN):"; ls $(RUN) $(RUN)/eval $(RUN)/export
@@ -18,15 +18,15 @@ demo: install ## train, evaluate, export and report into runs/demo: six minutes,
 demo-gpu: RUN := runs/demo-gpu
 demo-gpu: install ## the same on an H200, with CUDA kernels and for shapes that training never sees
 	$(BIN)/cudal2 train experiment=h200_demo run=$(RUN)
-	$(BIN)/cudal2 search --shapes demo_gpu --target sm_90a run=$(RUN) policy.path=$(RUN) \
+	$(BIN)/cudal2 search shapes=demo_gpu target=sm_90a run=$(RUN) policy.path=$(RUN) \
 	  search.method=policy search.kernels=16 search.generation=16 search.prior=none search.neighbours=0
-	$(BIN)/cudal2 eval $(RUN) --shapes demo_gpu target=sm_90a
+	$(BIN)/cudal2 eval $(RUN) shapes=demo_gpu target=sm_90a
 	$(BIN)/cudal2 export $(RUN) target=sm_90a
 	$(BIN)/cudal2 report $(RUN)
 
 smoke: install ## the demo cut down to about a minute
 	$(BIN)/cudal2 train experiment=smoke
-	$(BIN)/cudal2 eval runs/smoke --shapes 64_64_64,128_128_128 worker=quick
+	$(BIN)/cudal2 eval runs/smoke shapes=64_64_64,128_128_128 worker=quick
 	$(BIN)/cudal2 export runs/smoke
 	$(BIN)/cudal2 report runs/smoke
 

@@ -241,7 +241,7 @@ HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.max_pairs=5",
 
 def command(folder: Path, *more: str) -> list[str]:
     """A small campaign for the processor, with the policy that ships; its cache lies beside the folder."""
-    small = ["--shapes", "64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", "worker.threads=1", *HASTY]
+    small = ["shapes=64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", "worker.threads=1", *HASTY]
     where = [f"run={folder}", f"worker.cache={folder.parent / 'cache'}"]
     return [sys.executable, "-m", "cudal2.cli", "campaign", *small, *where, *more]
 
@@ -266,8 +266,8 @@ def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path
     assert before < 12 and wait_for(lambda: not names(below(started.pid)), 10)
     subprocess.run(command(here, "minutes=0.5"), check=True, timeout=300)  # ends in order, wherever it then is
     assert judged(here) >= before
-    packed = ["pack", here, tmp_path / "parcel", "--cache", here.parent / "cache"]
-    unpacked = ["unpack", tmp_path / "parcel", there, "--cache", there.parent / "cache"]
+    packed = ["pack", here, tmp_path / "parcel", f"cache={here.parent / 'cache'}"]
+    unpacked = ["unpack", tmp_path / "parcel", there, f"cache={there.parent / 'cache'}"]
     for words in (packed, unpacked):
         subprocess.run([sys.executable, "-m", "cudal2.cli", *map(str, words)], check=True, timeout=100)
     subprocess.run(command(there), check=True, timeout=600)

@@ -4,16 +4,16 @@ import json
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import fakes
 import pytest
 import specimens
-from msgspec import to_builtins
+import yaml
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli, completion
-from cudal2.cli import arguments, learning
+from cudal2.cli import learning, old
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
@@ -71,14 +71,14 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
 
 def test_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "cudal2.cli", "bench", "aa", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "--repeats" in done.stdout
+    assert done.returncode == 0 and "repeats: 20" in done.stdout and "worker: default, quick" in done.stdout
     missing = subprocess.run([sys.executable, "-m", "cudal2.cli", "trian"], capture_output=True, text=True)
     assert missing.returncode == 2 and "trian" in missing.stderr
 
 
 @pytest.mark.parametrize("text", ["void hgemm( fast", "bug", ""])
 def test_bench_kernel_prints_one_object_and_exits_0_for_any_verdict(source, capsys, text):
-    words = "--target cpu --problem 256_384_512 --layout nn --accumulate f16 --json worker.threads=3"
+    words = "target=cpu problem=256_384_512 layout=nn accumulate=f16 --json worker.threads=3"
     assert cli.main(["bench", "kernel", source(text), *words.split()]) == 0
     printed = json.loads(capsys.readouterr().out)
     config, candidate = FakeWorker.asked
@@ -116,11 +116,11 @@ def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys, monk
     beside = to_builtins(Measured(Status.OK, 1.25, 1.24, 1.26, 25))
     monkeypatch.setattr("cudal2.worker.cuda.edits.bench.parent_of", lambda *_: None)
     monkeypatch.setattr(bench, "_beside", lambda *_: {"beside": beside})
-    assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 0
+    assert cli.main(["bench", "kernel", source("void hgemm( fast"), "target=cpu", f"edit={file}"]) == 0
     printed = capsys.readouterr().out
     assert FakeWorker.asked[1].edit == edit and edit.name in printed and "1.250" in printed
     file.write_text('{"kernel": "multiply"}')
-    assert cli.main(["bench", "kernel", source("void hgemm( fast"), "--target", "cpu", "--edit", str(file)]) == 2
+    assert cli.main(["bench", "kernel", source("void hgemm( fast"), "target=cpu", f"edit={file}"]) == 2
     assert "sha256" in capsys.readouterr().err
 
 
@@ -131,7 +131,7 @@ def test_bench_kernel_shows_counters_beside_those_of_the_unedited_kernel(source,
 
     (tmp_path / "edit.json").write_text(to_json(Edit("multiply", "ab" * 32)))
     monkeypatch.setattr(FakeWorker, "evaluate", evaluate)
-    command = ["bench", "kernel", source("void hgemm( fast"), "--counters", "--edit", str(tmp_path / "edit.json")]
+    command = ["bench", "kernel", source("void hgemm( fast"), "worker.counters=true", f"edit={tmp_path / 'edit.json'}"]
     assert cli.main([*command, "worker.protocols=[]"]) == 0
     printed = capsys.readouterr().out
     assert FakeWorker.asked[0].counters and "stall_drain" not in printed
@@ -139,14 +139,14 @@ def test_bench_kernel_shows_counters_beside_those_of_the_unedited_kernel(source,
 
 
 def test_bench_baseline_ranks_by_speed(capsys):
-    assert cli.main(["bench", "baseline", "64_64_64", "--json"]) == 0
+    assert cli.main(["bench", "baseline", "problem=64_64_64", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["baseline"] for row in rows] == ["quick", "slow"]
     assert rows[0]["gflops"] == pytest.approx(2 * 64**3 / 1e-3 / 1e9)
 
 
 def test_bench_worker_counts_verdicts(capsys):
-    assert cli.main(["bench", "worker", "--count", "3", "--json"]) == 0
+    assert cli.main(["bench", "worker", "count=3", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["verdicts"] == 3 and printed["per_minute"] > 0
 
@@ -155,13 +155,20 @@ def test_bench_worker_counts_verdicts(capsys):
     ("words", "said"),
     [
         (["bench", "kernel", "/no/such/file.cpp"], "/no/such/file.cpp"),
-        (["bench", "kernel", __file__, "--problem", "1_2"], "M_N_K"),
-        (["bench", "kernel", __file__, "--target", "sm_00"], "cpu"),
+        (["bench", "kernel", __file__, "problem=1_2"], "M_N_K"),
+        (["bench", "kernel", __file__, "target=sm_00"], "cpu"),
         (["bench", "kernel", __file__, "worker.thread=1"], "worker.thread"),
         (["train", "nonsense=1"], "nonsense"),
         (["train", "policy.path=no/such/folder/here"], "no/such/folder/here"),
         (["eval", "/no/such/run"], "/no/such/run"),
-        (["eval", "/no/such/run", "--shapes", "nonsense"], "nonsense"),
+        (["eval"], "RUN is missing"),
+        (["eval", "a", "b"], "b is no KEY=VALUE"),
+        (["eval", ""], "empty"),
+        (["train", "run="], "run=FOLDER"),
+        (["doctor", "x"], "x is no KEY=VALUE"),
+        (["doctor", "cash=x"], "there is cache"),
+        (["report", "tables", "run", "out=x"], "there is no key out"),
+        (["eval", "/no/such/run", "shapes=nonsense"], "nonsense"),
     ],
 )
 def test_mistakes_end_in_one_line(words, said, capsys, tmp_path, monkeypatch):
@@ -172,7 +179,7 @@ def test_mistakes_end_in_one_line(words, said, capsys, tmp_path, monkeypatch):
     assert said in printed and printed.startswith("cudal2: ") and "Traceback" not in printed
 
 
-@pytest.mark.parametrize("words", [["trian"], ["bench", "kernel", "f", "--jsn"], ["doctor", "x"], []])
+@pytest.mark.parametrize("words", [["trian"], ["bench", "kernel", "f", "--jsn"], ["bench", "aa", "-m"], []])
 def test_unknown_words_exit_2(words):
     with pytest.raises(SystemExit) as leaving:
         cli.main(words)
@@ -235,12 +242,11 @@ def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
 
 
 def test_lists_of_shapes_and_problems_go_together() -> None:
-    given = SimpleNamespace(shapes="demo,8_16_24,llm")
-    (names,) = arguments.shapes(given)
-    config = load("eval", ["run=x", names], EvalConfig)
+    config = load("eval", ["run=x", "shapes=demo, 8_16_24,llm"], EvalConfig)
     demo, llm = (load("eval", ["run=x", f"shapes={name}"], EvalConfig).shapes.problems() for name in ("demo", "llm"))
     assert config.shapes.problems() == [*demo, Problem(8, 16, 24), *llm]
-    assert arguments.shapes(SimpleNamespace(shapes="grid")) == ["shapes=grid"]
+    assert load("eval", ["run=x", "shapes=[demo,8_16_24,llm]"], EvalConfig) == config
+    assert load("eval", ["run=x", "shapes=64_64_64"], EvalConfig).shapes.problems() == [Problem(64, 64, 64)]
 
 
 def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
@@ -248,11 +254,11 @@ def test_tables_are_printed_of_what_was_evaluated(tmp_path, capsys) -> None:
     for run, speedup in (("a", 1.5), ("b", 0.5)):
         row = Row(problem=Problem(64, 64, 64), fingerprint="f", status="ok", timings=(specimens.timing(speedup),))
         save(tmp_path / run, Results({}, (row,)))
-    assert cli.main(["report", str(tmp_path / "a"), "--tables"]) == 0
+    assert cli.main(["report", "tables", str(tmp_path / "a")]) == 0
     assert "| torch.matmul" in capsys.readouterr().out
-    assert cli.main(["report", str(tmp_path / "a"), "--against", str(tmp_path / "b/eval/results.csv")]) == 0
+    assert cli.main(["report", "tables", str(tmp_path / "a"), f"against={tmp_path / 'b/eval/results.csv'}"]) == 0
     assert "1.500 / 0.500" in capsys.readouterr().out
-    assert cli.main(["report", str(tmp_path / "none"), "--tables"]) == 2
+    assert cli.main(["report", "tables", str(tmp_path / "none")]) == 2
     assert "cudal2 eval" in capsys.readouterr().err
 
 
@@ -265,14 +271,14 @@ def test_rows_of_two_environments_are_never_in_one_table_unasked(tmp_path, capsy
         for one, where, speedup in ((problems[0], here, 4.0), (problems[0], there, 1.0), (problems[1], there, 1.0))
     ]
     save(tmp_path / "run", Results({one.fingerprint: one for one in (here, there)}, tuple(rows)))
-    assert cli.main(["report", str(tmp_path / "run"), "--tables"]) == 0
+    assert cli.main(["report", "tables", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
     assert "on 1 shapes" in said and "on 2 shapes" in said and "2.500" not in said and "1.587" not in said
     assert here.fingerprint in said and there.fingerprint in said and there.device in said
-    assert cli.main(["report", str(tmp_path / "run"), "--tables", "--together"]) == 0
+    assert cli.main(["report", "tables", str(tmp_path / "run"), "together=true"]) == 0
     said = capsys.readouterr().out
     assert "on 1 shapes" not in said and "on 2 shapes" in said and here.device in said and there.device in said
-    assert cli.main(["report", str(tmp_path / "run"), "--against", str(tmp_path / "run/eval/results.csv")]) == 0
+    assert cli.main(["report", "tables", str(tmp_path / "run"), f"against={tmp_path / 'run/eval/results.csv'}"]) == 0
     said = capsys.readouterr().out
     assert "4.000 / 4.000" in said and "1.000 / 1.000" in said and "4.000 / 1.000" in said
     assert all(f"device {one.fingerprint}" in said for one in (here, there)), "whose figure it is stands over it"
@@ -293,3 +299,73 @@ def test_what_a_compiler_quotes_moves_no_cursor() -> None:
     row = bench.flatten(specimens.verdict(specimens.candidate("a"), 1.5, log=log)) | {"edit": None}
     said = bench.describe_kernel(row)
     assert said.endswith("kernel.cu:1: warning: [2A[2K 9.99 × torch2J\n\tint x;") and "1.500 ×" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        ("eval runs/a --shapes grid,llm --limit 10", "eval runs/a shapes=grid,llm limit=10"),
+        ("eval runs/a --source=policy samples=4 --ray", "eval runs/a source=policy samples=4 worker.executor=ray"),
+        ("search 64_64_64 128_64_64 --target sm_90a run=x", "search shapes=64_64_64,128_64_64 target=sm_90a run=x"),
+        ("search llama-3-8b.up", "search shapes=llama-3-8b.up"),
+        ("bench kernel f.cu --problem 1_2_3 --edit e.json --counters --json",
+         "bench kernel f.cu problem=1_2_3 edit=e.json worker.counters=true --json"),
+        ("bench baseline 64_64_64", "bench baseline problem=64_64_64"),
+        ("bench call out --neighbours --settle", "bench call out neighbours=true settle=true"),
+        ("sass polish runs/a --methods greedy,ppo --jobs 4", "sass polish runs/a methods=greedy,ppo jobs=4"),
+        ("report runs/a --tables --against b.csv --together", "report tables runs/a against=b.csv together=true"),
+        ("report runs/a --against b.csv", "report tables runs/a against=b.csv"),
+        ("report runs/a runs/b --searches --out s.png", "report searches runs/a runs/b out=s.png"),
+        ("report runs/a --audit", "report audit runs/a"),
+        ("report runs/a --outsiders --json", "report outsiders runs/a --json"),
+        ("pack runs/a parcel --cache c", "pack runs/a parcel cache=c"),
+    ],
+)  # fmt: skip
+def test_old_spellings_are_answered_with_the_new_command(words, new, capsys):
+    assert cli.main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f": cudal2 {new}\n") and said.count("\n") == 1
+    assert old.renewed(new.split()) is None
+
+
+NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "it's", 'the "best"', "null", "a/reward=log"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
+    """As a value and as a word of its own, whether it is there or not."""
+    monkeypatch.chdir(tmp_path)
+    for key in ("run", "policy.path", "trainer.deepspeed"):
+        composed = learning.training_config([f"{key}={name}"])
+        assert eval(f"composed.{key}", {"composed": composed}) == name
+    for words in (["export"], ["sass", "polish"], ["report"], ["report", "tables"], ["eval", "limit=1"]):
+        for given in (name, f"run={name}"):
+            assert cli.main([*words, given]) == 2
+            assert name in capsys.readouterr().err  # nothing is there; it was looked for under this name
+    (tmp_path / name).mkdir(parents=True)
+    assert cli.main(["report", name]) == 2 and name in capsys.readouterr().err
+    assert cli.main(["eval", name, "--cfg", "job", "-p", "run"]) == 0
+    assert capsys.readouterr().out == f"{name}\n"
+    assert cli.main(["bench", "kernel", name, "target=cpu"]) == 2 and name in capsys.readouterr().err
+
+
+def test_home_is_spelled_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert learning.training_config(["policy.path=~/model", "run=~/runs/a b"]).policy.path == f"{tmp_path}/model"
+    assert learning.training_config(["run=~/runs/a b"]).run == f"{tmp_path}/runs/a b"
+
+
+def test_cfg_prints_what_the_verb_would_do_and_does_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(grpo, "run", None)
+    assert cli.main(["train", "experiment=smoke", "seed=3", "--cfg", "job"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert convert(printed, TrainConfig) == load("train", ["experiment=smoke", "seed=3"], TrainConfig)
+    assert cli.main(["train", "--cfg", "job", "-p", "trainer.steps"]) == 0
+    assert capsys.readouterr().out == "40\n"
+    assert cli.main(["train", "--info", "experiment=smoke"]) == 0
+    assert "Config search path" in capsys.readouterr().out
+    assert cli.main(["eval", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "shapes: demo, demo_gpu" in printed and "finalists: 3" in printed
+    assert cli.main(["eval", "runs/x", "finalists=9", "--help"]) == 0
+    assert "finalists: 9" in capsys.readouterr().out

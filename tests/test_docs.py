@@ -5,10 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from test_config import SCHEMAS
 
 from cudal2 import cli
-from cudal2.config import load
+from cudal2.cli import arguments, old
+from cudal2.config import words as words_of
 from cudal2.records import Status
 
 ROOT = Path(__file__).parents[1]
@@ -17,23 +17,34 @@ KERNELS = ROOT / "tests" / "worker" / "cuda" / "kernels"
 
 
 def commands() -> list[str]:
-    text = "\n".join(page.read_text() for page in PAGES)
-    return sorted(set(re.findall(r"^ {4}(cudal2 .+)$", text, re.MULTILINE)))
+    """With the shell's variables that a page sets filled in, and shapes for those that it leaves open."""
+    found = set()
+    for page in PAGES:
+        text = page.read_text()
+        variables = dict(re.findall(r'^ {4}([A-Z])="(.+)"$', text, re.MULTILINE))
+        for command in re.findall(r"^ {4}(cudal2 .+)$", text, re.MULTILINE):
+            for name, value in variables.items():
+                command = command.replace(f"${name}", value)
+            found.add(re.sub(r"\bM_N_K\b|\$\([^)]*\)|…(?= )|\(the same eight\)", "64_64_64", command))
+    return sorted(found)
 
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_parse_and_their_configurations_compose(command: str) -> None:
-    arguments, rest = cli._parser().parse_known_args(shlex.split(command, comments=True)[1:])
-    overrides = [*getattr(arguments, "overrides", []), *rest]
-    assert not [word for word in overrides if word.startswith("-")]
-    verb = arguments.verb.__name__.strip("_").split("_")[0]
-    entry = {"export": "eval"}.get(verb, verb)
-    if entry in SCHEMAS:
-        load(entry, ["run=x"] * (entry == "eval") + [word for word in overrides if "=" in word], SCHEMAS[entry])
-    if hasattr(arguments, "problem"):
-        cli.bench._problems(arguments)
-    if getattr(arguments, "file", "").startswith("tests/"):
-        assert (ROOT / arguments.file).is_file()
+    words = shlex.split(re.split(r" (?:>|&&|\|) ", command)[0], comments=True)[1:]
+    assert old.renewed(words) is None
+    parsed, rest = cli._parser().parse_known_args(cli._with_verb(words))
+    assert not [word for word in rest if word.startswith("-")]
+    parsed.sweep = getattr(parsed, "multirun", False)
+    arguments.sort(parsed, rest)
+    if parsed.sweep:
+        assert words_of.spelled(parsed.overrides, arguments.schema(parsed), sweep=True)
+    elif parsed.entry:
+        config = arguments.configured(parsed)
+        if hasattr(config, "problem") and hasattr(config, "layout"):
+            cli.bench._problems(config)
+    if parsed.paths and parsed.paths[0].startswith("tests/"):
+        assert (ROOT / parsed.paths[0]).is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -120,7 +120,7 @@ def test_polishing_stops_and_goes_on(tmp_path) -> None:
     with Archive.of(tmp_path) as archive:
         for one in (Candidate(kernel, problem, "sm_90a") for problem in problems):
             archive.add(specimens.verdict(one), one, None)
-    command = ["-m", "cudal2.cli", "sass", "polish", tmp_path, "--jobs", 2, "search.method=random"]
+    command = ["-m", "cudal2.cli", "sass", "polish", tmp_path, "jobs=2", "search.method=random"]
     with Piped(*command, "search.measurements=1000000") as run:
         assert wait_for(lambda: len(list(tmp_path.glob("sass/*/random/metrics.jsonl"))) == 2, 120)
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""Exported kernels beside torch.matmul by the host's clock, both called from Python: `cudal2 bench call --clocks`.
+"""Exported kernels beside torch.matmul by the host's clock, both called from Python: `cudal2 bench call clocks=RUN`.
 
 Under `offline` and `server` the judge calls kernels and the vendor's library from C, so it pairs nothing with
 torch.matmul. Here `torch.ops.cudal2.matmul`, which is what a user calls, takes turns with torch.matmul on B in either
@@ -57,7 +57,7 @@ def run(folder: Path, out: Path, config: BenchConfig, accumulate: str = "f32", m
     """
     if config.target == HOST:
         raise ValueError(
-            "a processor's calls have one clock, and `cudal2 eval` times them beside torch's; leave --clocks out"
+            "a processor's calls have one clock, and `cudal2 eval` times them beside torch's; leave clocks= out"
         )
     source = folders.exported(folder, config.target)
     library, measured = cost.opened(folder, accumulate, anywhere=True), reporting_worker(config.worker)

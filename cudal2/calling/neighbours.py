@@ -1,4 +1,4 @@
-"""From how many rows on a kernel may serve inputs with fewer rows than its own: `cudal2 bench call --neighbours`.
+"""From how many rows on a kernel may serve inputs with fewer rows than its own: `cudal2 bench call neighbours=true`.
 
 In a model, N and K belong to a layer, and M, the number of tokens, varies. A kernel for M rows can multiply m < M rows
 that are padded to M. Whether this is faster than torch depends on M - m, and on the steps in torch's own time. So each
@@ -46,7 +46,7 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
     library, kernels = eligible(folder, accumulate)
     rows = [row for one in spread(kernels, count) for row in figures(library, one)]
     if not rows:
-        remedy = "`cudal2 bench call --settle` decides which are dispatched"
+        remedy = "`cudal2 bench call settle=true` decides which are dispatched"
         raise ValueError(f"{folder} dispatches no kernel of {accumulate} sums with room for fewer rows; {remedy}")
     return rows
 

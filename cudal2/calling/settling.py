@@ -1,4 +1,4 @@
-"""Measures every kernel of an exported folder that may be dispatched, and settles the folder: `bench call --settle`."""
+"""Measures every kernel of an exported folder that may be dispatched, and settles the folder (`settle=true`)."""
 
 from pathlib import Path
 from types import ModuleType

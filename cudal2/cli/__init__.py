@@ -7,12 +7,15 @@ A verb imports what it needs when it runs, so that `--help` and typing errors ar
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 import cudal2
-from cudal2.cli import bench, interrupt, learning, measuring, sass
-from cudal2.cli.arguments import add_verb
+from cudal2.cli import bench, interrupt, learning, measuring, old, reporting, sass
+from cudal2.cli.arguments import add_verb, options, show, sort
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,17 +24,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         interrupt.install()
+    words = list(sys.argv[1:] if argv is None else argv)
+    if new := old.renewed(words):
+        print(f"cudal2: everything is KEY=VALUE now: cudal2 {shlex.join(new)}", file=sys.stderr)
+        return 2
     parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
-    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:  # argparse leaves arguments behind an option, also overrides, to the caller
-        arguments.overrides += rest
+    arguments, rest = parser.parse_known_args(_with_verb(words))
+    if unknown := [word for word in rest if word.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from cudal2.records import HarnessFault
 
     try:
-        return arguments.verb(arguments) or 0
+        return _run(arguments, rest)
     except (ValueError, HarnessFault, OSError) as error:
         if interrupt.received():  # the interrupted work raised an error of its own
             return interrupt.goodbye(arguments.again)
@@ -43,10 +48,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return interrupt.goodbye(arguments.again)
 
 
+def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    given = [word for word in (*arguments.words, *rest) if word.startswith("hydra.mode=")]
+    arguments.sweep = getattr(arguments, "multirun", False) or "hydra.mode=MULTIRUN" in given
+    sort(arguments, rest)
+    if arguments.sweep and not arguments.sweeps:
+        raise ValueError(f"{arguments.parser.prog} does one thing at a time, and takes no -m")
+    if show(arguments):
+        return 0
+    if arguments.sweep:
+        from cudal2.cli import multirun
+
+        return multirun.run(arguments)
+    return arguments.verb(arguments) or 0
+
+
+def _with_verb(words: list[str]) -> list[str]:
+    """`report RUN` is `report page RUN`."""
+    if "report" not in words[:2]:
+        return words
+    at = words.index("report") + 1
+    named = [word for word in words[at:] if not word.startswith("-")]
+    return words if not named or named[0] in reporting.VERBS else [*words[:at], "page", *words[at:]]
+
+
+class _Doctor(msgspec.Struct, frozen=True):
+    cache: str = "~/.cache/cudal2"
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
+    cache = options(arguments, _Doctor).cache
     from cudal2 import doctor
 
-    checks = doctor.run(arguments.cache)
+    checks = doctor.run(cache)
     print(doctor.to_json(checks) if arguments.json else doctor.describe(checks))
     return 0 if doctor.healthy(checks) else 1
 
@@ -55,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cudal2",
         description="A language model learns by reinforcement to write matrix-multiplication kernels.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"cudal2 {cudal2.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
@@ -62,10 +97,11 @@ def _parser() -> argparse.ArgumentParser:
 
     learning.add(verbs)
     measuring.add(verbs)
+    reporting.add(verbs)
     bench.add(verbs)
     sass.add(verbs)
 
-    verb = add_verb(verbs, "doctor", _doctor, "what this machine can do, and what to install for more")
-    verb.add_argument("--cache", default="~/.cache/cudal2", help="the cache folder whose disk is looked at")
-    verb.add_argument("--json", action="store_true")
+    text = "what this machine can do, and what to install for more"
+    verb = add_verb(verbs, "doctor", _doctor, text, keys="cudal2 doctor cache=~/.cache/cudal2")
+    verb.add_argument("--json", action="store_true", help="print one JSON value")
     return parser

@@ -1,6 +1,15 @@
 """The configuration of each verb, as frozen records. `load` composes it with Hydra and refuses unknown keys."""
 
 from cudal2.config.base import NEUTRAL, Schema, identity
+from cudal2.config.bench import (
+    BenchAaConfig,
+    BenchBaselineConfig,
+    BenchCallConfig,
+    BenchConfig,
+    BenchKernelConfig,
+    BenchManyConfig,
+    BenchWorkerConfig,
+)
 from cudal2.config.campaign import CampaignConfig
 from cudal2.config.compose import Config, load
 from cudal2.config.parts import (
@@ -19,12 +28,18 @@ from cudal2.config.parts import (
     VllmConfig,
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
-from cudal2.config.verbs import BenchConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig
+from cudal2.config.verbs import EvalConfig, SearchConfig, SftConfig, TrainConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
 
 __all__ = [
     "NEUTRAL",
+    "BenchAaConfig",
+    "BenchBaselineConfig",
+    "BenchCallConfig",
     "BenchConfig",
+    "BenchKernelConfig",
+    "BenchManyConfig",
+    "BenchWorkerConfig",
     "CampaignConfig",
     "Config",
     "CorpusConfig",

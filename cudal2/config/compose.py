@@ -1,59 +1,115 @@
-"""Composes the configuration of a verb from the files in `conf/` with Hydra, and checks it, once, at the start."""
+"""Composes the configuration of a verb from the files in `conf/` with Hydra, and checks it, once, at the start.
+
+`@hydra.main` could not carry the verbs. It reads the command line itself, so a verb's own words (a kernel's file, a
+run's folder, --json) would be errors to it; it has one entry for a program that has a dozen; it changes the process's
+logging and makes a folder for each start, also for a run that goes on in its old one; it ends in a traceback and exit
+code 1 after a typing error; and `--help` would wait for its imports. So single runs use Hydra's compose API, and
+several at once (`sweep/`) the object behind `@hydra.main`, with its launchers and sweepers.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cudal2.assets import asset
+from cudal2.config import words
 from cudal2.config.base import Schema
 from cudal2.target import find
 
 Config = TypeVar("Config", bound=Schema)
 
+_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "optuna": "optuna"}
 
-def load(name: str, overrides: list[str], schema: type[Config], base: Config | None = None) -> Config:
-    """Compose `conf/NAME.yaml` with Hydra overrides (such as `worker=quick` or `seed=1`) into a record of `schema`.
+
+def load(name: str, overrides: Sequence[str], schema: type[Config], base: Config | None = None) -> Config:
+    """Compose `conf/NAME.yaml` with overrides (such as `worker=quick` or `seed=1`) into a record of `schema`.
 
     The files in `conf/` state only what differs from the defaults of `schema`. If there is a `base`, the configuration
     of an earlier start, its values take the place of these defaults and of what the files choose; only overrides change
     them. Raises ValueError, which names what is wrong, for an unknown group, key, value or target.
     """
-    for word in overrides:
-        if "=" not in word:
-            raise ValueError(f"configuration {name}: {word} is no KEY=VALUE; shapes are one word, 64_64_64,128_64_64")
-    # Hydra's grammar reads 64_64_64 as the integer 646464; a quoted one stays a name.
-    overrides = [re.sub(r"(?<=[=\[,])(\d+_\d+_\d+)(?=[\],]|$)", r"'\1'", override) for override in overrides]
-    start = schema(**{field.name: "???" for field in msgspec.structs.fields(schema) if field.required})
-    if base is not None:
-        given = {override.partition("=")[0] for override in overrides}
-        chosen = {key: getattr(start, key) for key in given.intersection(schema.__struct_fields__)}
-        start = msgspec.structs.replace(base, **chosen)  # a group that is chosen is chosen whole
-        overrides = [*overrides, *(f"~{group}" for group in _groups(name) if group not in given)]
-    ConfigStore.instance().store("schema", msgspec.to_builtins(start))
-    try:
-        with initialize_config_dir(str(asset("conf")), version_base="1.3"):
-            composed = compose(name, overrides)
+    given = {words.key(word) for word in overrides}
+    start = _start(schema)
+    with one_line(name, start):
+        for word in overrides:
+            _check_hydra(word)
+        spelled = words.spelled(overrides, schema)
+        if base is not None:
+            chosen = {key: getattr(start, key) for key in given.intersection(schema.__struct_fields__)}
+            start = msgspec.structs.replace(base, **chosen)  # a group that is chosen is chosen whole
+            spelled += [f"~{group}" for group in groups(name) if group not in given]
+        with opened(name, start):
+            composed = compose(name, spelled)
         plain: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         config = msgspec.convert(plain, schema)
         find(plain["target"])
-    except (HydraException, OmegaConfBaseException, msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"configuration {name}: {_message(error, start)}") from error
     return config
 
 
+@contextmanager
+def opened(name: str, schema: Schema | type[Schema]) -> Iterator[Any]:
+    """Hydra's own object over `conf/`, for the verb whose entry is `conf/NAME.yaml`, with the defaults of the schema
+    or the values of a record."""
+    start = _start(schema) if isinstance(schema, type) else schema
+    ConfigStore.instance().store("schema", msgspec.to_builtins(start))
+    with initialize_config_dir(str(asset("conf")), job_name=name, version_base="1.3"):
+        yield GlobalHydra.instance().hydra
+
+
+@contextmanager
+def one_line(name: str, schema: Schema | type[Schema]) -> Iterator[None]:
+    """Any error of the configuration in here becomes a ValueError of one line."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, msgspec.ValidationError, ValueError) as error:
+        start = _start(schema) if isinstance(schema, type) else schema
+        raise ValueError(f"configuration {name}: {_message(error, start)}") from error
+
+
+def groups(name: str) -> list[str]:
+    """The groups of which `conf/NAME.yaml` chooses a file."""
+    plain: Any = OmegaConf.to_container(OmegaConf.load(asset("conf", f"{name}.yaml")))
+    entries = [entry for entry in plain["defaults"] if isinstance(entry, dict)]
+    return [group for entry in entries for group, choice in entry.items() if choice is not None]
+
+
+def _start(schema: type[Config]) -> Config:
+    return schema(**{field.name: "???" for field in msgspec.structs.fields(schema) if field.required})
+
+
+def _check_hydra(word: str) -> None:
+    """A single run has no use for Hydra's own keys, but for one; to ignore them would be worse."""
+    name = words.key(word)
+    if name in ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir"):
+        raise ValueError(f"{word}: the folder of a run, and of several with -m, is run=FOLDER")
+    if name.startswith(("hydra.", "hydra/")) and name != "hydra.searchpath":
+        raise ValueError(f"{word} is for several runs, with -m; a single one takes hydra.searchpath=[DIR] alone")
+
+
 def _message(error: Exception, start: Schema) -> str:
-    """What was wrong. Of a key that does not exist Hydra says how to add it, which cannot be; here those like it."""
-    unknown = re.match(r"Could not override '(.+?)'", str(error))
+    """What was wrong, in one line. Of a key that does not exist Hydra says how to add it, which cannot be; here those
+    like it."""
+    said = str(error)
+    if several := re.search(r"(?:argument|parameters) '(.+?)'.*(?:--multirun|key=\[)", said, re.DOTALL):
+        return f"{several[1]} are several values: with -m a run for each"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override} is not in Hydra's grammar of overrides: {' '.join(error.message.split())}"
+    extra = re.search(r"Could not find 'hydra/\w+/(\w+)'", said)
+    if extra and extra[1] in _EXTRAS:
+        return f"{extra[1]} is not installed: pip install 'cudal2[{_EXTRAS[extra[1]]}]'"
+    unknown = re.match(r"Could not override '(.+?)'", said)
     if not unknown:
-        return str(error).split("Config search path")[0].strip()
+        return " ".join(said.split("Config search path")[0].split())
     group, _, name = unknown[1].rpartition(".")
     known = [key.rpartition(".") for key in _keys(msgspec.to_builtins(start))]
     beside = {own: ".".join(filter(None, [folder, own])) for folder, _, own in known if folder == group}
@@ -66,10 +122,3 @@ def _keys(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted names of all values in a record and the records in it."""
     for name, value in values.items():
         yield from _keys(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
-
-
-def _groups(name: str) -> list[str]:
-    """The groups of which `conf/NAME.yaml` chooses a file."""
-    plain: Any = OmegaConf.to_container(OmegaConf.load(asset("conf", f"{name}.yaml")))
-    entries = [entry for entry in plain["defaults"] if isinstance(entry, dict)]
-    return [group for entry in entries for group, choice in entry.items() if choice is not None]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from cudal2.config.base import NEUTRAL, Schema
-from cudal2.config.parts import TrackerConfig
+from cudal2.config.parts import ShapesConfig, TrackerConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
 from cudal2.problem import Accumulate, Layout
 
@@ -64,6 +64,10 @@ class SassConfig(Schema, frozen=True):
     `judge` gpu measures schedules. simulator needs no GPU, but its speedups are not those of a GPU. To show the
     noise, the unedited kernel is measured `floor` times beside itself, as thoroughly as a winner. `effort` says how
     long a GPU times each schedule during the search.
+
+    Some keys are for one verb. `edit` is a file with an edit that `list` and `check` make first. `methods` are the
+    searches of `compare` (all if none is named) and of `polish` (else `search.method`). `polish` plays on `shapes` (the
+    run's if none is named), with `jobs` games sharing each GPU of `worker.devices`.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -75,6 +79,10 @@ class SassConfig(Schema, frozen=True):
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
     floor: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 3
+    edit: Annotated[str, NEUTRAL] = ""
+    methods: Annotated[tuple[str, ...], NEUTRAL] = ()
+    shapes: Annotated[ShapesConfig, NEUTRAL] = ShapesConfig(names=())
+    jobs: Annotated[Count, NEUTRAL] = 1
     search: SassSearchConfig = SassSearchConfig()
     machine: MachineConfig = MachineConfig()
     effort: EffortConfig = EffortConfig()

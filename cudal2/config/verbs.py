@@ -135,7 +135,8 @@ class EvalConfig(Schema, frozen=True):
     is an export, another run, or holds sources that are named after their shapes; these may have CUDA-L2's entry point
     (`abi`). A policy with several `turns` writes the `samples` in conversations of `turns.count` kernels.
 
-    `limit` evaluates only so many of the shapes, which are a representative part of all; 0: all of them.
+    `limit` evaluates only so many of the shapes, which are a representative part of all; 0: all of them. `against` is a
+    table of somebody else's figures by shape, a CSV file such as CUDA-L2's, that is printed beside these.
     """
 
     run: Annotated[str, NEUTRAL]
@@ -144,6 +145,7 @@ class EvalConfig(Schema, frozen=True):
     target: str = "cpu"
     shapes: ShapesConfig = ShapesConfig()
     limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    against: Annotated[str, NEUTRAL] = ""
     finalists: int = 3
     neighbours: int = 2
     anywhere: bool = False
@@ -178,11 +180,4 @@ class SearchConfig(Schema, frozen=True):
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
     turns: TurnsConfig = TurnsConfig()
-    worker: WorkerConfig = WorkerConfig()
-
-
-class BenchConfig(Schema, frozen=True):
-    """`cudal2 bench`: the target of what is measured, and how it is measured."""
-
-    target: str = "cpu"
     worker: WorkerConfig = WorkerConfig()

@@ -1,6 +1,6 @@
 """An audit of published kernels: how many are right, and why the others are not.
 
-It sorts the rows of an evaluation (`cudal2 eval --source FOLDER --abi cuda-l2`) by verdict. Verdicts are by our
+It sorts the rows of an evaluation (`cudal2 eval RUN source=FOLDER abi=cuda-l2`) by verdict. Verdicts are by our
 contract: matrices of exactly the problem's shape, sums in the precision that was asked for, fresh inputs in each call.
 """
 

@@ -1,4 +1,4 @@
-"""Compares a published table of figures by shape with ours: `--against FILE.csv`.
+"""Compares a published table of figures by shape with ours: `against=FILE.csv`.
 
 It reads CUDA-L2's tables (`mnk, torch.matmul, cuBLAS-tn, … , cuBLASLt-auto-tuning-max`: speedups, under the protocol
 that the file's name states), our own `results.csv` (environments, layouts and precisions apart), and tables of

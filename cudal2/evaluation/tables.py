@@ -4,7 +4,7 @@
 shapes that have a correct kernel, as CUDA-L2 publishes it ("+19.8%" is a mean of 1.198); the geometric mean over these;
 and the geometric mean over all shapes, where one that is lost or has no kernel counts 1.00, as torch serves it in an
 export. Under the host-timed protocols torch.matmul has a figure only where the kernel was called from Python, too
-(`cudal2 bench call --clocks`): a call from there does not compare with one from C.
+(`cudal2 bench call clocks=RUN`): a call from there does not compare with one from C.
 """
 
 import math

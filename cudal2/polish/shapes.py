@@ -59,7 +59,7 @@ def run(
     kept.
     """
     if jobs < 1:
-        raise ValueError(f"{jobs} games at a time play nothing; --jobs is 1 or more")
+        raise ValueError(f"{jobs} games at a time play nothing; jobs is 1 or more")
     methods = tuple(methods) or (config.search.method,)
     for method in methods:  # told before anything is measured
         searches.find(method)

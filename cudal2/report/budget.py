@@ -57,7 +57,7 @@ def compare(folders: Sequence[Path], out: Path) -> str:
         out.parent.mkdir(parents=True, exist_ok=True)
         figures.save(figures.budgets(curves), out)
     except OSError as error:
-        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
+        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with out=") from error
     return table(searches, curves)
 
 

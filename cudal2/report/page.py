@@ -97,7 +97,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
     try:
         results.replace(out, page.encode())
     except OSError as error:
-        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
+        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with out=") from error
     return out
 
 
@@ -110,7 +110,7 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
         out.parent.mkdir(parents=True, exist_ok=True)
         figures.save(figure, out)
     except OSError as error:
-        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with --out") from error
+        raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with out=") from error
     return out
 
 

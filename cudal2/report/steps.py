@@ -80,15 +80,16 @@ def of(samples: Iterable[Sample]) -> list[Step]:
 
 
 def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
-    """The training steps of each run by its name. Raises ValueError for a run that has none, and where the
-    runs were measured in environments that do not compare."""
+    """The training steps of each run by its name, or by its path where another has that name. Raises ValueError for a
+    run that has none, and where the runs were measured in environments that do not compare."""
     found: dict[str, list[Step]] = {}
     fingerprints: set[str] = set()
     for folder in folders:
         with Archive.of(folder, create=False) as archive:
             samples = training(archive, folder)
         fingerprints |= {sample.fingerprint for sample in samples}
-        found[folder.resolve().name] = of(samples)
+        name = folder.resolve().name
+        found[name if name not in found else str(folder)] = of(samples)
         if not samples:
             raise ValueError(f"{folder} holds no training samples yet; train first")
     if len(fingerprints) > 1:

@@ -29,7 +29,7 @@ class File(msgspec.Struct, frozen=True):
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One problem's kernel. `timing` is against the fastest baseline. `dispatch` says whether the kernel was surely
     faster; otherwise the problem is left to torch. A dispatched kernel also serves inputs with fewer rows than M, from
-    `fewest_rows` on, if these were measured (`cudal2 bench call --neighbours`). `source` is a file, and so is `edit`
+    `fewest_rows` on, if these were measured (`cudal2 bench call neighbours=true`). `source` is a file, and so is `edit`
     where the built code was edited. `code` is what runs: for the CPU target a shared library, for a GPU a cubin, which
     is launched as its `recipe` says."""
 

@@ -2,7 +2,7 @@
 
     python experiments/audit/beside.py RUN …/cuda_l2_h100_F32F16F16F32_speedup_offline.csv
 
-RUN was made by `cudal2 eval RUN --source FOLDER --abi cuda-l2`. For each verdict: how many kernels, the arithmetic mean
+RUN was made by `cudal2 eval RUN source=FOLDER abi=cuda-l2`. For each verdict: how many kernels, the arithmetic mean
 of the published speedups over auto-tuned cuBLASLt, and, of kernels that could be timed, ours by the GPU's clock.
 """
 

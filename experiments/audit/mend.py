@@ -1,7 +1,7 @@
 """The published kernels that read what may not have arrived, with every wait made a full one: are they right then?
 
     python experiments/audit/mend.py CUDA-L2/kernels/h100_F32F16F16F32 mended
-    cudal2 eval runs/mended --source mended --shapes $(cat mended/shapes) --abi cuda-l2 target=sm_90a worker=sweep \
+    cudal2 eval runs/mended source=mended shapes=$(cat mended/shapes) abi=cuda-l2 target=sm_90a worker=sweep \
       worker.compile_seconds=900
 
 Takes those of cause *missing wait* in causes.csv. Three of them need a barrier as well (their `why` says so), and get

@@ -1,7 +1,7 @@
 """What exported kernels are worth in a transformers model: time to the first token, time a token, logits.
 
     python experiments/model/generate.py shapes llama-1b                  # M_N_K of its layers, to search and export
-    cudal2 bench call RUN/export --neighbours --settle                    # a single row, too, by a kernel of eight
+    cudal2 bench call RUN/export neighbours=true settle=true               # a single row, too, by a kernel of eight
     python experiments/model/generate.py measure llama-1b --export RUN/export -o llama-1b.json
 
 The model has real sizes and random weights. `measure` alternates torch's own layers with patched ones, round by round:

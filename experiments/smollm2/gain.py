@@ -1,6 +1,6 @@
 """What GRPO changed on the same shapes: the mean speed of all samples, of what is right, and how many texts differ.
 
-    python experiments/smollm2/gain.py BEFORE AFTER…    # folders of `cudal2 eval --source policy`
+    python experiments/smollm2/gain.py BEFORE AFTER…    # folders of `cudal2 eval source=policy`
 
 The speed is that over the fastest baseline by the device's clock; a kernel that is not right counts as 0 in the first
 mean. The best of a shape's samples counts as 1 where it is slower than the library. Intervals are of 95%, by a

@@ -20,7 +20,7 @@ esac
 write() {
     run=$1 model=$2
     shift 2
-    cudal2 eval "$run" --source policy samples=16 --shapes sample --limit 16 policy=smollm2 policy.path="$model" \
+    cudal2 eval "$run" source=policy samples=16 shapes=sample limit=16 policy=smollm2 policy.path="$model" \
         policy.dtype=bfloat16 prompt.template=instruct target=sm_90a worker=quick worker.run_seconds=5 "$@"
 }
 
@@ -29,4 +29,4 @@ write "$folder/before" "$policy" "$@"
 cudal2 train experiment=smollm2_hgemm run="$folder/$weights-$seed" policy.path="$policy" $tuned seed="$seed" \
     trainer.learning_rate=$rate trainer.save_steps=1 trainer.steps="$steps" "$@"
 write "$folder/after-$weights-$seed" "$folder/$weights-$seed" "$@"
-cudal2 report "$folder/before" "$folder/after-$weights-$seed" --searches --out "$folder/$weights-$seed.png"
+cudal2 report searches "$folder/before" "$folder/after-$weights-$seed" out="$folder/$weights-$seed.png"

@@ -1,6 +1,6 @@
 """What turns are worth at the same number of judged kernels: evaluations in 1, 2 and 4 turns, side by side.
 
-    python experiments/smollm2/turns.py FOLDER…    # folders of `cudal2 eval --source policy`, the first to compare with
+    python experiments/smollm2/turns.py FOLDER…    # folders of `cudal2 eval source=policy`, the first to compare with
 
 The speed is that over the fastest baseline, 0 for a kernel that is not right; of several kernels the best counts, 1
 where none is faster than the library. Four kernels in a row are those of one conversation in four turns, of two in two,

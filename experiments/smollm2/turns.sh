@@ -16,7 +16,7 @@ worker="worker=quick worker.threads=4 worker.batch_ms=2 worker.timing_seconds=0.
 
 # 16 kernels a shape: 16 conversations of one turn, or four of four.
 write() {
-    cudal2 eval "$folder/$1" --shapes $held_out --source policy samples=16 turns.count="$3" $policy policy.path="$2" $worker $rest
+    cudal2 eval "$folder/$1" shapes=$held_out source=policy samples=16 turns.count="$3" $policy policy.path="$2" $worker $rest
 }
 
 for turns in 1 4 2; do

@@ -9,10 +9,10 @@ PROGRAM = ["-m", "cudal2.cli"]
 def search(run: Path, cache: Path, shapes: str, *more: str) -> list[str]:
     """`cudal2 search` of these shapes (with commas between), as Python's arguments."""
     where = [f"run={run}", f"worker.cache={cache}", "search.neighbours=0", "worker.max_pairs=5"]
-    return [*PROGRAM, "search", "--shapes", shapes, *where, *HASTY, *more]
+    return [*PROGRAM, "search", f"shapes={shapes}", *where, *HASTY, *more]
 
 
 def evaluate(run: Path, cache: Path, shapes: str, *more: str) -> list[str]:
     """`cudal2 eval` of these shapes, as Python's arguments."""
     where = [str(run), f"worker.cache={cache}", "neighbours=0", "worker.max_pairs=5"]
-    return [*PROGRAM, "eval", *where, "--shapes", shapes, *HASTY, *more]
+    return [*PROGRAM, "eval", *where, f"shapes={shapes}", *HASTY, *more]

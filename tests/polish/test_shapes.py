@@ -57,7 +57,7 @@ def test_each_shapes_best_kernel_is_played_once(folder):
     assert again.best.edit == won.best.edit and (place / "greedy/journal.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(("methods", "jobs", "said"), [(["greedy", "luck"], 1, "luck"), (["greedy"], 0, "--jobs")])
+@pytest.mark.parametrize(("methods", "jobs", "said"), [(["greedy", "luck"], 1, "luck"), (["greedy"], 0, "jobs")])
 def test_what_cannot_be_is_told_before_anything_is_measured(folder, methods, jobs, said):
     with pytest.raises(ValueError, match=said):
         shapes.run(folder, [PLAYED], load("sass", [], SassConfig), methods, jobs)

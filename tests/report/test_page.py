@@ -192,7 +192,7 @@ def test_nothing_to_report_is_said(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_a_fault(folder, tmp_path):
-    with pytest.raises(HarnessFault, match="--out"):
+    with pytest.raises(HarnessFault, match="out="):
         report.run(folder, tmp_path / "none" / "page.html")
 
 

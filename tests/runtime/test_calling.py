@@ -25,7 +25,7 @@ def test_every_kernel_of_a_folder_is_called_beside_torch(tmp_path, capsys, monke
     assert [row["problem"] for row in rows] == [SLOW.name, TALL.name]
     for row in rows:
         assert row["served"] and all(row[name] > 0 for name in ("call_us", "call_torch_us", "call_op_us"))
-    assert main(["bench", "call", str(folder), "--count", "1"]) == 0
+    assert main(["bench", "call", str(folder), "count=1"]) == 0
     assert "× torch's time" in capsys.readouterr().out
 
 
@@ -38,10 +38,10 @@ def test_settling_measures_what_may_be_dispatched(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(cost, "ROUNDS", 2)
     monkeypatch.setattr(cost, "CALLS", 2)
     folder = write(tmp_path / "export", {TALL: (NN, 1.5), SLOW: (TN, 0.5)})
-    assert main(["bench", "call", str(folder), "--settle", "--json"]) == 0
+    assert main(["bench", "call", str(folder), "settle=true", "--json"]) == 0
     assert [row["problem"] for row in json.loads(capsys.readouterr().out)] == [TALL.name]
     nothing = write(tmp_path / "nothing", {SLOW: (TN, 0.5)})
-    assert main(["bench", "call", str(nothing), "--settle"]) == 2
+    assert main(["bench", "call", str(nothing), "settle=true"]) == 2
     assert "nothing to settle" in capsys.readouterr().err
 
 

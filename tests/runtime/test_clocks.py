@@ -10,7 +10,7 @@ from specimens import HERE
 from cudal2.calling import clocks
 from cudal2.cli import main
 from cudal2.config import WorkerConfig
-from cudal2.config.verbs import BenchConfig
+from cudal2.config.bench import BenchConfig
 from cudal2.evaluation import results
 from cudal2.problem import Problem
 from cudal2.runtime import manifest
@@ -109,12 +109,12 @@ def test_a_wrong_product_has_no_speed_whatever_its_folder_says(tmp_path, as_if_o
 
 def test_what_would_be_ignored_is_refused(tmp_path, capsys):
     folder = str(write(tmp_path / "export", {SMALL: (TN, 1.5)}))
-    for words in (["--clocks", "run", "--settle"], ["--clocks", "run", "--neighbours"], ["worker=sweep"]):
+    for words in (["clocks=run", "settle=true"], ["clocks=run", "neighbours=true"], ["worker=sweep"]):
         assert main(["bench", "call", folder, *words]) == 2
-        assert "--clocks" in capsys.readouterr().err
+        assert "clocks=" in capsys.readouterr().err
 
 
 def test_a_processor_has_no_such_clocks(tmp_path):
     folder = write(tmp_path / "export", {SMALL: (TN, 1.5)})
-    with pytest.raises(ValueError, match="--clocks"):
+    with pytest.raises(ValueError, match="clocks="):
         clocks.run(folder, tmp_path / "run", BenchConfig("cpu", QUICK))

@@ -47,7 +47,7 @@ def test_numbers_of_rows_lie_between_two_kernels(below, m):
 
 def test_each_dispatched_kernel_is_called_with_fewer_rows_until_torch_is_faster(folder, monkeypatch, capsys):
     slower(monkeypatch, 8, 29)
-    assert main(["bench", "call", str(folder), "--neighbours", "--json"]) == 0
+    assert main(["bench", "call", str(folder), "neighbours=true", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert all(row["served"] and row["apart"] for row in rows)
     small, good = ([row["rows"] for row in rows if row["problem"] == one.name] for one in (SMALL, GOOD))
@@ -70,7 +70,7 @@ def test_calls_with_fewer_rows_are_timed(tmp_path, monkeypatch):
 
 def test_what_is_measured_decides_from_how_many_rows_on_a_kernel_serves(folder, monkeypatch, capsys):
     slower(monkeypatch, 40)
-    assert main(["bench", "call", str(folder), "--neighbours", "--settle"]) == 0
+    assert main(["bench", "call", str(folder), "neighbours=true", "settle=true"]) == 0
     assert "2 kernels serve fewer rows" in capsys.readouterr().err
     fewest = {one.problem: one.fewest_rows for one in read(folder).kernels}
     assert fewest == {SMALL: 1, GOOD: 41, LEFT: None}
@@ -79,7 +79,7 @@ def test_what_is_measured_decides_from_how_many_rows_on_a_kernel_serves(folder, 
         lib.linear(half(rows, 16), w)
     assert lib.calls == {"kernel": 2, PADDED: 15 + 23, "no faster kernel for this shape": 1 + 24 + 1}
     slower(monkeypatch, 63)
-    assert main(["bench", "call", str(folder), "--neighbours", "--settle"]) == 0
+    assert main(["bench", "call", str(folder), "neighbours=true", "settle=true"]) == 0
     assert [one.fewest_rows for one in read(folder).kernels if one.problem == GOOD] == [None]
 
 
@@ -102,7 +102,7 @@ def test_what_was_not_served_or_not_measured_stays_as_it_is(folder):
 
 def test_nothing_to_measure_is_named(tmp_path, monkeypatch):
     folder = write(tmp_path / "export", {GOOD: (TN, 0.5)})
-    with pytest.raises(ValueError, match="--settle"):
+    with pytest.raises(ValueError, match="settle=true"):
         neighbours.run(folder)
     monkeypatch.setattr(neighbours.Library, "pads", property(lambda self: False, lambda self, on: None), raising=False)
     with pytest.raises(HarnessFault, match="Export again"):

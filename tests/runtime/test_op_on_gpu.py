@@ -198,7 +198,7 @@ def test_a_compiled_model_runs_through_kernels_of_more_rows(wide, options):
 def test_the_neighbourhood_of_each_kernel_is_measured_and_settled(wide, tmp_path, capsys):
     """No test decides which is faster; none of these kernels lets a row see another."""
     folder = shutil.copytree(wide, tmp_path / "export")
-    assert main(["bench", "call", str(folder), "--neighbours", "--settle"]) == 0
+    assert main(["bench", "call", str(folder), "neighbours=true", "settle=true"]) == 0
     told = capsys.readouterr().out
     head, *rows = (line.split() for line in told.splitlines()[:-3])
     assert rows and all(row[head.index(name)] == "True" for row in rows for name in ("served", "apart")), told

@@ -77,7 +77,7 @@ def test_a_bad_edit_is_one_line_with_a_remedy(code, finished, listed, tmp_path, 
         ("no edit", ("not an edit", "write kernel")),
     ):
         edit.write_text(text)
-        error = said(capsys, "check", "kernel.cubin", "--edit", str(edit))
+        error = said(capsys, "check", "kernel.cubin", f"edit={edit}")
         assert all(word in error for word in words), error
 
 
@@ -87,7 +87,7 @@ def test_an_illegal_move_is_named_with_its_rule(code, finished, listed, tmp_path
     checker = Checker(finished)
     place = next(p for p in range(len(finished.instructions)) if "is defined, then used" in checker.may_swap(p))
     edit.write_text(to_json(cubin.made_for(code, finished.kernel, Shift(place, place + 1))))
-    assert cli.main(["sass", "check", "kernel.cubin", "--edit", str(edit)]) == 1
+    assert cli.main(["sass", "check", "kernel.cubin", f"edit={edit}"]) == 1
     printed = capsys.readouterr()
     assert f"order at {place + 1} (with {place})" in printed.out and "not measured" in printed.out and not printed.err
 

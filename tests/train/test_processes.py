@@ -173,7 +173,7 @@ def test_adapters_are_saved_merged_evaluated_and_exported(place, runs, name):
     moved = [not torch.equal(a, b) for a, b in zip(merged.parameters(), before.parameters(), strict=True)]
     assert any(moved)
     assert evaluated(place, folder) == 4
-    run([sys.executable, interrupted.__file__, "eval", str(folder), "--shapes", "64_64_64", *SHORT, place.cache])
+    run([sys.executable, interrupted.__file__, "eval", str(folder), "shapes=64_64_64", *SHORT, place.cache])
     run([sys.executable, interrupted.__file__, "export", str(folder)])
     assert (folder / "export/manifest.json").is_file()
 
@@ -181,7 +181,7 @@ def test_adapters_are_saved_merged_evaluated_and_exported(place, runs, name):
 def evaluated(place: Place, folder: Path) -> int:
     """How many kernels `cudal2 eval` had the policy of that run write."""
     out = place.folder / f"eval-{folder.name}"
-    words = ["--source", "policy", "samples=4", "--shapes", "64_64_64", f"policy.path={folder}"]
+    words = ["source=policy", "samples=4", "shapes=64_64_64", f"policy.path={folder}"]
     run([sys.executable, interrupted.__file__, "eval", str(out), *words, *SHORT, place.cache])
     assert (out / "eval/results.csv").is_file()
     with Archive.of(out) as archive:

@@ -237,5 +237,5 @@ def _adapted(candidate: Candidate) -> abi.Adapted | None:
         return None
     adapted, stored = abi.adapt(candidate.source, candidate.problem), abi.layout_of(candidate.source)
     if stored != candidate.problem.layout:
-        raise ValueError(f"the kernel reads B as {stored} stores it; judge it with --layout {stored}")
+        raise ValueError(f"the kernel reads B as {stored} stores it; judge it with layout={stored}")
     return adapted
