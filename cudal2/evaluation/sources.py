@@ -31,11 +31,16 @@ def _as_it_is(problem: Problem) -> Problem:
     return problem
 
 
+def _all_read(problem: Problem) -> str:
+    return ""
+
+
 class Source(msgspec.Struct, frozen=True):
     """`find` returns the kernels of each problem in a batch; a problem that it leaves out is tried again by the next
     evaluation. `asked` maps a problem to the one that is measured in its place, as a kernel may want B in another
     layout. `at_once` is the number of shapes per GPU in a batch. `foreign`: the run's archive does not have these
-    kernels yet. `built`: they are built code, and judged as it is.
+    kernels yet. `built`: they are built code, and judged as it is. `unread` says which of a problem's files are no
+    text, and why; "" for none.
     """
 
     find: Callable[[Sequence[Problem]], dict[Problem, Candidates]]
@@ -43,6 +48,7 @@ class Source(msgspec.Struct, frozen=True):
     at_once: int = AT_ONCE
     foreign: bool = False
     built: bool = False
+    unread: Callable[[Problem], str] = _all_read
 
 
 def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) -> Source:

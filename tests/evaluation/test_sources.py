@@ -138,6 +138,32 @@ def test_a_folder_without_kernels_is_refused_with_a_remedy(run, place, name) -> 
         run([PROBLEM], source=str(place / name))
 
 
+LATIN = "// für 64 Zeilen\nint hgemm() { return 0; }\n".encode("latin-1")
+
+
+def test_a_file_that_is_no_utf8_costs_its_own_row_alone(run, place) -> None:
+    sources(place, f"{NEAR.mnk}.cpp", f"{FAR.mnk}_a.cpp")
+    for name in (f"{PROBLEM.mnk}.cpp", f"{FAR.mnk}_b.cpp"):
+        (place / name).write_bytes(LATIN)
+    rows = run([PROBLEM, NEAR, FAR], source=str(place))
+    assert [row.status for row in rows] == ["no_source", "ok", "ok"]
+    assert f"{PROBLEM.mnk}.cpp" in rows[0].reason and "UTF-8" in rows[0].reason and not rows[0].kernel
+    assert rows[1].notes == () and f"{FAR.mnk}_b.cpp" in rows[2].notes[0]
+    unasked = Says(lambda one: pytest.fail("measured again"), HERE)
+    assert run([PROBLEM, NEAR, FAR], unasked, source=str(place)) == rows
+    (place / f"{PROBLEM.mnk}.cpp").write_text(LATIN.decode("latin-1"))
+    assert run([PROBLEM], source=str(place))[0].status == "ok"
+    (place / f"{PROBLEM.mnk}.cpp").unlink()
+    assert run([PROBLEM], source=str(place))[0].status == "ok", "what was measured stays"
+
+
+def test_a_file_that_is_no_utf8_takes_the_place_of_no_kernel(run, place) -> None:
+    sources(place, f"{NEAR.mnk}.cpp")
+    assert run([PROBLEM], source=str(place))[0].status == records.NOTHING_ARCHIVED
+    (place / f"{PROBLEM.mnk}.cpp").write_bytes(LATIN)
+    assert run([PROBLEM], source=str(place))[0].status == "no_source"
+
+
 PUBLISHED = """
 void cuda_l2_h100_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
   launch(a.data_ptr(), %s.data_ptr(), c.data_ptr());
