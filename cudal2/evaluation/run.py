@@ -74,8 +74,8 @@ def run(
     and the best kernels of its `neighbours` nearest problems; where there are none, `sampler`, if given, writes new
     ones. Kernels that the archive does not have are added, if they are `archivable`. A problem is skipped if it has a
     row already, for this environment, these kernels and these protocols, that was measured as hard as is asked for. If
-    the harness fails on a problem, it gets no
-    row, and the next evaluation tries it again; and so it does with an archived kernel that a clock decided on.
+    the harness fails on a problem, it gets no row, and the next evaluation tries it again; and so it does with an
+    archived kernel that a clock decided on.
 
     Archived kernels that were judged in another environment are tried only with `anywhere`. Raises ValueError where
     there are no others, where a folder has no kernels, where exported code and sources would share one folder of
