@@ -63,8 +63,11 @@ def opened(
 ) -> Iterator[tuple[Archive, list[Pool]]]:
     """The archive of a run folder, and for each of `workers` a pool that judges for `target`; both closed at the end.
 
-    Raises ValueError where there is no archive and `create` is False.
+    Raises ValueError where there is no archive and `create` is False. Where nothing can be judged here it raises
+    HarnessFault before one is made.
     """
     with ExitStack() as stack:
-        archive = stack.enter_context(Archive.of(folder, create))
-        yield archive, [stack.enter_context(Pool(worker, target)) for worker in workers]
+        pools = [stack.enter_context(Pool(worker, target)) for worker in workers]
+        if create and pools and not Archive.file(folder).exists():
+            pools[0].environment()
+        yield stack.enter_context(Archive.of(folder, create)), pools

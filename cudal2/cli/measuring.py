@@ -101,6 +101,7 @@ def _search(arguments: argparse.Namespace) -> None:
     wanted = [f"shapes.names=[{','.join(named)}]"] if named else shapes(arguments)
     config = load("search", [f"target={arguments.target}", *wanted, *settings], SearchConfig)
     stay_offline(config.policy.path)
+    search.check(config)  # what is refused leaves no archive
     with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
         search.run(config, pool, archive)
 
