@@ -51,13 +51,14 @@ def sampler(config: EvalConfig) -> Sampler:
 
         def write(tried: Sequence[Attempts], finished: Callable[[int, str], None] = lambda *_: None) -> list[str]:
             network, tokenizer = loaded()
+            limit = config.prompt.bytes
             if config.turns.count == 1:
-                return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished)
+                return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished, limit)
             room = turns.room(network, config.policy)
             attempts = [[turns.Attempt(*one) for one in some] for some in tried]
             written = [turns.fitted(tokenizer, *what, target, room).prompt for what in zip(firsts, attempts)]
             seed = turns.seeded(config.seed, len(attempts[0]))
-            return writer.write(network, tokenizer, written, config.policy, target, seed, finished)
+            return writer.write(network, tokenizer, written, config.policy, target, seed, finished, limit)
 
         return write
 

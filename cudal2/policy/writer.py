@@ -19,14 +19,16 @@ def write(
     target: Target,
     seed: int,
     finished: Callable[[int, str], None] = lambda place, source: None,
+    limit: int = 0,
 ) -> list[str]:
     """A source for each prompt, in order, "" where the completion holds none; sampled as `sampling.sample` does.
 
-    `finished` is called with each source while others are still being written.
+    `finished` is called with each source while others are still being written. `limit` is the `prompt.bytes` that the
+    prompts were made with.
     """
 
     def tell(place: int, completion: str) -> None:
         finished(place, extract(completion, target) or "")
 
-    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target)
+    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target, limit)
     return [extract(completion, target) or "" for completion in completions]

@@ -89,7 +89,8 @@ class Policy:
                 if place in soon:
                     self._history.ahead([Candidate(source, soon[place], target.name)])
 
-            sources = writer.write(*self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished)
+            seed, limit = rng.getrandbits(32), self._config.prompt.bytes
+            sources = writer.write(*self._loaded(), batch, self._config.policy, target, seed, finished, limit)
             asked, lacking = lacking, []
             for (problem, way), source in zip(asked, sources):
                 if source and (made := form(source)) not in tried[problem]:
