@@ -132,21 +132,24 @@ class Campaign(msgspec.Struct, frozen=True):
             self.say(f"{len(done)} of {total} shapes are done{self.left(here, total - len(done))}")
 
     def work(self, name: str, part: Sequence[Problem], archive: Archive, pools: Sequence[Pool]) -> None:
-        """Works on one slice: searches by each method, then evaluates all shapes that have kernels.
+        """Works on one slice: searches by each method, then evaluates all shapes that have kernels. A policy does not
+        spend its share on kernels that the methods before it have tried.
 
         A shape on which the harness fails is left to the next start. Raises HarnessFault where it fails on all of them.
         """
         searching, select, reporting = pools
         judged: set[Problem] = set()
+        earlier: list[SearchConfig] = []
         for method in self.config.methods:
             started, config = time.monotonic(), self.searched(method, part)
             history = History(config, searching.environment(), archive)
             fault: HarnessFault | None = None
             try:
                 with self.console.status(f"{name}: {method}"):
-                    search.run(config, searching, archive, Console(quiet=True))
+                    search.run(config, searching, archive, Console(quiet=True), earlier)
             except judging.NothingJudged as nothing:
                 fault = nothing
+            earlier.append(config)
             trials = {problem: found for problem in part if (found := history.trials(problem))}
             if fault and not trials:
                 raise fault

@@ -23,6 +23,8 @@ class NothingJudged(HarnessFault):
 
 Progress = Callable[[Candidate, Verdict | None], None]
 Reward = Callable[[Candidate, Verdict], float]
+Explain = Callable[[Verdict, Origin], Verdict]
+"""Adds to a verdict what is known of one sample and not of its candidate."""
 
 
 def judge(
@@ -31,12 +33,13 @@ def judge(
     asked: Sequence[tuple[Candidate, Origin]],
     progress: Progress = lambda candidate, verdict: None,
     reward: Reward | None = None,
+    explain: Explain = lambda verdict, origin: verdict,
 ) -> list[Verdict | None]:
     """One verdict for each of `asked`, in order; equal candidates are judged once.
 
-    Each verdict is archived at once, so that a kill does not lose it, under all origins of its candidate, with its
-    `reward` where this function is given; then `progress` is called. A candidate that the harness failed on gets None
-    and is not archived. Raises NothingJudged where it failed on all of them.
+    Each verdict is archived at once, so that a kill does not lose it, under all origins of its candidate: with its
+    `reward` where this function is given, and as `explain` says of each sample. Then `progress` is called. A candidate
+    that the harness failed on gets None and is not archived. Raises NothingJudged where it failed on all of them.
     """
     origins: dict[Candidate, list[Origin]] = {}
     for candidate, origin in asked:
@@ -46,7 +49,7 @@ def judge(
         if verdict is not None:
             earned = {} if reward is None else {"reward": reward(candidate, verdict)}
             for origin in origins[candidate]:
-                archive.add(verdict, candidate, msgspec.structs.replace(origin, **earned))
+                archive.add(explain(verdict, origin), candidate, msgspec.structs.replace(origin, **earned))
         progress(candidate, verdict)
 
     verdicts = dict(zip(origins, pool.evaluate(list(origins), keep)))
@@ -54,7 +57,8 @@ def judge(
         first, remedy = asked[0][1], "Run `cudal2 doctor`, then start again to continue"
         fault = pool.fault or HarnessFault(f"no kernel of {first.kind} {first.run} could be judged", remedy)
         raise NothingJudged(fault.problem, fault.remedy) from fault
-    return [verdicts[candidate] for candidate, _ in asked]
+    found = ((verdicts[candidate], origin) for candidate, origin in asked)
+    return [None if verdict is None else explain(verdict, origin) for verdict, origin in found]
 
 
 @contextmanager
@@ -63,8 +67,11 @@ def opened(
 ) -> Iterator[tuple[Archive, list[Pool]]]:
     """The archive of a run folder, and for each of `workers` a pool that judges for `target`; both closed at the end.
 
-    Raises ValueError where there is no archive and `create` is False.
+    Raises ValueError where there is no archive and `create` is False. Where nothing can be judged here it raises
+    HarnessFault before one is made.
     """
     with ExitStack() as stack:
-        archive = stack.enter_context(Archive.of(folder, create))
-        yield archive, [stack.enter_context(Pool(worker, target)) for worker in workers]
+        pools = [stack.enter_context(Pool(worker, target)) for worker in workers]
+        if create and pools and not Archive.file(folder).exists():
+            pools[0].environment()
+        yield stack.enter_context(Archive.of(folder, create)), pools

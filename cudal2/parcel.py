@@ -127,8 +127,7 @@ def unpack(parcel: Path, run: Path, cache: Path) -> None:
             for member in tar:
                 top, *rest = _names(member)
                 if top == "run":
-                    member.name = "/".join(rest)
-                    tar.extract(member, partial, filter="data")
+                    _lay_out(tar, member, partial.joinpath(*rest))
                 elif rest[0] in CACHED and len(rest) == 3 and (file := tar.extractfile(member)):
                     entries[cache.joinpath(*rest)] = file.read()
         if not (partial / "config.json").is_file():
@@ -151,6 +150,23 @@ def _names(member: tarfile.TarInfo) -> list[str]:
     if not (member.isreg() or member.isdir()):
         raise tarfile.TarError(f"{member.name!r} is no file")
     return names
+
+
+def _lay_out(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    """Writes a member whose name `_names` has checked. Only its contents count: owner, mode and times are this user's.
+
+    Not by `TarFile.extract`, which Python has taught to distrust a member (`filter`) only since 3.11.4. No link is ever
+    written, so no place leads out of the new folder. TarError where two members want one place.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if member.isdir():
+            place.mkdir(exist_ok=True)
+        elif file := tar.extractfile(member):
+            with place.open("xb") as out:
+                shutil.copyfileobj(file, out)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise tarfile.TarError(f"{member.name!r} is in it twice") from error
 
 
 def _joined(parts: list[Path]) -> BinaryIO:

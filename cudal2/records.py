@@ -200,7 +200,9 @@ class Timing(msgspec.Struct, frozen=True):
     by the candidate's, measured right after one another), where each time is that of a block of `calls`. The true
     speedup lies between `low` and `high` with at least this `confidence`; records of earlier versions do not state it
     (0). If `paired` is False, the candidate was timed beside another baseline, and the figures were converted by the
-    ratio of the two baselines, which was measured earlier.
+    ratio of the two baselines, which was measured earlier, in rounds. Then the interval is wider by that of the ratio
+    (from the least round to the greatest), and `confidence` is that of the figure that was converted; n rounds take
+    2^(1-n) from it. It is 0 where the ratio is an estimate.
     """
 
     baseline: str

@@ -143,6 +143,10 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> tarfile.Tar
         [(entry("run/archive.sqlite", tarfile.FIFOTYPE), b"")],
         [(entry("elsewhere/file"), b"")],
         [(entry("cache/verdicts/ab/abab"), b"no run is in it")],
+        [(entry("run/config.json"), b"{}"), (entry("run/config.json"), b"{}")],
+        [(entry("run/config.json"), b"{}"), (entry("run/config.json/deeper"), b"{}")],
+        [(entry("run/config.json", tarfile.SYMTYPE, "../../cache/builds/ef/here"), b"")],
+        [(entry("run/config.json", tarfile.LNKTYPE, "cache/builds/ef/here"), b"")],
     ],
 )
 def test_what_pack_writes_no_parcel_of_is_refused(tmp_path, members):
@@ -156,3 +160,16 @@ def test_what_pack_writes_no_parcel_of_is_refused(tmp_path, members):
     assert [path.name for path in builds.iterdir()] == ["here"] and (builds / "here").read_bytes() == b"built here"
     assert not (tmp_path / "run").exists() and not (tmp_path / "outside").exists()
     assert not any((tmp_path / "cache" / "verdicts").iterdir()) and not (tmp_path / "cache" / "baselines").exists()
+
+
+def test_it_works_and_is_as_careful_where_python_has_no_filters_yet(run, tmp_path, monkeypatch):
+    """3.11.0 to 3.11.3: `TarFile.extract` takes no `filter` there, and would make what a member asks for."""
+    for name in ("data_filter", "tar_filter", "fully_trusted_filter"):
+        monkeypatch.delattr(tarfile, name)
+    for name in ("extract", "extractall"):
+        monkeypatch.setattr(tarfile.TarFile, name, lambda *_, **__: pytest.fail("it trusts the members"))
+    (run / "config.json").chmod(0o4777)
+    parcel.pack(run, tmp_path / "parcel", tmp_path / "cache")
+    parcel.unpack(tmp_path / "parcel", tmp_path / "there", tmp_path / "cache there")
+    config = tmp_path / "there/config.json"
+    assert config.read_text() == "this is config.json" and not config.stat().st_mode & 0o6111

@@ -8,6 +8,7 @@ import msgspec
 
 from cudal2.archive.records import Entry
 from cudal2.archive.store import Archive
+from cudal2.form import kernel_form
 from cudal2.problem import Problem, parse
 from cudal2.records import Status, edit_from_json
 
@@ -28,6 +29,18 @@ class Comparable(msgspec.Struct, frozen=True):
     def ranked(self, problem: Problem, limit: int = -1) -> list[Entry]:
         """Correct kernels for `problem`, by the lower bound of their speedup, best first; -1: all of them."""
         return self._entries("status = 'ok' ORDER BY low DESC, id LIMIT :limit", problem, limit)
+
+    def distinct(self, problem: Problem, limit: int) -> list[Entry]:
+        """The first `limit` of the `ranked` kernels that differ in what is built (`cudal2.form`), not in text alone."""
+        size, found = limit, dict[str, Entry]()
+        while len(found) < limit:
+            ranked = self.ranked(problem, size)
+            for entry in ranked:
+                found.setdefault(kernel_form(entry.source, entry.edit), entry)
+            if len(ranked) < size:
+                break
+            size *= 4
+        return list(found.values())[:limit]
 
     def best(self, problem: Problem) -> Entry | None:
         """The kernel with the greatest lower bound of the speedup, None where none is correct."""

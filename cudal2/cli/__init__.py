@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, interrupt, learning, measuring, old, reporting, sass
+from cudal2.cli import bench, interrupt, learning, measuring, missing, old, reporting, sass
 from cudal2.cli.arguments import add_verb, options, show, sort
 
 
@@ -43,6 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.traceback:
             raise
         print(f"cudal2: {error}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        said = missing.remedy(error, arguments.verb.__module__.rpartition(".")[2])
+        if said is None or arguments.traceback:
+            raise
+        print(f"cudal2: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return interrupt.goodbye(arguments.again)

@@ -17,7 +17,7 @@ def add(verbs: Any) -> None:
         (
             "kernel",
             _kernel,
-            "judge a source, what a model wrote (.txt, .md), or a folder with a cubin; exit code 0 whatever the verdict",
+            "judge a source, what a model wrote (.txt, .md), a folder with a cubin; exit code 0 whatever the verdict",
             ("FILE",),
             "kernel.cu problem=256_384_512 layout=nn accumulate=f16 abi=cuda-l2 edit=EDIT.json worker.counters=true",
         ),

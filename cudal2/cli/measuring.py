@@ -77,6 +77,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
     config = configured(arguments)
     stay_offline(config.policy.path)
+    search.check(config)  # what is refused leaves no archive
     with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
         search.run(config, pool, archive)
 

@@ -42,13 +42,15 @@ class VllmConfig(Schema, frozen=True):
 
     vLLM and the trainer compute slightly different probabilities. So the loss weights each token, or each whole sample,
     by the ratio of the two (`correction`, TRL's `vllm_importance_sampling_mode`). A ratio above `correction_most` is
-    cut to it (truncate), or the token or sample is left out (mask).
+    cut to it (truncate), or the token or sample is left out (mask). A sample's ratio is the product of those of its
+    tokens and leaves any bounds as texts grow: sequence_mask leaves out nearly all texts of 2,000 tokens. So auto is
+    sequence_mask up to 512 tokens (`policy.max_new_tokens`), and token_truncate beyond.
     """
 
     mode: Literal["colocate", "server"] = "colocate"
     url: Annotated[str, NEUTRAL] = "http://localhost:8000"
     patience: Annotated[float, NEUTRAL] = 240.0
-    correction: Literal["sequence_mask", "sequence_truncate", "token_mask", "token_truncate", "none"] = "sequence_mask"
+    correction: Literal["auto", "sequence_mask", "sequence_truncate", "token_mask", "token_truncate", "none"] = "auto"
     correction_most: Annotated[float, msgspec.Meta(gt=1)] = 3.0
     tensor_parallel_size: Annotated[int, msgspec.Meta(ge=1)] = 1
     gpu_memory_utilization: Annotated[float, NEUTRAL] = 0.3
@@ -186,13 +188,13 @@ class TrainerConfig(Schema, frozen=True):
     beta: float = 0.0
     epsilon: float = 0.2
     iterations: Annotated[int, msgspec.Meta(ge=1)] = 1
-    save_steps: Annotated[int, NEUTRAL] = 10
+    save_steps: Annotated[int, msgspec.Meta(ge=1), NEUTRAL] = 10
     max_grad_norm: float = 1.0
     loss: Literal["dapo", "dr_grpo", "cispo", "bnpo", "grpo"] = "dapo"
     scale_rewards: Literal["group", "batch", "none"] = "group"
     best_of: Annotated[int, msgspec.Meta(ge=1)] = 1
     entropy: float = 0.0
-    micro_batch: int = 0
+    micro_batch: Annotated[int, msgspec.Meta(ge=0)] = 0
     gradient_checkpointing: bool = False
     deepspeed: str = ""
     resume: Annotated[Literal["auto", "never"], NEUTRAL] = "auto"

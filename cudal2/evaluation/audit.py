@@ -30,7 +30,7 @@ MEANINGS = {
     Status.COMPILE_ERROR: "does not compile",
     Status.COMPILE_TIMEOUT: "does not compile in time (worker.compile_seconds)",
     Status.REJECTED: "its source, or what it compiles to, is not allowed",
-    Status.NO_SOURCE: "an empty file, or an answer without a kernel",
+    Status.NO_SOURCE: "an empty file, one that is not UTF-8, or an answer without a kernel",
 }
 """The kinds of results in the order in which they are listed, and what each means."""
 Z = statistics.NormalDist().inv_cdf(0.975)

@@ -79,20 +79,28 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
     Raises ValueError where there are none for the target.
     """
     named = _named(folder.expanduser(), find(target).suffix)
-    text = cache(_text)
+    text = cache(_source)
 
     def files(problem: Problem) -> list[Path]:
         return [file for name in (problem.mnk, problem.name, "") for file in named.get(name, [])]
 
     def asked(problem: Problem) -> Problem:
-        read = {layout for file in files(problem) if (layout := _layout(text(file)))} if abi == "cuda-l2" else set()
+        texts = filter(None, map(text, files(problem))) if abi == "cuda-l2" else ()
+        read = {layout for one in texts if (layout := _layout(one))}
         return msgspec.structs.replace(problem, layout=read.pop()) if len(read) == 1 else problem
 
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
-        return {one: {Candidate(text(file), one, target, abi): one for file in files(one)} for one in problems}
+        return {
+            one: {Candidate(source, one, target, abi): one for source in map(text, files(one)) if source is not None}
+            for one in problems
+        }
+
+    def unread(problem: Problem) -> str:
+        refused = [file.name for file in files(problem) if text(file) is None]
+        return f"{', '.join(refused)}: not in UTF-8, as sources must be" if refused else ""
 
     alone = "" not in named and all(len(files) == 1 for files in named.values())
-    return Source(candidates, asked, WHOLE if alone else AT_ONCE, foreign=True)
+    return Source(candidates, asked, WHOLE if alone else AT_ONCE, foreign=True, unread=unread)
 
 
 def notes(candidate: Candidate) -> tuple[str, ...]:
@@ -145,6 +153,16 @@ def _listed(folder: Path) -> Named:
     except (OSError, ValueError) as error:
         raise ValueError(f'{path} cannot be read: {error}; write {{"64_64_64": ["mine.cu"]}}') from error
     return {name: [folder / file for file in files] for name, files in listed.items()}
+
+
+def _source(path: Path) -> str | None:
+    """The text of a file; None where its bytes are none. Raises ValueError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+    except OSError as error:
+        raise ValueError(f"cannot read a source from {path}: {error}") from error
 
 
 def _text(path: Path) -> str:

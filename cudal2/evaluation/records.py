@@ -2,12 +2,50 @@
 
 import msgspec
 
+from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Abi, Environment, Timing, plain
 
 NOTHING_ARCHIVED = "no kernel"
 REASON = 300
 """Characters shown of why a kernel failed."""
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How hard a row was measured: the keys of these names of the worker that reports (see `WorkerConfig`)."""
+
+    batch_ms: float
+    min_pairs: int
+    max_pairs: int
+    timing_seconds: float
+    precision: float
+    confidence: float
+    host_calls: int
+    server_qps: float
+    compile_seconds: float
+    run_seconds: float
+
+    @staticmethod
+    def of(worker: WorkerConfig) -> "Effort":
+        return msgspec.convert(worker, Effort, from_attributes=True)
+
+    def suffices(self, asked: "Effort", row: "Row") -> bool:
+        """Whether `row`, measured with this effort, answers who asks for another: it is no less in anything.
+
+        `host_calls` and `server_qps` say what is measured, not how well, so they must be equal where they were used. A
+        failure was not timed: there the time that it was given counts.
+        """
+        if not row.timings:
+            return self.compile_seconds >= asked.compile_seconds and self.run_seconds >= asked.run_seconds
+        protocols = {timing.protocol for timing in row.timings}
+        alike = {"offline": ("host_calls",), "server": ("host_calls", "server_qps")}
+        names = {name for protocol in protocols for name in alike.get(protocol, ())}
+        more = ("batch_ms", "min_pairs", "max_pairs", "timing_seconds", "confidence")
+        return (
+            all(getattr(self, name) == getattr(asked, name) for name in names)
+            and all(getattr(self, name) >= getattr(asked, name) for name in more)
+            and self.precision <= asked.precision
+        )
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     `origin` the problem it was archived for, and `considered` the hashes of all kernels that it was chosen from.
     `binary` has the digests of the files if built code was measured and no source compiled. `reason`, `rho`,
     `max_error`, `repeatable` and `machine` are the verdict's; `notes` say how the judgement of a published kernel
-    differs from its publication.
+    differs from its publication. `effort` says how hard it was measured; rows of earlier versions do not (None).
     """
 
     problem: Problem
@@ -35,6 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     notes: tuple[str, ...] = ()
     binary: tuple[str, ...] = ()
+    effort: Effort | None = None
 
     @property
     def archived(self) -> bool:

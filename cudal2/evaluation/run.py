@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -20,13 +19,13 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluation import folders
-from cudal2.evaluation.records import NOTHING_ARCHIVED, Results, Row
+from cudal2.evaluation.records import NOTHING_ARCHIVED, Effort, Results, Row
 from cudal2.evaluation.results import add, load, only_evaluation_of, save
 from cudal2.evaluation.samples import Sampler, asking, sampler
 from cudal2.evaluation.sources import AT_ONCE, Candidates, Source, archived, written
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem, stratified
-from cudal2.records import CLOCKED, STRICT, Candidate, Environment, Verdict
+from cudal2.records import CLOCKED, STRICT, Candidate, Environment, Status, Verdict
 from cudal2.worker.pool.pool import Pool
 
 __all__ = ["Sampler", "reporting_worker", "run", "sampler", "selection_worker"]
@@ -73,9 +72,10 @@ def run(
     The kernels that `config.source` has for a problem compete, timed by `select` (a pool of `selection_worker`), and
     `report` (a pool of `reporting_worker`) measures the winner. From the archive compete the problem's best `finalists`
     and the best kernels of its `neighbours` nearest problems; where there are none, `sampler`, if given, writes new
-    ones. Kernels that the archive does not have are added, if they are `archivable`. A problem that has a row already,
-    for this environment, these kernels and these protocols, is skipped. If the harness fails on a problem, it gets no
-    row, and the next evaluation tries it again; and so it does with an archived kernel that a clock decided on.
+    ones. Kernels that the archive does not have are added, if they are `archivable`. A problem is skipped if it has a
+    row already, for this environment, these kernels and these protocols, that was measured as hard as is asked for. If
+    the harness fails on a problem, it gets no row, and the next evaluation tries it again; and so it does with an
+    archived kernel that a clock decided on.
 
     Archived kernels that were judged in another environment are tried only with `anywhere`. Raises ValueError where
     there are no others, where a folder has no kernels, where exported code and sources would share one folder of
@@ -117,6 +117,18 @@ def _run(
             if source.foreign and candidate.archivable:
                 archive.add(verdict, candidate, None)
 
+        def begun(problem: Problem, rivals: Candidates) -> Row:
+            """The row of a problem before its kernel is judged, or for want of one."""
+            unread = source.unread(problem)
+            return Row(
+                problem=problem,
+                fingerprint=environment.fingerprint,
+                status=Status.NO_SOURCE.value if unread else NOTHING_ARCHIVED,
+                reason=unread,
+                considered=_hashes(rivals),
+                notes=(unread,) if unread else (),
+            )
+
         save_all()
         with shown.bar:
             size = _at_once(source, config.worker) * report.width
@@ -134,6 +146,7 @@ def _run(
                         row is None
                         or (row.status in CLOCKED and not source.foreign)  # the archive knows it as right
                         or not _answers(row, candidates[problem], config.worker)
+                        or not (row.kernel or row.reason == source.unread(problem))
                     ):
                         new[problem] = candidates[problem]
                     else:
@@ -142,7 +155,9 @@ def _run(
                 verdicts = sum(len(rivals) + (len(rivals) > 1) for rivals in new.values())
                 shown.pace.found(len(batch), len(new), verdicts)
                 try:
-                    _measure(new, environment, select, report, keep, judged, shown.pace.judged)
+                    effort = Effort.of(reporting_worker(config.worker))
+                    rows_to_be = {problem: begun(problem, rivals) for problem, rivals in new.items()}
+                    _measure(new, rows_to_be, effort, select, report, keep, judged, shown.pace.judged)
                 finally:  # who stops an evaluation finds its rows in the tables, too
                     save_all()
         shown.end()
@@ -201,9 +216,13 @@ def _elsewhere(there: Environment, here: Environment) -> str:
 
 
 def _answers(row: Row, candidates: Candidates, config: WorkerConfig) -> bool:
-    """Whether a row makes a measurement unnecessary: it is of the same kernels, under every protocol asked for."""
-    protocols = {timing.protocol for timing in row.timings}
-    return row.considered == _hashes(candidates) and (not protocols or protocols >= set(config.protocols))
+    """Whether a row makes a measurement unnecessary: it is of the same kernels, under every protocol asked for, and was
+    measured as hard as is asked for now."""
+    if row.considered != _hashes(candidates):
+        return False
+    protocols, asked = {timing.protocol for timing in row.timings}, Effort.of(reporting_worker(config))
+    hard = not row.kernel or (row.effort is not None and row.effort.suffices(asked, row))
+    return hard and (not protocols or protocols >= set(config.protocols))
 
 
 def _hashes(candidates: Candidates) -> tuple[str, ...]:
@@ -212,19 +231,16 @@ def _hashes(candidates: Candidates) -> tuple[str, ...]:
 
 def _measure(
     new: dict[Problem, Candidates],
-    environment: Environment,
+    begun: dict[Problem, Row],
+    effort: Effort,
     select: Pool,
     report: Pool,
     keep: Callable[[Problem, Row | None], None],
     told: Callable[[Candidate, Verdict], None],
     step: Callable[[], None],
 ) -> None:
-    """Times each problem's candidates against one another, then the winner again. `told` is called with each winner's
-    verdict, then `keep` with the row, and `step` after each verdict."""
-
-    def row(problem: Problem, **fields: Any) -> Row:
-        considered = _hashes(new[problem])
-        return Row(problem=problem, fingerprint=environment.fingerprint, considered=considered, **fields)
+    """Times each problem's candidates against one another, then the winner again, and completes its row of `begun`.
+    `told` is called with each winner's verdict, then `keep` with the row, and `step` after each verdict."""
 
     def judged(candidate: Candidate, verdict: Verdict | None) -> None:
         step()
@@ -232,15 +248,16 @@ def _measure(
         if verdict is None:
             return keep(problem, None)
         told(candidate, verdict)
-        origin = new[problem][candidate]
-        fields = {name: getattr(verdict, name) for name in _OF_VERDICT} | {"status": verdict.status.value}
+        fields = {name: getattr(verdict, name) for name in _OF_VERDICT}
+        fields |= {"status": verdict.status.value, "kernel": candidate.kernel_hash, "effort": effort}
         digests = candidate.binary.digests if candidate.binary else ()
-        foreign = {"abi": candidate.abi, "binary": digests, "notes": folders.notes(candidate)}
-        keep(problem, row(problem, kernel=candidate.kernel_hash, origin=origin, **fields, **foreign))
+        notes = folders.notes(candidate) + begun[problem].notes
+        foreign = {"abi": candidate.abi, "binary": digests, "notes": notes, "origin": new[problem][candidate]}
+        keep(problem, msgspec.structs.replace(begun[problem], **fields, **foreign))
 
     for problem in new:
         if not new[problem]:
-            keep(problem, row(problem, status=NOTHING_ARCHIVED))
+            keep(problem, begun[problem])
     asked = [candidate for rivals in new.values() if len(rivals) > 1 for candidate in rivals]
     lows = {
         one: verdict.timing.low if verdict and verdict.timing else -math.inf

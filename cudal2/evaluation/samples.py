@@ -15,8 +15,9 @@ from cudal2.archive.records import Origin
 from cudal2.completion import Found
 from cudal2.config import EvalConfig, identity
 from cudal2.evaluation.sources import Ask
+from cudal2.form import form
 from cudal2.problem import Problem
-from cudal2.records import Environment, Verdict, digest
+from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.target import find
 from cudal2.worker.pool.pool import Pool
 
@@ -51,13 +52,14 @@ def sampler(config: EvalConfig) -> Sampler:
 
         def write(tried: Sequence[Attempts], finished: Callable[[int, Found], None] = lambda *_: None) -> list[Found]:
             network, tokenizer = loaded()
+            limit = config.prompt.bytes
             if config.turns.count == 1:
-                return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished)
+                return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished, limit)
             room = turns.room(network, config.policy)
             attempts = [[turns.Attempt(*one) for one in some] for some in tried]
             written = [turns.fitted(tokenizer, *what, target, room).prompt for what in zip(firsts, attempts)]
             seed = turns.seeded(config.seed, len(attempts[0]))
-            return writer.write(network, tokenizer, written, config.policy, target, seed, finished)
+            return writer.write(network, tokenizer, written, config.policy, target, seed, finished, limit)
 
         return write
 
@@ -65,7 +67,10 @@ def sampler(config: EvalConfig) -> Sampler:
 
 
 def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> Ask:
-    """Has `sampler` write kernels until each problem has `config.samples`; a killed evaluation may have left some."""
+    """Has `sampler` write kernels until each problem has `config.samples`; a killed evaluation may have left some.
+
+    Of samples that are one kernel (`cudal2.form`) one is judged, and its verdict is archived for all of them.
+    """
     series = ""
     if config.source == "policy":  # what another policy wrote, or this one with another seed, is another series
         what = identity(config.policy) | identity(config.prompt) | {"seed": config.seed}
@@ -84,7 +89,28 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
         run, turn = problem.name + series, index % config.turns.count
         return Origin(kind="eval", run=run, step=0, index=index, policy=config.policy.path, turn=turn)
 
+    def judge(lacking: Sequence[tuple[Candidate, Origin]], known: dict[tuple[Problem, str], Verdict]) -> None:
+        """Judges and archives these samples; what is found out of a kernel is added to `known`, by its form."""
+        alike: dict[tuple[Problem, str], list[tuple[Candidate, Origin]]] = {}
+        for candidate, place in lacking:
+            made = form(candidate.source) or candidate.missing  # answers without a kernel differ in why
+            alike.setdefault((candidate.problem, made), []).append((candidate, place))
+        new = {key: some for key, some in alike.items() if key not in known}
+        try:
+            verdicts = judging.judge(select, kernels.archive, [some[0] for some in new.values()])
+            known |= {key: verdict for key, verdict in zip(new, verdicts) if verdict}
+        finally:
+            for key, some in alike.items():
+                for candidate, place in some[key in new :] if key in known else ():
+                    verdict = msgspec.structs.replace(known[key], key=candidate.key)
+                    kernels.archive.add(verdict, candidate, place)
+
     def ask(problems: Sequence[Problem]) -> dict[Problem, set[str]]:
+        known: dict[tuple[Problem, str], Verdict] = {}
+        for problem in problems:
+            for index, kernel in there(problem).items():
+                if verdict := kernels.archive.verdict(origin(problem, index)):
+                    known[problem, form(kernels.archive.source(kernel))] = verdict
         missing = {problem: set(range(config.samples)) - set(there(problem)) for problem in problems}
         # The index of the first sample of each series of turns.
         places = [(problem, first) for problem in problems if missing[problem] for first in firsts]
@@ -101,7 +127,7 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
             ]
             lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
             try:
-                judging.judge(select, kernels.archive, lacking)
+                judge(lacking, known)
             except judging.NothingJudged:  # the pool has said why
                 break
             if turn + 1 < config.turns.count:

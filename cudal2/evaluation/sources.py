@@ -12,6 +12,7 @@ from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.config import EvalConfig
+from cudal2.form import kernel_form
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 
@@ -31,11 +32,16 @@ def _as_it_is(problem: Problem) -> Problem:
     return problem
 
 
+def _all_read(problem: Problem) -> str:
+    return ""
+
+
 class Source(msgspec.Struct, frozen=True):
     """`find` returns the kernels of each problem in a batch; a problem that it leaves out is tried again by the next
     evaluation. `asked` maps a problem to the one that is measured in its place, as a kernel may want B in another
     layout. `at_once` is the number of shapes per GPU in a batch. `foreign`: the run's archive does not have these
-    kernels yet. `built`: they are built code, and judged as it is.
+    kernels yet. `built`: they are built code, and judged as it is. `unread` says which of a problem's files are no
+    text, and why; "" for none.
     """
 
     find: Callable[[Sequence[Problem]], dict[Problem, Candidates]]
@@ -43,6 +49,7 @@ class Source(msgspec.Struct, frozen=True):
     at_once: int = AT_ONCE
     foreign: bool = False
     built: bool = False
+    unread: Callable[[Problem], str] = _all_read
 
 
 def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) -> Source:
@@ -52,7 +59,7 @@ def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) ->
         def best(some: Sequence[Problem]) -> dict[Problem, Candidates]:
             others = kernels.problems() if config.neighbours else []
             near = {one: selection.nearest(kernels, one, config.neighbours, others) for one in some}
-            return {one: _entered(kernels.ranked(one, config.finalists) + near[one], one, kernels) for one in some}
+            return {one: _entered(kernels.distinct(one, config.finalists) + near[one], one, kernels) for one in some}
 
         found = best(problems)
         lacking = [problem for problem, candidates in found.items() if not candidates]
@@ -71,9 +78,10 @@ def written(kernels: Comparable, config: EvalConfig, ask: Ask) -> Source:
     def find(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         return {
             problem: _entered(
-                [entry for entry in kernels.ranked(problem) if entry.kernel_hash in own][: config.finalists],
+                [entry for entry in kernels.ranked(problem) if entry.kernel_hash in own],
                 problem,
                 kernels,
+                config.finalists,
             )
             for problem, own in ask(problems).items()
         }
@@ -81,9 +89,10 @@ def written(kernels: Comparable, config: EvalConfig, ask: Ask) -> Source:
     return Source(find)
 
 
-def _entered(entries: Sequence[Entry], problem: Problem, kernels: Comparable) -> Candidates:
-    found: Candidates = {}
+def _entered(entries: Sequence[Entry], problem: Problem, kernels: Comparable, limit: int | None = None) -> Candidates:
+    """The first `limit` of these kernels that differ in what is built."""
+    found: dict[str, tuple[Candidate, Problem]] = {}
     for entry in entries:
         candidate = Candidate(entry.source, problem, kernels.target, edit=entry.edit)
-        found.setdefault(candidate, entry.verdict.problem)
-    return found
+        found.setdefault(kernel_form(entry.source, entry.edit), (candidate, entry.verdict.problem))
+    return dict(list(found.values())[:limit])

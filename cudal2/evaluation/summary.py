@@ -36,8 +36,11 @@ def surely_faster(timing: Timing) -> bool:
 
 
 def called(timings: Iterable[Timing]) -> str:
-    """The name of their intervals: "95% intervals", by the lowest confidence; "intervals" where one states none."""
-    least = min((timing.confidence for timing in timings), default=0.0)
+    """The name of their intervals: "95% intervals", by the lowest confidence; "intervals" where one states none.
+
+    Of figures that were converted by an estimate nothing is stated, and they do not count.
+    """
+    least = min((timing.confidence for timing in timings if timing.paired or timing.confidence), default=0.0)
     return f"{least:.0%} intervals" if least else "intervals"
 
 

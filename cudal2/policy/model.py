@@ -148,6 +148,11 @@ def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, Peft
         tokenizer = AutoTokenizer.from_pretrained(spoken, local_files_only=local, padding_side="left", **how)
     except (OSError, ValueError, RuntimeError) as error:
         raise _unloadable(place, base, file, found, error) from error
+    if tokenizer.eos_token is None:
+        raise ValueError(
+            f"the tokenizer of {place} has no token that ends a text, so that no answer would end: name it in its "
+            'tokenizer_config.json ("eos_token": …)'
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return base, tokenizer, file, found

@@ -79,19 +79,20 @@ def sample(
     seed: int,
     finished: engine.Finished = lambda place, completion: None,
     target: Target | None = None,
+    limit: int = 0,
 ) -> list[str]:
     """One completion per prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
     `model` is as `load` in `model.py` returns it. `finished` is called with each completion as soon as it is written;
     with transformers' `generate` (see `decoding`), as soon as its batch is. Long completions are written faster where
-    `target` says what they are for.
+    `target` says what they are for. `limit` is the `prompt.bytes` that the prompts were made with.
     The same seed, model, prompts and machine give the same completions; the caller's random state is not changed.
     Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt leaves no room for
     an answer, and where memory does not suffice.
     """
     ids = [tokenize(tokenizer, prompt) for prompt in prompts]
     for prompt, these in zip(prompts, ids):
-        check_room(prompt, len(these), context(model.config, config))
+        check_room(prompt, len(these), context(model.config, config), limit)
     if config.sampler == "vllm":
         return engine.complete(model, tokenizer, ids, config, choice(config), seed, finished)
     # Prompts of similar length share a batch; completions go back to their places.
@@ -176,14 +177,22 @@ def context(model: PretrainedConfig, config: PolicyConfig) -> int | None:
     return min(filter(None, (own, served)), default=None)
 
 
-def check_room(prompt: Prompt, size: int, context: int | None) -> None:
-    """Raises ValueError where a prompt of `size` tokens leaves no room for an answer."""
+def check_room(prompt: Prompt, size: int, context: int | None, limit: int = 0) -> None:
+    """Raises ValueError where a prompt of `size` tokens leaves no room for an answer.
+
+    `limit` is the `prompt.bytes` that it was made with (0: none), so that no remedy is what is set already.
+    """
     if context is not None and size >= context:
-        less = len(text(prompt).encode()) * context // size // 2000 * 1000
+        now = len(text(prompt).encode())
+        less = max(now * context // size // 2000 * 1000, 1000)
+        can = less < now and not 0 < limit < now  # else it is as short already as it gets
+        shorter = (
+            f"show less in it, such as with prompt.bytes={less}, which leaves about half of them for the answer, or "
+        )
         raise ValueError(
-            f"a prompt has {size:,} tokens, and this policy reads {context:,} at once: show less in it, such as with "
-            f"prompt.bytes={max(less, 1000)}, which leaves about half of them for the answer, or take a policy that "
-            "reads more (with vLLM policy.vllm.max_model_length bounds it, too)"
+            f"a prompt has {size:,} tokens, and this policy reads {context:,} at once: {shorter if can else ''}take a "
+            "policy that reads more (with vLLM policy.vllm.max_model_length bounds it, too)"
+            + ("" if can else "; with what it must say, it cannot be much shorter")
         )
 
 

@@ -19,14 +19,16 @@ def write(
     target: Target,
     seed: int,
     finished: Callable[[int, Found], None] = lambda place, found: None,
+    limit: int = 0,
 ) -> list[Found]:
     """What the completion of each prompt holds, in order; sampled as `sampling.sample` does.
 
-    `finished` is called with each while others are still being written.
+    `finished` is called with each while others are still being written. `limit` is the `prompt.bytes` that the prompts
+    were made with.
     """
 
     def tell(place: int, completion: str) -> None:
         finished(place, read(completion))
 
-    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target)
+    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target, limit)
     return list(map(read, completions))

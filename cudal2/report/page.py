@@ -30,7 +30,8 @@ from cudal2.report import budget, figures, headline, kernels, outsiders, packed,
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
-from cudal2.tracking.metrics import CAMPAIGN
+from cudal2.tracking import troubles
+from cudal2.tracking.metrics import CAMPAIGN, read_metrics
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of a picture's file."""
@@ -79,6 +80,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             machines=Counter(row.machine or "not known" for row in rows),
             searches=(searches := _searches(archive, fingerprint, (folder / CAMPAIGN).exists())),
             learned=bool(learned),
+            troubles=troubles.over(read_metrics(folder / "metrics.jsonl")),
             outside=outsiders.load(folder, fingerprint),
             config=_config(folder),
             data=packed.data(

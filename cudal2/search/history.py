@@ -14,6 +14,7 @@ from cudal2 import config as configuration
 from cudal2.archive import Archive
 from cudal2.archive.records import Entry, Origin
 from cudal2.config import SearchConfig
+from cudal2.form import kernel_form
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.search.proposer import Trial
@@ -41,13 +42,15 @@ def _digest(config: SearchConfig) -> str:
 class History(msgspec.Struct, frozen=True):
     """The search of one configuration in one environment; with another of either it is another search.
 
-    `ahead` starts building candidates that will be judged later; for proposers that take long to write others.
+    `ahead` starts building candidates that will be judged later; for proposers that take long to write others. `others`
+    are searches of the same problems whose kernels need not be measured again here: a policy passes them over.
     """
 
     config: SearchConfig
     environment: Environment
     archive: Archive
     ahead: Callable[[Sequence[Candidate]], None] = lambda candidates: None
+    others: tuple["History", ...] = ()
 
     def trials(self, problem: Problem) -> list[Trial]:
         """The trials for `problem`, in order, each as this search measured it."""
@@ -64,6 +67,14 @@ class History(msgspec.Struct, frozen=True):
             )
             for sample in self.archive.samples("search", self._name(problem))
         ]
+
+    def forms(self, problem: Problem, trials: Sequence[Trial]) -> set[str]:
+        """The forms (`cudal2.form`) of these trials' kernels, and of all that the other searches have tried."""
+        found = {self._form(trial.source_hash) for trial in trials}
+        return found.union(*(one.forms(problem, one.trials(problem)) for one in self.others))
+
+    def _form(self, kernel_hash: str) -> str:
+        return kernel_form(self.archive.source(kernel_hash), self.archive.edit(kernel_hash))
 
     def origin(self, problem: Problem, trial: Trial, seconds: float = 0.0) -> Origin:
         """The origin under which that trial's verdict is archived."""

@@ -21,7 +21,7 @@ from cudal2 import judging
 from cudal2.archive import Archive, selection
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
-from cudal2.records import Candidate
+from cudal2.records import Candidate, Environment
 from cudal2.search import proposers
 from cudal2.search.found import Found, Live, describe, headline
 from cudal2.search.generation import affordable, missing, seconds
@@ -29,20 +29,40 @@ from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
 from cudal2.worker.pool.pool import Pool
 
+NOWHERE = Environment("", 0, "", "", "", "")
 
-def run(config: SearchConfig, pool: Pool, archive: Archive, console: Console | None = None) -> list[Found]:
+
+def check(config: SearchConfig) -> None:
+    """Raises ValueError for a search that `run` refuses, before there is a folder for it."""
+    _check(config)
+    config.shapes.problems()
+    with Archive(":memory:") as nothing:
+        proposers.make(History(config, NOWHERE, nothing))
+
+
+def run(
+    config: SearchConfig,
+    pool: Pool,
+    archive: Archive,
+    console: Console | None = None,
+    others: Sequence[SearchConfig] = (),
+) -> list[Found]:
     """Search for every problem of `config.shapes`, or continue where an earlier search stopped.
 
+    What searches of these `others` have tried in this archive, a policy does not propose again.
+
     A candidate without a verdict (a fault of the harness) is not recorded and may be proposed again.
-    The result depends only on the configuration (see `history.identity`), the environment and the verdicts, not on
-    anything else in the archive.
+    The result depends only on the configuration (see `history.identity`), the environment and the verdicts, and on what
+    `others` have tried, not on anything else in the archive.
     Raises ValueError for an unknown method, an endless search or an inconsistent configuration; HarnessFault where no
     kernel of a round could be judged.
     """
     _check(config)
     console = console or Console()
     problems = list(dict.fromkeys(config.shapes.problems()))
-    history = History(config, pool.environment(), archive, pool.ahead)
+    here = pool.environment()
+    before_it = tuple(History(other, here, archive) for other in others)
+    history = History(config, here, archive, pool.ahead, before_it)
     proposer = proposers.make(history)
     tasks = [Task(problem, _lenders(problem, problems, config.search.neighbours)) for problem in problems]
     trials = {problem: history.trials(problem) for problem in problems}

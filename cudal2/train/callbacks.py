@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from cudal2.config import TrainerConfig
 from cudal2.policy import model
+from cudal2.tracking import troubles
 from cudal2.tracking.metrics import Metrics
 
 
@@ -40,6 +41,7 @@ class Terminal:
 
     def __init__(self, trainer: TrainerConfig, done: int, seconds: float) -> None:
         self._trainer, self._seconds, self._judged = trainer, seconds, 0
+        self._said: set[str] = set()
         console = Console(file=sys.stdout, highlight=False)
         columns = ("[bold]train", BarColumn(), "{task.fields[at]}", TimeRemainingColumn(), "{task.fields[judged]}")
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
@@ -60,11 +62,15 @@ class Terminal:
         self._bar.update(self._task, judged=f"judged {self._judged}")
 
     def show(self, row: dict[str, Any]) -> None:
-        """Prints the line of a complete step; `row` is its line of metrics."""
+        """Prints the line of a complete step, and what is wrong, each kind once; `row` is its line of metrics."""
         self._judged = 0
         self._seconds += taken([row])
         self._show(row["step"])
         self.say(describe(row, self._at(row["step"])))
+        for kind, text in troubles.of(row).items():
+            if kind not in self._said:
+                self._said.add(kind)
+                self.say(f"  ! {text}")
 
     def _show(self, step: int) -> None:
         completed = self._seconds if self._trainer.minutes else step
@@ -86,12 +92,13 @@ class Terminal:
 def describe(row: dict[str, Any], at: str) -> str:
     """One step, and how far the run is: `step 3/30  reward 0.82 ± 0.31  speedup 0.41 (best 1.32)  ok 28/32 …`."""
     seconds = row["seconds"]
+    cut = f"  cut off {row['cut_share']:.0%}" if row.get("cut_share") else ""
     failed = "  ".join(f"{name} {count}" for name, count in row["statuses"].items() if name != "ok")
     return (
         f"step {at}  reward {row['reward_mean']:6.3f} ± {row['reward_std']:.3f}  "
         f"speedup {row['speedup_mean']:.3f} (best {row['speedup_best']:.3f})  "
         f"ok {row['statuses'].get('ok', 0)}/{row['samples']}  cached {row['cached_share']:4.0%}  "
-        f"{sum(seconds.values()):5.1f} s (judging {seconds['judge']:.1f})  {failed}"
+        f"{sum(seconds.values()):5.1f} s (judging {seconds['judge']:.1f}){cut}  {failed}"
     ).rstrip()
 
 

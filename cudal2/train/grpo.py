@@ -29,7 +29,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
 from cudal2.archive import Archive
-from cudal2.config import TrainConfig
+from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy import turns
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
@@ -113,6 +113,8 @@ def _train(
             terminal.say(f"{folder}: {length} over {len(problems)} problems, from step {done}")
             judge = Judge(config, stack.enter_context(Pool(config.worker, config.target)), archive)
             judge.progress = terminal.judged
+            for text in doubts(config):
+                terminal.say(text)
             callbacks.append(_Report(judge, metrics, terminal, config.trainer.iterations))
         else:
             judge = Judge(config, None, archive)
@@ -126,7 +128,7 @@ def _train(
             config.policy, config.seed, config.target, reference=config.trainer.beta > 0
         )
         policy.check(tokenizer, config.target)
-        check_room(first, len(tokenize(tokenizer, first)), context(model.config, config.policy))
+        check_room(first, len(tokenize(tokenizer, first)), context(model.config, config.policy), config.prompt.bytes)
         if config.turns.count > 1:
             turns.fitted(tokenizer, first, (), find(config.target), turns.room(model, config.policy))
         names = [problem.name for problem in schedule(problems, steps * config.trainer.problems_per_step, config.seed)]
@@ -144,6 +146,17 @@ def _train(
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         if state.is_main_process and metrics.wandb:
             artefacts.keep(metrics.wandb, config, problems, archive, judge.environment.fingerprint)
+
+
+def doubts(config: TrainConfig) -> list[str]:
+    """What of a configuration works and is most likely not meant."""
+    policy = config.policy
+    if policy.chat and policy.max_new_tokens <= PolicyConfig().max_new_tokens:
+        return [
+            f"policy.max_new_tokens={policy.max_new_tokens} is for the kernel LM, whose tokens are whole lines: a chat "
+            "model takes 1,000 to 4,000 tokens for a kernel; say policy.max_new_tokens=4096"
+        ]
+    return []
 
 
 def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
@@ -179,7 +192,7 @@ class _Report(TrainerCallback):
         row["seconds"]["update"] = time.perf_counter() - self.judge.finished
         row["learning_rate"] = logs["learning_rate"]
         names = {"loss": "loss", "grad_norm": "grad_norm", "kl": "kl", "entropy": "entropy"}
-        names["completions/mean_length"] = "tokens_mean"
+        names |= {"completions/mean_length": "tokens_mean", "frac_reward_zero_std": "groups_equal"}
         names |= {f"sampling/{name}": ours for name, ours in DRIFT.items()}
         row |= {name: float(logs[logged]) for logged, name in names.items() if logs.get(logged) is not None}
         self.metrics.log(row, tables={"kernels": self.judge.kernels})

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
@@ -17,7 +18,7 @@ from cudal2.judging import judge
 from cudal2.policy import prompts
 from cudal2.policy.sampling import text
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, Environment, HarnessFault, Verdict
+from cudal2.records import Candidate, Environment, HarnessFault, Verdict, plain
 from cudal2.train.rewards import find as find_reward
 from cudal2.train.rewards import reward
 from cudal2.train.summary import Turn, by_turn, summarize, tabulate
@@ -28,7 +29,8 @@ class Judge:
     """The reward function that TRL calls: it takes completions and returns rewards, and archives every sample.
 
     `row` is the line of metrics.jsonl for the step judged last, `kernels` its kernels. Without a `pool` (on every
-    rank but the main one) it only sends candidates and receives rewards.
+    rank but the main one) it only sends candidates and receives rewards. `ends` are the ids of the tokens that end an
+    answer: one that ends with another token was cut off.
     """
 
     __name__ = "kernel"
@@ -38,6 +40,7 @@ class Judge:
         self.row: dict[str, Any] = {}
         self.kernels: list[dict[str, Any]] = []
         self.progress: Callable[[Candidate, Verdict | None], None] = lambda candidate, verdict: None
+        self.ends: frozenset[int] = frozenset()
         self.begin()
         self.finished = self.started
         box = [pool.environment() if pool else None]
@@ -61,25 +64,42 @@ class Judge:
         return read(completion).candidate(problem, self.config.target)
 
     def __call__(
-        self, prompts: list, completions: list, problem: list[str], trainer_state: Any, **_: Any
+        self,
+        prompts: list,
+        completions: list,
+        problem: list[str],
+        trainer_state: Any,
+        completion_ids: Sequence[Sequence[int]] = (),
+        **_: Any,
     ) -> list[float | None]:
         step = trainer_state.global_step // self.config.trainer.iterations + 1
         candidates = [self.candidate(text(completion), parse(name)) for completion, name in zip(completions, problem)]
-        verdicts = self.turn(step, 0, candidates, list(map(text, prompts)))
+        verdicts = self.turn(step, 0, candidates, list(map(text, prompts)), cut=self.cut(completion_ids))
         self.close(step)
         return [self.score(*what) for what in zip(candidates, verdicts)]
 
+    def cut(self, completions: Sequence[Sequence[int]]) -> list[int]:
+        """For each completion, as token ids, after how many tokens it was cut off; 0 where it ended by itself."""
+        return [len(ids) if self.ends and ids and ids[-1] not in self.ends else 0 for ids in completions]
+
     def turn(
-        self, step: int, turn: int, candidates: Sequence[Candidate], told: Sequence[str], shown: Sequence[int] = ()
+        self,
+        step: int,
+        turn: int,
+        candidates: Sequence[Candidate],
+        told: Sequence[str],
+        shown: Sequence[int] = (),
+        cut: Sequence[int] = (),
     ) -> list[Verdict | None]:
         """Verdicts on this process's candidates of a turn, None for those that the harness failed on.
 
-        For each candidate, `told` is the prompt (see `Origin.prompt`) and `shown` how many attempts it showed. All
-        processes must call this together. Raises HarnessFault on all of them where the harness failed on every
-        candidate.
+        For each candidate, `told` is the prompt (see `Origin.prompt`), `shown` how many attempts it showed and `cut`
+        what `cut()` says of its completion. All processes must call this together. Raises HarnessFault on all of them
+        where the harness failed on every candidate.
         """
         begun = time.perf_counter()
-        samples = gather_object(list(zip(candidates, told, shown or [0] * len(candidates))))
+        none = [0] * len(candidates)
+        samples = gather_object(list(zip(candidates, told, shown or none, cut or none)))
         box: list[Any] = [None]
         if self.pool is not None:
             try:
@@ -100,6 +120,8 @@ class Judge:
             columns = zip(*((turn.verdicts, turn.rewards, turn.candidates) for turn in self._turns))
             verdicts, rewards, candidates = ([one for turn in column for one in turn] for column in columns)
             self.row = summarize(step, verdicts, rewards, candidates)
+            self.row["cut_share"] = self._cut / len(verdicts)
+            self.row["max_new_tokens"] = self.config.policy.max_new_tokens
             self.kernels = tabulate(candidates, verdicts, rewards, self.config.tracker.kernels)
             if len(self._turns) > 1:
                 self.row["turns"] = by_turn(self._turns)
@@ -109,7 +131,7 @@ class Judge:
     def begin(self) -> None:
         """Begins a step and forgets what an interrupted one left."""
         self._turns: list[Turn] = []
-        self._judging = 0.0
+        self._judging, self._cut = 0.0, 0
         self.started = time.perf_counter()
 
     def score(self, candidate: Candidate, verdict: Verdict | None) -> float | None:
@@ -117,18 +139,27 @@ class Judge:
         return None if verdict is None else self._reward(candidate, verdict)
 
     def _judge(
-        self, pool: Pool, step: int, turn: int, samples: list[tuple[Candidate, str, int]]
+        self, pool: Pool, step: int, turn: int, samples: list[tuple[Candidate, str, int, int]]
     ) -> list[Verdict | None]:
         run, policy, count = Path(self.config.run).resolve().name, self.config.policy.path, self.config.turns.count
         where: dict[str, Any] = {"kind": "train", "run": run, "step": step, "turn": turn, "policy": policy}
         asked = [
             (candidate, Origin(index=place * count + turn, prompt=told, **where))
-            for place, (candidate, told, _) in enumerate(samples)
+            for place, (candidate, told, *_) in enumerate(samples)
         ]
-        verdicts = judge(pool, self.archive, asked, self.progress, self._reward)
+        cut = {origin.index: length for (_, origin), (*_, length) in zip(asked, samples) if length}
+        self._cut += len(cut)
+
+        def explain(verdict: Verdict, origin: Origin) -> Verdict:
+            if verdict.ok or origin.index not in cut:
+                return verdict
+            said = f"the answer was cut off after {cut[origin.index]} tokens (policy.max_new_tokens); {verdict.reason}"
+            return msgspec.structs.replace(verdict, reason=plain(said))
+
+        verdicts = judge(pool, self.archive, asked, self.progress, self._reward, explain)
         candidates = [candidate for candidate, _ in asked]
         rewards = [self.score(*what) for what in zip(candidates, verdicts)]
-        self._turns.append(Turn(candidates, verdicts, rewards, [shown for _, _, shown in samples]))
+        self._turns.append(Turn(candidates, verdicts, rewards, [shown for _, _, shown, _ in samples]))
         return verdicts
 
     def _reward(self, candidate: Candidate, verdict: Verdict) -> float:

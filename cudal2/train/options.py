@@ -16,6 +16,8 @@ LONGEST_STEP = 24 * 3600
 """Seconds that the other processes wait while the main one judges a step; torch's default of 1,800 may be too few."""
 CISPO = 5.0
 """Where CISPO (arXiv:2506.13585) cuts off the weight of a token; what TRL recommends. Elsewhere TRL takes `epsilon`."""
+SHORT = 512
+"""Tokens up to which the importance ratio of a whole sample stays within bounds."""
 
 
 def _require(package: str, setting: str) -> None:
@@ -37,6 +39,9 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
             f"policy.vllm.tensor_parallel_size={vllm.tensor_parallel_size} does not divide the {ranks} processes of "
             "this start: choose one that does, or start more with accelerate launch --num_processes N"
         )
+    correction = vllm.correction
+    if correction == "auto":
+        correction = "sequence_mask" if sampling.max_new_tokens <= SHORT else "token_truncate"
     count = config.turns.count
     batch = trainer.problems_per_step * trainer.group_size * count
     if trainer.deepspeed and "WORLD_SIZE" not in os.environ:
@@ -90,8 +95,8 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
         vllm_gpu_memory_utilization=vllm.gpu_memory_utilization,
         vllm_max_model_length=vllm.max_model_length or None,
         vllm_enable_sleep_mode=vllm.sleep,
-        vllm_importance_sampling_correction=vllm.correction != "none",
-        vllm_importance_sampling_mode=vllm.correction,
+        vllm_importance_sampling_correction=correction != "none",
+        vllm_importance_sampling_mode=correction,
         vllm_importance_sampling_clip_max=vllm.correction_most,
         save_strategy="steps",
         save_steps=trainer.save_steps * trainer.iterations,

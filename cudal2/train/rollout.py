@@ -67,7 +67,7 @@ def play(
         texts = words.batch_decode(ids, skip_special_tokens=True)
         candidates = [judge.candidate(*what) for what in zip(texts, problems)]
         told, shown = zip(*((one.told, one.shown) for one in written[-1]))
-        verdicts = judge.turn(step, turn, candidates, told, shown)
+        verdicts = judge.turn(step, turn, candidates, told, shown, judge.cut(ids))
         for some, candidate, verdict in zip(attempts, candidates, verdicts):
             some.append(Attempt(candidate.source, verdict))
         completions.append(ids)

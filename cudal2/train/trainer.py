@@ -10,7 +10,7 @@ import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 
-from cudal2.policy import decoding
+from cudal2.policy import decoding, engine
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
@@ -33,6 +33,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
         with sampler.in_place(judge.config.policy):
             super().__init__(**{"reward_funcs": judge} | arguments)
+        words: Any = self._tokenizer
+        judge.ends = frozenset({*engine.stops(arguments["model"]), words.eos_token_id, words.pad_token_id})
         # vLLM's processes that share a model draw each token alike, or they would compute on different texts.
         colocated = self.use_vllm and self.vllm_mode == "colocate"
         self._sharing = self.vllm_tensor_parallel_size if colocated else 1
@@ -58,10 +60,19 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise
+        self._left_out(found)
         if self._best_of > 1:
             first = self.accelerator.process_index * len(inputs)
             found["advantages"] = self._credits[first : first + len(inputs)]
         return found
+
+    def _left_out(self, found: dict[str, Any]) -> None:
+        """Adds to the step's metrics which share of the samples, or of their tokens, the correction for vLLM masks."""
+        ratio = found.get("importance_sampling_ratio")
+        if ratio is not None:
+            counts = ratio[found["completion_mask"].bool()] if ratio.shape[1] > 1 else ratio
+            share = self.accelerator.gather((counts == 0).float().mean()).nanmean()
+            self.judge.row["vllm_left_out"] = float(share)
 
     def _calculate_rewards(self, *given: Any, **named: Any) -> torch.Tensor:
         """The rewards (samples of all processes, 1); of them, with `best_of`, the advantages that take the place of
@@ -119,7 +130,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         model: Any = self.model
         prompt = sent(tokenizer, self.judge.prompt(problem, step))
         ids = tokenize(tokenizer, prompt)
-        check_room(prompt, len(ids), context(model.config, self.judge.config.policy))
+        config = self.judge.config
+        check_room(prompt, len(ids), context(model.config, config.policy), config.prompt.bytes)
         return prompt, ids
 
     def _save_complete_steps(self) -> None:

@@ -7,6 +7,7 @@ its interval is that of the sign test, corrected for the looks after which timin
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -86,26 +87,33 @@ def summary(
     )
 
 
-def derived(paired: Timing, seconds: dict[str, float]) -> list[Timing]:
+def derived(paired: Timing, seconds: Mapping[str, float], rounds: Mapping[str, Sequence[float]]) -> list[Timing]:
     """The same candidate against the other baselines, fastest first: by the ratios of their `seconds` alone.
 
-    `seconds` a call are by name; the paired baseline is among them.
+    `seconds` a call are by name; the paired baseline is among them. `rounds` has the seconds of each round in which a
+    baseline was measured in turn with the paired one: the least and the greatest ratio of these rounds is the ratio's
+    own interval, and the figure's interval is wider by it. Without two rounds nothing is known of the ratio's error,
+    and no confidence is stated.
     """
     return [
-        _scaled(paired, name, seconds[name] / seconds[paired.baseline])
+        _scaled(paired, name, seconds[name] / seconds[paired.baseline], rounds.get(name, ()), rounds)
         for name in sorted(seconds, key=lambda name: (seconds[name], name))
         if name != paired.baseline
     ]
 
 
-def _scaled(paired: Timing, name: str, ratio: float) -> Timing:
+def _scaled(
+    paired: Timing, name: str, ratio: float, own: Sequence[float], rounds: Mapping[str, Sequence[float]]
+) -> Timing:
     """The same candidate against a baseline that is `ratio` times slower than the paired one."""
+    ratios = [one / base for one, base in zip(own, rounds.get(paired.baseline, ()))]
     return msgspec.structs.replace(
         paired,
         baseline=name,
         baseline_us=paired.baseline_us * ratio,
         speedup=paired.speedup * ratio,
-        low=paired.low * ratio,
-        high=paired.high * ratio,
+        low=paired.low * min([ratio, *ratios]),
+        high=paired.high * max([ratio, *ratios]),
         paired=False,
+        confidence=paired.confidence if len(ratios) > 1 else 0.0,
     )

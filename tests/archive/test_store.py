@@ -356,7 +356,7 @@ def test_an_archive_of_the_first_format_is_read_and_written(old):
             ]
             first = next(archive.samples("train")).origin
             assert (first.policy, first.prompt, first.reward) == ("data/policy", "<|cpu|>", 1.1)
-            assert kernels(archive).best(PROBLEM).source == candidate("searched").source
+            assert kernels(archive).best(PROBLEM).source == "// searched\nint hgemm() { return 0; }\n"
             assert len(kernels(archive).ranked(PROBLEM)) == 4
     with Archive(old) as archive:
         assert {sample.origin.turn for sample in archive.samples()} == {0}

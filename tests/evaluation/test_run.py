@@ -153,6 +153,72 @@ def test_what_a_clock_decided_is_measured_anew(run, archive, tmp_path, status):
     assert run([PROBLEM], Says(lambda one: pytest.fail("measured again"), HERE)) == [wrong]
 
 
+HARDER = [
+    {"min_pairs": 8},
+    {"max_pairs": 26},
+    {"precision": 0.005},
+    {"confidence": 0.99},
+    {"batch_ms": 11.0},
+    {"timing_seconds": 4.0},
+]
+
+
+@pytest.mark.parametrize("worker", HARDER, ids=lambda worker: next(iter(worker)))
+def test_who_asks_for_more_gets_a_new_measurement_and_who_asks_for_less_the_better_one(run, archive, worker):
+    put(archive, "a", 1.5)
+    run([PROBLEM], FakePool(1.25))
+    (harder,) = run([PROBLEM], FakePool(1.75), worker=WorkerConfig(**worker))
+    assert harder.timing.speedup == 1.75
+    assert run([PROBLEM], Says(lambda one: pytest.fail("measured again"), HERE)) == [harder]
+
+
+@pytest.mark.parametrize("protocol, key, again", [
+    ("offline", "host_calls", True),
+    ("offline", "server_qps", False),
+    ("server", "host_calls", True),
+    ("server", "server_qps", True),
+    ("device", "host_calls", False),
+])  # fmt: skip
+@pytest.mark.parametrize("factor", [2, 0.5])
+def test_other_calls_on_the_hosts_clock_are_another_measurement(run, archive, protocol, key, again, factor):
+    """More or fewer: they say what is measured, not how well."""
+
+    def look(speedup):
+        timings = [msgspec.structs.replace(timing(speedup), protocol=name) for name in {"device", protocol}]
+        return Says(lambda one: msgspec.structs.replace(verdict(one), timings=tuple(timings)), HERE)
+
+    put(archive, "a", 1.5)
+    protocols = tuple({"device", protocol})
+    run([PROBLEM], look(1.25), worker=WorkerConfig(protocols=protocols))
+    other = WorkerConfig(protocols=protocols, **{key: type(getattr(WorkerConfig(), key))(factor * 50)})
+    if key == "server_qps" and not again:
+        other = msgspec.structs.replace(other, server_qps=2000.0 * factor)
+    (row,) = run([PROBLEM], look(1.75), worker=other)
+    assert row.timing.speedup == (1.75 if again else 1.25)
+
+
+def test_a_failure_is_judged_again_where_it_is_given_more_time(run, archive):
+    put(archive, "a", 1.5)
+    wrong = Says(lambda one: verdict(one, None, status=Status.LAUNCH_ERROR), HERE)
+    (row,) = run([PROBLEM], wrong)
+    unasked = Says(lambda one: pytest.fail("measured again"), HERE)
+    assert run([PROBLEM], unasked, worker=WorkerConfig(min_pairs=9, max_pairs=99)) == [row]
+    (row,) = run([PROBLEM], FakePool(1.25), worker=WorkerConfig(run_seconds=60.0))
+    assert row.status == "ok"
+
+
+def test_a_row_that_does_not_say_how_hard_it_was_measured_is_measured_again(run, archive, tmp_path):
+    """Rows of earlier versions."""
+    put(archive, "a", 1.5)
+    (row,) = run([PROBLEM], FakePool(1.25))
+    written = json.loads(to_json(row))
+    del written["effort"]
+    former = msgspec.convert(written, Row)
+    results.save(tmp_path, results.Results({HERE.fingerprint: HERE}, (former,)))
+    (row,) = run([PROBLEM], FakePool(1.75))
+    assert row.timing.speedup == 1.75 and results.load(tmp_path).rows == (row,)
+
+
 def test_a_harness_fault_leaves_no_row(run, archive, tmp_path):
     put(archive, "a", 1.5)
     assert run([PROBLEM], FakePool(None)) == []

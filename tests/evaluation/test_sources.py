@@ -139,6 +139,32 @@ def test_a_folder_without_kernels_is_refused_with_a_remedy(run, place, name) -> 
         run([PROBLEM], source=str(place / name))
 
 
+LATIN = "// für 64 Zeilen\nint hgemm() { return 0; }\n".encode("latin-1")
+
+
+def test_a_file_that_is_no_utf8_costs_its_own_row_alone(run, place) -> None:
+    sources(place, f"{NEAR.mnk}.cpp", f"{FAR.mnk}_a.cpp")
+    for name in (f"{PROBLEM.mnk}.cpp", f"{FAR.mnk}_b.cpp"):
+        (place / name).write_bytes(LATIN)
+    rows = run([PROBLEM, NEAR, FAR], source=str(place))
+    assert [row.status for row in rows] == ["no_source", "ok", "ok"]
+    assert f"{PROBLEM.mnk}.cpp" in rows[0].reason and "UTF-8" in rows[0].reason and not rows[0].kernel
+    assert rows[1].notes == () and f"{FAR.mnk}_b.cpp" in rows[2].notes[0]
+    unasked = Says(lambda one: pytest.fail("measured again"), HERE)
+    assert run([PROBLEM, NEAR, FAR], unasked, source=str(place)) == rows
+    (place / f"{PROBLEM.mnk}.cpp").write_text(LATIN.decode("latin-1"))
+    assert run([PROBLEM], source=str(place))[0].status == "ok"
+    (place / f"{PROBLEM.mnk}.cpp").unlink()
+    assert run([PROBLEM], source=str(place))[0].status == "ok", "what was measured stays"
+
+
+def test_a_file_that_is_no_utf8_takes_the_place_of_no_kernel(run, place) -> None:
+    sources(place, f"{NEAR.mnk}.cpp")
+    assert run([PROBLEM], source=str(place))[0].status == records.NOTHING_ARCHIVED
+    (place / f"{PROBLEM.mnk}.cpp").write_bytes(LATIN)
+    assert run([PROBLEM], source=str(place))[0].status == "no_source"
+
+
 PUBLISHED = """
 void cuda_l2_h100_fp32(torch::Tensor a, torch::Tensor b, torch::Tensor b_col_major, torch::Tensor c) {
   launch(a.data_ptr(), %s.data_ptr(), c.data_ptr());
@@ -288,3 +314,36 @@ def test_equal_candidates_are_one(place) -> None:
         (place / f"{PROBLEM.mnk}_{name}.cpp").write_text("// same\n")
     assert found(place, PROBLEM) == ["same"]
     assert isinstance(next(iter(folders.sources(place, "cpu").find([PROBLEM])[PROBLEM])), Candidate)
+
+
+KERNEL = "int hgemm() { int rows = 4; return rows; }"
+
+
+def test_samples_that_are_one_kernel_are_judged_once_and_all_archived(run, archive) -> None:
+    """And only one of them is a finalist: three texts of one kernel would leave no room for others."""
+    texts = [KERNEL, f"// a plan\n{KERNEL}", KERNEL.replace("rows", "r"), KERNEL.replace("4", "8")]
+    select, judge = FakePool(1.5), FakePool(1.25)
+    (row,) = run(
+        [PROBLEM], judge, select, lambda *_: lambda *_: texts, source="policy", samples=4, policy=PolicyConfig(path="a")
+    )
+    assert [one.source for one in select.asked] == [KERNEL, texts[3], *(one for one in (KERNEL, texts[3]))]
+    assert len(row.considered) == 2 and len(judge.asked) == 1
+    samples = list(archive.samples("eval"))
+    assert [archive.source(one.source_hash) for one in samples] == texts
+    assert [one.origin.index for one in samples] == [0, 1, 2, 3] and {one.speedup for one in samples} == {1.5}
+    more = [*texts, KERNEL.replace(" = ", "="), KERNEL.replace("4", "16")]
+    again = FakePool(1.75)
+    run([PROBLEM], judge, again, lambda *_: lambda *_: more, source="policy", samples=6, policy=PolicyConfig(path="a"))
+    assert [one.source for one in again.asked if one.source in more[4:]] == [more[5], more[5]], "judged, and selected"
+    assert len(list(archive.samples("eval"))) == 6
+
+
+def test_finalists_are_kernels_not_texts(run, archive) -> None:
+    for number, speedup in enumerate((1.9, 1.8, 1.7, 1.6)):
+        entry = Candidate(f"// {number}\n{KERNEL}", PROBLEM)
+        archive.add(verdict(entry, speedup), entry, None)
+    other = Candidate(KERNEL.replace("4", "8"), PROBLEM)
+    archive.add(verdict(other, 1.1), other, None)
+    select = FakePool()
+    (row,) = run([PROBLEM], FakePool(), select, finalists=2)
+    assert [one.source for one in select.asked] == [f"// 0\n{KERNEL}", other.source] and len(row.considered) == 2

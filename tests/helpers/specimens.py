@@ -15,7 +15,8 @@ ELSEWHERE = Environment("another CPU", 2, "g++ 12", "-O3", "torch 2", "1")
 
 
 def candidate(text: str = "a", problem: Problem = PROBLEM) -> Candidate:
-    return Candidate(f"// {text}\nint hgemm() {{ return 0; }}\n", problem)
+    """One kernel for each text; a comment alone would not tell them apart."""
+    return Candidate(f'// {text}\nint hgemm() {{ return 0; }}\nchar name[] = "{text}";\n', problem)
 
 
 def edited(text: str = "a", problem: Problem = PROBLEM, end: int = 4) -> Candidate:

@@ -8,11 +8,11 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from fakes import ENVIRONMENT
+from fakes import ENVIRONMENT, FakePool
 from landscape import BEST, FAMILIES, KNOBS, Landscape, family
 from rich.console import Console
 
-from cudal2 import corpus, search
+from cudal2 import cli, corpus, judging, search
 from cudal2.archive import Archive
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, WorkerConfig, load
 from cudal2.corpus import Family
@@ -317,3 +317,36 @@ def test_the_shipped_configuration_composes():
     assert found.search.families == ("tiled",) and found.shapes.problems()
     with pytest.raises(ValueError, match="search"):
         load("search", ["search.kernel=3"], SearchConfig)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["search.method=nope"], "search.method=nope is not known"),
+        (["search.families=[nope]"], "no families nope"),
+        (["search.kernels=0"], "must be positive"),
+        (["search.method=random"], "search.prior=none"),
+        (
+            ["search.method=folder", "search.folder=/nowhere", "search.prior=none", "search.neighbours=0"],
+            "holds no source",
+        ),
+        (["turns.count=2"], "turns.count=2"),
+        (["worker.protocols=[]"], "worker.protocols"),
+    ],
+)
+def test_a_refused_search_leaves_nothing_behind(tmp_path, capsys, words, said):
+    run = tmp_path / "new" / "run"
+    assert cli.main(["search", "64_64_64", f"run={run}", f"worker.cache={tmp_path / 'cache'}", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and not run.parent.exists()
+
+
+def test_where_nothing_can_be_judged_no_archive_is_made(tmp_path, monkeypatch):
+    class Broken(FakePool):
+        def environment(self):
+            raise HarnessFault("there is no GPU", "Take one")
+
+    monkeypatch.setattr(judging, "Pool", Broken)
+    with pytest.raises(HarnessFault), judging.opened(tmp_path / "run", "cpu", WorkerConfig()):
+        pass
+    assert not (tmp_path / "run").exists()

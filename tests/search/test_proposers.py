@@ -2,6 +2,7 @@
 
 import io
 import random
+from itertools import cycle
 
 import msgspec
 import pytest
@@ -11,7 +12,8 @@ from rich.console import Console
 from cudal2 import corpus, search
 from cudal2.archive import Archive, islands
 from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, TurnsConfig, load
-from cudal2.policy import prompts, turns
+from cudal2.policy import model as policy_model
+from cudal2.policy import prompts, turns, writer
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, digest
 from cudal2.search import known, proposers
@@ -135,6 +137,59 @@ def test_a_policys_search_goes_on_as_if_it_had_been_larger_at_once(hunt, policy)
     _, rest, _, _ = hunt(large)
     _, whole, _, _ = hunt(large, "whole")
     assert first + rest == whole and len(whole) == 12
+
+
+@pytest.fixture
+def writes(monkeypatch):
+    """Makes the policy write these texts in turn, whatever it is asked, and returns how many it was asked for."""
+
+    def begin(*texts):
+        endless, asked = cycle(texts), []
+
+        def write(model, tokenizer, batch, *_):
+            asked.extend(batch)
+            return [next(endless) for _ in batch]
+
+        monkeypatch.setattr(policy_model, "load", lambda *_: (None, None))
+        monkeypatch.setattr(policy_model, "check", lambda *_: None)
+        monkeypatch.setattr(writer, "write", write)
+        return asked
+
+    return begin
+
+
+KERNEL = "int hgemm() { int rows = 4; return rows; }"
+SAME = (
+    f"// family: loops\n// rows: 4\n{KERNEL}",
+    KERNEL.replace("rows", "r"),
+    KERNEL.replace("{ ", "{\n    ").replace("; ", ";\n    "),
+)
+OTHER = KERNEL.replace("4", "8")
+
+
+def test_a_policys_budget_counts_kernels_not_texts(hunt, policy, writes):
+    """Comments, a plan, names and blanks make no other kernel; so budget is left for one that is."""
+    writes(KERNEL, *SAME, OTHER)
+    (found,), asked, _, _ = hunt(config(method="policy", policy=policy, kernels=4, generation=2))
+    assert asked == [KERNEL, OTHER] and found.kernels == 2
+    asked_for = writes(*SAME, OTHER)
+    _, more, _, _ = hunt(config(method="policy", policy=policy, kernels=8, generation=2))
+    assert more == [] and len(asked_for) <= 2 * PATIENCE, "nor does a later generation repeat one"
+
+
+def test_a_policy_passes_over_what_the_searches_before_it_have_tried(tmp_path, policy, writes):
+    """As in a campaign. A search on its own does not look at what others have found."""
+    loops = config(method="random", kernels=3, generation=3)
+    policys = config(method="policy", policy=policy, kernels=3, generation=3)
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        search.run(loops, first := Noting(), archive, Console(file=io.StringIO()))
+        writes(*(f"// my own\n{source}" for source in first.asked), KERNEL)
+        search.run(policys, second := Noting(), archive, Console(file=io.StringIO()), [loops])
+        assert len(first.asked) == 3 and second.asked == [KERNEL]
+    with Archive(tmp_path / "another.sqlite") as archive:
+        search.run(loops, Noting(), archive, Console(file=io.StringIO()))
+        search.run(policys, alone := Noting(), archive, Console(file=io.StringIO()))
+        assert len(alone.asked) == 3
 
 
 def test_what_the_budget_leaves_out_of_a_generation_is_not_built(hunt, policy, monkeypatch):

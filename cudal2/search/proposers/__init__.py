@@ -1,7 +1,7 @@
 """The proposers: `search.method` names one of the modules here, whose `make` makes it for a search.
 
 To add one, add a file. Its `make(history)` returns a `proposer.Proposer`, and raises ValueError with a remedy where the
-configuration cannot be searched as it says.
+configuration cannot be searched as it says. It looks at `history.config` alone: there may be no archive yet.
 """
 
 import sys

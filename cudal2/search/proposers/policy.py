@@ -1,8 +1,9 @@
 """Samples of a language model, so that a policy can be compared with other searches at the same number of kernels.
 
 It is prompted as in training, with one difference: exemplars and failed attempts come from this search for the same
-problem only, not from the whole archive. A completion without a source, or with a source tried before, is not judged
-and does not count in the budget.
+problem only, not from the whole archive. A completion without a source, or with a kernel tried before, is not judged
+and does not count in the budget. Kernels are told apart by what is built (`cudal2.form`): a policy writes one kernel
+with many comments, names and plans.
 
 With `turns` a generation is a turn: the first is written from the prompt, the next one from the verdict on each kernel
 of the first, and so on; after `turns.count` generations a first turn follows again.
@@ -17,12 +18,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from cudal2.archive import islands, selection
 from cudal2.archive.records import Entry
 from cudal2.completion import Found
+from cudal2.form import form
 from cudal2.policy import model as policy
 from cudal2.policy import prompts, sampling, turns, writer
 from cudal2.policy.sampling import Prompt
 from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem
-from cudal2.records import Candidate, digest, to_json
+from cudal2.records import Candidate, to_json
 from cudal2.search.generation import affordable_now
 from cudal2.search.history import History
 from cudal2.search.lineage import Told, answered
@@ -67,7 +69,7 @@ class Policy:
         problems = list(dict.fromkeys(self._config.shapes.problems()))
         earlier = {problem: self._earlier(problem, generation) for problem in problems}
         written = {problem: self._written(problem, earlier[problem], generation) for problem in problems}
-        tried = {problem: {trial.source_hash for trial in earlier[problem]} for problem in problems}
+        tried = {problem: self._history.forms(problem, earlier[problem]) for problem in problems}
         found: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
         # One seed for a whole generation: a search that is continued samples the same batches again.
         rng = seeded(self._config, Task(problems[0]), generation)
@@ -88,14 +90,13 @@ class Policy:
                 if place in soon:
                     self._history.ahead([one.candidate(soon[place], target.name)])
 
-            completions = writer.write(
-                *self._loaded(), batch, self._config.policy, target, rng.getrandbits(32), finished
-            )
+            seed, limit = rng.getrandbits(32), self._config.prompt.bytes
+            completions = writer.write(*self._loaded(), batch, self._config.policy, target, seed, finished, limit)
             asked, lacking = lacking, []
             for (problem, way), one in zip(asked, completions):
-                candidate, source = one.candidate(problem, target.name), one.source
-                if source and candidate not in found[problem] and digest(source) not in tried[problem]:
-                    found[problem][candidate] = way[1]
+                if one.source and (made := form(one.source)) not in tried[problem]:
+                    tried[problem].add(made)
+                    found[problem][one.candidate(problem, target.name)] = way[1]
                 else:
                     lacking.append((problem, way))
         return found

@@ -19,7 +19,7 @@ from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.split import unseen
 from cudal2.train.sft.examples import Row, draw
-from cudal2.worker.cuda.compile.toolchain import cutlass
+from cudal2.worker.cuda.compile.toolchain import cutlass_source
 
 LONGEST = 256 * 1024
 """Longer files, in bytes, are generated tables and left out: a dozen of them are a third of CUTLASS's text."""
@@ -94,10 +94,10 @@ def documents(config: SftConfig) -> Iterator[Document]:
             for number, example in enumerate(draw(config, config.samples)):
                 yield Document(f"families/{number}", example.source, "MIT")
         elif name == "cutlass":
-            folders = cutlass()
-            if not folders:
+            folder = cutlass_source()
+            if folder is None:
                 raise ValueError('text=[cutlass] needs a package: pip install "cudal2[reading]"')
-            yield from _files(folders[0].parent, SUFFIXES["cutlass"], "cutlass")
+            yield from _files(folder, SUFFIXES["cutlass"], "cutlass")
         else:
             folder = Path(name).expanduser()
             if not folder.is_dir():

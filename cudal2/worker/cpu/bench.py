@@ -49,6 +49,7 @@ class CpuBench:
         self._arenas: OrderedDict[Problem, Arena] = OrderedDict()
         self._baselines: Baselines | None = None
         self._known: dict[Problem, dict[str, float]] = {}
+        self._rounds: dict[Problem, dict[str, list[float]]] = {}
 
     def close(self) -> None:
         if self._baselines:
@@ -135,7 +136,7 @@ class CpuBench:
             del self._known[arena.problem]  # measured in a slow phase of the machine: another one may be the best
         self._check_bands(arena, room)
         measurement.plausible(paired, floor_seconds(arena.problem, self.threads))
-        return (paired, *timing.derived(paired, known))
+        return (paired, *timing.derived(paired, known, self._rounds[arena.problem]))
 
     def _pair(self, side: Side, arena: Arena, name: str, alone: float) -> Timing:
         baseline, context = self._baseline(arena, name), self._context(arena)
@@ -199,6 +200,7 @@ class CpuBench:
                 times.append(self._baseline_alone(arena, name))
             if all(sorted(times)[1] <= SAME * min(times) for times in seen.values()):
                 break
+        self._rounds[arena.problem] = seen
         return {name: min(times) for name, times in seen.items()} | hopeless
 
     def _projected(self, problem: Problem, name: str) -> float:

@@ -1,6 +1,7 @@
 """Is a recorded CUDA kernel right, and how fast is it next to the baselines? The referee's side of both."""
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -39,7 +40,7 @@ ROOM = 2 << 30
 
 
 class ProblemContext(msgspec.Struct, frozen=True):
-    """One problem's buffers, the baselines' side of them, and seconds a call of each baseline."""
+    """One problem's buffers, the baselines' side of them, and seconds a call of each baseline, also in each round."""
 
     memory: SharedMemory
     arena: Arena
@@ -47,6 +48,7 @@ class ProblemContext(msgspec.Struct, frozen=True):
     seconds: dict[str, float]
     host_seconds: dict[tuple[str, str], float]
     """On the host's clock by protocol and baseline, as far as they were asked for."""
+    rounds: Mapping[str, Sequence[float]] = {}
 
     @property
     def best(self) -> str:
@@ -132,7 +134,7 @@ class CudaBench:
 
         floor = self.device.floor(problem.flop, problem.bytes)
         paired = measurement.plausible(self._pair(replay, guess, context, workspace), floor)
-        timings = [paired, *timing.derived(paired, context.seconds)]
+        timings = [paired, *timing.derived(paired, context.seconds, context.rounds)]
         floor = max(floor, HOST_AHEAD * paired.candidate_us / 1e6)
         for protocol in self.config.protocols:
             if protocol != "device":
@@ -220,8 +222,10 @@ class CudaBench:
             arena = Arena(buffers, memory.tensor, inputs.generator(memory.tensor.device))
             arena.fill(slice(None))
             side = BaselineSide(self.vendor, buffers, *arena.inputs, arena.reference)
-            seconds = self.vendor.prepare(problem, side.sets) if self.config.protocols else {}
-            return ProblemContext(memory, arena, side, seconds, {})
+            if not self.config.protocols:
+                return ProblemContext(memory, arena, side, {}, {})
+            tuning = self.vendor.prepare(problem, side.sets)
+            return ProblemContext(memory, arena, side, tuning.seconds, {}, tuning.rounds)
         except torch.OutOfMemoryError as error:
             memory.close()
             raise HarnessFault(f"the GPU has no room for {problem.name}", "Free its memory, or leave it out") from error

@@ -10,6 +10,7 @@ from cudal2.config import PolicyConfig, SftConfig
 from cudal2.problem import grid
 from cudal2.split import held_out, training
 from cudal2.train.sft import text
+from cudal2.worker.cuda.compile import toolchain
 
 HELD_OUT = next(problem.mnk for problem in grid() if held_out(problem))
 SEEN = training()[0].mnk
@@ -68,14 +69,21 @@ def test_a_long_text_is_cut_into_pieces_of_which_only_the_last_says_that_it_ends
 
 def test_families_and_cutlass_are_texts_too(tmp_path, folder, monkeypatch):
     assert len({one.text for one in text.documents(config(tmp_path, "families", target="sm_90a", samples=5))}) == 5
-    assert text.cutlass()[0].parent.name == "source"
     (folder / "copy.hpp").write_text("int f;\n")
-    monkeypatch.setattr(text, "cutlass", lambda: (folder / "include",))
+    monkeypatch.setattr(text, "cutlass_source", lambda: folder)
     names = [one.name for one in text.documents(config(tmp_path, "cutlass"))]
     assert "cutlass/copy.hpp" in names and "cutlass/a.cu" in names
-    monkeypatch.setattr(text, "cutlass", tuple)
+    monkeypatch.setattr(text, "cutlass_source", lambda: None)
     with pytest.raises(ValueError, match=r"cudal2\[reading\]"):
         list(text.documents(config(tmp_path, "cutlass")))
+
+
+def test_all_of_cutlass_is_read_wherever_its_package_lies(tmp_path, monkeypatch):
+    """A jail gets copies of single folders where its user cannot reach the package: in somebody's home, for one."""
+    pytest.importorskip("cutlass_library", reason="nvidia-cutlass is not installed")
+    monkeypatch.setattr(toolchain, "reachable", lambda path: tmp_path / "copy" / path.name)
+    names = {one.name.split("/")[1] for one in text.documents(config(tmp_path, "cutlass"))}
+    assert {"include", "tools", "examples"} <= names
 
 
 @pytest.mark.parametrize("name", ["nowhere", "famillies"])

@@ -18,6 +18,7 @@ from cudal2.worker.outcome import CandidateFailed
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
 from cudal2.worker.cuda import bench
+from cudal2.worker.cuda.vendor.baselines import Tuning
 
 SECONDS = {"torch-nn": 2.2e-6, "torch-tn": 2.4e-6, "cublas-nn": 2e-6, "cublas-tn": 2.1e-6, "cublaslt-auto-tn": 2.05e-6}
 KERNEL = plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ())
@@ -41,7 +42,9 @@ class Vendor(FakeVendor):
     def prepare(self, problem, sets):
         for name in ("nn", "tn"):
             assert all(a.shape == (problem.m, problem.k) for a, _, _ in sets(name))
-        return SECONDS
+        return Tuning(
+            {}, SECONDS, {name: [share * each for share in (0.99, 1.0, 1.01)] for name, each in SECONDS.items()}
+        )
 
 
 class Runner:
@@ -104,6 +107,8 @@ def test_a_right_kernel_is_timed_against_every_baseline(judge) -> None:
     assert (first.baseline, first.paired) == ("cublas-nn", True)
     assert [timing.baseline for timing in others] == sorted(set(SECONDS) - {"cublas-nn"}, key=SECONDS.__getitem__)
     assert all(timing.speedup > first.speedup and not timing.paired for timing in others)
+    assert all(timing.high / timing.low >= 0.999 * first.high / first.low for timing in others)
+    assert {timing.confidence for timing in others} == {first.confidence}, "the rounds of both are known"
     assert {"baselines", "start", "load", "verify", "time"} <= outcome.seconds.keys()
     assert all(runner.closed for runner in judge.taken)
 

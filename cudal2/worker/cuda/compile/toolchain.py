@@ -71,9 +71,17 @@ def find() -> Toolchain:
 
 def cutlass() -> tuple[Path, ...]:
     """CUTLASS's include folders, from the package `nvidia-cutlass`; empty where it is not installed."""
-    sources = [package / "source" for package in _packages("cutlass_library")]
-    folders = [source / name for source in sources[:1] for name in ("include", "tools/util/include")]
+    source = cutlass_source()
+    folders = [source / name for name in ("include", "tools/util/include")] if source else []
     return tuple(reachable(folder.resolve()) for folder in folders if folder.is_dir())
+
+
+def cutlass_source() -> Path | None:
+    """The folder of all of CUTLASS's sources as its package brings them, for this process to read; None without it.
+
+    A jail may be shown copies of the folders in it (`reachable`), beside which nothing else lies.
+    """
+    return next((package / "source" for package in _packages("cutlass_library")), None)
 
 
 @memoise

@@ -21,21 +21,23 @@ from cudal2.worker.cuda.vendor import hostcalls, lt
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.vendor.names import LAYOUTS, NAMES, split
 from cudal2.worker.cuda.vendor.replay import Calls, Replayer
-from cudal2.worker.cuda.vendor.tuning import REQUESTED, tune
+from cudal2.worker.cuda.vendor.tuning import REQUESTED, fastest, finalists, in_turn
 
 KIND = "baselines"
-METHOD = "2"
+METHOD = "3"
 """Part of every cache key: raise it when what is tuned or how changes."""
-
-ROUNDS = 7
-"""Baselines are measured in turn, so often, lest a drift of the clocks favour one of them."""
 
 
 class Tuning(msgspec.Struct, frozen=True):
-    """What is remembered of a problem: the chosen algorithm by layout, device seconds a call by baseline."""
+    """What is remembered of a problem: the chosen algorithm by layout; by baseline device seconds a call, and those of
+    each round, in which all were measured in turn.
+
+    The auto-tuned figure of a layout is never above that of the library's first choice, which is among its finalists.
+    """
 
     algorithms: dict[Layout, bytes]
     seconds: dict[str, float]
+    rounds: dict[str, list[float]]
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -44,6 +46,10 @@ class Prepared(msgspec.Struct, frozen=True):
     plan: lt.Plan
     first: lt.Algorithm
     tuned: lt.Algorithm
+
+
+Finalists = list[tuple[lt.Algorithm, Enqueue]]
+"""Algorithms that may be the fastest, each with what enqueues it; the library's first choice is the first."""
 
 
 def cache_key(problem: Problem, model: str, multiprocessors: int, versions: str) -> str:
@@ -177,8 +183,8 @@ class Vendor:
             *(beta, c, lt.R_16F, gemm.ldc, compute, cublas.GemmAlgo.DFALT),
         )
 
-    def prepare(self, problem: Problem, sets: Callable[[str], Sequence[Set]]) -> dict[str, float]:
-        """Make every baseline ready and return device seconds a call of each, by name.
+    def prepare(self, problem: Problem, sets: Callable[[str], Sequence[Set]]) -> Tuning:
+        """Make every baseline ready, and return what was measured of each.
 
         `sets(layout)` gives the buffer sets with B stored that way, asked for once a layout, together larger than the
         L2; A and B hold zero-mean finite numbers, C is overwritten. cuBLASLt is tuned over up to 100 algorithms.
@@ -192,16 +198,14 @@ class Vendor:
             if stored is not None:
                 tuning = msgspec.msgpack.decode(stored, type=Tuning)
                 if all([self._recall(problem, layout, tuning.algorithms[layout]) for layout in LAYOUTS]):
-                    return tuning.seconds
+                    return tuning
             buffers = {layout: list(sets(layout)) for layout in LAYOUTS}
             torch.cuda.synchronize(self._device)  # whoever filled the buffers may have used another stream
             for layout in LAYOUTS:
                 check_sets(problem, layout, buffers[layout])
-                self._prepared[problem.mnk, problem.accumulate, layout] = self._tune(problem, layout, buffers[layout])
-            tuned = {layout: self._find(problem, layout).tuned.data for layout in LAYOUTS}
-            found = Tuning(tuned, self._measure(problem, buffers))
+            found = self._measure(problem, buffers)
             self._cache.write(KIND, key, msgspec.msgpack.encode(found))
-        return found.seconds
+        return found
 
     def _recall(self, problem: Problem, layout: Layout, algorithm: bytes) -> bool:
         """Prepare with a remembered algorithm; False where the library no longer takes it."""
@@ -211,15 +215,10 @@ class Vendor:
         self._prepared[problem.mnk, problem.accumulate, layout] = Prepared(plan, plan.heuristics(1)[0], tuned)
         return True
 
-    def _tune(self, problem: Problem, layout: Layout, sets: Sequence[Set]) -> Prepared:
-        try:
-            plan = lt.Plan(self._lt, problem, layout)
-            first = plan.heuristics(1)[0]
-            algorithms = [first, *(other for other in plan.heuristics(REQUESTED) if other.data != first.data)]
-            tuned = tune(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in algorithms])
-        except cublasLt.cuBLASLtError as error:
-            raise HarnessFault(f"cuBLASLt failed on {problem.name}: {error}", "Look at nvidia-smi") from error
-        return Prepared(plan, first, tuned)
+    def _finalists(self, plan: lt.Plan, problem: Problem, sets: Sequence[Set]) -> Finalists:
+        first = plan.heuristics(1)[0]
+        algorithms = [first, *(other for other in plan.heuristics(REQUESTED) if other.data != first.data)]
+        return finalists(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in algorithms])
 
     @cached_property
     def touch_seconds(self) -> float:
@@ -238,20 +237,40 @@ class Vendor:
         def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
             self.enqueue(name, problem, a, b, c)
 
+        return self._captured(enqueue, sets, keep)
+
+    def _captured(self, enqueue: Enqueue, sets: Sequence[Set], keep: bool = False) -> torch.cuda.CUDAGraph:
         self.clock.run(enqueue, sets[0])
         return self.clock.graph(enqueue, sets, keep)
 
-    def _measure(self, problem: Problem, buffers: dict[Layout, list[Set]]) -> dict[str, float]:
-        """Median device seconds a call of every baseline, from replays of graphs over all the sets."""
-        graphs = {name: self.capture(name, problem, buffers[split(name)[1]]) for name in NAMES}
-        rounds = [{name: self.clock.replay(graph) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)]
-        calls = len(buffers["nn"])
-        found = {name: statistics.median(each[name] for each in rounds[1:]) / calls for name in NAMES}
+    def _measure(self, problem: Problem, buffers: dict[Layout, list[Set]]) -> Tuning:
+        """Tunes cuBLASLt and measures every baseline: medians of replays of graphs over all the sets.
+
+        The finalists are measured in turn with the others, and the choice among them is by the very figures that are
+        remembered. It favours the auto-tuned baseline: the least of some noisy medians is below its true one.
+        """
+        plans = {layout: lt.Plan(self._lt, problem, layout) for layout in LAYOUTS}
+        try:
+            found = {layout: self._finalists(plans[layout], problem, buffers[layout]) for layout in LAYOUTS}
+            graphs = {
+                (layout, number): self._captured(enqueue, buffers[layout])
+                for layout in LAYOUTS
+                for number, (_, enqueue) in enumerate(found[layout])
+            }
+        except cublasLt.cuBLASLtError as error:
+            raise HarnessFault(f"cuBLASLt failed on {problem.name}: {error}", "Look at nvidia-smi") from error
+        others = [name for name in NAMES if not name.startswith("cublaslt")]
+        named = {name: self.capture(name, problem, buffers[split(name)[1]]) for name in others}
+        measured = in_turn(self.clock, graphs | named, len(buffers["nn"]))
+        rounds = {name: measured[name] for name in others}
+        chosen: dict[Layout, bytes] = {}
         for layout in LAYOUTS:
-            prepared = self._find(problem, layout)
-            if prepared.tuned.data == prepared.first.data:  # one and the same call
-                found[f"cublaslt-auto-{layout}"] = found[f"cublaslt-{layout}"]
-        return found
+            own = {number: measured[layout, number] for number in range(len(found[layout]))}
+            rounds |= {f"cublaslt-{layout}": own[0], f"cublaslt-auto-{layout}": own[fastest(own)]}
+            first, tuned = found[layout][0][0], found[layout][fastest(own)][0]
+            self._prepared[problem.mnk, problem.accumulate, layout] = Prepared(plans[layout], first, tuned)
+            chosen[layout] = tuned.data
+        return Tuning(chosen, {name: statistics.median(rounds[name]) for name in NAMES}, rounds)
 
     def host_seconds(
         self,

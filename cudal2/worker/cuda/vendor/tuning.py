@@ -1,9 +1,15 @@
-"""Which of cuBLASLt's algorithms is fastest on a problem."""
+"""Which of cuBLASLt's algorithms is fastest on a problem.
+
+Each is timed briefly, on few sets of matrices and L2-cold; the best few are `finalists`. Which of them is the fastest
+is decided where the baselines' published seconds are measured, in the same rounds and on all sets (`in_turn`): one that
+is fast on a few cold sets may be 20% slower on all of them than the library's own first choice.
+"""
 
 import logging
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from nvmath.bindings import cublasLt
@@ -16,6 +22,8 @@ from cudal2.worker.cuda.vendor.lt import Algorithm
 
 log = logging.getLogger(__name__)
 
+Name = TypeVar("Name", bound=Hashable)
+
 REQUESTED = 100
 """Algorithms tuned over, as CUDA-L2 does (arXiv:2512.02551)."""
 QUICK_SECONDS, QUICK_CALLS, QUICK_BATCH = 3.0, 32, 0.3e-3
@@ -23,7 +31,9 @@ QUICK_SECONDS, QUICK_CALLS, QUICK_BATCH = 3.0, 32, 0.3e-3
 most calls in a graph, and the device time a graph is filled up to."""
 HOPELESS, GRACE = 3.0, 20e-3
 """An algorithm whose first call took so many times the best's and so many seconds more is not timed."""
-FINALISTS, FINE_ROUNDS = 5, 7
+FINALISTS = 5
+ROUNDS = 7
+"""All baselines and finalists are measured in turn, so often, lest a drift of the clocks favour one of them."""
 
 
 def tolerance(problem: Problem) -> float:
@@ -44,22 +54,32 @@ def difference(result: Tensor, reference: Tensor) -> float:
 
 
 def shortlist(quick: dict[int, float]) -> list[int]:
-    """The FINALISTS fastest, and number 0 (the library's own first choice), so that tuning never loses to it."""
+    """The FINALISTS fastest, and number 0, the library's own first choice, which comes first."""
     return sorted({0, *sorted(quick, key=lambda number: quick[number])[:FINALISTS]})
 
 
-def fastest(rounds: dict[int, list[float]]) -> int:
+def fastest(rounds: Mapping[int, Sequence[float]]) -> int:
     """The number with the smallest median; the library's order decides between equals."""
     return min(sorted(rounds), key=lambda number: statistics.median(rounds[number]))
 
 
-def tune(
-    problem: Problem, clock: DeviceClock, sets: Sequence[Set], algorithms: Sequence[tuple[Algorithm, Enqueue]]
-) -> Algorithm:
-    """The fastest of `algorithms`, each with what enqueues it, the library's first choice first.
+def in_turn(clock: DeviceClock, graphs: Mapping[Name, torch.cuda.CUDAGraph], calls: int) -> dict[Name, list[float]]:
+    """Seconds a call of each of these graphs in each of ROUNDS rounds; each graph has `calls`, one on every set.
 
-    All are timed briefly and L2-cold, until QUICK_SECONDS are over; then the best few in turn, so that a drift of the
-    clocks meets all alike. One that fails, or whose result differs from the first's, is dropped.
+    One more round goes ahead, which loads what a first replay must load.
+    """
+    rounds = [{name: clock.replay(graph) / calls for name, graph in graphs.items()} for _ in range(ROUNDS + 1)]
+    return {name: [each[name] for each in rounds[1:]] for name in graphs}
+
+
+def finalists(
+    problem: Problem, clock: DeviceClock, sets: Sequence[Set], algorithms: Sequence[tuple[Algorithm, Enqueue]]
+) -> list[tuple[Algorithm, Enqueue]]:
+    """The few of `algorithms`, each with what enqueues it, that may be the fastest; the library's first choice is the
+    first of both.
+
+    All are timed briefly and L2-cold, until QUICK_SECONDS are over. One that fails, or whose result differs from the
+    first's, is dropped.
 
     Raises ValueError where the inputs give no finite result, cuBLASLtError where the first algorithm fails.
     """
@@ -76,12 +96,7 @@ def tune(
             break
         if _worth_timing(problem, clock, enqueue, sets[0], reference, min(quick.values(), default=guess)):
             quick[number] = clock.cold(clock.graph(enqueue, window), len(window))
-    rounds: dict[int, list[float]] = {number: [] for number in shortlist(quick)}
-    graphs = {number: clock.graph(ways[number], window) for number in rounds}
-    for _ in range(FINE_ROUNDS):
-        for number, graph in graphs.items():
-            rounds[number].append(clock.cold(graph, len(window)))
-    return algorithms[fastest(rounds)][0]
+    return [algorithms[number] for number in shortlist(quick)]
 
 
 def _worth_timing(

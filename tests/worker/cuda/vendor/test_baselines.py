@@ -96,7 +96,7 @@ def test_versions_tell_the_power_limit_and_the_callers_variables(monkeypatch) ->
 
 
 def test_a_tuning_survives_the_cache() -> None:
-    tuning = baselines.Tuning({"nn": bytes(range(64)), "tn": bytes(64)}, {"torch-nn": 1e-6})
+    tuning = baselines.Tuning({"nn": bytes(range(64)), "tn": bytes(64)}, {"torch-nn": 1e-6}, {"torch-nn": [1e-6, 2e-6]})
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(tuning), type=baselines.Tuning) == tuning
 
 
@@ -182,6 +182,9 @@ class ScriptedClock:
         self.timed.append(graph.number)
         return graph.seconds
 
+    def replay(self, graph) -> float:
+        return graph.rotation()
+
 
 def algorithms_of(*ways) -> list:
     """Numbered algorithms of (seconds a call, what is done to C instead of the product, if anything)."""
@@ -214,13 +217,104 @@ def test_tuning_takes_the_fastest_of_those_that_are_right(monkeypatch) -> None:
         (4e-6, lambda c: time.sleep(0.1)),
         (8e-6, None),
     )
-    assert tuning.tune(problem, clock, sets, algorithms) is algorithms[4][0]
-    assert set(clock.timed) == {0, 4, 6}
+    assert tuning.finalists(problem, clock, sets, algorithms) == [algorithms[0], algorithms[4], algorithms[6]]
+    assert clock.timed == [0, 0, 4, 6], "each once, after a guess"
+    monkeypatch.setattr(tuning, "FINALISTS", 1)
+    assert tuning.finalists(problem, clock, sets, algorithms) == [algorithms[0], algorithms[4]]
     monkeypatch.setattr(tuning, "QUICK_SECONDS", 0.0)
-    assert tuning.tune(problem, clock, sets, algorithms) is algorithms[0][0]
+    assert tuning.finalists(problem, clock, sets, algorithms) == algorithms[:1]
     sets[0][0].fill_(6e4)
     with pytest.raises(ValueError, match="finite"):
-        tuning.tune(problem, clock, sets, algorithms)
+        tuning.finalists(problem, clock, sets, algorithms)
+
+
+class FakePlan:
+    """cuBLASLt as a script: algorithm n takes `cold[n]` seconds on few cold sets, and `rotation[layout][n]` (or what
+    that returns) on all of them."""
+
+    def __init__(self, script, layout: str) -> None:
+        self.layout, self._script = layout, script
+
+    def heuristics(self, count: int) -> list[lt.Algorithm]:
+        return [lt.Algorithm.of(bytes([n]) * 64) for n in range(len(self._script.cold))][:count]
+
+    def accepts(self, algorithm: lt.Algorithm) -> bool:
+        return True
+
+
+def scripted_vendor(monkeypatch, cache: Cache, cold: list[float], rotation) -> baselines.Vendor:
+    """A Vendor whose libraries are torch on this processor and whose clock is a script; torch and cuBLAS take 1 s."""
+    vendor = object.__new__(baselines.Vendor)
+    script = SimpleNamespace(cold=cold)
+    monkeypatch.setattr(baselines.lt, "Plan", lambda handle, problem, layout: FakePlan(script, layout))
+    monkeypatch.setattr(baselines.torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(baselines, "check_sets", lambda *_: None)  # this processor's memory is less aligned
+    vendor._cache, vendor._gpu, vendor._versions, vendor._lt = cache, ("one", 132), "v1", 0
+    vendor._device, vendor._prepared, vendor.clock = None, {}, ScriptedClock()
+
+    def bound(plan: FakePlan, algorithm: lt.Algorithm):
+        def enqueue(a, b, c):
+            torch.matmul(a, b if plan.layout == "nn" else b.t(), out=c)
+
+        number = algorithm.data[0]
+        enqueue.number, enqueue.seconds = number, cold[number]  # type: ignore[attr-defined]
+        enqueue.rotation = lambda: rotation(plan.layout, number)  # type: ignore[attr-defined]
+        return enqueue
+
+    def capture(name, problem, sets):
+        return SimpleNamespace(rotation=lambda: float(len(sets)))
+
+    vendor._bound_lt, vendor.capture = bound, capture  # type: ignore[method-assign]
+    return vendor
+
+
+def test_the_auto_tuned_figure_is_never_above_that_of_the_librarys_first_choice(tmp_path, monkeypatch) -> None:
+    """What is fastest on a few cold sets may be slower on all of them: that decides, and the same figures are kept."""
+    problem, cold = Problem(64, 64, 64), [9e-6, 1e-6, 2e-6, 3e-6]
+    truth = {"nn": [8e-6, 9.6e-6, 8.5e-6, 9e-6], "tn": [8e-6, 9.6e-6, 7e-6, 9e-6]}
+    sets = {layout: sets_of(problem, layout, 4, "cpu") for layout in names.LAYOUTS}
+    cache = Cache(tmp_path)
+    vendor = scripted_vendor(monkeypatch, cache, cold, lambda layout, number: 4 * truth[layout][number])
+    found = vendor.prepare(problem, lambda layout: sets[layout])
+    assert set(found.seconds) == set(found.rounds) == set(names.NAMES)
+    assert [found.algorithms[layout][0] for layout in ("nn", "tn")] == [0, 2]
+    assert found.seconds["cublaslt-auto-nn"] == found.seconds["cublaslt-nn"] == pytest.approx(8e-6)
+    assert found.seconds["cublaslt-tn"] == pytest.approx(8e-6) and found.seconds["cublaslt-auto-tn"] == pytest.approx(
+        7e-6
+    )
+    for layout in names.LAYOUTS:
+        prepared = vendor._find(problem, layout)
+        assert (prepared.first.data[0], prepared.tuned.data) == (0, found.algorithms[layout])
+    again = scripted_vendor(monkeypatch, cache, cold, lambda *_: pytest.fail("measured again"))
+    assert again.prepare(problem, lambda layout: pytest.fail("asked for buffers")) == found
+    assert again._find(problem, "tn").tuned.data[0] == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_noise_makes_the_auto_tuned_figure_worse_than_the_first_choices(tmp_path, monkeypatch, seed) -> None:
+    """Nor any other figure than the median of the rounds that are remembered."""
+    rng, problem = np.random.default_rng(seed), Problem(64, 64, 64)
+    vendor = scripted_vendor(monkeypatch, Cache(tmp_path), [1e-6] * 8, lambda *_: float(rng.lognormal(0, 0.3)))
+    sets = {layout: sets_of(problem, layout, 2, "cpu") for layout in names.LAYOUTS}
+    found = vendor.prepare(problem, lambda layout: sets[layout])
+    for layout in names.LAYOUTS:
+        assert found.seconds[f"cublaslt-auto-{layout}"] <= found.seconds[f"cublaslt-{layout}"]
+    for name, seconds in found.seconds.items():
+        assert seconds == np.median(found.rounds[name]) and len(found.rounds[name]) == tuning.ROUNDS
+
+
+def test_a_drift_of_the_clocks_meets_all_alike(tmp_path, monkeypatch) -> None:
+    """Each round measures everything once: what is faster by a tenth stays so while the GPU slows down threefold."""
+    problem, asked = Problem(64, 64, 64), [0]
+
+    def drifting(layout: str, number: int) -> float:
+        asked[0] += 1
+        return (0.9 if number == 3 else 1.0) * (1 + asked[0] / 60)
+
+    vendor = scripted_vendor(monkeypatch, Cache(tmp_path), [1e-6] * 5, drifting)
+    sets = {layout: sets_of(problem, layout, 2, "cpu") for layout in names.LAYOUTS}
+    found = vendor.prepare(problem, lambda layout: sets[layout])
+    assert [found.algorithms[layout][0] for layout in names.LAYOUTS] == [3, 3]
 
 
 def test_torch_flags_are_put_back() -> None:
@@ -364,7 +458,7 @@ def vendor(tmp_path_factory) -> baselines.Vendor:
 
 @pytest.fixture(params=["f32", "f16"])
 def prepared(request, vendor):
-    """A problem with its seconds and its buffer sets by layout."""
+    """A problem with what was measured of it and its buffer sets by layout."""
     problem = Problem(1024, 2048, 1024, accumulate=request.param)
     sets = {layout: sets_of(problem, layout, 12, "cuda") for layout in names.LAYOUTS}
     return problem, vendor.prepare(problem, lambda layout: sets[layout]), sets
@@ -376,7 +470,7 @@ def prepared(request, vendor):
 def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> None:
     problem = Problem(*mnk, accumulate=accumulate)
     sets = {layout: sets_of(problem, layout, 2, "cuda") for layout in names.LAYOUTS}
-    assert set(vendor.prepare(problem, lambda layout: sets[layout])) == set(names.NAMES)
+    assert set(vendor.prepare(problem, lambda layout: sets[layout]).seconds) == set(names.NAMES)
     for name in names.NAMES:
         layout = names.split(name)[1]
         graph = torch.cuda.CUDAGraph()
@@ -395,11 +489,11 @@ def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> Non
 
 @pytest.mark.gpu
 def test_tuning_never_loses_to_the_first_heuristic_and_is_remembered(vendor, prepared) -> None:
-    problem, seconds, sets = prepared
+    problem, found, sets = prepared
     for layout in names.LAYOUTS:
-        assert 0 < seconds[f"cublaslt-auto-{layout}"] <= 1.02 * seconds[f"cublaslt-{layout}"]
+        assert 0 < found.seconds[f"cublaslt-auto-{layout}"] <= found.seconds[f"cublaslt-{layout}"]
     again = baselines.Vendor(0, vendor._cache)
-    assert again.prepare(problem, lambda layout: pytest.fail("asked for buffers")) == seconds
+    assert again.prepare(problem, lambda layout: pytest.fail("asked for buffers")) == found
     for name in ("cublaslt-auto-nn", "cublaslt-auto-tn"):
         a, b, c = sets[name[-2:]][0]
         vendor.enqueue(name, problem, a, b, c)
@@ -410,14 +504,14 @@ def test_tuning_never_loses_to_the_first_heuristic_and_is_remembered(vendor, pre
 
 @pytest.mark.gpu
 def test_host_timed_calls_compute_the_product(vendor, prepared) -> None:
-    problem, device_seconds, sets = prepared
+    problem, found, sets = prepared
     for name in names.NAMES:
         buffers = sets[name[-2:]][:3]
         for _, _, c in buffers:
             c.fill_(float("nan"))
         torch.cuda.synchronize()
         seconds = vendor.host_seconds(name, problem, buffers, 7)
-        assert len(seconds) == 7 and min(seconds) > device_seconds[name] / 2
+        assert len(seconds) == 7 and min(seconds) > found.seconds[name] / 2
         for a, b, c in buffers:
             exact = (a.double() @ (b if name.endswith("nn") else b.t()).double()).half()
             assert tuning.difference(c, exact) <= tuning.tolerance(problem), name
