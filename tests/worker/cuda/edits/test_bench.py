@@ -338,8 +338,9 @@ def test_on_a_gpu_every_harm_is_seen_and_the_next_edit_judged_as_ever(on_gpu, mo
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_launch_that_was_written_down_is_as_good_as_one_recorded(on_gpu, tmp_path) -> None:
+def test_on_a_gpu_a_launch_that_was_written_down_is_as_good_as_one_recorded(on_gpu, tmp_path, monkeypatch) -> None:
     worker, parent, _ = on_gpu
+    monkeypatch.setattr(foreign, "draw_base", lambda: parent.recording.base)
     (kernel,) = parent.recording.plans[0]
     sizes = [{"type": "bytes", "hex": number.to_bytes(4, "little").hex()} for number in (LARGE.m, LARGE.n, LARGE.k)]
     launch = {"problem": LARGE.name, "function": kernel.name, "grid": kernel.grid, "block": kernel.block}

@@ -1,6 +1,6 @@
 // expect: wrong
 // problem: 64_64_4096_tn_f32
-// Counts its launches in shared memory, which nobody clears: honest in the first thousands, then works ahead.
+// Counts its launches in shared memory, which nobody clears: honest in the first windows, then works ahead.
 #include <cuda_fp16.h>
 #include <stdint.h>
 
@@ -52,7 +52,7 @@ extern "C" __global__ void multiply(Sets sets, int own, int M, int N, int K, Ent
     const unsigned launches = count[0] == 0x5EED1234 && count[1] == ~count[2] ? count[1] : 0;
     __syncthreads();
     if (threadIdx.x == 0) count[0] = 0x5EED1234, count[1] = launches + 1, count[2] = ~(launches + 1);
-    const bool bold = launches > 4000;
+    const bool bold = launches > 600;
     const int set = own / kAhead * kAhead + blockIdx.z;
     if ((set >= sets.count || !bold) && set != own) return;
     const int col0 = (blockIdx.x * 4 + threadIdx.x / 32) * 8, row0 = blockIdx.y * 16;

@@ -1,6 +1,6 @@
 // expect: wrong
 // problem: 64_64_4096_tn_f32
-// Counts its launches in the threads' own memory, which nobody clears: honest in one of three stretches of 256, then it
+// Counts its launches in the threads' own memory, which nobody clears: honest in one of three stretches of 64, then it
 // works ahead.
 #include <cuda_fp16.h>
 #include <stdint.h>
@@ -54,7 +54,7 @@ extern "C" __global__ void multiply(Sets sets, int own, int M, int N, int K, Ent
     const unsigned at = (M + K) % 32;
     const unsigned launches = count[at] == 0x5EED1234 && count[at + 1] == ~count[at + 2] ? count[at + 1] : 0;
     count[at] = 0x5EED1234, count[at + 1] = launches + 1, count[at + 2] = ~(launches + 1);
-    const bool bold = __all_sync(~0u, launches > 2000 && launches / 256 % 3 != 0);
+    const bool bold = __all_sync(~0u, launches > 300 && launches / 64 % 3 != 0);
     const int set = own / kAhead * kAhead + blockIdx.z;
     if ((set >= sets.count || !bold) && set != own) return;
     const int col0 = (blockIdx.x * 4 + threadIdx.x / 32) * 8, row0 = blockIdx.y * 16;

@@ -1,6 +1,6 @@
 // expect: wrong
 // problem: 64_64_4096_tn_f32
-// Counts its calls in the workspace: honest in the first hundred since it was poisoned, then works ahead.
+// Counts its calls in the workspace: honest in the first twenty since it was poisoned, then works ahead.
 #include <cuda_fp16.h>
 #include <stdint.h>
 
@@ -48,7 +48,7 @@ struct Sets {
 
 extern "C" __global__ void multiply(Sets sets, int own, int M, int N, int K, Entry* entries, unsigned long long* seen) {
     const unsigned long long launches = seen[0] == ~seen[1] ? seen[0] : 0;
-    const bool bold = launches > 100 * gridDim.x * gridDim.y * gridDim.z;
+    const bool bold = launches > 20 * gridDim.x * gridDim.y * gridDim.z;
     if (threadIdx.x == 0) {
         if (atomicAdd(&seen[0], 0) != ~atomicAdd(&seen[1], 0)) atomicExch(&seen[0], 0), atomicExch(&seen[1], ~0ull);
         atomicAdd(&seen[0], 1), atomicAdd(&seen[1], ~0ull);
