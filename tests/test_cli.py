@@ -97,7 +97,7 @@ def test_bench_kernel_judges_what_a_model_wrote_or_says_what_it_is(tmp_path, nam
     """A source is judged as it is."""
     for text in ("</think>```cpp\nint hgemm(int fast) { return 0; }```", "import torch"):
         (tmp_path / name).write_text(text)
-        assert cli.main(["bench", "kernel", str(tmp_path / name), "--target", "cpu"]) == 0
+        assert cli.main(["bench", "kernel", str(tmp_path / name), "target=cpu"]) == 0
         _, candidate = FakeWorker.asked
         found = completion.read(text) if name != "kernel.cpp" else completion.Found(text)
         assert (candidate.source, candidate.missing) == (found.source, found.missing)

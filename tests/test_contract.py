@@ -9,7 +9,7 @@ import pytest
 from exported import TN, write
 from msgspec.structs import replace
 
-from cudal2 import contract, source
+from cudal2 import contract, lexing
 from cudal2.config import PromptConfig
 from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT, ENTRY, SIZER, Contract, sizer_declaration
 from cudal2.kernels import held
@@ -55,7 +55,7 @@ def test_what_a_contract_declares_defines_a_kernel(tmp_path: Path) -> None:
     ):
         text = f"#include <cstddef>\n{types}{one.declaration()} {{ return 7; }}\n"
         text += f"{sizer_declaration()} {{ return M + K; }}\n"
-        assert source.defines_kernel(text) and not source.defines_kernel(f"{one.declaration()};")
+        assert lexing.defines(text, ENTRY) and not lexing.defines(f"{one.declaration()};", ENTRY)
         file, library = tmp_path / "kernel.cpp", tmp_path / f"{one.alignment}.so"
         file.write_text(text)
         subprocess.run(["g++", "-shared", "-fPIC", file, "-o", library], check=True)

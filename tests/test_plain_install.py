@@ -69,7 +69,7 @@ def test_a_run_is_trained_evaluated_exported_reported_and_packed(cudal2, tmp_pat
         pytest.skip("the machine is too busy to time kernels")
     assert done.returncode == 0, done.stderr
     for command in (
-        ("eval", "run", "--shapes", "64_64_64", *quick),
+        ("eval", "run", "shapes=64_64_64", *quick),
         ("search", "64_64_64", "run=found", "search.kernels=1", *quick),
         ("report", "run"),
         ("pack", "run", "parcel", "--cache", "cache"),

@@ -324,7 +324,13 @@ def test_samples_that_are_one_kernel_are_judged_once_and_all_archived(run, archi
     texts = [KERNEL, f"// a plan\n{KERNEL}", KERNEL.replace("rows", "r"), KERNEL.replace("4", "8")]
     select, judge = FakePool(1.5), FakePool(1.25)
     (row,) = run(
-        [PROBLEM], judge, select, lambda *_: lambda *_: texts, source="policy", samples=4, policy=PolicyConfig(path="a")
+        [PROBLEM],
+        judge,
+        select,
+        lambda *_: lambda *_: list(map(Found, texts)),
+        source="policy",
+        samples=4,
+        policy=PolicyConfig(path="a"),
     )
     assert [one.source for one in select.asked] == [KERNEL, texts[3], *(one for one in (KERNEL, texts[3]))]
     assert len(row.considered) == 2 and len(judge.asked) == 1
@@ -333,7 +339,15 @@ def test_samples_that_are_one_kernel_are_judged_once_and_all_archived(run, archi
     assert [one.origin.index for one in samples] == [0, 1, 2, 3] and {one.speedup for one in samples} == {1.5}
     more = [*texts, KERNEL.replace(" = ", "="), KERNEL.replace("4", "16")]
     again = FakePool(1.75)
-    run([PROBLEM], judge, again, lambda *_: lambda *_: more, source="policy", samples=6, policy=PolicyConfig(path="a"))
+    run(
+        [PROBLEM],
+        judge,
+        again,
+        lambda *_: lambda *_: list(map(Found, more)),
+        source="policy",
+        samples=6,
+        policy=PolicyConfig(path="a"),
+    )
     assert [one.source for one in again.asked if one.source in more[4:]] == [more[5], more[5]], "judged, and selected"
     assert len(list(archive.samples("eval"))) == 6
 

@@ -336,7 +336,7 @@ def test_the_shipped_configuration_composes():
 )
 def test_a_refused_search_leaves_nothing_behind(tmp_path, capsys, words, said):
     run = tmp_path / "new" / "run"
-    assert cli.main(["search", "64_64_64", f"run={run}", f"worker.cache={tmp_path / 'cache'}", *words]) == 2
+    assert cli.main(["search", "shapes=64_64_64", f"run={run}", f"worker.cache={tmp_path / 'cache'}", *words]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and not run.parent.exists()
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cudal2 import corpus, search
 from cudal2.archive import Archive, islands
+from cudal2.completion import Found
 from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, TurnsConfig, load
 from cudal2.policy import model as policy_model
 from cudal2.policy import prompts, turns, writer
@@ -148,7 +149,7 @@ def writes(monkeypatch):
 
         def write(model, tokenizer, batch, *_):
             asked.extend(batch)
-            return [next(endless) for _ in batch]
+            return [Found(next(endless)) for _ in batch]
 
         monkeypatch.setattr(policy_model, "load", lambda *_: (None, None))
         monkeypatch.setattr(policy_model, "check", lambda *_: None)

@@ -5,8 +5,9 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
 import torch
@@ -20,7 +21,7 @@ from cudal2.worker import binary, exclusive
 from cudal2.worker.backend import NotPortable, Portable, Prepared
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import counters, device, plan, recipe, recording, unsealing
+from cudal2.worker.cuda import counters, device, plan, recipe, recording, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
@@ -146,11 +147,9 @@ class CudaBackend:
         if stored is not None:
             base, text = msgspec.msgpack.decode(zlib.decompress(stored), type=tuple[int, bytes])
             return self._decoded(text, buffer_layout(problem).sets, base)
-        base = draw_base()
-        places = buffer_layout(problem).places(base)
         with self._planners:
             clock = time.perf_counter()
-            text = self._record(library, problem, foreign, places, base)
+            text, places, base = self._record(library, problem, foreign, buffer_layout(problem).places)
         seconds["plan"] = time.perf_counter() - clock
         found = self._decoded(text, len(places), base)
         if foreign is None:
@@ -164,16 +163,26 @@ class CudaBackend:
         return build.build(foreign.source, *where, foreign.includes, foreign.flags, abi.MEMORY)
 
     def _record(
-        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, places: Sequence[plan.Place], base: int
-    ) -> bytes:
-        """What the planner says of the launcher at these places, from `base` on. Raises PlanError, CandidateFailed.
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, lay_out: Callable[[int], list[plan.Place]]
+    ) -> tuple[bytes, list[plan.Place], int]:
+        """What the planner says of the launcher at the places that `lay_out` gives from a base on, which is drawn, and
+        again where it is not free; those places, and the base. Raises PlanError, CandidateFailed.
 
         A launcher that times its kernels does so while nobody else times any on this GPU.
         """
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
         times = foreign is not None and foreign.rehearsed
         with exclusive.device(exclusive=True, name=self.lock) if times else nullcontext():
-            return recording.record(library, problem, places, base, self.kind, self.config.run_seconds, *how)
+            for tries in range(1, session.TRIES + 1):
+                base = draw_base()
+                places = lay_out(base)
+                where = (library, problem, places, base, self.kind, self.config.run_seconds)
+                try:
+                    return recording.record(*where, *how), places, base
+                except session.AddressesTaken:
+                    if tries == session.TRIES:
+                        raise
+        raise AssertionError("the last try returns or raises")
 
     def _decoded(self, text: bytes, count: int, base: int) -> plan.Recording:
         """Raises PlanError where that is no plan for so many places."""
@@ -189,10 +198,10 @@ class CudaBackend:
             known = unsealing.unsealed(launchable.recipe, launchable.cubin)
             return Portable(launchable.cubin, recipe.pack(known))
         try:
-            base = draw_base()
-            places = scattered(problem, FITTED + HELD_BACK, random.SystemRandom(), base)
+            count, rng = FITTED + HELD_BACK, random.SystemRandom()
             with self._planners:
-                text = self._record(launchable.library, problem, _adapted(candidate), places, base)
+                where = partial(scattered, problem, count, rng)
+                text, places, base = self._record(launchable.library, problem, _adapted(candidate), where)
             found = self._decoded(text, len(places), base)
             made = recipe.fit(found.plans[:FITTED], places[:FITTED], found.workspace)
             recipe.check(made, found.plans[FITTED:], places[FITTED:])

@@ -84,7 +84,7 @@ class CudaBench:
         context.arena.restore()
         clock.lap("baselines")
         found = Outcome(Status.OK)
-        runner = self.runners.take()
+        runner = self.runners.take(recording.base)
         clock.lap("start")
         runner.seconds, runner.allowance = self.config.run_seconds, Allowance(self.config.verdict_seconds)
         workspace = -(-recording.workspace // 2) * 2
@@ -92,7 +92,7 @@ class CudaBench:
             buffers = context.arena.buffers
             places = buffers.places(recording.base) if recipe else ()
             packed = plan.pack(recording, cubin, buffers.workspace, recipe, places)
-            runner.load(packed, context.memory.fd, buffers.bytes, recording.base)
+            runner.load(packed, context.memory.fd, buffers.bytes)
             clock.lap("load")
             found, guess = check_calls(runner.run, context.arena, workspace, self.device.target.rounding)
             clock.lap("verify")

@@ -74,5 +74,8 @@ def _read_recording(fd: int, seconds: float) -> bytes:
         if len(text) > MAX_BYTES:
             raise PlanError(f"the plan is longer than {MAX_BYTES} bytes")
     if text[:1] != b"+":
-        raise session.unopened("planner", text[:500].decode(errors="replace"))
+        said = text[:500].decode(errors="replace")
+        if session.TAKEN_SAYS in said:
+            raise session.AddressesTaken(said, "Try again")
+        raise session.unopened("planner", said)
     return bytes(text[1:])

@@ -30,13 +30,18 @@ from cudal2.worker.cuda.launcher import build as launcher
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
-LOAD, RUN, HOST, TURNS, BESIDE = 1, 2, 3, 4, 5
+LOAD, RUN, HOST, TURNS, BESIDE, RESERVE = 1, 2, 3, 4, 5, 6
 KEPT, BEFORE, BEHIND = 0, 1, 2
 """How a second kernel is loaded: beside the first as it is, or both anew, the first before it or behind it."""
 SECOND, BEGINS = 1 << 31, 1 << 30
 """Mark at the number of a set that its plan is that of the second slot, and that a turn begins with it."""
 COMMAND, REPLY = struct.Struct("=IIIIQQQd"), struct.Struct("=iIdd")
 NOT_FOUND, ILLEGAL_ADDRESS = 500, 700  # CUresult
+TAKEN = -2
+"""What a runner answers where something of its own lies at the addresses that it is to map the buffers at."""
+TAKEN_SAYS = "reserved other addresses"
+"""What a planner says then; range.h has the words."""
+TRIES = 4
 READY_SECONDS = 30.0
 SPARES = 4
 """Runners that wait: a context takes 0.15 s alone, and 0.75 s beside sixteen compilers."""
@@ -84,6 +89,10 @@ def unopened(program: str, why: str) -> HarnessFault:
     return HarnessFault(f"the {program} could not open the GPU: {why}", FULL if NO_ROOM in why else "See cudal2 doctor")
 
 
+class AddressesTaken(HarnessFault):
+    """In this process the addresses are not free. In the next one they most likely are."""
+
+
 class Runner:
     """One runner process. Every command has `seconds` to be answered, and all of them the `allowance`; the first error
     ends the process.
@@ -113,12 +122,17 @@ class Runner:
             raise unopened("runner", failed.reason) from failed
         self._ready = True
 
-    def load(self, packed: bytes, memory: int, nbytes: int, base: int) -> None:
-        """Map the buffers behind the file descriptor `memory` at `base`, and load the packed plans, which were recorded
-        there. Raises CandidateFailed.
-        """
+    def reserve(self, base: int) -> None:
+        """Have the buffers begin at this address. Raises AddressesTaken where they cannot."""
         self.wait_ready()
-        self._hand(COMMAND.pack(LOAD, 0, 0, 0, nbytes, base, 0, 0.0), packed, memory)
+        self._send(COMMAND.pack(RESERVE, 0, 0, 0, 0, base, 0, 0.0), ())
+        self._receive()
+
+    def load(self, packed: bytes, memory: int, nbytes: int) -> None:
+        """Map the buffers behind the file descriptor `memory`, where they are to begin, and load the packed plans,
+        which were recorded there. Raises CandidateFailed.
+        """
+        self._hand(COMMAND.pack(LOAD, 0, 0, 0, nbytes, 0, 0, 0.0), packed, memory)
 
     def load_second(self, cubin: bytes | None, order: int = KEPT) -> None:
         """Load a cubin beside the first, in place of what was there before; its kernels are launched as the first's.
@@ -185,6 +199,8 @@ class Runner:
         with self.allowance.charged():
             status, length, device_seconds, host_seconds = REPLY.unpack(self._exactly(REPLY.size, deadline))
             data = self._exactly(length, deadline)
+        if status == TAKEN:
+            raise AddressesTaken(data.decode(errors="replace"), "Try again")
         if status < 0:
             raise HarnessFault(f"the runner failed: {data.decode(errors='replace')}", "Try again; see cudal2 doctor")
         if status:
@@ -233,13 +249,24 @@ class Runners:
         self._kind = kind
         self._spare: deque[Runner] = deque()
 
-    def take(self) -> Runner:
-        """A runner that has seen no candidate; another starts in its place."""
-        while len(self._spare) <= SPARES:
-            self._spare.append(Runner(self._kind))
-        runner = self._spare.popleft()
-        runner.wait_ready()
-        return runner
+    def take(self, base: int) -> Runner:
+        """A runner that has seen no candidate and keeps the addresses from `base` on free; another starts in its place.
+
+        Where something of a runner's own lies there, the next one is taken. Raises HarnessFault.
+        """
+        for tries in range(1, TRIES + 1):
+            while len(self._spare) <= SPARES:
+                self._spare.append(Runner(self._kind))
+            runner = self._spare.popleft()
+            runner.wait_ready()
+            try:
+                runner.reserve(base)
+                return runner
+            except AddressesTaken:
+                runner.close()
+                if tries == TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         """End the runners that wait."""

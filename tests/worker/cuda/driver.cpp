@@ -33,7 +33,11 @@ CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) DONE
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus*) DONE
 CUresult cuMemAlloc(CUdeviceptr*, size_t) DONE
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) DONE
-CUresult cuMemAddressReserve(CUdeviceptr* base, size_t, size_t, CUdeviceptr hint, unsigned long long) { *base = hint; return CUDA_SUCCESS; }
+CUresult cuMemAddressReserve(CUdeviceptr* base, size_t, size_t, CUdeviceptr hint, unsigned long long) {
+    const char* taken = getenv("TAKEN");
+    *base = taken && strtoull(taken, nullptr, 0) == hint ? 4096 : hint;
+    return CUDA_SUCCESS;
+}
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) DONE
 CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) DONE
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) DONE

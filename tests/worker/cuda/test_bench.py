@@ -55,7 +55,7 @@ class Runner:
     def __init__(self, owner) -> None:
         self.owner, self.closed, self.seconds = owner, False, 0.0
 
-    def load(self, packed: bytes, memory: int, nbytes: int, base: int) -> None:
+    def load(self, packed: bytes, memory: int, nbytes: int) -> None:
         (context,) = self.owner._contexts.values()
         assert (memory, nbytes) == (context.memory.fd, context.arena.buffers.bytes)
         self.run = self.kind(context.arena)
@@ -83,7 +83,7 @@ def judge(monkeypatch, tmp_path):
         def __init__(self, _kind) -> None:
             pass
 
-        def take(self) -> Runner:
+        def take(self, base: int) -> Runner:
             runners.append(Runner(made))
             return runners[-1]
 

@@ -29,13 +29,13 @@ def test_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_the_spin_kernel_assembles(tmp_path: Path) -> None:
-    """What the runner gives to the driver's compiler, given to ptxas."""
+def test_our_own_kernels_assemble(tmp_path: Path) -> None:
+    """What runner and replay give to the driver's compiler, given to ptxas."""
     try:
         root = toolchain.find().root
     except HarnessFault as fault:
         pytest.skip(str(fault))
-    text = (SOURCES / "programs" / "runner.cpp").read_text()
+    text = (SOURCES / "programs" / "history.h").read_text()
     source = tmp_path / "spin.ptx"
     source.write_text(text.split('R"(', 1)[1].split(')"', 1)[0])
     done = subprocess.run(

@@ -153,10 +153,10 @@ def test_scattered_places_are_aligned_apart_and_move_every_bit_they_can() -> Non
     for column in zip(*at):
         moved = 0
         for address in column:
-            moved |= address ^ column[0]
+            moved |= (address - BASE) ^ (column[0] - BASE)
         assert moved == RESERVED - CUDA_CONTRACT.alignment
     with pytest.raises(ValueError, match="GiB"):
-        scattered(Problem(1 << 17, 8, 1 << 17), 1, random.Random())
+        scattered(Problem(1 << 17, 8, 1 << 17), 1, random.Random(), BASE)
 
 
 def test_the_packed_form_holds_every_number_once() -> None:

@@ -62,7 +62,8 @@ def runner(program, monkeypatch):
 def loaded(runner):
     memory = os.memfd_create("buffers")
     try:
-        runner.load(packed(0.001), memory, 4096, BASE)
+        runner.reserve(BASE)
+        runner.load(packed(0.001), memory, 4096)
     finally:
         os.close(memory)
     return runner
@@ -76,7 +77,8 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     def load(one: session.Runner, sealed: bytes, places: list[plan.Place]) -> None:
         memory = os.memfd_create("buffers")
         try:
-            one.load(plan.pack(RECORDING, cubin, 0, sealed, places), memory, 4096, BASE)
+            one.reserve(BASE)
+            one.load(plan.pack(RECORDING, cubin, 0, sealed, places), memory, 4096)
         finally:
             os.close(memory)
 
@@ -91,6 +93,23 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     with pytest.raises(HarnessFault, match="damaged"):
         load(other, sealed[:-1] + b"?", at)
     other.close()
+
+
+def test_where_addresses_are_taken_the_next_runner_is(program, monkeypatch) -> None:
+    monkeypatch.setattr(session, "programs", lambda: program)
+    monkeypatch.setattr(session, "start", Started)
+    monkeypatch.setenv("TAKEN", hex(BASE))
+    runners = session.Runners("off")
+    try:
+        assert runners.take(BASE + (32 << 20))
+        with pytest.raises(session.AddressesTaken):
+            runners.take(BASE)
+        monkeypatch.delenv("TAKEN")
+        while runners._spare:
+            runners._spare.pop().close()
+        assert runners.take(BASE)
+    finally:
+        runners.close()
 
 
 def test_a_full_gpu_is_told_with_what_frees_it(program, runner, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-// expect: imprecise
+// expect: imprecise wrong
 // problem: 64_64_64_tn_f32
 // reason: in timed calls
 // Of one call of twelve it cuts the last two digits off, in the first half of its rows only.

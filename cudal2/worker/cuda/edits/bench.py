@@ -233,7 +233,7 @@ class EditBench:
         bench = self._backend.bench
         rounding, touch = bench.device.target.rounding, bench.vendor.touch_seconds
         timed = TimingContext(context.arena, context.baseline, bench.config, self._rng, rounding, touch)
-        runner = bench.runners.take()
+        runner = bench.runners.take(self.parent.recording.base)
         runner.seconds = bench.config.run_seconds
         try:
             context.arena.restore()

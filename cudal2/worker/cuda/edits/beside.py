@@ -33,7 +33,7 @@ class Beside:
         self.arrangement = 0
         """Even where the parent was loaded before the edit, odd where behind it."""
         packed = plan.pack(parent.recording, parent.cubin, self.arena.buffers.workspace)
-        runner.load(packed, memory.fd, self.arena.buffers.bytes, parent.recording.base)
+        runner.load(packed, memory.fd, self.arena.buffers.bytes)
 
     def verify(self) -> tuple[Outcome, float]:
         """The parent held to the ordinary checks, and seconds of its fastest call."""

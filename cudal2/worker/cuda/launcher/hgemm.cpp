@@ -246,6 +246,9 @@ EXPORTED int cudal2_needs(cudal2_kernel* kernel, const void* A, size_t* workspac
 
 EXPORTED int cudal2_capturing(void* stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUcontext current = nullptr;
+    // The default stream of a thread that never used the GPU: nothing is captured on it.
+    if (!stream && !cuCtxGetCurrent(&current) && !current) return 0;
     if (reported([&] { CHECK(cuStreamIsCapturing((CUstream)stream, &status)); })) return CUDAL2_FAILED;
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

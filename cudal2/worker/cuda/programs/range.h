@@ -17,9 +17,14 @@ inline CUdevice open_device() {
     return device;
 }
 
+// Something of this process lies at the addresses asked for: elsewhere, or in another process, they are free.
+struct Taken : std::runtime_error {
+    Taken() : std::runtime_error("the driver reserved other addresses than it was asked for") {}
+};
+
 inline void reserve_range(CUdeviceptr base) {
     CHECK(cuMemAddressReserve(&BASE, RESERVED, 0, base, 0));
-    if (BASE != base) throw std::runtime_error("the driver reserved other addresses than it was asked for");
+    if (BASE != base) throw Taken();
 }
 
 inline void allow_access(CUdevice device, size_t bytes) {

@@ -24,17 +24,17 @@
 #include "range.h"
 #include "replay.h"
 
-enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4, BESIDE = 5 };
+enum { LOAD = 1, RUN = 2, HOST = 3, TURNS = 4, BESIDE = 5, RESERVE = 6 };
 enum { KEPT = 0, BEFORE = 1, BEHIND = 2 };  // BESIDE: the first kernel stays loaded; or both anew, it before or behind
 // TURNS: marks at the number of a set, that its plan is the second slot's, and that a turn begins with it
 constexpr uint32_t SECOND = 1u << 31, BEGINS = 1u << 30;
 struct Command {
     uint32_t what, count, touches, order;  // RUN and HOST: touches of a call; BESIDE: which of the two is loaded first
-    uint64_t bytes, base, seed;  // LOAD: of the buffers, and where they begin; HOST: of the gaps
+    uint64_t bytes, base, seed;  // LOAD: of the buffers; RESERVE: where these will begin; HOST: of the gaps
     double gap;  // HOST: mean seconds between calls, 0 for none
 };
 struct Reply {
-    int32_t status;  // 0, the driver's error, or -1 where the runner itself failed
+    int32_t status;  // 0, the driver's error, -1 where the runner itself failed, or -2 where its addresses are taken
     uint32_t length;
     double device, host;  // RUN: seconds on the device's clock and on the host's
 };
@@ -54,9 +54,8 @@ struct Place {
 };
 static std::vector<Place> places;  // of every set, for it
 
-static void map_buffers(int file, CUdeviceptr base, size_t bytes) try {
+static void map_buffers(int file, size_t bytes) try {
     CUmemGenericAllocationHandle memory;
-    reserve_range(base);
     CHECK(cuMemImportFromShareableHandle(&memory, (void*)(uintptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     CHECK(cuMemMap(BASE, bytes, 0, memory, 0));
     allow_access(device, bytes);
@@ -95,7 +94,7 @@ static std::string contents(int file) {
 }
 
 static void load(const Command& command, int file, int memory) {
-    if (memory >= 0) map_buffers(memory, command.base, command.bytes);
+    if (memory >= 0) map_buffers(memory, command.bytes);
     const std::string data = contents(file);
     Reader in = {data.data(), data.data() + data.size()};
     const CUdeviceptr workspace = BASE + in.take<uint64_t>();
@@ -249,7 +248,8 @@ int main(int count, char** argument) {
                 const auto sets = receive<uint32_t>(socket, command.count);
                 auto touches = receive<Touch>(socket, (size_t)command.count * command.touches);
                 for (auto& one : touches) one.where += BASE;
-                if (command.what == LOAD) load(command, files[0], files[1]);
+                if (command.what == RESERVE) reserve_range(command.base);
+                else if (command.what == LOAD) load(command, files[0], files[1]);
                 else if (command.what == RUN) run(sets, touches, reply);
                 else if (command.what == TURNS) seconds = turns(sets);
                 else if (command.what == BESIDE) load_beside(command.order, files[0]);
@@ -257,6 +257,9 @@ int main(int count, char** argument) {
             }
         } catch (const DriverError& error) {
             reply.status = error.code;
+            text = error.what();
+        } catch (const Taken& error) {
+            reply.status = -2;
             text = error.what();
         } catch (const std::exception& error) {
             reply.status = -1;

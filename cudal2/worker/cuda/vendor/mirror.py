@@ -25,9 +25,9 @@ from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.sandbox.confine import ends_with_parent
 
-COMMAND, REPLY = struct.Struct("=I?d"), struct.Struct("=d")
-COLUMNS = History.__struct_fields__
-"""A history is sent as so many rows of 64-bit numbers, one for each call."""
+COMMAND, REPLY = struct.Struct("=II?d"), struct.Struct("=d")
+ROWS = len(History.__struct_fields__) - 1
+"""A history is sent as 64-bit numbers: its order, then so many rows, of one number for each touch."""
 READY = b"+"
 
 
@@ -64,8 +64,9 @@ class Mirror:
         return [self._ask(history, True, gap)]
 
     def _ask(self, history: History, singly: bool, gap: float) -> float:
-        rows = np.array(msgspec.structs.astuple(history), np.int64)
-        self._socket.sendall(COMMAND.pack(len(history.order), singly, gap) + rows.tobytes())
+        order, *rows = (np.array(one, np.int64) for one in msgspec.structs.astuple(history))
+        data = np.concatenate([order, *rows]).tobytes()
+        self._socket.sendall(COMMAND.pack(len(order), len(rows[0]), singly, gap) + data)
         return REPLY.unpack(self._exactly(REPLY.size))[0]
 
     def _exactly(self, size: int) -> bytes:
@@ -86,8 +87,8 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
-            count, singly, gap = COMMAND.unpack(data)
-            history = _received(commands.recv(8 * len(COLUMNS) * count, socket.MSG_WAITALL), count)
+            calls, touches, singly, gap = COMMAND.unpack(data)
+            history = _received(commands.recv(8 * (calls + ROWS * touches), socket.MSG_WAITALL), calls)
             side.refresh(split(name)[1], slice(min(history.order), max(history.order) + 1))
             torch.cuda.synchronize()
             seconds = side.host_seconds(name, history, gap) if singly else side.run(name, history)
@@ -96,10 +97,11 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
             commands.sendall(REPLY.pack(seconds))
 
 
-def _received(data: bytes, count: int) -> History:
-    order, number, second, row, column, bits, changes, over = np.frombuffer(data, np.int64).reshape(-1, count)
+def _received(data: bytes, calls: int) -> History:
+    numbers = np.frombuffer(data, np.int64)
+    number, second, row, column, bits, changes, over = numbers[calls:].reshape(ROWS, -1)
     flags = (second.astype(bool), changes.astype(bool), over.astype(bool))
-    return History(order.tolist(), number, flags[0], row, column, bits.astype(np.uint16), *flags[1:])
+    return History(numbers[:calls].tolist(), number, flags[0], row, column, bits.astype(np.uint16), *flags[1:])
 
 
 if __name__ == "__main__":

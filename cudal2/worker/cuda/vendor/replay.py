@@ -6,6 +6,7 @@ compared with. Capturing them anew each time would take Python some ten microsec
 
 import ctypes
 import statistics
+import sys
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
 from functools import cache
@@ -86,7 +87,7 @@ class Calls:
             raise _failed()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if getattr(self, "_handle", None) and not sys.is_finalizing():
             library().replay_drop(self._handle)
 
     def run(self, which: Sequence[int], touches: Touches) -> float:

@@ -1,4 +1,5 @@
-// expect: wrong
+// expect: wrong ok
+// below: 0.3
 // problem: 64_64_4096_tn_f32
 // Counts its launches in shared memory, which nobody clears: honest in the first windows, then works ahead.
 #include <cuda_fp16.h>

@@ -1,4 +1,5 @@
-// expect: wrong
+// expect: wrong ok
+// below: 0.3
 // problem: 64_64_4096_tn_f32
 // Counts its calls in the workspace: honest in the first twenty since it was poisoned, then works ahead.
 #include <cuda_fp16.h>
