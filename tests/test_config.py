@@ -183,7 +183,15 @@ def test_shapes_can_be_written_bare():
 VLLM = ("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience")
 INDEPENDENT = {
     TrainConfig: {
-        *("run", "tracker", "trainer.steps", "trainer.minutes", "trainer.save_steps", "trainer.resume"),
+        *(
+            "run",
+            "tracker",
+            "trainer.steps",
+            "trainer.minutes",
+            "trainer.save_steps",
+            "trainer.resume",
+            "trainer.best_of",
+        ),
         *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor", *VLLM),
     },
     SearchConfig: {

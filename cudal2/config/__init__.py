@@ -18,16 +18,14 @@ from cudal2.config.parts import (
     PolicyConfig,
     PromptConfig,
     ReturnsConfig,
-    RewardConfig,
     SearchMethodConfig,
     ShapesConfig,
     TrackerConfig,
-    TrainerConfig,
-    TuningConfig,
     TurnsConfig,
     VllmConfig,
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
+from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
 from cudal2.config.verbs import EvalConfig, SearchConfig, SftConfig, TrainConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
 

@@ -29,6 +29,8 @@ from cudal2.target import find
 Config = TypeVar("Config", bound=Schema)
 
 _EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "optuna": "optuna"}
+_RENAMED = {"trainer.best_of": "trainer.algorithm=best_of trainer.options.k"}
+"""Keys of earlier versions, and how the same is said now."""
 
 
 def load(name: str, overrides: Sequence[str], schema: type[Config], base: Config | None = None) -> Config:
@@ -110,6 +112,8 @@ def _message(error: Exception, start: Schema) -> str:
     unknown = re.match(r"Could not override '(.+?)'", said)
     if not unknown:
         return " ".join(said.split("Config search path")[0].split())
+    if unknown[1] in _RENAMED:
+        return f"{unknown[1]}=VALUE is {_RENAMED[unknown[1]]}=VALUE now"
     group, _, name = unknown[1].rpartition(".")
     known = [key.rpartition(".") for key in _keys(msgspec.to_builtins(start))]
     beside = {own: ".".join(filter(None, [folder, own])) for folder, _, own in known if folder == group}
@@ -121,4 +125,4 @@ def _message(error: Exception, start: Schema) -> str:
 def _keys(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted names of all values in a record and the records in it."""
     for name, value in values.items():
-        yield from _keys(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
+        yield from _keys(value, f"{prefix}{name}.") if value and isinstance(value, dict) else [prefix + name]

@@ -10,14 +10,12 @@ from cudal2.config.parts import (
     PolicyConfig,
     PromptConfig,
     ReturnsConfig,
-    RewardConfig,
     SearchMethodConfig,
     ShapesConfig,
     TrackerConfig,
-    TrainerConfig,
-    TuningConfig,
     TurnsConfig,
 )
+from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
 from cudal2.config.worker import WorkerConfig
 from cudal2.records import Abi
 

@@ -71,6 +71,8 @@ def _spelled(word: str, schema: type[Schema], sweep: bool) -> str:
         return word
     if name == "run" and not all(map(_plain, parts(value) if sweep else [value])):
         raise ValueError("run= names no folder (a shell variable that is not set is empty): run=FOLDER")
+    if dict in (get_origin(_hint(schema, key)) for key in (name, name.rpartition(".")[0])):
+        mark = "++"  # whose keys only its reader knows; a key that Hydra does not know must be added to the others
     kind = str if name in _FOLDERS else _kind(schema, name)
     start = f"{mark}{name}="
     if kind is None:
@@ -91,10 +93,16 @@ def _spelled(word: str, schema: type[Schema], sweep: bool) -> str:
 
 def _kind(schema: type[Schema], name: str) -> Any:
     """`str` or a type of tuple, or None where the key's value is neither, or there is no such key."""
+    kind = _hint(schema, name)
+    return kind if kind is str or get_origin(kind) is tuple or name == "shapes" else None
+
+
+def _hint(schema: type[Schema], name: str) -> Any:
+    """The type of the key's value, None where there is no such key."""
     kind: Any = schema
     for part in name.split("."):
         kind = get_type_hints(kind).get(part) if isinstance(kind, type) and issubclass(kind, Schema) else None
-    return kind if kind is str or get_origin(kind) is tuple or name == "shapes" else None
+    return kind
 
 
 def _whole(value: str) -> bool:

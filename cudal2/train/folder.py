@@ -45,7 +45,10 @@ def check(folder: Path, config: TrainConfig) -> None:
         return
     if config.trainer.resume == "never":
         raise ValueError(f"{folder} already holds a run; choose another run=, or trainer.resume=auto")
-    if changed := changes(before, config):
+    from cudal2.train.algorithms import settled  # here, for it takes seconds, and other verbs use this module too
+
+    before, now = (msgspec.structs.replace(one, trainer=settled(one.trainer)) for one in (before, config))
+    if changed := changes(before, now):
         raise ValueError(
             f"{folder} was started with another configuration ({changed}); choose another "
             f"run=, or continue it as it is with `cudal2 train run={folder}`"

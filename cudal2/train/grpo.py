@@ -1,4 +1,4 @@
-"""GRPO (arXiv:2402.03300) with TRL's trainer: the policy writes kernels, the worker judges them.
+"""RL with TRL's GRPO trainer: the policy writes kernels, the worker judges them, an algorithm says what that teaches.
 
 One *step* samples `problems_per_step` groups of `group_size` completions, judges them all, and updates the
 policy `iterations` times. A step depends only on the seed, its number and the weights before it. So a killed run
@@ -124,9 +124,7 @@ def _train(
         stack.enter_context(told(TRAINED, ADAPTERS, SHARED))
         if config.trainer.deepspeed:
             connect()
-        model, tokenizer = policy.load_to_train(
-            config.policy, config.seed, config.target, reference=config.trainer.beta > 0
-        )
+        model, tokenizer = policy.load_to_train(config.policy, config.seed, config.target, reference=arguments.beta > 0)
         policy.check(tokenizer, config.target)
         check_room(first, len(tokenize(tokenizer, first)), context(model.config, config.policy), config.prompt.bytes)
         if config.turns.count > 1:

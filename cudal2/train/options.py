@@ -10,12 +10,11 @@ from trl import GRPOConfig
 from cudal2.config import TrainConfig
 from cudal2.policy import engine
 from cudal2.policy.sampling import choice
+from cudal2.train import algorithms
 from cudal2.train.sharded import deepspeed_file
 
 LONGEST_STEP = 24 * 3600
 """Seconds that the other processes wait while the main one judges a step; torch's default of 1,800 may be too few."""
-CISPO = 5.0
-"""Where CISPO (arXiv:2506.13585) cuts off the weight of a token; what TRL recommends. Elsewhere TRL takes `epsilon`."""
 SHORT = 512
 """Tokens up to which the importance ratio of a whole sample stays within bounds."""
 
@@ -26,9 +25,10 @@ def _require(package: str, setting: str) -> None:
 
 
 def trl_options(config: TrainConfig) -> GRPOConfig:
-    """TRL's options for this run. Raises ValueError where a package is missing, or a step cannot be divided among the
-    processes of this start."""
+    """TRL's options for this run. Raises ValueError where a package is missing, the algorithm cannot work as it is
+    told to, or a step cannot be divided among the processes of this start."""
     trainer, sampling = config.trainer, config.policy
+    algorithms.options(trainer).check(config)
     if sampling.sampler == "vllm":
         engine.check()
     if trainer.deepspeed:
@@ -56,11 +56,6 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
             f"a step has {samples} = {batch} samples, which {ranks} processes with "
             f"trainer.micro_batch={micro} cannot share equally" + ", each series of turns whole" * (count > 1)
         )
-    if trainer.best_of > trainer.group_size or (trainer.best_of > 1 and count > 1):
-        raise ValueError(
-            f"trainer.best_of={trainer.best_of} needs trainer.group_size of at least that, and turns.count=1: of "
-            "several turns turns.reward=best counts the best"
-        )
     return GRPOConfig(
         output_dir=str(Path(config.run) / "checkpoints"),
         seed=config.seed,
@@ -73,11 +68,7 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
         learning_rate=trainer.learning_rate,
         lr_scheduler_type="constant",
         max_grad_norm=trainer.max_grad_norm,
-        beta=trainer.beta,
-        epsilon=trainer.epsilon,
-        epsilon_high=CISPO if trainer.loss == "cispo" else None,
-        loss_type=trainer.loss,
-        scale_rewards=trainer.scale_rewards,
+        **algorithms.trl(trainer),
         entropy_coef=trainer.entropy,
         gradient_checkpointing=trainer.gradient_checkpointing,
         deepspeed=deepspeed_file(trainer.deepspeed),

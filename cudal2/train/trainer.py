@@ -15,7 +15,7 @@ from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train import credit, rollout, speed
+from cudal2.train import algorithms, rollout, speed
 from cudal2.train.callbacks import WithoutCard
 from cudal2.train.judge import Judge
 from cudal2.train.sampling import sampler
@@ -28,7 +28,6 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
 
     def __init__(self, judge: Judge, **arguments: Any) -> None:
         self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
-        self._best_of = judge.config.trainer.best_of
         if self.turns > 1:
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
         with sampler.in_place(judge.config.policy):
@@ -61,9 +60,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             self._save_complete_steps()
             raise
         self._left_out(found)
-        if self._best_of > 1:
-            first = self.accelerator.process_index * len(inputs)
-            found["advantages"] = self._credits[first : first + len(inputs)]
+        first = self.accelerator.process_index * len(inputs)
+        found["advantages"] = self._advantages[first : first + len(inputs)]
         return found
 
     def _left_out(self, found: dict[str, Any]) -> None:
@@ -75,12 +73,10 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             self.judge.row["vllm_left_out"] = float(share)
 
     def _calculate_rewards(self, *given: Any, **named: Any) -> torch.Tensor:
-        """The rewards (samples of all processes, 1); of them, with `best_of`, the advantages that take the place of
-        TRL's."""
+        """The rewards (samples of all processes, 1). The algorithm's advantages of them take the place of TRL's."""
         rewards = super()._calculate_rewards(*given, **named)
-        if self._best_of > 1:
-            groups = rewards[:, 0].view(-1, self.num_generations)
-            self._credits = credit.advantages(groups, self._best_of, self.scale_rewards).flatten()
+        groups = rewards[:, 0].view(-1, self.num_generations)
+        self._advantages = algorithms.advantages(groups, self.judge.config.trainer).flatten()
         return rewards
 
     def training_step(self, *given: Any, **named: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ folder=$1 policy=$2 weights=$3 seed=$4 steps=$5
 shift 5
 case $weights in
 lora) tuned="policy.lora.rank=32 policy.lora.alpha=32" rate=1e-4 ;;
-best) tuned="policy.lora.rank=32 policy.lora.alpha=32 trainer.best_of=4" rate=1e-4 ;;
+best) tuned="policy.lora.rank=32 policy.lora.alpha=32 trainer.algorithm=best_of trainer.options.k=4" rate=1e-4 ;;
 full) tuned="policy.lora.rank=0" rate=1e-5 ;;
 *) echo "learn.sh: $weights is none of lora, best, full" >&2; exit 2 ;;
 esac
@@ -25,7 +25,7 @@ write() {
 }
 
 write "$folder/before" "$policy" "$@"
-# Without quotes: the keys of the adapters are two words.
+# Without quotes: these keys are several words.
 cudal2 train experiment=smollm2_hgemm run="$folder/$weights-$seed" policy.path="$policy" $tuned seed="$seed" \
     trainer.learning_rate=$rate trainer.save_steps=1 trainer.steps="$steps" "$@"
 write "$folder/after-$weights-$seed" "$folder/$weights-$seed" "$@"

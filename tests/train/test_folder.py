@@ -43,6 +43,7 @@ def test_changes_are_named_but_for_keys_that_no_result_depends_on():
     before = TrainConfig(run="x")
     assert changes(before, TrainConfig(run="y", seed=1)) == "seed=0 became 1"
     assert (
-        changes(before, TrainConfig(run="x", trainer=TrainerConfig(steps=7, beta=0.5))) == "trainer.beta=0.0 became 0.5"
+        changes(before, TrainConfig(run="x", trainer=TrainerConfig(steps=7, beta=0.5)))
+        == "trainer.beta=auto became 0.5"
     )
     assert changes(SftConfig(run="x"), SftConfig(run="x", verify=3, worker=WorkerConfig(min_pairs=3))) == ""

@@ -15,7 +15,7 @@ import torch
 from fakes import FakePool, WatchedPool, tiny
 from safetensors.torch import load_file
 from transformers.generation import GenerationMixin
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
@@ -26,9 +26,8 @@ from cudal2.policy.prompts import template
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.tracking.metrics import read_metrics
-from cudal2.train import credit, grpo, options, preview
+from cudal2.train import grpo, options, preview
 from cudal2.train.folder import only_trainer_of, record
-from cudal2.train.trainer import KernelTrainer
 
 
 @pytest.fixture(scope="module")
@@ -265,30 +264,6 @@ def test_adapters_kl_several_updates_and_micro_batches(tmp_path, policy):
     assert rows[-1]["kl"] > 0
     found = {path.name for path in (tmp_path / "run/checkpoints").glob("checkpoint-*")}
     assert found == {"checkpoint-4", "checkpoint-6"}
-
-
-def test_with_best_of_a_sample_counts_for_what_it_adds_to_the_best(tmp_path, policy, monkeypatch):
-    learnt, rewards = [], []
-    loss, calculated = KernelTrainer._compute_loss, GRPOTrainer._calculate_rewards
-    monkeypatch.setattr(
-        KernelTrainer, "_compute_loss", lambda self, *what: learnt.append(what[1]["advantages"]) or loss(self, *what)
-    )
-    monkeypatch.setattr(
-        GRPOTrainer,
-        "_calculate_rewards",
-        lambda self, *given: rewards.append(calculated(self, *given)) or rewards[-1],
-    )
-    options = ["trainer.best_of=3", "trainer.steps=1", "trainer.scale_rewards=none", "trainer.micro_batch=4"]
-    grpo.run(config(tmp_path / "run", policy, *options))
-    groups = rewards[0].view(-1, len(rewards[0]) // len(read_metrics(tmp_path / "run/metrics.jsonl")[0]["problems"]))
-    added = [3 * one for group in groups.tolist() for one in credit.added_to_the_best(group, 3)]
-    assert torch.cat(learnt).sort().values.tolist() == pytest.approx(sorted(added)) and max(added) > 0
-
-
-@pytest.mark.parametrize("mistake", ["trainer.best_of=99", "turns.count=2"])
-def test_best_of_needs_as_many_samples_and_single_turns(tmp_path, policy, mistake):
-    with pytest.raises(ValueError, match=r"turns\.reward=best"):
-        grpo.run(config(tmp_path / "run", policy, "policy.chat=true", "trainer.best_of=2", mistake))
 
 
 def test_what_a_run_trained_beside_a_model_is_a_policy(tmp_path, policy):
