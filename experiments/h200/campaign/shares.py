@@ -39,6 +39,8 @@ def mean(logs: np.ndarray) -> str:
 
 
 def show(name: str, table: dict[Shape, dict[str, str]], shapes: list[Shape]) -> None:
+    if not shapes:
+        return
     speedups = np.array([float(table[shape]["speedup"]) for shape in shapes])
     ours = np.array([float(table[shape]["candidate_us"]) for shape in shapes])
     vendor, logs = ours * speedups, np.log(speedups)
