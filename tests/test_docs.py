@@ -12,7 +12,12 @@ from cudal2.config import words as words_of
 from cudal2.records import Status
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "RESULTS.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "experiments").rglob("*.md")),
+]
 KERNELS = ROOT / "tests" / "worker" / "cuda" / "kernels"
 
 
@@ -22,7 +27,8 @@ def commands() -> list[str]:
     for page in PAGES:
         text = page.read_text()
         variables = dict(re.findall(r'^ {4}([A-Z])="(.+)"$', text, re.MULTILINE))
-        for command in re.findall(r"^ {4}(cudal2 .+)$", text, re.MULTILINE):
+        cells = re.findall(r"\| `(cudal2 [^`]+)` \|", text) if page.name == "RESULTS.md" else []
+        for command in [*re.findall(r"^ {4}(cudal2 .+)$", text, re.MULTILINE), *cells]:
             for name, value in variables.items():
                 command = command.replace(f"${name}", value)
             found.add(re.sub(r"\bM_N_K\b|\$\([^)]*\)|…(?= )|\(the same eight\)", "64_64_64", command))

@@ -1,6 +1,6 @@
 """The campaign's kernels by the judge before and the judge now: verdicts, and the ratio of the two figures by work.
 
-    python experiments/h200/judge/compare.py runs/rejudge/eval/results.csv    # beside experiments/h200/campaign/results.csv
+    python experiments/h200/judge/compare.py runs/rejudge/eval/results.csv    # beside the campaign's results.csv
 
 A shape's figure is its speedup over the fastest of eight baselines by the GPU's clock. Intervals are of 95%, by a
 bootstrap over shapes. `kernel` compares the kernels' own microseconds: another machine's clocks are in it.

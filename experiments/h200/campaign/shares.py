@@ -1,0 +1,70 @@
+"""Where the speed of a table of results lies: in short calls or long ones, in the mean or in the sum of all times.
+
+    python experiments/h200/campaign/shares.py experiments/h200/campaign/results.csv
+
+A shape's figure is its speedup over its fastest baseline by the GPU's clock. Means are geometric, with 95% intervals
+(shapes drawn anew). The gain of a shape is the logarithm of its speedup, 0 where the kernel is lost, for torch serves
+it. The sum of times has every kernel once, also those that are lost.
+"""
+
+import csv
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from cudal2.problem import GRID_SIZES, sample
+from cudal2.split import REPORTED
+
+SHORT_US, MUCH_FLOP = 30.0, 1e11
+Shape = tuple[int, int, int]
+
+
+def fastest(path: Path) -> dict[Shape, dict[str, str]]:
+    """The row over the fastest baseline of each shape."""
+    found: dict[Shape, dict[str, str]] = {}
+    for row in csv.DictReader(path.open()):
+        shape = int(row["m"]), int(row["n"]), int(row["k"])
+        if row["protocol"] == "device" and (
+            shape not in found or float(row["speedup"]) < float(found[shape]["speedup"])
+        ):
+            found[shape] = row
+    return found
+
+
+def mean(logs: np.ndarray) -> str:
+    drawn = np.random.default_rng(0).choice(logs, (2000, len(logs))).mean(axis=1)
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*np.exp([logs.mean(), *np.quantile(drawn, (0.025, 0.975))]))
+
+
+def show(name: str, table: dict[Shape, dict[str, str]], shapes: list[Shape]) -> None:
+    if not shapes:
+        return
+    speedups = np.array([float(table[shape]["speedup"]) for shape in shapes])
+    ours = np.array([float(table[shape]["candidate_us"]) for shape in shapes])
+    vendor, logs = ours * speedups, np.log(speedups)
+    gain = np.maximum(logs, 0)
+    print(f"{name}: {len(shapes)} shapes, {np.mean(speedups > 1):.1%} won")
+    print(f"  mean, nothing left out {mean(logs)}, lost as 1.00 {mean(gain)}")
+    share = gain[vendor < SHORT_US].sum() / gain.sum()
+    print(
+        f"  gain in calls whose baseline takes less than {SHORT_US:g} us: {share:.1%} ({sum(vendor < SHORT_US)} shapes)"
+    )
+    print(f"  sum of times over the sum of the fastest baselines': {ours.sum() / vendor.sum():.3f}")
+    work = np.array([2 * math.prod(shape) for shape in shapes])
+    if any(work >= MUCH_FLOP):
+        print(f"  from {MUCH_FLOP:.0e} FLOP on, nothing left out: {mean(logs[work >= MUCH_FLOP])}")
+
+
+def main(path: Path) -> None:
+    table = fastest(path)
+    grid = [shape for shape in table if set(shape) <= set(GRID_SIZES)]
+    show("all", table, list(table))
+    show("the grid", table, grid)
+    kept = {(one.m, one.n, one.k) for one in sample(*REPORTED)}
+    show("the hundred whose speeds training never saw", table, [shape for shape in grid if shape in kept])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
