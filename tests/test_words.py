@@ -107,6 +107,7 @@ def test_a_group_can_be_left_out_and_a_folder_of_ones_own_be_searched(tmp_path):
         ("shapes=[64_64_64,8_8_8]", "shapes.names=['64_64_64','8_8_8']"),
         ("experiment=glob(*)", "experiment=glob(*)"),
         ("seed=range(0,3)", "seed=range(0,3)"),
+        ("trainer.options.k=2,4", "++trainer.options.k=2,4"),
     ],
 )
 def test_with_m_a_comma_divides_the_values_of_a_sweep(word, spelled):

@@ -60,8 +60,8 @@ def test_only_differences_count_and_the_order_does_not(trainer, seed):
     found = advantages(rewards, trainer)
     torch.testing.assert_close(advantages(rewards + 3, trainer), found)
     torch.testing.assert_close(advantages(rewards[:, order], trainer), found[:, order])
-    for group, credit in zip(rewards, found):
-        ranked = credit[~group.isnan()][group[~group.isnan()].argsort()]
+    for group, worth in zip(rewards, found):
+        ranked = worth[~group.isnan()][group[~group.isnan()].argsort()]
         assert (ranked.diff() >= -1e-9).all(), "more is never worth less"
 
 
@@ -137,9 +137,9 @@ def test_its_gradient_is_that_of_the_expected_best_of_k(trainer, count, k):
     found = torch.zeros(3, dtype=torch.float64)
     for group in itertools.product(range(3), repeat=count):
         weight = probability[list(group)].prod()
-        credit = advantages(worth[list(group)][None], trainer)[0]
+        learnt = advantages(worth[list(group)][None], trainer)[0]
         logs = scores.log_softmax(0)[list(group)]
-        (gradient,) = torch.autograd.grad((credit * logs).mean(), scores)
+        (gradient,) = torch.autograd.grad((learnt * logs).mean(), scores)
         found += weight * gradient
     torch.testing.assert_close(found, expected)
 
