@@ -69,6 +69,12 @@ def test_what_a_run_would_use_is_shown(words: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("words", ["search shapes=64_64_64 --cfg job", "search --cfg job shapes=64_64_64"])
+def test_a_flags_value_is_no_problem(words: str, tmp_path: Path) -> None:
+    done = cudal2(words, tmp_path)
+    assert done.returncode == 0 and value(yaml.safe_load(done.stdout), "shapes.names") == ["64_64_64"], done.stderr
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_is_told_in_one_line(words: str, tmp_path: Path) -> None:
     done = cudal2(words, tmp_path)

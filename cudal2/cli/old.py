@@ -18,6 +18,8 @@ _SET = {
 _REPORTS = {f"--{verb}": verb for verb in ("audit", "tables", "searches", "outsiders")}
 _BARE = {("search",): "shapes", ("bench", "baseline"): "problem"}
 """Verbs that took problems as words of their own, and the key that takes them now."""
+_VALUED = {"--cfg", "-c", "-p", "--package", "--info", "-i"}
+"""Flags whose value is the next word."""
 
 
 def renewed(words: Sequence[str]) -> list[str] | None:
@@ -42,7 +44,8 @@ def renewed(words: Sequence[str]) -> list[str] | None:
     for bare_verb, key in _BARE.items():
         size = len(bare_verb)
         if tuple(new[:size]) == bare_verb:
-            bare = [word for word in new[size:] if "=" not in word and not word.startswith("-") and word[:1].isalnum()]
+            behind = zip(new[size - 1 :], new[size:])  # each word with the one before it
+            bare = [word for flag, word in behind if flag not in _VALUED and "=" not in word and word[:1].isalnum()]
             joined = any(word.endswith(",") for word in new[size:])  # a list with blanks after its commas
             if bare and not joined:
                 rest = [word for word in new[size:] if word not in bare]
