@@ -1,7 +1,7 @@
 """Kernel families, random draws from them, the plan of a source, and the rendering nearest to a given source."""
 
 from cudal2.corpus.drawing import SIZES, Sample, allowed, draw, draw_problem
-from cudal2.corpus.family import STYLES, Family, Knobs, Rule, families, refusal, render, settings, written
+from cudal2.corpus.family import STYLES, Family, Knobs, Rule, applies, families, refusal, render, settings, written
 from cudal2.corpus.plans import PLAN, keeps_its_plan, plan, stated, without_plan
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Rule",
     "Sample",
     "allowed",
+    "applies",
     "draw",
     "draw_problem",
     "families",

@@ -22,7 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from cudal2.arch import Architecture, Instruction
 from cudal2.assets import asset
 from cudal2.contract import CUDA_CONTRACT, Contract
-from cudal2.problem import Layout
+from cudal2.problem import Layout, Problem
 from cudal2.target import Target
 
 Knobs = dict[str, int | str]
@@ -48,7 +48,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of its target (1 for kernels that compile for minutes). `folder` is where its files are, `architecture` the GPU to
     render for. A knob named `accumulate` says which problems a setting serves: one that sums in f16 does not serve an
     f32 problem. `whole_tiles` says that each block computes whole tiles of `tile_m` × `tile_n`, and that a
-    multiprocessor runs `blocks` of them at a time.
+    multiprocessor runs `blocks` of them at a time. `applies` is a Jinja2 expression over `m`, `n` and `k`: a search
+    proposes the family only where it is true. Its kernels are right for every shape all the same.
     """
 
     summary: str
@@ -59,6 +60,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: frozenset[Instruction] = frozenset()
     weight: Annotated[int, msgspec.Meta(ge=1)] = 1
     whole_tiles: bool = False
+    applies: str = "true"
     name: str = ""
     folder: str = ""
     suffix: str = ""
@@ -106,6 +108,12 @@ def refusal(family: Family, knobs: Knobs, layout: Layout) -> str:
         if _expression(family.folder, rule.refuse)(**knobs, **_facts(family), layout=layout):
             return rule.because
     return ""
+
+
+def applies(family: Family, problem: Problem) -> bool:
+    """Whether a family has kernels of that layout, and may be fast for that shape."""
+    shape = {"m": problem.m, "n": problem.n, "k": problem.k}
+    return problem.layout in family.layouts and bool(_expression(family.folder, family.applies)(**shape))
 
 
 def _facts(family: Family) -> dict[str, Architecture | Contract]:

@@ -44,9 +44,9 @@ def searched(config: SearchConfig) -> dict[Problem, tuple[Family, ...]]:
         raise ValueError(f"{config.target} has no families {', '.join(sorted(unknown))}; choose from {some}")
     found = {}
     for problem in config.shapes.problems():
-        found[problem] = tuple(f for f in known if f.name in names and problem.layout in f.layouts)
+        found[problem] = tuple(f for f in known if f.name in names and corpus.applies(f, problem))
         if not found[problem]:
-            raise ValueError(f"no family among {', '.join(names)} has a {problem.layout} kernel")
+            raise ValueError(f"no family among {', '.join(names)} has a kernel for {problem.name}")
     return found
 
 

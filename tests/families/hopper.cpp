@@ -196,7 +196,7 @@ void wgmma_wait(int left) {
     if ((int)groups.size() > left) groups.erase(groups.begin(), groups.end() - left);
     syncwarp();  // .sync.aligned: the warp goes on as one
 }
-uint32_t* lane_words(int lane) { return &self->block->exchange[(self->index / 32 * 32 + lane) * 5]; }
+uint32_t* lane_words(int lane) { return &self->block->exchange[(self->index / 32 * 32 + lane) * WORDS]; }
 void stmatrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
     const int lane = self->index % 32;
     const uint32_t mine[5] = {r0, r1, r2, r3, to};
@@ -237,7 +237,35 @@ void st_async(uint32_t to, uint32_t bar, int rank, int mine, float x, float y, f
         settle(b);
     });
 }
+void ld16_if(uint32_t valid, uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, const void* from) {
+    if (!valid) return;
+    if ((uintptr_t)from % 16) fail("16 bytes not aligned");
+    uint32_t v[4];
+    memcpy(v, from, 16);
+    x = v[0], y = v[1], z = v[2], w = v[3];
+}
+// Sums lane / 4 + 8 * h, 2 * (lane % 4) + c of the product of 16×16 and 16×8 halves.
+void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    const int lane = self->index % 32;
+    const uint32_t mine[WORDS] = {a0, a1, a2, a3, b0, b1};
+    memcpy(lane_words(lane), mine, sizeof mine);
+    syncwarp();
+    const auto half_of = [](uint32_t word, int which) {
+        const uint16_t bits = word >> 16 * which;
+        _Float16 value;
+        memcpy(&value, &bits, 2);
+        return (float)value;
+    };
+    float* d[4] = {&d0, &d1, &d2, &d3};
+    for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 16; ++k) {
+            const float a = half_of(lane_words(lane / 4 * 4 + k % 8 / 2)[k / 8 * 2 + e / 2], k % 2);
+            *d[e] += a * half_of(lane_words((lane % 4 * 2 + e % 2) * 4 + k % 8 / 2)[4 + k / 8], k % 2);
+        }
+    syncwarp();
+}
 void copy16(uint32_t to, const void* from, int bytes) {
+    if (bytes && (uintptr_t)from % 16) fail("16 bytes not aligned");
     Block* block = self->block;
     self->open_copies.push_back([=] {
         uint8_t value[16] = {};
@@ -286,7 +314,7 @@ std::unique_ptr<Cluster> start(int first, int threads, size_t shared, int size) 
         b->cluster = c.get(), b->index = first + rank, b->rank = rank;
         b->threads = b->running = threads;
         b->shared.assign(shared, 0xFF);  // NaN
-        b->exchange.resize(threads * 5);
+        b->exchange.resize(threads * WORDS);
         for (int t = 0; t < threads; ++t) {
             c->threads.push_back(std::make_unique<Thread>());
             Thread* thread = c->threads.back().get();

@@ -39,10 +39,12 @@ struct float4 { float x, y, z, w; };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 using __half = _Float16;
 struct __half2 { __half x, y; };
+inline __half __float2half_rn(float x) { return (__half)x; }
 inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
 
 #pragma GCC visibility push(hidden)
 namespace emu {
+constexpr int WORDS = 6;  // that a lane may hand to its warp
 constexpr uint32_t BASE = 1024 + 512;  // where dynamic shared memory starts: on purpose not at a multiple of 1 KiB
 struct Map { const char* data; uint64_t size[2], pitch; uint32_t box[2], swizzle; };
 struct Barrier { int count = 0, pending = 0, tx = 0, phase = 0; };
@@ -57,7 +59,7 @@ struct Block {
     std::map<uint32_t, Barrier> barriers;
     std::map<int, Rendezvous> named;
     std::map<int, Rendezvous> warps;
-    std::vector<uint32_t> exchange;  // 32 lanes × 5 words a warp
+    std::vector<uint32_t> exchange;  // 32 lanes × WORDS a warp
     std::map<int, uint64_t> variables;  // of static shared memory, by line
 };
 struct Store { Map map; Block* block; uint32_t from; int x, y; bool read; };
@@ -133,6 +135,8 @@ void ld4(float& x, float& y, float& z, float& w, uint32_t from);
 void ld4_words(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, uint32_t from);
 void st4(uint32_t to, float x, float y, float z, float w);
 void st_async(uint32_t to, uint32_t bar, int rank, int mine, float x, float y, float z, float w);
+void ld16_if(uint32_t valid, uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, const void* from);
+void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void copy16(uint32_t to, const void* from, int bytes);
 void copy_commit();
 void copy_wait(int left);

@@ -48,14 +48,18 @@ INSTRUCTIONS = [
     (r"ld\.shared\.v4\.f32 \{ %(\d+), %(\d+), %(\d+), %(\d+)\}, \[%(\d+)\]", "ld4"),
     (r"ld\.shared\.v4\.b32 \{ %(\d+), %(\d+), %(\d+), %(\d+)\}, \[%(\d+)\]", "ld4_words"),
     (r"st\.shared\.v4\.f32 \[%(\d+)\], \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "st4"),
-    (r"cp\.async\.cg\.shared\.global \[%(\d+)\], \[%(\d+)\], 16, %(\d+)", "copy16"),
+    (r"cp\.async\.c[ag]\.shared\.global(?:\.L2::\w+)* \[%(\d+)\], \[%(\d+)\], 16, %(\d+)", "copy16"),
+    # Sixteen bytes straight into registers, which keep what they have where a predicate says so.
+    (r"setp\.ne\.b32 p, %(5), 0;\s*@p ld\.global[\w.:]*\.v4\.b32 \{ %(0), %(1), %(2), %(3)\}, \[%(4)\]", "ld16_if"),
+    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32 \{ %(0), %(1), %(2), %(3)\},"
+     r" \{ %(4), %(5), %(6), %(7)\}, \{ %(8), %(9)\}", "mma"),
     (r"cp\.async\.commit_group", "copy_commit"),
-    (r"cp\.async\.wait_group %(\d+)", "copy_wait"),
+    (r"cp\.async\.wait_group (%?\d+)", "copy_wait"),
     (r"red\.release\.gpu\.global\.add\.s32 \[%(\d+)\], (\d+)", "add_release"),
     (r"ld\.acquire\.gpu\.global\.b32 %(\d+), \[%(\d+)\]", "load_acquire"),
     (r"st\.release\.gpu\.global\.b32 \[%(\d+)\], (\d+)", "store_release"),
     (r"fence\.proxy\.async\.shared::cta", "proxy_fence"),
-    (r"wgmma\.fence|fence\.mbarrier_init|setmaxnreg|prefetch\.tensormap|^$", "nothing"),
+    (r"wgmma\.fence|fence\.mbarrier_init|setmaxnreg|prefetch\.tensormap|createpolicy|^$", "nothing"),
 ]  # fmt: skip
 """What each PTX statement calls; groups are operands, or numbers where they have no %."""
 

@@ -22,6 +22,7 @@ BEST_GUESS: dict[str, Knobs] = {
     "resident": {"tile_m": 128, "tile_n": 256, "k_resident": 256, "stages": 4},
     "small_cluster": {"tile_n": 32, "splits": 4, "stages": 2},
     "cute_wgmma": {},
+    "decode": {},
 }
 """What one would try first, over the first value of every other knob."""
 

@@ -45,6 +45,10 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
         ("warp_specialised", "tn", {"schedule": "ping-pong", "consumers": 3}, "played by two"),
         ("split_k", "tn", {"reduce": "cluster", "splits": 16, "cluster": "2x1"}, "at most 16 blocks"),
         ("resident", "tn", {"k_resident": 512}, "do not fit shared memory"),
+        ("decode", "nn", {}, "no nn kernel"),
+        ("decode", "tn", {"work": "shares", "splits": 2}, "cut by themselves"),
+        ("decode", "tn", {"tile_m": 64, "depth": 8, "warps": 16}, "do not fit shared memory"),
+        ("decode", "tn", {"tile_m": 64, "depth": 8, "load": "registers"}, "do not fit the registers"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs: Knobs, reason: str) -> None:
@@ -68,6 +72,10 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
     assert "(C75" not in log and "warning" not in log, (knobs, log)
     assert not best or all(int(size) == 0 for size in re.findall(r"(\d+) bytes spill", log)), log
     sass = disassemble(cubin)
+    if family.name == "decode":
+        loads = {"ring": "LDGSTS.E.BYPASS.LTC128B.128", "registers": "LDG.E.NA.LTC128B.128"}[str(knobs["load"])]
+        assert all(name in sass for name in ("HMMA.16816.F32", loads)), knobs
+        return
     expected = {"HGMMA"} | ({"UTMALDG", "SYNCS"} if knobs.get("load") != "cp.async" else {"LDGSTS"})
     assert all(name in sass for name in expected), knobs
 

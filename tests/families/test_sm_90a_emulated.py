@@ -136,3 +136,27 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, 
     for seed, shape in enumerate([(8, 8, 8), (136, 72, 1096), (264, 136, 200)]):
         problem = Problem(*shape, layout)
         assert hopper.run(library, problem, seed, processors=1 + seed) == "", shape
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"tile_n": 48, "deal": "parts", "depth": 2},
+        {"tile_m": 24, "splits": 4, "load": "registers", "warps": 4},
+        {"tile_m": 16, "tile_n": 32, "splits": 8, "hint": "evict first"},
+        {"work": "shares", "depth": 2},
+        {"work": "shares", "load": "registers", "deal": "parts", "warps": 4, "blocks": 2, "hint": "evict first"},
+        {"work": "shares", "tile_m": 32, "tile_n": 32, "blocks": 2, "warps": 4},
+    ],
+    ids=lambda knobs: " ".join(map(str, knobs.values())) or "first",
+)
+def test_weights_stream_past_few_rows(knobs: Knobs) -> None:
+    """K shorter than a step, than a round of the warps, and longer; with more shares than tiles, and fewer; blocks that
+    start only when others have ended."""
+    member = family("decode")
+    library = hopper.build(corpus.render(member, setting(member, **knobs), "tn"))
+    shapes = [(8, 8, 8), (8, 72, 40), (16, 136, 1096), (24, 40, 2312), (8, 328, 264), (72, 56, 136)]
+    for seed, shape in enumerate(shapes):
+        for processors in (1, 3, 13):
+            assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)

@@ -87,3 +87,36 @@ def test_the_emulation_sees_faults_of_pushed_sums(name: str, knobs: Knobs, found
     library = hopper.build(source.replace(found, changed))
     shapes = [(264, 136, 64), (264, 136, 1096)]
     assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + seed % 3) for seed in range(8) for shape in shapes)
+
+
+SHARES: Knobs = {"work": "shares", "warps": 4, "depth": 2, "blocks": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "found", "changed"),
+    [
+        ({}, '"n"(DEPTH - 1)', '"n"(DEPTH)'),
+        ({}, "(first + warp * DEPTH) * 32", "(first + warp) * 32"),
+        ({}, "p.upto = min(last * 32, K)", "p.upto = last * 32"),
+        ({"load": "registers"}, "top.x, low.x, top.y, low.y", "top.x, top.y, low.x, low.y"),
+        ({"load": "registers"}, "__syncthreads();", ""),
+        ({"splits": 4}, "split ? 0 : (SPLITS - 1) * PART", "split ? 0 : (SPLITS - 2) * PART"),
+        ({"splits": 4}, "cluster_wait();\n    for", "for"),
+        ({"splits": 4}, "barrier_wait(arrived, 0);", ""),
+        (SHARES, "share = gridDim.x - 1 - blockIdx.x", "share = blockIdx.x"),
+        (SHARES, "flags[share + o] = 0;", ""),
+        (SHARES, "while (!there);", "while (false);"),
+        (SHARES, "gridDim.x < top) ++others", "gridDim.x <= top) ++others"),
+    ],
+    ids=[
+        *("impatient", "warps overlap", "beyond k", "rows swapped", "no barrier", "too few bytes", "early push"),
+        *("does not wait", "waits for later blocks", "flags stay", "does not wait for parts", "waits for nobody"),
+    ],
+)
+def test_the_emulation_sees_faults_of_streamed_weights(knobs: Knobs, found: str, changed: str) -> None:
+    source = corpus.render(family("decode"), setting(family("decode"), **knobs), "tn")
+    assert found in source
+    library = hopper.build(source.replace(found, changed))
+    shapes = [(8, 72, 2344), (24, 136, 200), (8, 8, 2344)]
+    assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + 2 * seed) for seed in range(4) for shape in shapes)

@@ -13,7 +13,7 @@ from cudal2.records import digest
 from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
 from cudal2.search.proposers.evolution import Evolution, Rated, child
-from cudal2.search.settings import Setting, allowed, parsed
+from cudal2.search.settings import Setting, allowed, parsed, searched
 from cudal2.target import find
 
 
@@ -34,6 +34,22 @@ def test_the_families_that_ship_can_be_searched(name):
             assert candidate.source == corpus.render(family, setting.knobs, problem.layout)
             assert (candidate.problem, candidate.target) == (problem, "cpu")
     assert len({trial.source_hash for trial in trials}) == 32
+
+
+def test_a_family_for_few_rows_is_searched_only_there():
+    """And it is drawn there, by a search that has nothing to start from."""
+    names = ("8_4096_4096_tn_f32", "64_128_64_tn_f32", "72_128_64_tn_f32", "8_4096_4096_nn_f32")
+    config = SearchConfig(run="unused", target="sm_90a", shapes=ShapesConfig(names=names))
+    found = {problem.name: {family.name for family in families} for problem, families in searched(config).items()}
+    assert ["decode" in found[name] for name in names] == [True, True, False, False]
+    assert all("split_k" in families for families in found.values())
+    few = parse(names[0])
+    evolution = Evolution(History(config, ENVIRONMENT, None))
+    proposed = evolution.propose(Task(few), {few: []}, 1, 64).values()
+    assert "decode" in {parsed(Trial(prompt, 1, 0, "", 0.0)).family for prompt in proposed}
+    only = SearchMethodConfig(families=("decode",))
+    with pytest.raises(ValueError, match="no family among decode has a kernel for 72_128_64_tn_f32"):
+        searched(SearchConfig(run="unused", target="sm_90a", shapes=ShapesConfig(names=names[2:3]), search=only))
 
 
 def test_settings_of_another_edition_of_a_family_are_no_parents():
