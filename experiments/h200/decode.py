@@ -32,9 +32,9 @@ TARGET = find("sm_90a")
 FAMILY = next(family for family in corpus.families(TARGET) if family.name == "decode")
 
 SETTINGS: dict[str, dict[int, Knobs]] = {
-    "wide": {8: {"warps": 16}},
-    "tiles": {8: {}},
-    "rows32": {8: {"tile_n": 32}},
+    "wide": {8: {"warps": 16, "blocks": 2}, 16: {"warps": 16}},
+    "tiles": {8: {"blocks": 4}, 16: {"blocks": 3}},
+    "rows32": {8: {"tile_n": 32, "blocks": 2}},
     "even16": {8: {"work": "shares", "blocks": 2, "depth": 8}, 16: {"work": "shares", "blocks": 2}},
     "even32": {
         8: {"work": "shares", "blocks": 2, "tile_n": 32},
@@ -48,9 +48,12 @@ SETTINGS: dict[str, dict[int, Knobs]] = {
         8: {"work": "shares", "blocks": 3, "tile_n": 32, "depth": 2},
         16: {"work": "shares", "blocks": 3, "tile_n": 32, "warps": 4},
     },
-    "half": {8: {"splits": 2}},
-    "quarter": {8: {"splits": 4, "warps": 16}},
-    "eighth": {8: {"splits": 8, "warps": 4, "depth": 8}},
+    "half": {8: {"splits": 2, "blocks": 4}, 16: {"splits": 2, "blocks": 3}},
+    "quarter": {8: {"splits": 4, "warps": 16, "blocks": 2}, 16: {"splits": 4, "warps": 16}},
+    "eighth": {
+        8: {"splits": 8, "warps": 4, "depth": 8, "blocks": 4},
+        16: {"splits": 8, "warps": 4, "depth": 8, "blocks": 2},
+    },
     "registers": {8: {"load": "registers", "warps": 16, "deal": "parts"}},
     "evict": {
         8: {"work": "shares", "blocks": 2, "tile_n": 32, "hint": "evict first"},
