@@ -9,22 +9,23 @@ import sys
 
 from naive import ENDLESS, NAIVE
 
-from cudal2 import cli, source
+from cudal2 import cli, completion
+from cudal2.completion import Found
 
 asked = 0
 
 
-def kernel(text: str, _: object) -> str | None:
+def kernel(text: str) -> Found:
     global asked
     asked += 1
     if str(asked) == os.environ.get("HANG_AT"):
-        return ENDLESS
+        return Found(ENDLESS)
     words = text.split()
     if "hgemm(){}" not in words:
-        return None
-    return NAIVE.replace("sum +=", "sum -=" if "bug" in words else "sum +=")
+        return Found(missing=completion.NO_ENTRY)
+    return Found(NAIVE.replace("sum +=", "sum -=" if "bug" in words else "sum +="))
 
 
 if __name__ == "__main__":
-    source.extract = kernel
+    completion.read = kernel  # before the modules that read completions are imported
     sys.exit(cli.main())
