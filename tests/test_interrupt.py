@@ -17,7 +17,7 @@ from processes import below, names, wait_for
 from safetensors.torch import load_file
 from toolkit import needs_toolkit
 
-from cudal2 import cli, source
+from cudal2 import cli
 from cudal2.archive import Archive
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.problem import Problem
@@ -71,7 +71,7 @@ def test_training_stopped_in_the_middle_of_judging_ends_as_if_undisturbed(tmp_pa
         said = run.stopped_by(signal.SIGTERM)
     assert said.splitlines()[-1].startswith("cudal2: stopped by SIGTERM; ")
     assert latest_checkpoint(tmp_path / "run").name == "checkpoint-2"
-    monkeypatch.setattr(source, "extract", interrupted.kernel)
+    monkeypatch.setattr("cudal2.train.judge.read", interrupted.kernel)
     for name in ("run", "whole"):  # in this process, which has imported torch and trl already
         assert cli.main([str(word) for word in train(tmp_path, policy, name)[1:]]) == 0
     rows, whole = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("run", "whole"))
