@@ -32,11 +32,16 @@ def test_it_reads_every_token_of_its_prompts(target):
     assert set(tokenizer.PROMPT_TOKENS) - elsewhere <= set(words.get_vocab())
 
 
+SINCE = {"decode"}
+"""Families that came after the policies which ship: their words are no single tokens."""
+
+
 @pytest.mark.parametrize(("target", "length"), [("cpu", 90), ("sm_90a", 190)])
 def test_its_words_still_fit_the_corpus(target, length):
     _, words = shipped(target)
     rng = random.Random(0)
-    samples = [corpus.draw(find(target), rng.choice(("nn", "tn")), rng) for _ in range(100)]
+    drawn = (corpus.draw(find(target), rng.choice(("nn", "tn")), rng) for _ in range(200))
+    samples = [sample for sample in drawn if sample.family not in SINCE][:100]
     texts = [(corpus.plan(sample) if target != "cpu" else "") + sample.source for sample in samples]
     encoded = tokenizer.encode_source(words, texts)
     assert words.batch_decode(encoded) == texts

@@ -1,6 +1,8 @@
 """Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next.
 
-Where that may be ok, `below` is the greatest speedup it may claim.
+Where that may be ok, `below` is the greatest speedup it may claim. One that cheats only where something happens to it,
+which not every short timing of these tests holds (eight of ten did), has `tries`: it must be found out in one of so many
+verdicts.
 """
 
 import re
@@ -93,7 +95,11 @@ def test_verdict_on_timed_calls_in_either_jail(worker: Worker, path: Path) -> No
 
 def check(worker: Worker, path: Path) -> None:
     text = path.read_text()
-    verdict = worker.evaluate(Candidate(text, parse(directive(text, "problem", PROBLEM))))
+    problem, tries = parse(directive(text, "problem", PROBLEM)), int(directive(text, "tries", "1"))
+    for number in range(tries):  # each a verdict of its own, for none is judged twice
+        verdict = worker.evaluate(Candidate(text + "// once more\n" * number, problem))
+        if not verdict.ok:
+            break
     assert verdict.status in directive(text, "expect", "").split(), (verdict.reason, verdict.log)
     assert verdict.ok or directive(text, "reason", "") in verdict.reason
     assert not verdict.ok or verdict.speedup < float(directive(text, "below", "inf"))

@@ -195,6 +195,8 @@ class Runner:
             raise CandidateFailed(Status.LAUNCH_ERROR, "the runner ended between calls") from error
 
     def _receive(self) -> tuple[float, float, bytes]:
+        if self.allowance.left <= 0:
+            raise CandidateFailed(Status.TIMEOUT, self.allowance.reason)
         deadline = time.monotonic() + min(self.seconds, self.allowance.left)
         with self.allowance.charged():
             status, length, device_seconds, host_seconds = REPLY.unpack(self._exactly(REPLY.size, deadline))
