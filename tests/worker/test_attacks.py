@@ -1,8 +1,8 @@
 """Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next.
 
 Where that may be ok, `below` is the greatest speedup it may claim. One that cheats only where something happens to it,
-which not every short timing of these tests holds (eight of ten did), has `tries`: it must be found out in one of so many
-verdicts.
+which not every short timing of these tests holds (eight of ten did), has `tries`: it must be found out in one of so
+many verdicts.
 """
 
 import re
