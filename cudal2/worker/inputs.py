@@ -73,10 +73,16 @@ def poison(tensor: Tensor) -> None:
     tensor.fill_(math.nan)
 
 
+def _empty(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Room for A [M,K] and B as stored."""
+    shapes = (problem.m, problem.k), problem.b_shape
+    a, b = (torch.empty(shape, dtype=torch.float16, device=rng.device) for shape in shapes)
+    return a, b
+
+
 def normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
     """A [M,K] and B as stored, both N(0,1)."""
-    shapes = ((problem.m, problem.k), problem.b_shape)
-    a, b = (torch.empty(shape, dtype=torch.float16, device=rng.device) for shape in shapes)
+    a, b = _empty(rng, problem)
     fill_normal(rng, a)
     fill_normal(rng, b)
     return a, b
@@ -84,8 +90,7 @@ def normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
 
 def uneven_normal(rng: torch.Generator, problem: Problem) -> tuple[Tensor, Tensor]:
     """A [M,K] and B as stored, as `fill_uneven` fills them."""
-    shapes = ((problem.m, problem.k), problem.b_shape)
-    a, b = (torch.empty(shape, dtype=torch.float16, device=rng.device) for shape in shapes)
+    a, b = _empty(rng, problem)
     fill_uneven(rng, a[None], b[None], problem)
     return a, b
 
