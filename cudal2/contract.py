@@ -9,6 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from cudal2 import operators
+from cudal2.problem import Problem
+
 ENTRY = "hgemm"
 """The function that multiplies."""
 SIZER = "hgemm_workspace"
@@ -16,52 +19,58 @@ SIZER = "hgemm_workspace"
 
 Role = Literal["input", "output", "size", "workspace", "stream"]
 
-_PARAMETERS: tuple[tuple[Role, str], ...] = (
-    *(("input", "A"), ("input", "B"), ("output", "C")),
-    *(("size", "M"), ("size", "N"), ("size", "K")),
-    ("workspace", "workspace"),
-)
+_SIZES: tuple[tuple[Role, str], ...] = (("size", "M"), ("size", "N"), ("size", "K"))
+PLAIN = Problem(64, 64, 64)
+"""A problem of the plainest kind: the product alone, in fp16."""
 
 
 class Contract(msgspec.Struct, frozen=True):
     """How kernels of one kind of target are called.
 
-    `element` is the C type of a matrix's elements, `status` of what ENTRY returns (0 for success), `stream` of its
-    last argument, empty where there is none. A, B, C and the workspace begin at multiples of `alignment` bytes. At
-    most `workspace_limit` bytes of workspace are given; the first `semaphores` of them are zero on entry and must be
-    on exit.
+    `elements` names the field of a DType with the C type of a matrix's elements, `status` is the type of what ENTRY
+    returns (0 for success), `stream` of its last argument, empty where there is none. All operands and the workspace
+    begin at multiples of `alignment` bytes. At most `workspace_limit` bytes of workspace are given; the first
+    `semaphores` of them are zero on entry and must be on exit.
     """
 
-    element: str
+    elements: Literal["cpu", "cuda"]
     status: str
     stream: str
     alignment: int
     workspace_limit: int
     semaphores: int
 
-    @property
-    def parameters(self) -> tuple[tuple[Role, str], ...]:
-        """What ENTRY takes, in order: each argument's role and name."""
-        return (*_PARAMETERS, ("stream", "stream")) if self.stream else _PARAMETERS
+    def element(self, problem: Problem = PLAIN) -> str:
+        """The C type of a matrix's elements."""
+        return getattr(problem.type, self.elements)
 
-    def declaration(self, names: Sequence[str] = ()) -> str:
+    def parameters(self, problem: Problem = PLAIN) -> tuple[tuple[Role, str], ...]:
+        """What ENTRY takes, in order, each argument's role and name: the operands, the sizes, the workspace, and for a
+        GPU the stream."""
+        given = ((operand.role, operand.name) for operand in operators.operands(problem))
+        last: tuple[tuple[Role, str], ...] = (("stream", "stream"),) if self.stream else ()
+        return (*given, *_SIZES, ("workspace", "workspace"), *last)
+
+    def declaration(self, problem: Problem = PLAIN, names: Sequence[str] = ()) -> str:
         """ENTRY in C++, without a semicolon; `names` call the parameters otherwise, in order."""
-        types = {"input": f"const {self.element}* ", "output": f"{self.element}* ", "size": "int "}
+        element = self.element(problem)
+        types = {"input": f"const {element}* ", "output": f"{element}* ", "size": "int "}
         types |= {"workspace": "void* ", "stream": f"{self.stream} "}
-        given = names or [name for _, name in self.parameters]
-        parameters = [types[role] + name for (role, _), name in zip(self.parameters, given, strict=True)]
+        given = names or [name for _, name in self.parameters(problem)]
+        parameters = [types[role] + name for (role, _), name in zip(self.parameters(problem), given, strict=True)]
         return f'extern "C" {self.status} {ENTRY}({", ".join(parameters)})'
 
     def defines(self) -> tuple[str, ...]:
         """Compiler flags that tell all this to a C++ program which loads kernels: see `planner.cpp`, `cpu/runner.cpp`.
 
-        For such a program matrices and streams are plain addresses.
+        Such a program casts ENTRY to a function of as many addresses as there are operands, three ints, and the address
+        of the workspace, behind which a GPU's kernel takes its stream.
         """
         types = {"input": "const void*", "output": "void*", "size": "int", "workspace": "void*", "stream": "void*"}
         return (
             f'-DCONTRACT_ENTRY="{ENTRY}"',
             f'-DCONTRACT_SIZER="{SIZER}"',
-            f"-DCONTRACT_PARAMETERS={','.join(types[role] for role, _ in self.parameters)}",
+            f"-DCONTRACT_PARAMETERS={','.join(types[role] for role, _ in self.parameters())}",
             *self.numbers(),
         )
 
@@ -76,7 +85,7 @@ def sizer_declaration(names: Sequence[str] = ("M", "N", "K")) -> str:
 
 
 CPU_CONTRACT = Contract(
-    element="_Float16",
+    elements="cpu",
     status="int",
     stream="",
     alignment=64,
@@ -85,7 +94,7 @@ CPU_CONTRACT = Contract(
 )
 
 CUDA_CONTRACT = Contract(
-    element="__half",
+    elements="cuda",
     status="cudaError_t",
     stream="cudaStream_t",
     alignment=256,

@@ -1,4 +1,4 @@
-"""Which multiplication is asked for: shape, layout and accumulator; the shape lists users name."""
+"""Which multiplication is asked for: shape, layout, accumulator, number type and epilogue; the lists users name."""
 
 import random
 from collections.abc import Iterable
@@ -6,6 +6,9 @@ from itertools import product
 from typing import Literal, get_args
 
 import msgspec
+
+from cudal2 import dtype as dtypes
+from cudal2.dtype import DType
 
 Layout = Literal["nn", "tn"]
 Accumulate = Literal["f32", "f16"]
@@ -30,12 +33,13 @@ LLM_SHAPES = {
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """C[M,N] = A[M,K] · B in half precision; all matrices dense and row-major.
+    """C[M,N] = epilogue(A[M,K] · B) in a type of 16 bits; all matrices dense and row-major.
 
     `layout` "nn" stores B as K×N, "tn" as N×K (the weight of an `nn.Linear`). The letters are BLAS's `transa` and
     `transb`, as cuBLAS is called for row-major matrices: its matrices are column-major, so it computes Cᵀ = Bᵀ·Aᵀ, its
     first operand is B, and the first letter says whether B is transposed. A never is.
-    `accumulate` is the precision the sum must have: "f32" or "f16".
+    `accumulate` is the precision the sum must have: "f32" or "f16". `dtype` names the type of all operands
+    (`cudal2.dtype`), `epilogue` what follows the product (`cudal2.operators`).
     """
 
     m: int
@@ -43,18 +47,29 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     k: int
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
+    dtype: str = "fp16"
+    epilogue: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
+        for name, unit in (("m", 1), ("n", 8), ("k", 8)):
             size = getattr(self, name)
-            if size <= 0 or size % 8:
-                raise ValueError(f"{name}={size}: sizes are positive multiples of 8")
+            if size <= 0 or size % unit:
+                raise ValueError(f"{name}={size}: M is positive, N and K are positive multiples of 8")
             if size > 1 << 17:
                 raise ValueError(f"{name}={size}: sizes are at most {1 << 17}")
         if self.layout not in get_args(Layout):
             raise ValueError(f"layout {self.layout!r}: choose nn or tn")
         if self.accumulate not in get_args(Accumulate):
             raise ValueError(f"accumulate {self.accumulate!r}: choose f32 or f16")
+        if self.accumulate not in self.type.accumulators:
+            raise ValueError(f"accumulate {self.accumulate}: {self.dtype} has {', '.join(self.type.accumulators)}")
+        if not self.epilogue.isidentifier():
+            raise ValueError(f"epilogue {self.epilogue!r}: write none, or the name of an operator")
+
+    @property
+    def type(self) -> DType:
+        """The record of its dtype."""
+        return dtypes.find(self.dtype)
 
     @property
     def mnk(self) -> str:
@@ -63,8 +78,10 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """The whole problem in one word: `256_384_512_tn_f32`."""
-        return f"{self.mnk}_{self.layout}_{self.accumulate}"
+        """The whole problem in one word: `256_384_512_tn_f32`, and where they are not fp16 and none its dtype and
+        epilogue: `7_384_512_tn_f32_bf16_bias`."""
+        more = (self.dtype, self.epilogue) if self.epilogue != "none" else (self.dtype,) * (self.dtype != "fp16")
+        return "_".join((self.mnk, self.layout, self.accumulate, *more))
 
     @property
     def flop(self) -> int:
@@ -78,7 +95,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes of A, B and C, each touched once."""
+        """Bytes of A, B and C, each touched once; `operators.nbytes` counts what an epilogue is given, too."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
 
     @property
@@ -87,22 +104,32 @@ class Problem(msgspec.Struct, frozen=True, order=True):
         return (self.k, self.n) if self.layout == "nn" else (self.n, self.k)
 
 
-def parse(text: str, layout: Layout = "tn", accumulate: Accumulate = "f32") -> Problem:
-    """`256_384_512`, `256_384_512_nn_f16` or a name in LLM_SHAPES, as a Problem.
+def parse(
+    text: str,
+    layout: Layout = "tn",
+    accumulate: Accumulate = "f32",
+    dtype: str = "fp16",
+    epilogue: str = "none",
+) -> Problem:
+    """`256_384_512`, a problem's whole name such as `256_384_512_nn_f16` or `7_384_512_tn_f32_bf16_bias`, or a name in
+    LLM_SHAPES, as a Problem; what the text leaves out is as the other arguments say.
 
     Raises ValueError naming the accepted forms.
     """
     if text in LLM_SHAPES:
-        return Problem(*LLM_SHAPES[text], layout, accumulate)
-    sizes, rest = text.split("_")[:3], text.split("_")[3:]
-    if len(sizes) != 3 or not all(size.isdecimal() for size in sizes) or len(rest) not in (0, 2):
+        return Problem(*LLM_SHAPES[text], layout, accumulate, dtype, epilogue)
+    sizes, rest = text.split("_")[:3], text.split("_", 6)[3:]
+    if len(sizes) != 3 or not all(size.isdecimal() for size in sizes) or len(rest) == 1:
         raise ValueError(
             f"problem {text!r}: write M_N_K such as 256_384_512, M_N_K_layout_accumulate such as "
-            f"256_384_512_nn_f16, or one of {', '.join(LLM_SHAPES)}"
+            f"256_384_512_nn_f16, with _dtype and _epilogue behind it as in 7_384_512_tn_f32_bf16_bias, or one of "
+            f"{', '.join(LLM_SHAPES)}"
         )
     m, n, k = map(int, sizes)
-    layout, accumulate = rest or (layout, accumulate)  # type: ignore[assignment]
-    return Problem(m, n, k, layout, accumulate)
+    if rest:  # a name says all: what it leaves out is fp16 and none
+        layout, accumulate, *more = rest  # type: ignore[assignment]
+        dtype, epilogue = (*more, *("fp16", "none")[len(more) :])
+    return Problem(m, n, k, layout, accumulate, dtype, epilogue)
 
 
 def grid(layout: Layout = "tn", accumulate: Accumulate = "f32") -> list[Problem]:

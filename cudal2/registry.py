@@ -5,10 +5,15 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 
+def names(folder: ModuleType) -> tuple[str, ...]:
+    """The names of a package's modules, in alphabetical order."""
+    return tuple(sorted(found.name for found in iter_modules(folder.__path__)))
+
+
 def module(folder: ModuleType, name: str, key: str) -> ModuleType:
     """The module `name` of the package `folder`; ValueError, which lists the known names, where there is none. `key` is
     the configuration's key for it."""
-    known = sorted(found.name for found in iter_modules(folder.__path__))
+    known = names(folder)
     if name not in known:
         raise ValueError(f"{key}={name} is not known; choose one of {', '.join(known)}")
     return import_module(f"{folder.__name__}.{name}")

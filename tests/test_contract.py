@@ -33,7 +33,7 @@ PROGRAMS = {
 
 def changed(target: Target) -> Target:
     numbers = {"alignment": 4096, "workspace_limit": 7 << 20, "semaphores": 3 << 10}
-    return replace(target, contract=replace(target.contract, element="_Odd", status="odd_t", **numbers))
+    return replace(target, contract=replace(target.contract, status="odd_t", **numbers))
 
 
 @pytest.mark.parametrize("name", ["cpu", "sm_80", "sm_90a"])
@@ -60,7 +60,7 @@ def test_what_a_contract_declares_defines_a_kernel(tmp_path: Path) -> None:
         file.write_text(text)
         subprocess.run(["g++", "-shared", "-fPIC", file, "-o", library], check=True)
         loaded = ctypes.CDLL(str(library))
-        assert loaded[ENTRY](*[None] * 3, 1, 2, 3, *[None] * (len(one.parameters) - 6)) == 7
+        assert loaded[ENTRY](*[None] * 3, 1, 2, 3, *[None] * (len(one.parameters()) - 6)) == 7
         assert loaded[SIZER](5, 6, 8) == 13
 
 
@@ -95,8 +95,8 @@ def test_gate_and_wrapper_know_the_names_of_the_contract() -> None:
     assert {ENTRY, SIZER} == gate.ENTRY_POINTS
     published = "void f(torch::Tensor a, torch::Tensor b, torch::Tensor t, torch::Tensor c) { cudaMalloc(0, 1); }"
     text = abi.adapt(published, PROBLEM).source
-    names = [f"cudal2_{name.lower()}" for _, name in CUDA_CONTRACT.parameters]
-    assert CUDA_CONTRACT.declaration(names) in text and sizer_declaration(names[3:6]) in text
+    names = [f"cudal2_{name.lower()}" for _, name in CUDA_CONTRACT.parameters()]
+    assert CUDA_CONTRACT.declaration(names=names) in text and sizer_declaration(names[3:6]) in text
     assert set(CUDA_CONTRACT.numbers()) <= set(abi.FLAGS)
 
 
@@ -126,5 +126,5 @@ def test_the_header_of_an_export_states_the_contracts_numbers(monkeypatch) -> No
 
 def test_other_names_are_one_for_each_parameter() -> None:
     with pytest.raises(ValueError):
-        CUDA_CONTRACT.declaration(["A", "B"])
-    assert isinstance(CPU_CONTRACT, Contract) and len(CUDA_CONTRACT.parameters) == len(CPU_CONTRACT.parameters) + 1
+        CUDA_CONTRACT.declaration(names=["A", "B"])
+    assert isinstance(CPU_CONTRACT, Contract) and len(CUDA_CONTRACT.parameters()) == len(CPU_CONTRACT.parameters()) + 1

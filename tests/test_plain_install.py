@@ -70,10 +70,10 @@ def test_a_run_is_trained_evaluated_exported_reported_and_packed(cudal2, tmp_pat
     assert done.returncode == 0, done.stderr
     for command in (
         ("eval", "run", "shapes=64_64_64", *quick),
-        ("search", "64_64_64", "run=found", "search.kernels=1", *quick),
+        ("search", "shapes=64_64_64", "run=found", "search.kernels=1", *quick),
         ("report", "run"),
-        ("pack", "run", "parcel", "--cache", "cache"),
-        ("unpack", "parcel", "again", "--cache", "other"),
+        ("pack", "run", "parcel", "cache=cache"),
+        ("unpack", "parcel", "again", "cache=other"),
     ):
         done = told(cudal2, *command, cwd=tmp_path)
         assert done.returncode == 0 or "too busy to time" in done.stderr, (command, done.stderr)

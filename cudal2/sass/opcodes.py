@@ -75,7 +75,7 @@ _READ_BEFORE = {
 }
 _AT_ONCE = {
     "sm_8": "P:LDG,LDGSTS,STG,STS UR:LDG,STG",
-    "sm_90a": "P:LDG,LDGSTS,STG,STS,SYNCS UR:LDSM,STS,SYNCS",
+    "sm_90a": "P:LDG,LDGSTS,STG,STS,SYNCS UR:LDGSTS,LDSM,STS,SYNCS",
 }
 """By architecture (the beginning of its name), the assumptions of ptxas's schedules (see `Order`)."""
 

@@ -36,8 +36,8 @@ _UNSEEN_BY_C = re.compile(r"with 'C' linkage|linkage specification is incompatib
 def header(contract: Contract, way: Way = "") -> str:
     """The text of HEADER. Its parameters are named in comments only, as a source may define M, N or A as macros."""
     # A source for a GPU that needs more of its element than the name includes that header, which takes a while.
-    types = f"struct {contract.element};" if contract.stream else "#include <stddef.h>"
-    entry = contract.declaration([f"/*{name}*/" for _, name in contract.parameters])
+    types = f"struct {contract.element()};" if contract.stream else "#include <stddef.h>"
+    entry = contract.declaration(names=[f"/*{name}*/" for _, name in contract.parameters()])
     sizer = sizer_declaration([f"/*{name}*/" for name in "MNK"])
     return f"{types}\n{entry}{' noexcept' if way else ''};\n{sizer};\n"
 

@@ -127,7 +127,7 @@ def headers() -> frozenset[str]:
 
 def _wrapper(name: str, layout: Layout, allocates: bool) -> str:
     # Prefixed names: the published text above may define M, N, K, BM or stream as macros.
-    names = [f"cudal2_{name.lower()}" for _, name in CUDA_CONTRACT.parameters]
+    names = [f"cudal2_{name.lower()}" for _, name in CUDA_CONTRACT.parameters()]
     a, b, c, m, n, k, workspace, _ = names
     size = f"""
 {sizer_declaration((m, n, k))} {{
@@ -137,7 +137,7 @@ def _wrapper(name: str, layout: Layout, allocates: bool) -> str:
     return f"""
 
 // Appended by cudal2: the function above behind the kernel contract.
-{CUDA_CONTRACT.declaration(names)} {{
+{CUDA_CONTRACT.declaration(names=names)} {{
   return cudal2::call(
       [](at::Tensor cudal2_ta, at::Tensor cudal2_tb, at::Tensor cudal2_tt, at::Tensor cudal2_tc) {{
         {name}(cudal2_ta, cudal2_tb, cudal2_tt, cudal2_tc);
