@@ -33,6 +33,8 @@ FP64_FLOP, FP64_FLOP_STRONG = 2e10, 1e13
 fp32, which costs ρ nothing visible."""
 TIMED_LIMIT = 0.8
 """Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ; see `timed_limit`."""
+FEW = 2100
+"""Of fewer elements the ρ of an fp16 sum scatters by more than its limit has to spare."""
 SELDOM = 12 * math.log(10)
 """−ln of the probability with which an honest call is taken for a coarse one."""
 BLOCK = 1 << 22
@@ -88,13 +90,25 @@ def rho_limit(accumulate: str, k: int, chunk: int, finishing: int = 0, count: in
     if accumulate == "f32":
         return 1.05
     before = -(-k // chunk) - 1  # roundings of sums before the last
-    spread = max(1.15, math.sqrt(1 + 4 * math.sqrt(SELDOM / 3 / count)))
+    spread = max(1.15, math.sqrt(1 + 4 * math.sqrt(SELDOM / 2 / count)))
     return spread * math.sqrt(1 + finishing + chunk * before * (before + 1) / (2 * k))
 
 
 def most_rho(problem: Problem, chunk: int, count: int = BLOCK) -> float:
     """`rho_limit` of a problem, for `count` elements."""
-    return rho_limit(problem.accumulate, problem.k, chunk, finishing(problem), count)
+    steep = 1.0 if problem.accumulate == "f32" else operators.find(problem.epilogue).slope
+    return steep * rho_limit(problem.accumulate, problem.k, chunk, finishing(problem), count)
+
+
+def _least_rounding(problem: Problem, count: int) -> float:
+    """What at least is taken for the rounding error of `count` elements, in RMS: all of a few may be nearly zero.
+
+    So they are where an activation is flat, whose own loss counts then; and where an fp16 sum's products have cancelled
+    one another, of which its error takes no notice: what rounding normal numbers of its size costs.
+    """
+    operator, terms = operators.find(problem.epilogue), len(operators.inputs(problem)) - 1
+    few = problem.accumulate == "f16" and count < FEW
+    return max(operator.loss / 4, few * problem.type.unit * math.sqrt(problem.k * terms / 6))
 
 
 def finishing(problem: Problem) -> int:
@@ -148,16 +162,15 @@ def check_values(result: Tensor) -> Finding | None:
 def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) -> tuple[Finding | None, float, float]:
     """ρ, and |ĉ − c| ≤ ulp(c) + loss_bound for each element of what comes of N(0,1) inputs.
 
-    Returns what is wrong (or None), ρ, and the largest absolute error. Where all of a small result is flat, what
-    finishing loses takes the place of the rounding error.
+    Returns what is wrong (or None), ρ, and the largest absolute error.
     """
     squares, rounding, largest, outside = _errors(result, exact, loss_bound(problem, chunk))
     if not math.isfinite(squares):
         return check_values(result) or (Status.WRONG, "the error is not finite"), math.inf, math.inf
-    flat = result.numel() * (operators.find(problem.epilogue).loss / 4) ** 2
-    value, limit = math.sqrt(squares / max(rounding, flat, 1e-30)), most_rho(problem, chunk, result.numel())
+    least = result.numel() * _least_rounding(problem, result.numel()) ** 2
+    value, limit = math.sqrt(squares / max(rounding, least, 1e-30)), most_rho(problem, chunk, result.numel())
     found: Finding | None = None
-    if value > 2 * rho_limit("f16", problem.k, 1):  # more than any honest precision explains
+    if value > 2 * max(limit, rho_limit("f16", problem.k, 1)):  # more than any honest precision explains
         found = Status.WRONG, f"{outside:.0f} of {result.numel()} elements are wrong (ρ = {value:.3g})"
     elif value > limit:
         found = Status.IMPRECISE, f"ρ = {value:.3g}, at most {limit:.3g} for {problem.accumulate}"
