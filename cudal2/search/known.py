@@ -42,10 +42,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
-    """Settings of the nearest problems of that layout, dtype and epilogue (else of fp16 without one): first the fastest of each problem, nearest first, then the
-    second of each, and so on; those that waste a wave after all others. Empty where nothing is known.
+    """Settings of the nearest problems of that layout, dtype and epilogue, else of fp16 without one.
 
-    Settings that `families` do not render (any more) are passed over.
+    First the fastest of each problem, nearest first, then the second of each, and so on; those that waste a wave after
+    all others. Empty where nothing is known. Settings that `families` do not render (any more) are passed over.
     """
     by_name = {family.name: family for family in families}
     shipped, multiprocessors = _shipped(target), MULTIPROCESSORS.get(target, 0)
