@@ -4,7 +4,7 @@ import random
 
 import msgspec
 import pytest
-from sass.cubins import TARGETS, compiled, listed
+from sass.cubins import compiled, listed
 from sass.game.test_play import agrees, wander
 
 from cudal2.records import Control, Edit, Shift
@@ -116,7 +116,7 @@ def test_a_game_on_a_finished_kernel_knows_the_same_rules(code, finished) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> None:
     for seed in range(100, 106):
         for listing in listed(compiled(target, seed, Cache(tmp_path))):
@@ -132,8 +132,9 @@ def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_compilers_schedules_break_no_rule(target: str, tmp_path) -> None:
-    for seed in range(50):
+@pytest.mark.parametrize(("target", "kernels"), [("sm_80", 20), ("sm_86", 6), ("sm_89", 6), ("sm_90a", 30)])
+def test_the_compilers_schedules_break_no_rule(target: str, kernels: int, tmp_path) -> None:
+    """Few for what differs from Ampere in its matrix instructions alone."""
+    for seed in range(kernels):
         for listing in listed(compiled(target, seed, Cache(tmp_path))):
             assert violations(listing) == (), (seed, listing.kernel)
