@@ -6,13 +6,15 @@ offers, from any folder. Knobs do not depend on the shape: a policy that is trai
 kernels are written, but not which of them is fast for which shape.
 
 Each kernel is written in one of three styles, as three people would write it. `styles.toml` holds the names that each
-uses for variables; `[STYLE.DTYPE]` holds those that are other for another type than fp16. In a template a line that
-starts with `//` is a comment of the styles "plain" and "tutor", one that starts with `///` of "tutor" only.
+uses for variables, `[STYLE.DTYPE]` those that are other for a type, `[types.DTYPE]` what all call its parts. In a
+template a line that starts with `//` is a comment of the styles "plain" and "tutor", one that starts with `///` of
+"tutor" only.
 
 A template is rendered for a form of problem: its layout, `dtype` (the record), `operator` (its epilogue, whose
-operands beside A, B and C are `more`), and whether M may be `ragged`, that is no multiple of 8. Parts in
-`data/families/common/` may be included by all. Where a function takes a problem or a layout, a layout alone means the
-plainest problem of that layout: fp16, no epilogue, M a multiple of 8.
+operands beside A, B and C are `more`; `taken` and `given` are these as parameters and as arguments, each with a comma
+behind it), and whether M may be `ragged`, that is no multiple of 8. Parts in `data/families/common/` may be included
+by all. Where a function takes a problem or a layout, a layout alone means the plainest problem of that layout: fp16, no
+epilogue, M a multiple of 8.
 """
 
 import tomllib
@@ -119,10 +121,13 @@ def render(family: Family, knobs: Knobs, asked: Problem | Layout) -> str:
 def written(family: Family, knobs: Knobs, asked: Problem | Layout) -> str:
     """The source for that setting, even where a rule refuses it."""
     style, problem = str(knobs["style"]), form(asked)
-    names = _styles(family.folder)[style]
-    names = {**names, **names.get(problem.dtype, {})}
+    styles = _styles(family.folder)
+    names = styles[style] | styles.get("types", {}).get(problem.dtype, {}) | styles[style].get(problem.dtype, {})
+    facts = _facts(family.architecture, problem)
+    names["taken"] = "".join(f"const {names['half']}* {name}, " for name in facts["more"])
+    names["given"] = "".join(f"{name}, " for name in facts["more"])
     template = _environment(family.folder).get_template(f"{family.name}{family.suffix}.j2")
-    return _keep_comments(template.render(names, **knobs, **_facts(family.architecture, problem)), style)
+    return _keep_comments(template.render(names, **knobs, **facts), style)
 
 
 def refusal(family: Family, knobs: Knobs, asked: Problem | Layout) -> str:
