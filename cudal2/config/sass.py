@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from cudal2.config import kinds
 from cudal2.config.base import NEUTRAL, Schema
+from cudal2.config.kinds import Dtype, Epilogue
 from cudal2.config.parts import ShapesConfig, TrackerConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
 from cudal2.problem import Accumulate, Layout
@@ -56,7 +58,8 @@ class SassConfig(Schema, frozen=True):
     """A game over one kernel, kept in the folder `run`.
 
     If a cubin has several kernels, `kernel` names the one; otherwise the one with the most matrix instructions in its
-    loops is taken. A GPU runs it on `problem`, with this `layout` and type of accumulator.
+    loops is taken. A GPU runs it on `problem`, with this `layout`, type of accumulator, `dtype` and
+    `epilogue`.
 
     `judge` gpu measures schedules. simulator needs no GPU, but its speedups are not those of a GPU. To show the
     noise, the unedited kernel is measured `floor` times beside itself, as thoroughly as a winner. `effort` says how
@@ -75,6 +78,8 @@ class SassConfig(Schema, frozen=True):
     problem: str = "4096_4096_4096"
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
+    dtype: Dtype = "fp16"
+    epilogue: Epilogue = "none"
     floor: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 3
     edit: Annotated[str, NEUTRAL] = ""
     methods: Annotated[tuple[str, ...], NEUTRAL] = ()
@@ -85,3 +90,6 @@ class SassConfig(Schema, frozen=True):
     effort: EffortConfig = EffortConfig()
     worker: WorkerConfig = WorkerConfig()
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        kinds.check(self)

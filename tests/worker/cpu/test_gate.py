@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from cudal2.dtype import BF16
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import disassembly
-from cudal2.dtype import BF16
 from cudal2.worker.cpu import build, elf, gate
 from cudal2.worker.sandbox import jail
 from tests.worker.cpu.shared_objects import CALL, built
