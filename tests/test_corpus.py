@@ -102,7 +102,7 @@ def test_many_settings_are_correct_in_timed_calls_too(family: Family, layout: La
     rng = random.Random(f"many {family.name} {layout}")
     config = WorkerConfig(cache=str(tmp_path), threads=2, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)
     with Worker(config) as judge:
-        for knobs in some_settings(family, layout, 8, seed=5):
+        for knobs in some_settings(family, layout, 3, seed=5):
             problem = random_problem(rng, layout, most=24)
             verdict = judge.evaluate(Candidate(corpus.render(family, knobs, layout), problem))
             assert verdict.status is Status.OK, f"{problem.name} {knobs} {verdict.reason} {verdict.log}"

@@ -1,10 +1,12 @@
 """Mines latencies from the compiler's own schedules.
 
-    python -m cudal2.sass.mining KERNEL.cubin … > data/sass/latencies.json
+    python -m cudal2.sass.mining KERNEL.cubin … > latencies.json
+    python -m cudal2.sass.mining latencies.json OTHER.cubin … > data/sass/latencies.json   # kernels that it is not of
 
 The shipped table is of 320 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
-kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds). Distances along slow paths (through a wait, a branch, a
-barrier) count as well: on sm_90a, wherever straight paths were seen too, the least of both was the same, with one
+kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds); and of the 22 kernels of the family `decode`,
+which came later, among the seeds 0 to 999 for sm_90a. Distances along slow paths (through a wait, a branch, a barrier)
+count as well: on sm_90a, wherever straight paths were seen too, the least of both was the same, with one
 exception (UMOV to an integer operation: 6, on straight paths 7).
 """
 
@@ -74,6 +76,25 @@ def _table(listings: list[Listing]) -> Table:
     return Table(frozenset(unknown), frozenset(operations), dict(distances))
 
 
+def added(tables: dict[str, Table], more: dict[str, Table]) -> dict[str, Table]:
+    """The table of the kernels of both; no kernel may be in both."""
+    found = dict(tables)
+    for name, table in more.items():
+        old = found.get(name, Table(frozenset(), frozenset(), {}))
+        distances = {first: dict(row) for first, row in old.distances.items()}
+        for first, row in table.distances.items():
+            for later, seen in row.items():
+                before = distances.setdefault(first, {}).get(later)
+                distances[first][later] = _together(before, seen) if before else seen
+        found[name] = Table(old.unknown | table.unknown, old.operations | table.operations, distances)
+    return found
+
+
+def _together(one: Seen, other: Seen) -> Seen:
+    cycles = min(one.cycles, other.cycles)
+    return Seen(cycles, sum(seen.least for seen in (one, other) if seen.cycles == cycles), one.all + other.all)
+
+
 def written(tables: dict[str, Table]) -> str:
     """The tables as JSON, with one line for each earlier operation."""
     lines = []
@@ -97,8 +118,11 @@ def kernels(code: bytes) -> list[str]:
 
 def _main(files: list[str]) -> None:
     kind = jail.choose("auto")
-    codes = [Path(file).read_bytes() for file in files]
+    begun = [file for file in files if file.endswith(".json")]
+    codes = [Path(file).read_bytes() for file in files if file not in begun]
     tables = mined(read(code, kernel, kind) for code in codes for kernel in kernels(code))
+    for file in begun:
+        tables = added(msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Table]), tables)
     sys.stdout.write(written(tables))
 
 

@@ -14,8 +14,6 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build
 from cudal2.worker.sandbox import jail
 
-TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a")
-
 
 def compiled(target: str, seed: int, cache: Cache) -> bytes:
     """The cubin of a random setting; no CuTe kernel, which would take a quarter of a minute."""

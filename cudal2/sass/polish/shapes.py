@@ -16,13 +16,13 @@ import msgspec
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY
-from cudal2.config import SassConfig
-from cudal2.polish import finish, subject
-from cudal2.polish import run as games
-from cudal2.polish.run import Found
+from cudal2.config import SassConfig, kinds
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.sass import searches
+from cudal2.sass.polish import finish, subject
+from cudal2.sass.polish import run as games
+from cudal2.sass.polish.run import Found
 from cudal2.worker.pool import lifetime
 
 
@@ -88,8 +88,7 @@ def run(
 
 def one(folder: Path, problem: Problem, config: SassConfig, methods: Sequence[str]) -> Polished:
     """The game on one problem, in this process."""
-    asked = {"problem": problem.mnk, "layout": problem.layout, "accumulate": problem.accumulate}
-    config = msgspec.structs.replace(config, **asked)
+    config = msgspec.structs.replace(config, problem=problem.mnk, **kinds.keys(problem))
     try:
         kernel = subject.find(folder, config)
         place = folder / "sass" / f"{problem.name}-{digest(kernel.source or '')[:8]}"
