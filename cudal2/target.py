@@ -80,7 +80,7 @@ def _cuda(architecture: Architecture) -> Target:
         includes=frozenset(
             {
                 *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "cudaTypedefs.h", "vector_types.h"),
-                *("cuda_fp16.h", "mma.h", "cooperative_groups.h", "device_launch_parameters.h"),
+                *("cuda_fp16.h", "cuda_bf16.h", "mma.h", "cooperative_groups.h", "device_launch_parameters.h"),
                 *("cuda_pipeline.h", "cuda_pipeline_primitives.h", "cuda_awbarrier.h", "cuda_awbarrier_primitives.h"),
                 *("stdint.h", "stddef.h", "string.h", "math.h", "assert.h", "limits.h", "stdlib.h"),
                 *("cstdint", "cstddef", "cstring", "cmath", "cassert", "climits", "cstdlib"),

@@ -112,7 +112,7 @@ def _apart(library: Library, kernel: Kernel) -> bool:
             for strange in (torch.rand(kernel.m, device=a.device) < 0.5, rows >= random.randint(1, kernel.m)):
                 found = library.matmul(a.masked_fill(strange[:, None], value), b)[~strange]
                 # If a kernel sums in no fixed order, its results may differ as much from one call to the next.
-                bound = 2 * (verify.ulp16(usual[~strange]) + loss)
+                bound = 2 * (verify.ulp(usual[~strange]) + loss)
                 if not ((found.float() - usual[~strange].float()).abs() <= bound).all():
                     return False
     return True

@@ -15,7 +15,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class MachineConfig(Schema, frozen=True):
-    """What the simulator (`cudal2.sass.judges.simulator`) assumes of a GPU. All times are in cycles, and each may be
+    """What the simulator (`cudal2.sass.game.simulator`) assumes of a GPU. All times are in cycles, and each may be
     fitted to measurements.
 
     `warps` warps of one block share a scheduler, and each runs a loop `iterations` times. `matrix`, `shared` and `copy`
@@ -39,9 +39,7 @@ class SassSearchConfig(Schema, frozen=True):
     """Which search looks for a faster schedule, with a budget of `measurements`.
 
     `method` is a module in `sass/searches/`. Where a search wants a neighbour of a schedule, it draws `surrogate` legal
-    ones and takes the one that the simulator says is fastest; with 0 it draws one and asks no simulator. The
-    simulator's times are fitted to the measurements after `fit` of them, and again whenever their number has doubled;
-    with 0 they are never fitted.
+    ones and takes the one that the simulator says is fastest; with 0 it draws one and asks no simulator.
 
     `episode` is the number of moves of a random walk, and of an episode of PPO. The share `from_best` of PPO's episodes
     begins with the best schedule known, the others with the compiler's. Before it measures anything, PPO learns for
@@ -51,7 +49,6 @@ class SassSearchConfig(Schema, frozen=True):
     method: str = "evolution"
     measurements: Annotated[Count, NEUTRAL] = 500
     surrogate: Annotated[int, msgspec.Meta(ge=0)] = 0
-    fit: Annotated[int, msgspec.Meta(ge=0)] = 0
     episode: Count = 32
     from_best: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
     pretrain: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -39,8 +39,10 @@ class Operator(msgspec.Struct, frozen=True):
     """C = finish(A · B, more …), where `more(problem)` are the operands beside A, B and C, inputs all.
 
     `finish(product, more)` works on a product [M,N] of float64 or float32 that was not rounded, and on its operands in
-    that precision; so does a kernel: the answer is rounded once. `slope` is by how much finishing may enlarge an error
-    of the product. `exact` says whether integers give integers, so that results can be compared bit for bit. `flop`
+    that precision; so does a kernel: the answer is rounded once. It works element by element: every further operand
+    broadcasts against [M,N], and is tested with numbers of about the product's size. `slope` is by how much finishing
+    may enlarge an error of the product, `loss` what an honest way to finish in fp32 may be off by itself. `exact` says
+    whether integers give integers, so that results can be compared bit for bit. `flop`
     counts the operations beside the product's. `torch(a, b, more)` is how a user calls it in PyTorch: A [M,K], B [K,N],
     in the problem's dtype. `lt` is cuBLASLt's name for the epilogue, "" where it has none. `paragraph` tells a policy.
     """
@@ -53,6 +55,7 @@ class Operator(msgspec.Struct, frozen=True):
     torch: Callable[["Tensor", "Tensor", Sequence["Tensor"]], "Tensor"]
     lt: str
     paragraph: str
+    loss: float = 0.0
 
 
 def find(name: str) -> Operator:

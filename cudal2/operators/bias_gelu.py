@@ -15,6 +15,7 @@ OPERATOR = Operator(
     finish=lambda product, more: _gelu(product + more[0]),
     slope=1.13,  # the steepest place of GELU
     exact=False,
+    loss=2.0**-10,  # the hardware's tanh is off by up to 2^-11 of itself, and is multiplied by x/2 < 2 where it matters
     flop=lambda problem: 9 * problem.m * problem.n,
     torch=lambda a, b, more: _gelu(torch.addmm(more[0], a, b)),
     lt="GELU_BIAS",

@@ -1,16 +1,21 @@
 """Is a result right? Pure functions over tensors of any device, after the statistic ρ of design and its bounds.
 
-ρ = RMS(Ĉ − C) / RMS(fp16(C) − C), with C from a more precise reference: the error in units of what rounding the
-perfect answer to fp16 costs. On zero-mean inputs fp32 accumulation gives 1.00–1.01 at any K. Where the running sum is
-rounded to fp16 after every `chunk` products the errors add up like a random walk, the one after j products being √(j/K)
-of the last: √(K/(2·chunk) + ½) together if `chunk` divides K. It is 16 inside a tensor core's fp16 accumulator and 1 on
-a processor (measured: 9.1 at K = 160, chunk 1).
+ρ = RMS(Ĉ − C) / RMS(round(C) − C), with C from a more precise reference, finished as the operator says: the error in
+units of what rounding the perfect answer to the result's own type costs. On zero-mean inputs fp32 accumulation gives
+1.00–1.01 at any K, in fp16 and in bf16, whose unit is eight times as large. Where the running sum is rounded to fp16
+after every `chunk` products the errors add up like a random walk, the one after j products being √(j/K) of the last:
+√(K/(2·chunk) + ½) together if `chunk` divides K. It is 16 inside a tensor core's fp16 accumulator and 1 on a processor
+(measured: 9.1 at K = 160, chunk 1). Finishing rounds such a sum once more.
+
+In a wide unit some faults are small. What rounds twice, by way of fp16 to bf16, has a ρ of 1.00; integers show it, bit
+for bit. An activation that flattens hides nothing either: where it is flat there is no error and no rounding, and of
+zero-mean sums half lie where it is steep.
 
 Every check makes one pass over its matrices in blocks and waits for the device once or twice; a failure costs more.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -18,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cudal2 import arch
+from cudal2 import arch, operators
+from cudal2.dtype import DTYPES, DType
 from cudal2.problem import Problem
 from cudal2.records import Status
 
@@ -26,22 +32,32 @@ FP64_FLOP, FP64_FLOP_STRONG = 2e10, 1e13
 """Up to this much work the reference is accumulated in fp64, the latter on a GPU that is strong in it; beyond it in
 fp32, which costs ρ nothing visible."""
 TIMED_LIMIT = 0.8
-"""Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ."""
+"""Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ; see `timed_limit`."""
+FEW = 2100
+"""Of fewer elements the ρ of an fp16 sum scatters by more than its limit has to spare."""
 SELDOM = 12 * math.log(10)
 """−ln of the probability with which an honest call is taken for a coarse one."""
 BLOCK = 1 << 22
 """Elements looked at together, which bounds the temporaries."""
 
 Finding = tuple[Status, str]
+_TYPES = {getattr(torch, dtype.torch): dtype for dtype in DTYPES.values()}
 
 
-def reference(a: Tensor, b: Tensor, problem: Problem) -> Tensor:
-    """C [M,N] before rounding, float64 or (above FP64_FLOP) float32, from stored A and B."""
-    strong = a.is_cuda and arch.for_capability(*torch.cuda.get_device_capability(a.device)).strong_fp64
+def _type(tensor: Tensor) -> DType:
+    """The record of a tensor's number type."""
+    return _TYPES[tensor.dtype]
+
+
+def reference(given: Sequence[Tensor], problem: Problem) -> Tensor:
+    """C [M,N] before rounding, float64 or (above FP64_FLOP) float32, from the input operands as they are stored."""
+    gpu = given[0].device if given[0].is_cuda else None
+    strong = gpu is not None and arch.for_capability(*torch.cuda.get_device_capability(gpu)).strong_fp64
     kind = torch.float64 if problem.flop <= (FP64_FLOP_STRONG if strong else FP64_FLOP) else torch.float32
-    right = b.to(kind)
+    a, b, *more = (tensor.to(kind) for tensor in given)
     with _full_fp32():
-        return a.to(kind) @ (right.T if problem.layout == "tn" else right)
+        product = a @ (b.T if problem.layout == "tn" else b)
+    return operators.find(problem.epilogue).finish(product, more)
 
 
 @contextmanager
@@ -59,38 +75,82 @@ def _full_fp32() -> Iterator[None]:
 
 
 def rho(result: Tensor, exact: Tensor) -> float:
-    """The error of `result` (fp16) in units of the rounding error of the perfect fp16 answer; NaN if that is."""
+    """The error of `result` in units of the rounding error of the perfect answer in its type; NaN if that is."""
     squares, rounding, _, _ = _errors(result, exact, math.inf)
     return math.sqrt(squares / max(rounding, 1e-30))
 
 
-def rho_limit(accumulate: str, k: int, chunk: int) -> float:
+def rho_limit(accumulate: str, k: int, chunk: int, finishing: int = 0, count: int = BLOCK) -> float:
     """Largest ρ that passes: 1.05 for an fp32 accumulator, 1.15 times what rounding every chunk gives for an fp16 one.
 
-    The last chunk may be shorter. A sum no longer than a chunk is rounded once, as an fp32 one is.
+    The last chunk may be shorter. A sum no longer than a chunk is rounded once, as an fp32 one is; `finishing` more
+    roundings follow. What an fp32 sum rounds to is the perfect answer but for a few elements, so its ρ hardly scatters
+    even over a few; that of an fp16 one does where a matrix has only `count` elements (see `disagreements`).
     """
-    before = -(-k // chunk) - 1  # roundings before the last
-    return 1.05 if accumulate == "f32" else 1.15 * math.sqrt(1 + chunk * before * (before + 1) / (2 * k))
+    if accumulate == "f32":
+        return 1.05
+    before = -(-k // chunk) - 1  # roundings of sums before the last
+    spread = max(1.15, math.sqrt(1 + 4 * math.sqrt(SELDOM / 2 / count)))
+    return spread * math.sqrt(1 + finishing + chunk * before * (before + 1) / (2 * k))
 
 
-def ulp16(values: Tensor) -> Tensor:
-    """Distance from each |value| (float16) to the next larger float16, as float32."""
+def most_rho(problem: Problem, chunk: int, count: int = BLOCK) -> float:
+    """`rho_limit` of a problem, for `count` elements."""
+    steep = 1.0 if problem.accumulate == "f32" else operators.find(problem.epilogue).slope
+    return steep * rho_limit(problem.accumulate, problem.k, chunk, finishing(problem), count)
+
+
+def _least_rounding(problem: Problem, count: int) -> float:
+    """What at least is taken for the rounding error of `count` elements, in RMS: all of a few may be nearly zero.
+
+    So they are where an activation is flat, whose own loss counts then; and where an fp16 sum's products have cancelled
+    one another, of which its error takes no notice: what rounding normal numbers of its size costs.
+    """
+    operator, terms = operators.find(problem.epilogue), len(operators.inputs(problem)) - 1
+    few = problem.accumulate == "f16" and count < FEW
+    return max(operator.loss / 4, few * problem.type.unit * math.sqrt(problem.k * terms / 6))
+
+
+def finishing(problem: Problem) -> int:
+    """Roundings of the accumulator behind the sum: one where anything follows the product."""
+    return int(operators.flop(problem) > problem.flop)
+
+
+def timed_limit(problem: Problem, chunk: int, count: int = BLOCK) -> float:
+    """Largest ρ of two honest results' difference, of `count` elements.
+
+    Two sums in fp32 that were rounded to another type differ where a boundary lies between them; that is the rarer the
+    further apart its boundaries are, in RMS with their root. Two fp16 sums are each off by `rho_limit`.
+    """
+    if problem.accumulate == "f32":
+        return TIMED_LIMIT * 2.0 ** ((problem.type.digits - DTYPES["fp16"].digits) / 2)
+    return math.sqrt(2) * most_rho(problem, chunk, count)
+
+
+def ulp(values: Tensor) -> Tensor:
+    """Distance from each |value| to the next larger one of the tensor's type, as float32."""
+    dtype = _type(values)
     power = (values.float().view(torch.int32) & 0x7F800000).view(torch.float32)  # the exponent alone: 2^⌊log₂|v|⌋
-    return power.mul_(2.0**-10).clamp_min_(2.0**-24)
+    return power.mul_(2.0 ** (1 - dtype.digits)).clamp_min_(dtype.smallest_step)
 
 
 def loss_bound(problem: Problem, chunk: int) -> float:
-    """How much summing K products of N(0,1) loses at most, final rounding apart: roundings · ε · 4√K / 2.
+    """How much summing K products of N(0,1), and finishing, loses at most, final rounding apart: roundings · ε · 4√K/2,
+    times the operator's slope, plus its own loss.
 
-    ε is 2⁻²⁴ for each of the K roundings, or for an fp16 accumulator 2⁻¹¹ for each chunk.
+    ε is the accumulator's: 2⁻²⁴ for each of the K roundings, or for an fp16 one 2⁻¹¹ for each chunk. An operand that is
+    added is another rounding, and as large as the product.
     """
+    operator, added = operators.find(problem.epilogue), len(operators.inputs(problem)) - 2
     roundings, epsilon = (problem.k, 2.0**-24) if problem.accumulate == "f32" else (-(-problem.k // chunk), 2.0**-11)
-    return roundings * epsilon * 4 * math.sqrt(problem.k) / 2
+    size = 4 * math.sqrt(problem.k * (1 + added))
+    return operator.slope * (roundings + finishing(problem)) * epsilon * size / 2 + operator.loss
 
 
 def check_values(result: Tensor) -> Finding | None:
     """NaN stands for "not written" too: outputs are poisoned with it beforehand."""
-    bad = (result.view(torch.int16) & 0x7C00) == 0x7C00
+    infinity = _type(result).infinity
+    bad = (result.view(torch.int16) & infinity) == infinity
     count = int(bad.sum())
     if not count:
         return None
@@ -100,16 +160,17 @@ def check_values(result: Tensor) -> Finding | None:
 
 
 def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) -> tuple[Finding | None, float, float]:
-    """ρ, and |ĉ − c| ≤ ulp₁₆(c) + loss_bound for each element of a product of N(0,1) inputs.
+    """ρ, and |ĉ − c| ≤ ulp(c) + loss_bound for each element of what comes of N(0,1) inputs.
 
     Returns what is wrong (or None), ρ, and the largest absolute error.
     """
     squares, rounding, largest, outside = _errors(result, exact, loss_bound(problem, chunk))
     if not math.isfinite(squares):
         return check_values(result) or (Status.WRONG, "the error is not finite"), math.inf, math.inf
-    value, limit = math.sqrt(squares / max(rounding, 1e-30)), rho_limit(problem.accumulate, problem.k, chunk)
+    least = result.numel() * _least_rounding(problem, result.numel()) ** 2
+    value, limit = math.sqrt(squares / max(rounding, least, 1e-30)), most_rho(problem, chunk, result.numel())
     found: Finding | None = None
-    if value > 2 * rho_limit("f16", problem.k, 1):  # more than any honest precision explains
+    if value > 2 * max(limit, rho_limit("f16", problem.k, 1)):  # more than any honest precision explains
         found = Status.WRONG, f"{outside:.0f} of {result.numel()} elements are wrong (ρ = {value:.3g})"
     elif value > limit:
         found = Status.IMPRECISE, f"ρ = {value:.3g}, at most {limit:.3g} for {problem.accumulate}"
@@ -118,9 +179,16 @@ def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) ->
     return found, value, largest
 
 
-def check_exact(result: Tensor, exact: Tensor, what: str) -> Finding | None:
-    """Integer inputs: the result must be the correctly rounded integer, bit for bit (±0 are one)."""
-    counts = [(r.float() != e.half().float()).sum() for r, e in _blocks(result, exact)]
+def check_exact(result: Tensor, exact: Tensor, what: str, loss: float = 0.0) -> Finding | None:
+    """Integer inputs: the result must be the correctly rounded integer, bit for bit (±0 are one).
+
+    Where finishing may be off by `loss`, any number between those that its two ends round to will do: nearly everywhere
+    that is one number, too, for what an activation makes of large sums is again large or nothing.
+    """
+    counts = []
+    for r, e in _blocks(result, exact):
+        low, high = ((e + shift).to(r.dtype).float() for shift in (-loss, loss))
+        counts.append((~((r.float() >= low) & (r.float() <= high))).sum())
     wrong = int(torch.stack(counts).sum())
     if not wrong:
         return None
@@ -128,11 +196,15 @@ def check_exact(result: Tensor, exact: Tensor, what: str) -> Finding | None:
 
 
 def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) -> Finding | None:
-    """The outputs of timed calls against a trusted fp16 result of the same N(0,1) inputs; tensors [calls, M, N].
+    """The outputs of timed calls against a trusted result of the same N(0,1) inputs; tensors [calls, M, N].
 
-    Both may be off by what one honest result may be: twice the element bound, and in RMS √2 times as much. That holds
-    for all of them together, and with `disagreements` for each call by itself, lest some calls be coarse. Strides are
+    Both may be off by what one honest result may be: twice the element bound, and in RMS `timed_limit`. That holds for
+    all of them together, and with `disagreements` for each call by itself, lest some calls be coarse. Strides are
     multiples of four elements.
+
+    The trusted result is rounded once, as the candidate's has to be. A library's way to an operator may round its
+    product first, and again when it is finished; a limit that counted these roundings would let as much pass of every
+    candidate. So such a baseline is timed, and what is compared is what a fused one makes of the same inputs.
     """
     quads = [tensor.view(torch.int64).flatten(1) for tensor in (result, baseline)]  # four elements at once
     differs = (quads[0] != quads[1]).flatten().nonzero().squeeze(1)
@@ -140,16 +212,16 @@ def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) 
         return None
     # The rounding error of a value is uniform within its fp16 step: step / √12 in RMS. A sample will do.
     stride = max(1, math.isqrt(baseline.numel() >> 16))
-    step = ulp16(baseline[:, ::stride, ::stride]).square_().mean()
+    step = ulp(baseline[:, ::stride, ::stride]).square_().mean()
     sums = torch.zeros(2, len(result), dtype=torch.float64, device=result.device)
     outside = torch.zeros((), dtype=torch.int64, device=result.device)
     bound = loss_bound(problem, chunk)
     for part in differs.split(BLOCK // 4):
         calls, places = part // quads[0].shape[1], part % quads[0].shape[1]
-        found, expected = (quad[calls, places].view(torch.float16) for quad in quads)
-        error, ulp = found.float().sub_(expected.float()).abs_(), ulp16(expected)
-        outside += (error > (ulp + bound).mul_(2)).sum()
-        counted = (error / torch.maximum(ulp, step.sqrt())).square_()
+        found, expected = (quad[calls, places].view(result.dtype) for quad in quads)
+        error, spacing = found.float().sub_(expected.float()).abs_(), ulp(expected)
+        outside += (error > (spacing + bound).mul_(2)).sum()
+        counted = (error / torch.maximum(spacing, step.sqrt())).square_()
         squares = torch.stack([error.square_(), counted]).view(2, -1, 4)
         sums.index_add_(1, calls, squares.sum(2, dtype=torch.float64))
     total, worst, unit, wrong = torch.stack([sums[0].sum(), sums[1].max(), step.double(), outside.double()]).tolist()
@@ -158,10 +230,12 @@ def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) 
     if wrong:
         return Status.WRONG, f"in timed calls {wrong:.0f} of {result.numel()} elements are wrong"
     count = result[0].numel()
-    limit = TIMED_LIMIT if problem.accumulate == "f32" else math.sqrt(2) * rho_limit("f16", problem.k, chunk)
+    # What finishing may lose moves results across so many more boundaries; in the mean it is a quarter of the most.
+    more = 3 * operators.find(problem.epilogue).loss / math.sqrt(max(unit, 1e-30))
+    limit = math.sqrt(timed_limit(problem, chunk, result.numel()) ** 2 + more)
     alone = math.sqrt(12 * disagreements(count, limit, problem.accumulate == "f32") / count)
     for what, value, most in (
-        ("ρ", math.sqrt(12 * total / (result.numel() * unit)), limit),
+        ("ρ", math.sqrt(12 * total / (result.numel() * max(unit, 1e-30))), limit),
         ("ρ of one alone", math.sqrt(12 * worst / count), alone),
     ):
         if value > most:
@@ -200,16 +274,16 @@ def disagreements(count: int, limit: float, rare: bool) -> float:
 
 
 def _errors(result: Tensor, exact: Tensor, loss: float) -> list[float]:
-    """Σ(r − e)², Σ(fp16(e) − e)², max |r − e|, and the number of |r − e| > ulp₁₆(e) + loss.
+    """Σ(r − e)², Σ(round(e) − e)², max |r − e|, and the number of |r − e| > ulp(e) + loss.
 
     Reads the device once. Non-finite values make the first NaN or infinite.
     """
     rows = []
     for r, e in _blocks(result, exact):
-        rounded = e.half()
+        rounded = e.to(r.dtype)
         rounding = rounded.to(e.dtype).sub_(e)
         error = r.to(e.dtype).sub_(e).abs_()
-        outside = error > ulp16(rounded).add_(loss)
+        outside = error > ulp(rounded).add_(loss)
         squares = [torch.linalg.vector_norm(part, dtype=torch.float64).square() for part in (error, rounding)]
         rows.append(torch.stack([*squares, error.max().double(), outside.sum().double()]))
     columns = list(zip(*torch.stack(rows).tolist()))

@@ -1,5 +1,7 @@
 """The single calls of a check: on which inputs they are, and what each finds out."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -11,8 +13,8 @@ from cudal2.worker.outcome import CandidateFailed
 PROBLEM = Problem(40, 24, 64)
 
 
-def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return verify.reference(a, b, PROBLEM).half()
+def product(given: Sequence[torch.Tensor]) -> torch.Tensor:
+    return verify.reference(given, PROBLEM).half()
 
 
 def check(run_on):
@@ -20,11 +22,11 @@ def check(run_on):
 
 
 def test_normals_integers_and_the_same_normals_again() -> None:
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    seen: list[list[torch.Tensor]] = []
 
-    def honest(a, b):
-        seen.append((a.clone(), b.clone()))
-        return product(a, b)
+    def honest(given):
+        seen.append([tensor.clone() for tensor in given])
+        return product(given)
 
     found = check(honest)
     assert (found.status, found.repeatable) == (Status.OK, True) and found.rho == pytest.approx(1, abs=0.05)
@@ -40,9 +42,9 @@ def test_normals_integers_and_the_same_normals_again() -> None:
 def test_a_wrong_element_in_any_call_is_found(number: int) -> None:
     calls = []
 
-    def run_on(a, b):
+    def run_on(given):
         calls.append(0)
-        c = product(a, b)
+        c = product(given)
         c[3, 5] += 2 * (len(calls) == number + 1) * c.abs().max()
         return c
 
@@ -55,22 +57,22 @@ def test_a_wrong_element_in_any_call_is_found(number: int) -> None:
 
 def test_how_imprecise_is_kept_and_what_is_not_finite_is_not() -> None:
     with pytest.raises(CandidateFailed) as failed:
-        check(lambda a, b: product(a, b) + 1e-2)
+        check(lambda given: product(given) + 1e-2)
     assert failed.value.status is Status.IMPRECISE
     assert f"ρ = {failed.value.known['rho']:.3g}" in failed.value.reason
     with pytest.raises(CandidateFailed) as failed:
-        check(lambda a, b: product(a, b).mul_(torch.inf))
+        check(lambda given: product(given).mul_(torch.inf))
     assert not failed.value.known
 
 
 def test_another_result_within_the_bounds_is_right_but_not_repeatable() -> None:
     calls = []
 
-    def run_on(a, b):
+    def run_on(given):
         calls.append(0)
-        c = product(a, b)
+        c = product(given)
         if len(calls) == 4:
-            exact = verify.reference(a, b, PROBLEM)[3, 5]
+            exact = verify.reference(given, PROBLEM)[3, 5]
             beyond = torch.tensor(99.0 if exact > c[3, 5] else -99.0, dtype=torch.float16)
             c[3, 5] = torch.nextafter(c[3, 5], beyond)  # the other of the two that exact lies between
         return c
@@ -80,7 +82,7 @@ def test_another_result_within_the_bounds_is_right_but_not_repeatable() -> None:
 
 
 def test_what_a_call_raises_is_the_verdict() -> None:
-    def run_on(a, b):
+    def run_on(given):
         raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beside the output")
 
     with pytest.raises(CandidateFailed, match="beside"):
@@ -98,7 +100,10 @@ def test_a_kernel_for_the_other_layout_is_told_so(layout, other, n) -> None:
         assert failed.value.status is Status.WRONG and failed.value.known["rho"] > 10
         return failed.value.reason
 
-    said = reason(lambda a, b: verify.reference(a, b.reshape(swapped.b_shape), swapped).half())
+    def otherwise(given, sign: int = 1):
+        return verify.reference((sign * given[0], given[1].reshape(swapped.b_shape)), swapped).half()
+
+    said = reason(otherwise)
     assert f"right for layout {other}, the problem asks for {layout}" in said and "ρ" in said
-    assert "layout" not in reason(lambda a, b: verify.reference(-a, b.reshape(swapped.b_shape), swapped).half())
-    assert "layout" not in reason(lambda a, b: verify.reference(a, b, problem).half().flip(0))
+    assert "layout" not in reason(lambda given: otherwise(given, -1))
+    assert "layout" not in reason(lambda given: verify.reference(given, problem).half().flip(0))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from cudal2.dtype import FP16
 from cudal2.problem import Problem
 from cudal2.records import Status
 from cudal2.worker import inputs, verify
@@ -22,7 +23,7 @@ def rng(request) -> torch.Generator:
 
 @pytest.fixture
 def exact(rng) -> torch.Tensor:
-    return verify.reference(*inputs.normal(rng, PROBLEM), PROBLEM)
+    return verify.reference(inputs.normal(rng, PROBLEM), PROBLEM)
 
 
 def accumulated(a: torch.Tensor, b: torch.Tensor, kind: torch.dtype, chunk: int, order=None) -> torch.Tensor:
@@ -41,13 +42,13 @@ def test_reference_knows_both_layouts(rng) -> None:
         a, b = inputs.normal(rng, problem)
         right = b if layout == "nn" else b.T
         wanted = a.cpu().numpy().astype(np.float64) @ right.cpu().numpy().astype(np.float64)
-        np.testing.assert_allclose(verify.reference(a, b, problem).cpu(), wanted)
+        np.testing.assert_allclose(verify.reference((a, b), problem).cpu(), wanted)
 
 
 def test_fp32_reference_is_full_fp32_and_leaves_the_settings_alone(rng, monkeypatch) -> None:
     problem = Problem(64, 64, 512)
     normal, exact = inputs.normal(rng, problem), inputs.exact_integers(rng, problem)
-    wanted = [verify.reference(*data, problem) for data in (normal, exact)]
+    wanted = [verify.reference(data, problem) for data in (normal, exact)]
     monkeypatch.setattr(verify, "FP64_FLOP", 0)
     monkeypatch.setattr(verify, "FP64_FLOP_STRONG", 0)
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
@@ -55,7 +56,7 @@ def test_fp32_reference_is_full_fp32_and_leaves_the_settings_alone(rng, monkeypa
     try:
         for backend in backends:
             backend.fp32_precision = "tf32"
-        found = [verify.reference(*data, problem) for data in (normal, exact)]
+        found = [verify.reference(data, problem) for data in (normal, exact)]
         assert [backend.fp32_precision for backend in backends] == ["tf32", "tf32"]
     finally:
         for backend, precision in zip(backends, before):
@@ -67,8 +68,8 @@ def test_fp32_reference_is_full_fp32_and_leaves_the_settings_alone(rng, monkeypa
 
 def test_ulp_is_the_spacing_of_every_finite_half() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    halves = halves[np.abs(halves) < inputs.FP16_MAX]  # NumPy says infinity for the largest
-    steps = verify.ulp16(torch.from_numpy(halves.copy())).numpy()
+    halves = halves[np.abs(halves) < FP16.largest]  # NumPy says infinity for the largest
+    steps = verify.ulp(torch.from_numpy(halves.copy())).numpy()
     assert (steps == np.spacing(np.abs(halves)).astype(np.float32)).all()
 
 
@@ -93,7 +94,7 @@ def test_fp32_accumulation_passes_at_any_k(rng) -> None:
         problem = Problem(32, 32, k)
         a, b = inputs.normal(rng, problem)
         total = accumulated(a, b, torch.float32, 1)  # strictly sequential: the least favourable order
-        found, rho, _ = verify.check_normal(total, verify.reference(a, b, problem), problem, 1)
+        found, rho, _ = verify.check_normal(total, verify.reference((a, b), problem), problem, 1)
         assert found is None and rho < 1.02
 
 
@@ -101,7 +102,7 @@ def test_fp32_accumulation_passes_at_any_k(rng) -> None:
 def test_fp16_accumulation_fails_f32_and_passes_f16(rng, k: int, chunk: int) -> None:
     problem, half = Problem(64, 64, k), Problem(64, 64, k, accumulate="f16")
     a, b = inputs.normal(rng, problem)
-    total, exact = accumulated(a, b, torch.float16, chunk), verify.reference(a, b, problem)
+    total, exact = accumulated(a, b, torch.float16, chunk), verify.reference((a, b), problem)
     assert verify.rho(total, exact) == pytest.approx(math.sqrt(k / (2 * chunk) + 0.5), rel=0.15)
     assert verify.check_normal(total, exact, problem, chunk)[0][0] is Status.IMPRECISE
     assert verify.check_normal(total, exact, half, chunk)[0] is None
@@ -114,7 +115,7 @@ def test_a_processor_s_fp16_sum_is_too_coarse_where_a_tensor_core_s_is_asked_for
     problem = Problem(64, 64, 1024, accumulate="f16")
     a, b = inputs.normal(rng, problem)
     coarse, fine = (accumulated(a, b, torch.float16, chunk) for chunk in (1, 16))
-    exact = verify.reference(a, b, problem)
+    exact = verify.reference((a, b), problem)
     assert verify.check_normal(coarse, exact, problem, 16)[0][0] is not Status.OK
     assert verify.check_timed(coarse[None], fine[None], problem, 16)[0] is Status.IMPRECISE
 
@@ -198,7 +199,7 @@ def test_integer_inputs_keep_every_partial_sum_exact(rng, accumulate: str, layou
         right = b if layout == "nn" else b.T
         total = a.double().abs() @ right.double().abs()
         assert total.max() <= inputs.EXACT_SUM[accumulate]
-        assert verify.reference(a, b, problem).half().isfinite().all()
+        assert verify.reference((a, b), problem).half().isfinite().all()
 
 
 def test_wide_integers_are_odd_and_need_eleven_bits(rng) -> None:
@@ -225,12 +226,12 @@ def test_uneven_scales_change_no_product_and_leave_one_scale_no_digits(layout):
     rng = inputs.generator()
     problem = Problem(96, 80, 512, layout)
     a, b = inputs.uneven_normal(rng, problem)
-    exact = verify.reference(a, b, problem)
+    exact = verify.reference((a, b), problem)
     b_nk = b if layout == "tn" else b.T
     assert 0.9 < float((a.float() ** 2).mean(0).mul((b_nk.float() ** 2).mean(0)).mean()) < 1.1
     assert verify.check_normal(exact.half(), exact, problem, 1)[0] is None
     fixed = [(m.float() * 32767 / m.abs().max()).round() * m.abs().max() / 32767 for m in (a, b)]
-    assert verify.check_normal(verify.reference(*fixed, problem).half(), exact, problem, 1)[0]
+    assert verify.check_normal(verify.reference(fixed, problem).half(), exact, problem, 1)[0]
 
 
 def test_new_signs_leave_all_sizes_and_tell_nothing_of_the_old():

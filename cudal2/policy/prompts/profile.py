@@ -97,9 +97,8 @@ def _of(share: float | None) -> str:
 
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
     """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
-    from cudal2.sass import mix
     from cudal2.worker import disassembly
-    from cudal2.worker.cuda.compile import build, toolchain
+    from cudal2.worker.cuda.compile import build, mix, toolchain
 
     cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
     built = build.build(source, target, cache, kind, worker.compile_seconds)

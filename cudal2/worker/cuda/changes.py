@@ -50,7 +50,7 @@ def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk:
     `moved`."""
     size = moved.square().sum(1)
     share = ((found - wanted) * moved).sum(1) / size  # about 0; with the other value 1
-    unit = verify.ulp16(wanted.half()).square().mean(1).div(12).sqrt()
+    unit = verify.ulp(wanted.half()).square().mean(1).div(12).sqrt()
     noise = math.sqrt(2) * verify.rho_limit(problem.accumulate, problem.k, chunk) * unit
     stale = int(((share > 0.5) & (SURE * noise < 0.5 * size.sqrt())).sum())
     if not stale:

@@ -38,7 +38,7 @@ def products(arena: Arena) -> torch.Tensor:
 
 def as_honest(arena: Arena, exact: torch.Tensor) -> torch.Tensor:
     """What sums in the problem's accumulator give: each element is off by as much as may be in the mean."""
-    unit = verify.ulp16(exact.half()).square().mean().div(12).sqrt()
+    unit = verify.ulp(exact.half()).square().mean().div(12).sqrt()
     error = math.sqrt(max(verify.rho_limit(arena.problem.accumulate, arena.problem.k, CHUNK) ** 2 - 1, 0))
     return (exact + error * unit * torch.randn(exact.shape)).half()
 

@@ -2,16 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cudal2.config import SassConfig
-from cudal2.polish.subject import Subject
+from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Status
-from cudal2.sass.judges.simulator import Simulated
+from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.legality import Legality
+from cudal2.sass.polish.subject import Subject
 from cudal2.worker.pool import processes
 from cudal2.worker.sandbox import jail
+
+if TYPE_CHECKING:
+    from cudal2.worker.cuda.edits.bench import EditBench
+    from cudal2.worker.cuda.plan import CudaLaunchable
+    from cudal2.worker.worker import Worker
 
 
 class Judge(msgspec.Struct, frozen=True):
@@ -89,3 +96,21 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
                 return bench.floor(thoroughly=True)
 
             yield Judge(measure, bench.again, confirm, floor, worker.environment.fingerprint)
+
+
+@contextmanager
+def bench(worker: "Worker", parent: "CudaLaunchable", problem: Problem, jobs: int = 1) -> "Iterator[EditBench]":
+    """A bench for edits of `parent` (`edits.bench.parent_of` builds one) that lets only harmless ones onto the GPU.
+
+    `jobs` processes check the edits of one `measure`. Raises as `EditBench` and `Legality` do.
+    """
+    from cudal2.worker.cuda.backend import CudaBackend
+    from cudal2.worker.cuda.edits.bench import EditBench
+
+    if not isinstance(worker.backend, CudaBackend):
+        raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")
+    with (
+        Legality(parent.cubin, worker.backend.kind, jobs) as legality,
+        EditBench(worker, parent, problem, legality) as opened,
+    ):
+        yield opened

@@ -7,8 +7,8 @@ from sass.planted import LOADS, listing
 from cudal2.config import MachineConfig
 from cudal2.records import Status
 from cudal2.sass.game.moves import unedited
+from cudal2.sass.game.simulator import Simulated, cycles
 from cudal2.sass.game.window import window
-from cudal2.sass.judges.simulator import Simulated, cycles
 
 
 def of(good: bool, **figures: int) -> float:

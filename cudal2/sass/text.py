@@ -1,10 +1,15 @@
-"""Shows what an edit changes: the compiler's schedule and the edited one side by side."""
+"""Text for people: a listing, the rules that it breaks, and what an edit changes, side by side."""
+
+from collections.abc import Sequence
 
 import msgspec
 
 from cudal2.records import Edit
 from cudal2.sass import reuse
+from cudal2.sass.dependence import Violation
 from cudal2.sass.encoding import Controls
+from cudal2.sass.game.moves import Kind
+from cudal2.sass.game.play import Play
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
 
@@ -46,7 +51,7 @@ def side_by_side(listing: Listing, edit: Edit) -> list[list[Place]]:
     return stretches
 
 
-def text(listing: Listing, edit: Edit) -> str:
+def changes(listing: Listing, edit: Edit) -> str:
     """The stretches as text; beside an instruction that moved is by how many places."""
     return "\n\n".join("\n".join(map(_line, stretch)) for stretch in side_by_side(listing, edit))
 
@@ -67,3 +72,32 @@ def fields(controls: Controls) -> str:
     waits = "".join(str(b) if b in controls.waits else "-" for b in range(6))
     read, write = ("-" if b == 7 else str(b) for b in (controls.read_barrier, controls.write_barrier))
     return f"{waits}:{read}:{write}:{'-' if controls.yield_ else 'Y'}:{controls.stall:02}"
+
+
+def listing(those: Listing) -> str:
+    """A line for each instruction: position, scheduling fields, its text; in the game's window (|) also whether it may
+    change places with the one above (^) and below (v)."""
+    free: dict[int, str] = {}
+    try:
+        play = Play(those)
+    except ValueError as error:
+        head = str(error)
+    else:
+        mask = play.mask()
+        for place, position in enumerate(play.legality.positions):
+            up, down = ("^" if mask[place, Kind.UP] else ""), ("v" if mask[place, Kind.DOWN] else "")
+            free[position] = f"|{up}{down}"
+        pairs = int(mask[:, Kind.DOWN].sum())
+        head = f"{len(play)} instructions are played on; {pairs} pairs of neighbours may change places"
+    lines = [f"{those.kernel} for {those.architecture}: {len(those.instructions)} instructions", head]
+    for position, one in enumerate(those.instructions):
+        lines.append(f"{position:>5}  {fields(one.controls)}  {free.get(position, ''):<3}  {reuse.text(one)}")
+    return "\n".join(lines)
+
+
+def violations(those: Listing, broken: Sequence[Violation]) -> str:
+    """A line for each broken rule."""
+    if not broken:
+        return f"{those.kernel}: no rule is broken by {len(those.instructions)} instructions"
+    lines = [f"{one.rule} at {one.position} (with {one.earlier}): {one.why}" for one in broken]
+    return "\n".join([*lines, f"{those.kernel}: rules broken: {len(broken)}; such an edit is not measured"])

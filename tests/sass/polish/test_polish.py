@@ -1,6 +1,8 @@
 """A game in a folder: what it leaves there, how it goes on, who may play; what cannot be played says what to do."""
 
+import importlib
 import json
+import sys
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +13,12 @@ from sass.planted import listing
 
 from cudal2 import cli
 from cudal2.config import SassConfig, load
-from cudal2.polish import finish, judging, run
-from cudal2.polish.judging import Judge
-from cudal2.polish.subject import Subject
 from cudal2.problem import parse
 from cudal2.records import Edit, Measured, Shift, Status, edit_from_json
-from cudal2.sass.judges.simulator import Simulated
+from cudal2.sass.game.simulator import Simulated
+from cudal2.sass.polish import finish, judging, run
+from cudal2.sass.polish.judging import Judge
+from cudal2.sass.polish.subject import Subject
 from cudal2.tracking.metrics import read_metrics
 
 SUBJECT = Subject(b"", listing(), parse("64_64_64"))
@@ -110,11 +112,10 @@ def test_a_winner_is_above_the_floor() -> None:
 
 
 def test_without_what_ppo_needs_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudal2.sass.game import needs
-
-    monkeypatch.setattr(needs, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "cudal2.sass.searches.ppo", raising=False)
     with pytest.raises(ValueError, match=r"gymnasium.*pip install"):
-        needs.needed("gymnasium")
+        importlib.import_module("cudal2.sass.searches.ppo")
 
 
 @pytest.mark.parametrize(

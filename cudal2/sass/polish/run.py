@@ -19,15 +19,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from cudal2.config import SassConfig, identity
-from cudal2.polish import judging
-from cudal2.polish.judging import Judge
-from cudal2.polish.subject import Subject
 from cudal2.records import Edit, Measured, Status, to_json
 from cudal2.sass import searches
 from cudal2.sass.game.journal import Budget, Journal, Line
 from cudal2.sass.game.play import Play
+from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.game.task import Spent, Task
-from cudal2.sass.judges.fitted import Fitted
+from cudal2.sass.polish import judging
+from cudal2.sass.polish.judging import Judge
+from cudal2.sass.polish.subject import Subject
 from cudal2.tracking.metrics import Metrics
 
 FINALISTS = 4
@@ -65,12 +65,10 @@ def compare(
     found = {method: searches.find(method) for method in methods}  # so a missing package is found before measuring
     folder = Path(config.run)
     start = Play(subject.listing)
-    opinions = [Fitted(subject.listing, config.machine, config.search.fit, config.seed) for _ in methods]
+    simulated = Simulated(subject.listing, config.machine)
     with _alone(folder), judging.opened(subject, config) as judge:
         floor = [judge.floor() for _ in range(config.floor)]
-        results = [
-            _search(method, found[method], start, opinion, judge, config) for method, opinion in zip(methods, opinions)
-        ]
+        results = [_search(method, found[method], start, simulated, judge, config) for method in methods]
     return results, floor
 
 
@@ -78,7 +76,7 @@ def _search(
     method: str,
     search: Callable[[Task], None],
     start: Play,
-    opinion: Fitted,
+    simulated: Simulated,
     judge: Judge,
     config: SassConfig,
 ) -> Found:
@@ -95,12 +93,7 @@ def _search(
 
         budget = Budget(journal, judge.measure, limit, told)
 
-        def ask(edit: Edit) -> Measured:
-            measured = budget(edit)
-            opinion.learn(edit, measured)
-            return measured
-
-        task = Task(start.copy(), config.search, config.seed, ask, opinion.of)
+        task = Task(start.copy(), config.search, config.seed, budget, simulated.of)
         try:
             with suppress(Spent):
                 search(task)

@@ -14,13 +14,13 @@ from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, load
-from cudal2.polish import finish, run, shapes
-from cudal2.polish.subject import Subject
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Measured, Shift, Status
+from cudal2.sass.polish import finish, run, shapes
+from cudal2.sass.polish.subject import Subject
 
 PLAYED, NO_LOOP, UNKNOWN = Problem(256, 256, 256), Problem(64, 64, 64), Problem(128, 128, 128)
-KERNEL = (Path(__file__).parents[1] / "worker/cuda/kernels/mma.cu").read_text()
+KERNEL = (Path(__file__).parents[2] / "worker/cuda/kernels/mma.cu").read_text()
 EMPTY = '#include <cuda_fp16.h>\nextern "C" __global__ void nothing(int* at) { *at = 1; }\n'
 HGEMM = (
     'extern "C" cudaError_t hgemm(const __half*, const __half*, __half* C, int, int, int, void*, cudaStream_t stream)'

@@ -8,9 +8,9 @@ import msgspec
 from cudal2 import judging
 from cudal2.archive.records import Origin
 from cudal2.config import SassConfig, identity
-from cudal2.polish.run import Found, noise, table
-from cudal2.polish.subject import Subject
 from cudal2.records import Candidate, Edit, Measured, Status, digest
+from cudal2.sass.polish.run import Found, noise, table
+from cudal2.sass.polish.subject import Subject
 from cudal2.worker.pool.processes import alone
 
 

@@ -17,12 +17,12 @@ from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, kinds
-from cudal2.polish import finish, subject
-from cudal2.polish import run as games
-from cudal2.polish.run import Found
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.sass import searches
+from cudal2.sass.polish import finish, subject
+from cudal2.sass.polish import run as games
+from cudal2.sass.polish.run import Found
 from cudal2.worker.pool import lifetime
 
 
