@@ -13,7 +13,12 @@ def names(folder: ModuleType) -> tuple[str, ...]:
 def module(folder: ModuleType, name: str, key: str) -> ModuleType:
     """The module `name` of the package `folder`; ValueError, which lists the known names, where there is none. `key` is
     the configuration's key for it."""
+    check(folder, name, key)
+    return import_module(f"{folder.__name__}.{name}")
+
+
+def check(folder: ModuleType, name: str, key: str) -> None:
+    """Raises the ValueError of `module`, and imports nothing."""
     known = names(folder)
     if name not in known:
         raise ValueError(f"{key}={name} is not known; choose one of {', '.join(known)}")
-    return import_module(f"{folder.__name__}.{name}")

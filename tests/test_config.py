@@ -1,5 +1,6 @@
 """Every shipped configuration composes, fits the schema and trains; every mistake is named."""
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -9,21 +10,27 @@ import pytest
 
 from cudal2.assets import asset
 from cudal2.config import (
+    BenchBaselineConfig,
     BenchConfig,
+    BenchManyConfig,
     CampaignConfig,
     EvalConfig,
     SassConfig,
     SearchConfig,
     SftConfig,
+    ShapesConfig,
     TrainConfig,
     identity,
+    kinds,
     load,
 )
 from cudal2.problem import sample
+from cudal2.records import digest
 from cudal2.split import REPORTED, held_out
 from cudal2.target import targets
 from cudal2.tracking.metrics import read_metrics
 from cudal2.train import grpo
+from cudal2.train.folder import changes
 
 CONF = asset("conf")
 SCHEMAS = {
@@ -180,6 +187,63 @@ def test_shapes_can_be_written_bare():
         load("train", ["shapes.names=[gpt-5.up]"], TrainConfig).shapes.problems()
 
 
+WRITTEN = {TrainConfig: "e3d96d80e3789011", SearchConfig: "d2702a0e5b575427", EvalConfig: "260b2430d4dfc193"}
+"""Digests of identities by the version before `dtype` and `epilogue`."""
+
+
+@pytest.mark.parametrize("schema", WRITTEN)
+def test_keys_that_came_later_leave_older_work_its_identity(schema):
+    config = schema(run="x")
+    assert digest(msgspec.json.encode(identity(config), order="sorted").decode())[:16] == WRITTEN[schema]
+    for later in ({"dtype": "bf16"}, {"epilogue": "bias"}):
+        other = msgspec.structs.replace(config, shapes=ShapesConfig(**later))
+        assert identity(other) != identity(config)
+        if schema is TrainConfig:
+            assert re.match(r"shapes\.(dtype=fp16 became bf16|epilogue=none became bias)$", changes(config, other))
+
+
+@pytest.mark.parametrize("names", ["7_384_512", "grid", "training", "sample", "llama-3-8b.up"])
+def test_every_list_of_shapes_takes_any_kind_of_product(names):
+    words = ["run=x", f"shapes.names=[{names}]", "shapes.dtype=bf16", "shapes.epilogue=bias", "shapes.layout=nn"]
+    found = load("eval", words, EvalConfig).shapes.problems()
+    plain = load("eval", words[:2], EvalConfig).shapes.problems()
+    assert {(p.dtype, p.epilogue, p.layout) for p in found} == {("bf16", "bias", "nn")}
+    assert [p.mnk for p in found] == [p.mnk for p in plain]
+
+
+def test_a_name_says_more_than_the_keys_beside_it():
+    config = ShapesConfig(names=("8_8_8", "8_8_8_nn_f16", "1_8_8_tn_f32_bf16_bias_gelu"), dtype="bf16", epilogue="bias")
+    kept = ["8_8_8_tn_f32_bf16_bias", "8_8_8_nn_f16", "1_8_8_tn_f32_bf16_bias_gelu"]
+    assert [problem.name for problem in config.problems()] == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dtype=fp8"], "fp16, bf16"),
+        (["epilogue=relu"], "bias, bias_gelu, none"),
+        (["problem=7_8_8_tn_f32_bf16_relu"], "bias, bias_gelu, none"),
+        (["problem=7_8_8_tn_f32_tf32"], "fp16, bf16"),
+        (["dtype=bf16", "accumulate=f16"], "bf16 has f32"),
+        (["problem=7_12_8"], "N and K"),
+    ],
+)
+@pytest.mark.parametrize(("entry", "schema"), [("bench", BenchBaselineConfig), ("sass", SassConfig)])
+def test_an_unknown_kind_of_product_is_one_line_with_the_known_ones(words, said, entry, schema):
+    with pytest.raises(ValueError, match=said) as error:
+        config = load(entry, ["run=x", *words][schema is not SassConfig :], schema)
+        kinds.problem(config.problem, config)
+    assert "\n" not in str(error.value)
+
+
+def test_bench_takes_any_kind_of_product():
+    many = load("bench", ["problem=7_8_8,llama-3-8b.up", "dtype=bf16", "epilogue=bias"], BenchManyConfig)
+    assert [kinds.problem(name, many).name for name in many.problem] == [
+        "7_8_8_tn_f32_bf16_bias",
+        "2048_14336_4096_tn_f32_bf16_bias",
+    ]
+
+
 VLLM = ("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience")
 INDEPENDENT = {
     TrainConfig: {
@@ -206,7 +270,7 @@ INDEPENDENT = {
 def test_work_is_told_apart_by_every_key_but_those_marked(schema):
     """Any other key, one that is added some day too, makes other work of it."""
     config = schema(run="x")
-    assert leaves(config).keys() - identity(config).keys() == {
+    assert leaves(config).keys() - identity(config, whole=True).keys() == {
         key for key in leaves(config) if any(key == name or key.startswith(f"{name}.") for name in INDEPENDENT[schema])
     }
 

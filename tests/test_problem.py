@@ -1,10 +1,14 @@
 """Shapes by name, and a fair sample of the grid."""
 
+import random
 from collections import Counter
 
+import msgspec
 import pytest
 
-from cudal2.problem import grid, parse, sample, stratified
+from cudal2 import operators
+from cudal2.dtype import DTYPES
+from cudal2.problem import Problem, grid, parse, sample, stratified
 
 
 def decade(problem) -> int:
@@ -42,7 +46,46 @@ def test_a_stratified_order_does_not_depend_on_the_one_given() -> None:
     assert stratified([]) == []
 
 
-@pytest.mark.parametrize("text", ["", "1_2", "64_64_63", "64_64_64_tn", "64_64_64_tt_f32", "0_64_64", "64x64x64"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_name_says_the_whole_problem(seed: int) -> None:
+    rng = random.Random(seed)
+    dtype = rng.choice([*DTYPES.values()])
+    sizes = rng.randint(1, 1 << 17), 8 * rng.randint(1, 1 << 14), 8 * rng.randint(1, 1 << 14)
+    how = rng.choice(["nn", "tn"]), rng.choice(dtype.accumulators), dtype.name, rng.choice(operators.names())
+    problem = Problem(*sizes, *how)
+    assert parse(problem.name) == problem == parse(problem.name, "nn", "f16", "bf16", "bias")
+    assert parse(problem.mnk, *how) == problem
+    assert len({problem.name, *(f"{problem.name}{more}" for more in ("_bf16", "_fp16_bias"))}) == 3
+
+
+@pytest.mark.parametrize("mnk", ["256_384_512", "8_8_8"])
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("accumulate", ["f32", "f16"])
+def test_the_names_of_before_are_those_of_fp16_alone(mnk: str, layout, accumulate) -> None:
+    name = f"{mnk}_{layout}_{accumulate}"
+    problem = parse(name)
+    assert problem.name == name and (problem.dtype, problem.epilogue) == ("fp16", "none")
+    read = msgspec.json.decode(f'{{"m":8,"n":8,"k":8,"layout":"{layout}","accumulate":"{accumulate}"}}', type=Problem)
+    assert read == parse("8_8_8", layout, accumulate)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1_2",
+        "64_64_63",
+        "64_64_64_tn",
+        "64_64_64_tt_f32",
+        "0_64_64",
+        "64x64x64",
+        "8_8_8_tn_f32_",
+        "8_8_8_tn_f32_fp8",
+        "8_8_8_tn_f16_bf16",
+        "8_8_8_tn_f32_bf16_a-b",
+        "8_8_8_tn_f32_bias",
+    ],
+)
 def test_what_is_no_problem_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse(text)

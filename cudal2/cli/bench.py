@@ -143,7 +143,7 @@ def _aa(arguments: argparse.Namespace) -> None:
 
 
 def _problems(config: Any) -> list[Any]:
-    from cudal2.problem import parse
+    from cudal2.config import kinds
 
     names = [config.problem] if isinstance(config.problem, str) else config.problem
-    return [parse(name, config.layout, config.accumulate) for name in names]
+    return [kinds.problem(name, config) for name in names]

@@ -54,10 +54,10 @@ def _train(arguments: argparse.Namespace) -> None:
     config = training_config(arguments.overrides)
     stay_offline(config.policy.path)
     if arguments.prompt:
-        from cudal2.problem import parse
+        from cudal2.config import kinds
         from cudal2.train.preview import preview
 
-        text, length = preview(config, parse(arguments.prompt, config.shapes.layout, config.shapes.accumulate))
+        text, length = preview(config, kinds.problem(arguments.prompt, config.shapes))
         print(text)
         print(length, file=sys.stderr)
         return

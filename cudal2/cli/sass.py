@@ -59,27 +59,27 @@ def add(verbs: Any) -> None:
 
 
 def _opened(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    from cudal2.polish import subject
+    from cudal2.sass.polish import subject
 
     config = configured(arguments)
     return config, subject.find(Path(arguments.paths[0]), config)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from cudal2.polish import shown
+    from cudal2.sass import text
 
     config, subject = _opened(arguments)
-    print(shown.listing(_edited(config.edit, subject.listing)))
+    print(text.listing(_edited(config.edit, subject.listing)))
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from cudal2.polish import shown
+    from cudal2.sass import text
     from cudal2.sass.dependence import violations
 
     config, subject = _opened(arguments)
     listing = _edited(config.edit, subject.listing)
     broken = violations(listing)
-    print(shown.violations(listing, broken))
+    print(text.violations(listing, broken))
     return 1 if broken else 0
 
 
@@ -96,7 +96,7 @@ def _edited(file: str, listing: Any) -> Any:
 
 
 def _play(arguments: argparse.Namespace) -> None:
-    from cudal2.polish import finish, run
+    from cudal2.sass.polish import finish, run
 
     config, subject = _opened(arguments)
     found, floor = run.play(subject, config)
@@ -104,8 +104,8 @@ def _play(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from cudal2.polish import finish, run
     from cudal2.sass import searches
+    from cudal2.sass.polish import finish, run
 
     config, subject = _opened(arguments)
     found, floor = run.compare(subject, config, config.methods or searches.METHODS)
@@ -115,11 +115,12 @@ def _compare(arguments: argparse.Namespace) -> None:
 def _polish(arguments: argparse.Namespace) -> None:
     from msgspec.structs import replace
 
-    from cudal2.polish import shapes as polishing
+    from cudal2.config import kinds
+    from cudal2.sass.polish import shapes as polishing
 
     config, folder = configured(arguments), Path(arguments.paths[0])
     if config.shapes.names:
-        problems = replace(config.shapes, layout=config.layout, accumulate=config.accumulate).problems()
+        problems = replace(config.shapes, **kinds.keys(config)).problems()
     else:
         problems = polishing.played(folder, config)
     results = polishing.run(

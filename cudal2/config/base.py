@@ -11,23 +11,33 @@ which devices, how it is reported and how long it goes on. If two starts differ 
 cached verdicts are recalled, a search goes on, a run is resumed. A key without the mark, also a new one, tells one
 piece of work from another."""
 
+LATER = msgspec.Meta(extra={"later": True})
+"""Marks a key that is younger than work which may be continued. At its default it is no part of an identity, so that
+the identities of before hold."""
+
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A record of the configuration."""
 
 
-def identity(config: Schema, prefix: str = "") -> dict[str, Any]:
+def identity(config: Schema, prefix: str = "", whole: bool = False) -> dict[str, Any]:
     """All values that are not NEUTRAL, by dotted key (such as "worker.min_pairs"), as types that JSON has. Every key
-    begins with `prefix`."""
+    begins with `prefix`. Keys that came LATER are among them at their defaults, too, if it is to be `whole`."""
     found: dict[str, Any] = {}
-    for name in _lasting(type(config)):
+    for name, usual in _lasting(type(config)):
         value = getattr(config, name)
         key = prefix + name
-        found |= identity(value, f"{key}.") if isinstance(value, Schema) else {key: msgspec.to_builtins(value)}
+        if isinstance(value, Schema):
+            found |= identity(value, f"{key}.", whole)
+        elif whole or value != usual:
+            found[key] = msgspec.to_builtins(value)
     return found
 
 
 @cache
-def _lasting(schema: type[Schema]) -> tuple[str, ...]:
+def _lasting(schema: type[Schema]) -> tuple[tuple[str, Any], ...]:
+    """The names of the keys that count, each with its default if it came LATER (else with what no value equals)."""
     hints = get_type_hints(schema, include_extras=True)
-    return tuple(name for name in schema.__struct_fields__ if NEUTRAL not in getattr(hints[name], "__metadata__", ()))
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    fields = [field for field in msgspec.structs.fields(schema) if NEUTRAL not in marks[field.name]]
+    return tuple((field.name, field.default if LATER in marks[field.name] else NEUTRAL) for field in fields)

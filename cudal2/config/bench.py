@@ -4,7 +4,9 @@ from typing import Annotated
 
 import msgspec
 
+from cudal2.config import kinds
 from cudal2.config.base import Schema
+from cudal2.config.kinds import Dtype, Epilogue
 from cudal2.config.worker import WorkerConfig
 from cudal2.problem import Accumulate, Layout
 from cudal2.records import Abi
@@ -19,12 +21,22 @@ class BenchConfig(Schema, frozen=True):
     worker: WorkerConfig = WorkerConfig()
 
 
-class BenchBaselineConfig(BenchConfig, frozen=True):
-    """One `problem`: M_N_K, or the name of a layer of a model."""
+class BenchKindConfig(BenchConfig, frozen=True):
+    """The kind of product, for problems whose names do not state it."""
 
-    problem: str = "256_256_256"
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
+    dtype: Dtype = "fp16"
+    epilogue: Epilogue = "none"
+
+    def __post_init__(self) -> None:
+        kinds.check(self)
+
+
+class BenchBaselineConfig(BenchKindConfig, frozen=True):
+    """One `problem`: M_N_K, a whole name such as 7_384_512_tn_f32_bf16_bias, or the name of a layer of a model."""
+
+    problem: str = "256_256_256"
 
 
 class BenchKernelConfig(BenchBaselineConfig, frozen=True):
@@ -35,12 +47,10 @@ class BenchKernelConfig(BenchBaselineConfig, frozen=True):
     edit: str = ""
 
 
-class BenchManyConfig(BenchConfig, frozen=True):
+class BenchManyConfig(BenchKindConfig, frozen=True):
     """Any number of problems."""
 
     problem: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("256_256_256",)
-    layout: Layout = "tn"
-    accumulate: Accumulate = "f32"
 
 
 class BenchAaConfig(BenchManyConfig, frozen=True):

@@ -4,8 +4,10 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from cudal2.config import kinds
 from cudal2.config.base import NEUTRAL, Schema
-from cudal2.problem import Accumulate, Layout, Problem, grid, parse, sample
+from cudal2.config.kinds import Dtype, Epilogue
+from cudal2.problem import Accumulate, Layout, Problem, grid, sample
 from cudal2.split import training
 
 Style = Literal["plain", "terse", "tutor"]
@@ -22,12 +24,20 @@ class LoraConfig(Schema, frozen=True):
 
 class CorpusConfig(Schema, frozen=True):
     """Which sources of the kernel families a policy learns: those for problems of these `layouts` that may be
-    accumulated so, written in these `styles`.
+    accumulated so, written in these `styles`. With more `dtypes` or `epilogues` than the plainest a kernel LM also gets
+    words for them and for an M that is no multiple of 8.
     """
 
     layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
     accumulates: Annotated[tuple[Accumulate, ...], msgspec.Meta(min_length=1)] = get_args(Accumulate)
     styles: Annotated[tuple[Style, ...], msgspec.Meta(min_length=1)] = get_args(Style)
+    dtypes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("fp16",)
+    epilogues: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("none",)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all is fp16, and the product alone."""
+        return self.dtypes == ("fp16",) and self.epilogues == ("none",)
 
 
 class VllmConfig(Schema, frozen=True):
@@ -144,11 +154,12 @@ class ReturnsConfig(TurnsConfig, frozen=True):
 
 
 class ShapesConfig(Schema, frozen=True):
-    """Which problems, by `names`, with this `layout` and type of accumulator unless a name states its own.
+    """Which problems, by `names`, with this `layout`, type of accumulator, `dtype` of all operands (fp16, bf16) and
+    `epilogue` (a file in `cudal2/operators`: none, bias, bias_gelu) unless a name states its own.
 
     A name is `grid` (the 1,000 shapes), `sample` (about `count` shapes of the grid, drawn with `seed`), `training`
-    (those shapes of the grid that training may see), a shape (`M_N_K`, or with layout and accumulator
-    `256_384_512_nn_f16`), or a layer of a model (`LLM_SHAPES` in `problem.py`).
+    (those shapes of the grid that training may see), a shape (`M_N_K`, or as a whole problem `256_384_512_nn_f16` or
+    `7_384_512_tn_f32_bf16_bias`), or a layer of a model (`LLM_SHAPES` in `problem.py`).
     """
 
     names: tuple[str, ...] = ("grid",)
@@ -156,19 +167,19 @@ class ShapesConfig(Schema, frozen=True):
     seed: int = 2026
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
+    dtype: Dtype = "fp16"
+    epilogue: Epilogue = "none"
+
+    def __post_init__(self) -> None:
+        kinds.check(self)
 
     def problems(self) -> list[Problem]:
         """The named problems in the order given. Raises ValueError for an unknown name, or where none is named."""
+        lists = {"grid": grid, "training": training, "sample": lambda: sample(self.count, self.seed)}
         found: list[Problem] = []
         for name in self.names:
-            if name == "grid":
-                found += grid(self.layout, self.accumulate)
-            elif name == "training":
-                found += training(self.layout, self.accumulate)
-            elif name == "sample":
-                found += sample(self.count, self.seed, self.layout, self.accumulate)
-            else:
-                found.append(parse(name, self.layout, self.accumulate))
+            shapes = [problem.mnk for problem in lists[name]()] if name in lists else [name]
+            found += [kinds.problem(shape, self) for shape in shapes]
         if not found:
             raise ValueError("shapes.names=[] names no problem; name one, e.g. shapes.names=[256_256_256]")
         return found

@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from cudal2.config import kinds
 from cudal2.config.base import NEUTRAL, Schema
+from cudal2.config.kinds import Dtype, Epilogue
 from cudal2.config.parts import ShapesConfig, TrackerConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
 from cudal2.problem import Accumulate, Layout
@@ -13,7 +15,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class MachineConfig(Schema, frozen=True):
-    """What the simulator (`cudal2.sass.judges.simulator`) assumes of a GPU. All times are in cycles, and each may be
+    """What the simulator (`cudal2.sass.game.simulator`) assumes of a GPU. All times are in cycles, and each may be
     fitted to measurements.
 
     `warps` warps of one block share a scheduler, and each runs a loop `iterations` times. `matrix`, `shared` and `copy`
@@ -37,9 +39,7 @@ class SassSearchConfig(Schema, frozen=True):
     """Which search looks for a faster schedule, with a budget of `measurements`.
 
     `method` is a module in `sass/searches/`. Where a search wants a neighbour of a schedule, it draws `surrogate` legal
-    ones and takes the one that the simulator says is fastest; with 0 it draws one and asks no simulator. The
-    simulator's times are fitted to the measurements after `fit` of them, and again whenever their number has doubled;
-    with 0 they are never fitted.
+    ones and takes the one that the simulator says is fastest; with 0 it draws one and asks no simulator.
 
     `episode` is the number of moves of a random walk, and of an episode of PPO. The share `from_best` of PPO's episodes
     begins with the best schedule known, the others with the compiler's. Before it measures anything, PPO learns for
@@ -49,7 +49,6 @@ class SassSearchConfig(Schema, frozen=True):
     method: str = "evolution"
     measurements: Annotated[Count, NEUTRAL] = 500
     surrogate: Annotated[int, msgspec.Meta(ge=0)] = 0
-    fit: Annotated[int, msgspec.Meta(ge=0)] = 0
     episode: Count = 32
     from_best: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
     pretrain: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -59,7 +58,8 @@ class SassConfig(Schema, frozen=True):
     """A game over one kernel, kept in the folder `run`.
 
     If a cubin has several kernels, `kernel` names the one; otherwise the one with the most matrix instructions in its
-    loops is taken. A GPU runs it on `problem`, with this `layout` and type of accumulator.
+    loops is taken. A GPU runs it on `problem`, with this `layout`, type of accumulator, `dtype` and
+    `epilogue`.
 
     `judge` gpu measures schedules. simulator needs no GPU, but its speedups are not those of a GPU. To show the
     noise, the unedited kernel is measured `floor` times beside itself, as thoroughly as a winner. `effort` says how
@@ -78,6 +78,8 @@ class SassConfig(Schema, frozen=True):
     problem: str = "4096_4096_4096"
     layout: Layout = "tn"
     accumulate: Accumulate = "f32"
+    dtype: Dtype = "fp16"
+    epilogue: Epilogue = "none"
     floor: Annotated[int, msgspec.Meta(ge=0), NEUTRAL] = 3
     edit: Annotated[str, NEUTRAL] = ""
     methods: Annotated[tuple[str, ...], NEUTRAL] = ()
@@ -88,3 +90,6 @@ class SassConfig(Schema, frozen=True):
     effort: EffortConfig = EffortConfig()
     worker: WorkerConfig = WorkerConfig()
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        kinds.check(self)

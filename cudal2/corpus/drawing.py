@@ -7,7 +7,7 @@ from functools import cache
 import msgspec
 
 from cudal2 import split
-from cudal2.corpus.family import STYLES, Family, Knobs, families, refusal, render
+from cudal2.corpus.family import STYLES, Family, Knobs, families, form, lacks, refusal, render
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.target import Target
 
@@ -30,38 +30,42 @@ class Sample(msgspec.Struct, frozen=True):
 
 def draw(
     target: Target,
-    layout: Layout,
+    asked: Problem | Layout,
     rng: random.Random,
     accumulate: Accumulate = "f32",
     styles: Sequence[str] = STYLES,
 ) -> Sample:
     """A random source: the family is drawn by weight, then a setting uniformly from those that its rules allow.
 
-    For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also kernels that sum in f16. Raises
-    ValueError where the target has no family with such a kernel, or rules refuse TRIES random settings.
+    For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also kernels that sum in f16; a problem
+    says it itself. Raises ValueError where the target has no family with such a kernel, or rules refuse TRIES random
+    settings.
     """
-    open_ = [family for family in families(target) if _can_be_drawn(target, family.name, layout, accumulate)]
+    problem = form(asked)
+    accumulate = problem.accumulate if isinstance(asked, Problem) else accumulate
+    open_ = [family for family in families(target) if _can_be_drawn(target, family.name, problem, accumulate)]
     if not open_:
         raise ValueError(
-            f"no family in data/families has a {layout} kernel for {target.name} that sums in {accumulate}: "
-            f"rules refused each of {TRIES} random settings"
+            f"no family in data/families has a {problem.layout} kernel for {target.name} in {problem.dtype} with the "
+            f"epilogue {problem.epilogue} that sums in {accumulate}: rules refused each of {TRIES} random settings"
         )
     family = rng.choice([family for family in open_ for _ in range(family.weight)])
-    knobs = allowed(family, layout, accumulate, rng, styles)
+    knobs = allowed(family, problem, accumulate, rng, styles)
     if knobs is None:
         raise ValueError(f"family {family.name}: its rules refused {TRIES} random settings for {target.name}")
-    return Sample(family.name, layout, knobs, render(family, knobs, layout))
+    return Sample(family.name, problem.layout, knobs, render(family, knobs, problem))
 
 
 def allowed(
     family: Family,
-    layout: Layout,
+    asked: Problem | Layout,
     accumulate: Accumulate,
     rng: random.Random,
     styles: Sequence[str] = STYLES,
 ) -> Knobs | None:
     """A random setting that renders and serves such problems; None where TRIES random settings hold none."""
-    if layout not in family.layouts:
+    problem = form(asked)
+    if lacks(family, problem):
         return None
     for _ in range(TRIES):
         knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
@@ -69,16 +73,16 @@ def allowed(
             continue
         if "style" in knobs and knobs["style"] not in styles:
             continue
-        if not refusal(family, knobs, layout):
+        if not refusal(family, knobs, problem):
             return knobs
     return None
 
 
 @cache
-def _can_be_drawn(target: Target, name: str, layout: Layout, accumulate: Accumulate) -> bool:
+def _can_be_drawn(target: Target, name: str, problem: Problem, accumulate: Accumulate) -> bool:
     """Whether a family has anything to draw. Uses its own random numbers, so that `rng` of `draw` is not advanced."""
     family = next(family for family in families(target) if family.name == name)
-    return allowed(family, layout, accumulate, random.Random(name)) is not None
+    return allowed(family, problem, accumulate, random.Random(name)) is not None
 
 
 def draw_problem(rng: random.Random, layout: Layout, held_out: bool = False) -> Problem:

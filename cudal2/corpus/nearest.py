@@ -16,7 +16,8 @@ import msgspec
 
 from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
-from cudal2.problem import Layout
+from cudal2.corpus.family import form
+from cudal2.problem import Layout, Problem
 from cudal2.target import Target
 
 STARTS = 6
@@ -52,26 +53,29 @@ class Nearest(msgspec.Struct, frozen=True):
         return not self.changed and not self.refused
 
 
-def nearest(text: str, target: Target, layout: Layout, family: str = "", knobs: Knobs | None = None) -> Nearest:
+def nearest(
+    text: str, target: Target, asked: Problem | Layout, family: str = "", knobs: Knobs | None = None
+) -> Nearest:
     """The rendering of the target's families that is nearest to `text`, whose plan, if any, is ignored.
 
     The descent begins with the setting that the plan states, else with `family` and `knobs` if they are a valid
-    setting, else with random ones of every family. Raises ValueError where no family has a kernel of that layout.
+    setting, else with random ones of every family. Raises ValueError where no family has a kernel for such a problem.
     """
-    by_name = {one.name: one for one in corpus.families(target) if layout in one.layouts}
+    problem = form(asked)
+    by_name = {one.name: one for one in corpus.families(target) if not corpus.lacks(one, problem)}
     body = corpus.without_plan(text)
     wanted, stated = _marks(body), corpus.stated(text, target)
     name, setting = stated or (family, knobs or {})
     if name in by_name and _complete(by_name[name], setting):
         starts = [(by_name[name], setting)]
     else:
-        starts = _starts(wanted, list(by_name.values()), layout)
+        starts = _starts(wanted, list(by_name.values()), problem)
     if not starts:
-        raise ValueError(f"no family in data/families has a {layout} kernel for {target.name}")
-    found = (_descend(wanted, one, values, layout) for one, values in starts)
+        raise ValueError(f"no family in data/families has a kernel for {problem.name} and its like on {target.name}")
+    found = (_descend(wanted, one, values, problem) for one, values in starts)
     _, best, values = min(found, key=lambda one: one[0])
-    source = corpus.written(best, values, layout)
-    return Nearest(best.name, values, source, corpus.refusal(best, values, layout), changed_lines(source, body))
+    source = corpus.written(best, values, problem)
+    return Nearest(best.name, values, source, corpus.refusal(best, values, problem), changed_lines(source, body))
 
 
 def changed_lines(one: str, other: str) -> int:
@@ -88,13 +92,13 @@ def _complete(family: Family, knobs: Knobs) -> bool:
     return knobs.keys() == family.knobs.keys() and all(value in family.knobs[knob] for knob, value in knobs.items())
 
 
-def _starts(wanted: Marks, families: list[Family], layout: Layout) -> list[tuple[Family, Knobs]]:
+def _starts(wanted: Marks, families: list[Family], problem: Problem) -> list[tuple[Family, Knobs]]:
     """The nearest of STARTS random settings of each family; of these the FAMILIES nearest."""
     found = []
     for family in families:
         rng = random.Random(family.name)
         some = [{knob: rng.choice(values) for knob, values in family.knobs.items()} for _ in range(STARTS)]
-        found.append(min(((_cost(wanted, family, knobs, layout), family, knobs) for knobs in some), key=_first))
+        found.append(min(((_cost(wanted, family, knobs, problem), family, knobs) for knobs in some), key=_first))
     return [(family, knobs) for _, family, knobs in sorted(found, key=_first)[:FAMILIES]]
 
 
@@ -102,39 +106,39 @@ def _first(found: tuple[Cost, Family, Knobs]) -> Cost:
     return found[0]
 
 
-def _descend(wanted: Marks, family: Family, knobs: Knobs, layout: Layout) -> tuple[Cost, Family, Knobs]:
+def _descend(wanted: Marks, family: Family, knobs: Knobs, problem: Problem) -> tuple[Cost, Family, Knobs]:
     """Sets one knob after another to its best value, as long as that lowers the cost."""
-    best, before = _cost(wanted, family, knobs, layout), NOWHERE
+    best, before = _cost(wanted, family, knobs, problem), NOWHERE
     while (0, False) < best < before:
         before = best
         for knob, values in family.knobs.items():
             for other in [{**knobs, knob: value} for value in values if value != knobs[knob]]:
-                if (cost := _cost(wanted, family, other, layout)) < best:
+                if (cost := _cost(wanted, family, other, problem)) < best:
                     best, knobs = cost, other
     if best == (0, True):
-        best, knobs = _permitted(wanted, family, knobs, layout)
+        best, knobs = _permitted(wanted, family, knobs, problem)
     return best, family, knobs
 
 
-def _permitted(wanted: Marks, family: Family, knobs: Knobs, layout: Layout) -> tuple[Cost, Knobs]:
+def _permitted(wanted: Marks, family: Family, knobs: Knobs, problem: Problem) -> tuple[Cost, Knobs]:
     """A setting at most two knobs away with the same source that no rule refuses; these knobs where there is none."""
     singles = [{knob: value} for knob, values in family.knobs.items() for value in values if value != knobs[knob]]
     for one, other in combinations(singles, 2):
         near = knobs | one | other
-        if not corpus.refusal(family, near, layout) and _cost(wanted, family, near, layout) == (0, False):
+        if not corpus.refusal(family, near, problem) and _cost(wanted, family, near, problem) == (0, False):
             return (0, False), near
     return (0, True), knobs
 
 
-def _cost(wanted: Marks, family: Family, knobs: Knobs, layout: Layout) -> Cost:
+def _cost(wanted: Marks, family: Family, knobs: Knobs, problem: Problem) -> Cost:
     """How many marks differ, and whether a rule refuses the setting. The descent may pass through refused settings, but
     not through those whose template fails (NOWHERE)."""
     try:
-        marks = _marks(corpus.written(family, knobs, layout))
+        marks = _marks(corpus.written(family, knobs, problem))
     except (ArithmeticError, LookupError, TypeError):
         return NOWHERE
     differ = (marks - wanted).total() + (wanted - marks).total()
-    return differ, bool(corpus.refusal(family, knobs, layout))
+    return differ, bool(corpus.refusal(family, knobs, problem))
 
 
 def _marks(text: str) -> Marks:

@@ -3,7 +3,7 @@
 import re
 
 from cudal2.corpus.drawing import Sample
-from cudal2.corpus.family import Knobs, families, refusal, render
+from cudal2.corpus.family import Knobs, families, forms, refusal, render
 from cudal2.target import Target
 
 PLAN = "// family: "
@@ -42,8 +42,8 @@ def keeps_its_plan(text: str, target: Target) -> bool:
         return False
     name, knobs = setting
     family = next(one for one in families(target) if one.name == name)
-    layouts = [layout for layout in family.layouts if not refusal(family, knobs, layout)]
-    samples = (Sample(name, layout, knobs, render(family, knobs, layout)) for layout in layouts)
+    served = (problem for problem in forms(family) if not refusal(family, knobs, problem))
+    samples = (Sample(name, problem.layout, knobs, render(family, knobs, problem)) for problem in served)
     return any(text == plan(sample) + sample.source for sample in samples)
 
 

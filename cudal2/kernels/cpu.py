@@ -29,7 +29,7 @@ def place(held: Held) -> Place:
 
 
 def code(held: Held, kernel: Kernel) -> tuple[int, int]:
-    """(address of the kernel's function, size of its workspace in bytes). Raises Unusable."""
+    """(address of the kernel's function, bytes of workspace that do for each number of rows). Raises Unusable."""
     try:
         library = opened(held.folder, kernel.code)
         function = getattr(library, held.entry)
@@ -39,12 +39,17 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
     if hasattr(library, held.sizer):
         sizer = getattr(library, held.sizer)
         sizer.restype = ctypes.c_size_t
-        workspace = sizer(kernel.m, kernel.n, kernel.k)
+        workspace = max(sizer(m, kernel.n, kernel.k) for m in range(kernel.rows[0], kernel.rows[1] + 1))
     return address(function), workspace
 
 
 def copier(held: Held) -> int:
     """The address of the function that pads inputs with fewer rows; 0, as a processor needs none."""
+    return 0
+
+
+def runner(held: Held) -> int | None:
+    """The address of the function that launches kernels with any operands, for any rows; 0, for none are launched."""
     return 0
 
 

@@ -56,7 +56,7 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
     Nothing is loaded onto a GPU before the first call there.
     """
     if kernel.recipe is None:
-        raise Unusable(f"{held.folder} holds no recipe for {kernel.m}_{kernel.n}_{kernel.k}", "Export again")
+        raise Unusable(f"{held.folder} holds no recipe for {kernel.name}", "Export again")
     library = _launcher(held)
     recipe, cubin = content(held.folder, kernel.recipe), content(held.folder, kernel.code)
     made, workspace = c_void_p(), c_size_t()
@@ -70,6 +70,13 @@ def code(held: Held, kernel: Kernel) -> tuple[int, int]:
 def copier(held: Held) -> int | None:
     """The address of the function that pads inputs with fewer rows; None where the launcher has none."""
     found = getattr(_launcher(held), "cudal2_copy", None)
+    return None if found is None else address(found)
+
+
+def runner(held: Held) -> int | None:
+    """The address of the function that launches kernels with any operands, for any rows; None in older folders, whose
+    kernels have neither."""
+    found = getattr(_launcher(held), "cudal2_run", None)
     return None if found is None else address(found)
 
 

@@ -6,11 +6,16 @@ digest, because one wrong digit could name a shape that a kernel was never judge
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-VERSION = 3
+VERSION = 4
+READABLE = (3, VERSION)
+"""Format 3 has only kernels for fp16, without a bias, each for one number of rows."""
 FILE = "manifest.json"
+MOST_ROWS = 1 << 12
+"""Numbers of rows that one kernel may be for."""
 DIGEST = "manifest.sha256"
 """In the format of `sha256sum --check`. Older exports have none. Remove it if you change a manifest by hand."""
 
@@ -31,7 +36,10 @@ class File(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel: its problem, its code and, for a GPU, its recipe. It serves from `fewest` to `m` rows."""
+    """A kernel: its problem, its code and, for a GPU, its recipe.
+
+    It serves any number of rows from `rows[0]` to `rows[1]` as it is, and inputs of fewer rows, from `fewest` on, padded
+    to `m`."""
 
     m: int
     n: int
@@ -41,6 +49,16 @@ class Kernel(NamedTuple):
     code: File
     recipe: File | None
     fewest: int
+    dtype: str
+    epilogue: str
+    rows: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """The problem it was measured for, as files are named."""
+        plain = (self.dtype, self.epilogue) == ("fp16", "none")
+        more = "" if plain else f"_{self.dtype}" if self.epilogue == "none" else f"_{self.dtype}_{self.epilogue}"
+        return f"{self.m}_{self.n}_{self.k}_{self.layout}_{self.accumulate}{more}"
 
 
 class Held(NamedTuple):
@@ -102,7 +120,7 @@ def decoded(folder: Path) -> dict[str, Any]:
         version = found["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unusable(f"{path} cannot be read: {error}", "Export again") from error
-    if version != VERSION:
+    if version not in READABLE:
         raise Unusable(f"{path} has format {version}, not {VERSION}", "Export again")
     if digest not in (None, hashlib.sha256(data).hexdigest().encode()):
         raise Unusable(
@@ -129,7 +147,26 @@ def _kernel(found: Any, every: bool) -> Kernel:
     fewest = 1 if every else m if fewest is None else _number(fewest, 1)
     if fewest > m:
         raise TypeError(f"fewest_rows {fewest}")
-    return Kernel(m, n, k, p["layout"], _text(p["accumulate"]), code, _file(found.get("recipe")), fewest)
+    first, last = (_number(one, 1) for one in found.get("rows") or (m, m))
+    if not first <= m <= last or last - first > MOST_ROWS:
+        raise TypeError(f"rows {first} to {last}")
+    dtype, epilogue = (_text(p.get(name, usual)) for name, usual in (("dtype", "fp16"), ("epilogue", "none")))
+    files = code, _file(found.get("recipe"))
+    return Kernel(m, n, k, p["layout"], _text(p["accumulate"]), *files, fewest, dtype, epilogue, (first, last))
+
+
+def owners(kernels: Sequence[Kernel]) -> list[tuple[int, ...]]:
+    """For each kernel the numbers of rows that it serves as they are. Where several may: the one that was measured for
+    that number, else the one for the next larger number, else for the largest."""
+    best: dict[tuple, tuple[bool, int, int]] = {}
+    for index, one in enumerate(kernels):
+        for m in range(one.rows[0], one.rows[1] + 1):
+            of = (m, *one[1:5], one.dtype, one.epilogue)
+            best[of] = min(best.get(of, (True, 1 << 31, 0)), (one.m < m, abs(one.m - m), index))
+    served: list[list[int]] = [[] for _ in kernels]
+    for (m, *_), (_, _, index) in best.items():
+        served[index].append(m)
+    return [tuple(sorted(one)) for one in served]
 
 
 def _text(found: Any) -> str:

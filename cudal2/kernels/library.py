@@ -1,9 +1,10 @@
 """torch.matmul and F.linear through exported kernels, where that is both possible and faster.
 
 A processor's kernel runs in this process: load only folders you trust, as with any shared library. Of a GPU's kernel
-only device code runs, on all memory that this process can reach there. A kernel is chosen by the exact
-problem (M, N, K, layout, accumulator), and used only if it was surely faster, on the device that it was measured on
-and, on a processor, with as many threads. If no kernel has m rows, the one with the smallest M > m is used for which it
+only device code runs, on all memory that this process can reach there. A kernel is chosen by the exact problem (M, N,
+K, layout, accumulator, type, bias), and used only if it was surely faster, on the device that it was measured on and,
+on a processor, with as many threads. One kernel may be for several M: it is told M, and nothing is padded. If none is
+for m rows, the one with the smallest M > m is used for which it
 was measured to pay: the input is padded to M rows, and the result is the first m of M rows, whose memory it keeps.
 Before its first call a kernel is tried (`trial`): one that does not give torch's product is not used.
 Everything else (other shapes, types, strides and alignments; gradients, autocast, torch.func, tracing, modes: see
@@ -26,6 +27,20 @@ _linear = torch.nn.functional.linear
 def _exporting() -> bool:
     """torch.compiler.is_exporting(), which is also true of what torch.compile traces in torch 2.11."""
     return torch.compiler._is_exporting_flag
+
+
+SERVED = ("none", "bias")
+"""What may follow a product in calls of this library: `torch.nn.functional.linear` has nothing else."""
+
+
+def _old(kernel: held.Kernel) -> bool:
+    """Whether libraries of older folders know such kernels."""
+    return kernel.dtype == "fp16" and kernel.epilogue == "none"
+
+
+def _served(kernel: held.Kernel) -> set[int]:
+    """Numbers of rows, padded or as they are."""
+    return {*range(kernel.rows[0], kernel.rows[1] + 1), *range(kernel.fewest, kernel.m + 1)}
 
 
 class Library:
@@ -52,29 +67,37 @@ class Library:
         self.reason = target.unsupported(found)
         self._ours: Counter[str] = Counter()
         kernels = [] if self.reason else [one for one in found.kernels if one.accumulate == accumulate]
-        codes = [target.code(found, one) for one in kernels]
-        copier = target.copier(found) if kernels else 0
+        kernels = [one for one in kernels if one.dtype in trial.DTYPES and one.epilogue in SERVED]
         place = op.Place(alignment=1) if self.reason else target.place(found)
         name = (folder / held.FILE).read_bytes() + accumulate.encode()
         self._table = op.Table(op.library(folder, found.op), place, name)
+        copier, runner = (target.copier(found), target.runner(found)) if kernels else (0, 0)
+        if not self._table.serves or runner is None:
+            kernels = [one._replace(rows=(one.m, one.m)) for one in kernels if _old(one)]
+        codes = [target.code(found, one) for one in kernels]
         self.pads = self._table.pads and copier is not None
         if not self.pads:
             kernels = [one._replace(fewest=one.m) for one in kernels]
-        for (m, n, k, layout, *_, fewest), (code, workspace) in zip(kernels, codes):
-            self._table.add(m, n, k, layout, code, workspace)
-            if fewest < m:
-                self._table.pad(m, n, k, layout, fewest, copier)
+        for one, rows, (code, workspace) in zip(kernels, held.owners(kernels), codes):
+            if rows:
+                self._table.add(one, rows, code, workspace)
+            if one.fewest < one.m and one.m in rows:
+                self._table.pad(one, copier)
+        if kernels and runner:
+            self._table.run_by(runner)
         if not every:
             self._table.try_first(trial.of(found, place, accumulate))
         self._table.make_standard()
         self.id, self.adds_bias = self._table.id, not found.on_gpu
         self.kernels = kernels
-        self._rows: dict[tuple[int, int], frozenset[int]] = {}
-        ops = torch.ops.cudal2.attempt_matmul.default, torch.ops.cudal2.attempt_linear.default
+        self._rows: dict[tuple, frozenset[int]] = {}
+        self._biased = {(one.n, one.k) for one in kernels if one.epilogue == "bias"}
+        names = "attempt_matmul", "attempt_linear", *["attempt_biased"] * self._table.serves
+        ops = (getattr(torch.ops.cudal2, name).default for name in names)
         self._attempts = tuple(getattr(one, "_op", one) for one in ops)  # without a function of Python's between
 
     def __len__(self) -> int:
-        """The number of problems with a kernel that may run here."""
+        """The number of kernels that may run here."""
         return len(self.kernels)
 
     @property
@@ -83,14 +106,14 @@ class Library:
         return self._ours + self._table.outcomes()
 
     def rows(self, layer: torch.nn.Linear) -> frozenset[int]:
-        """The numbers of input rows for which there are kernels with the weight of this layer."""
+        """The numbers of input rows for which there are kernels with the weight and the bias of this layer."""
         n, k = layer.weight.shape
-        if layer.bias is not None and not self.adds_bias:
-            return frozenset()
-        if (n, k) not in self._rows:
-            served = (range(one.fewest, one.m + 1) for one in self.kernels if (one.n, one.k) == (n, k))
-            self._rows[n, k] = frozenset().union(*served)
-        return self._rows[n, k]
+        epilogue = "bias" if layer.bias is not None and ((n, k) in self._biased or not self.adds_bias) else "none"
+        of = n, k, layer.weight.dtype, epilogue
+        if of not in self._rows:
+            alike = (one for one in self.kernels if (one.n, one.k, trial.DTYPES[one.dtype], one.epilogue) == of)
+            self._rows[of] = frozenset(m for one in alike for m in _served(one))
+        return self._rows[of]
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """torch.matmul(a, b), for a [..., M, K] and b [K, N]; also of NumPy's arrays, and CuPy's.
@@ -104,22 +127,23 @@ class Library:
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """torch.nn.functional.linear: x [..., K] times weight [N, K] transposed, plus bias [N]."""
-        if _compiling():  # and fuses what an operator would hide from it
-            whole = bias is not None or _exporting()
-            return _linear(x, weight, bias) if whole else torch.ops.cudal2.linear(x, weight, None, self.id)
+        if _compiling():  # and fuses a bias, if a kernel does not add it
+            whole = (bias is not None and tuple(weight.shape) not in self._biased) or _exporting()
+            return _linear(x, weight, bias) if whole else torch.ops.cudal2.linear(x, weight, bias, self.id)
         found = self._product(x, weight, bias, True)
-        if found is None:
-            return _linear(x, weight, bias)
-        return found if bias is None else found.add_(bias)
+        return _linear(x, weight, bias) if found is None else found
 
     def _product(self, a: Any, b: Any, bias: Any, transposed: bool) -> torch.Tensor | None:
-        """The product by a kernel, without the bias; None where torch must serve the call."""
+        """The product by a kernel, and the bias; None where torch must serve the call."""
         try:
             why = self.reason or unusual(a, b, bias)
             if not why:
                 if bias is None:
                     return self._attempts[transposed](a, b, self.id)
-                return self._attempts[transposed](a, b, self.id, bias)
+                if self._biased and tuple(b.shape) in self._biased:
+                    return self._attempts[2](a, b, bias, self.id)
+                found = self._attempts[transposed](a, b, self.id, bias)
+                return None if found is None else found.add_(bias)
         except (AttributeError, RuntimeError, TypeError):  # torch has its own words for what is wrong
             why = "not tensors"
         self._ours[why] += 1

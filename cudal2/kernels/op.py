@@ -9,13 +9,13 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
-from ctypes import c_int, c_int32, c_int64, c_uint64, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
 import torch
 
-from .held import File, Unusable
+from .held import File, Kernel, Unusable
 from .loaded import opened
 
 VERSION = 1
@@ -39,10 +39,11 @@ OUTCOMES = (
 )
 PADDED = "kernel of more rows"
 TRIED = ("the kernel was not tried yet", "the kernel was wrong when it was tried")
-Trial = Callable[[int, int, int, bool, int], int]
-"""Of m, n, k, whether B is stored transposed, and the device's index: 1 where the kernel is right, 0 where it is wrong,
--1 where that could not be found out."""
-_TRIAL = ctypes.CFUNCTYPE(c_int, c_int64, c_int64, c_int64, c_int, c_int32)
+Trial = Callable[[Kernel, Sequence[int], int], int]
+"""Of a kernel, the numbers of rows that it serves, and the device's index: 1 where the kernel is right, 0 where it is
+wrong, -1 where that could not be found out."""
+_TRIAL = ctypes.CFUNCTYPE(c_int, c_int64, c_int32)
+_OLD_TRIAL = ctypes.CFUNCTYPE(c_int, c_int64, c_int64, c_int64, c_int, c_int32)
 _KEPT: list[object] = []
 """Functions that tables hold, which stay for ever."""
 _LOCK = threading.Lock()
@@ -69,28 +70,55 @@ class Table:
                 self.id += 1
             place.id = self.id
             self._table = c_void_p(library.cudal2_op_open(ctypes.byref(place)))
+            self._added: list[tuple[Kernel, Sequence[int]]] = []
             library.cudal2_op_publish(self._table)
 
-    def add(self, m: int, n: int, k: int, layout: str, code: int, workspace: int) -> None:
-        """Adds a kernel: the address of its handle or function, and its workspace in bytes (-1: the launcher knows).
-
-        All kernels must be added before the first call.
-        """
-        self._library.cudal2_op_add(self._table, m, n, k, layout == "tn", code, workspace)
+    @property
+    def serves(self) -> bool:
+        """Whether this library knows types, biases and several numbers of rows; an older folder's does not."""
+        return hasattr(self._library, "cudal2_op_serve")
 
     @property
     def pads(self) -> bool:
         """Whether kernels of this library can serve fewer rows; those of an older folder's library cannot."""
         return hasattr(self._library, "cudal2_op_pad")
 
-    def pad(self, m: int, n: int, k: int, layout: str, fewest: int, copier: int) -> None:
-        """Lets a kernel that was added serve from `fewest` rows on, which is at least 1."""
-        self._library.cudal2_op_pad(self._table, m, n, k, layout == "tn", fewest, copier)
+    def add(self, kernel: Kernel, rows: Sequence[int], code: int, workspace: int) -> None:
+        """Adds a kernel for these numbers of rows: the address of its handle or function, and its workspace in bytes
+        (-1: the launcher knows).
+
+        All kernels must be added before the first call. A library of an older folder takes fp16 without a bias only.
+        """
+        self._added.append((kernel, rows))
+        where, tn = (kernel.n, kernel.k), kernel.layout == "tn"
+        if self.serves:
+            of = (kernel.dtype.encode(), kernel.epilogue == "bias")
+            given = (c_int * len(rows))(*rows), len(rows)
+            self._library.cudal2_op_serve(self._table, *given, *where, tn, *of, code, workspace)
+        else:
+            self._library.cudal2_op_add(self._table, kernel.m, *where, tn, code, workspace)
+
+    def pad(self, kernel: Kernel, copier: int) -> None:
+        """Lets a kernel that was added serve from its fewest rows on."""
+        where = kernel.m, kernel.n, kernel.k, kernel.layout == "tn"
+        if self.serves:
+            of = (kernel.dtype.encode(), kernel.epilogue == "bias")
+            self._library.cudal2_op_fill_up(self._table, *where, *of, kernel.fewest, copier)
+        else:
+            self._library.cudal2_op_pad(self._table, *where, kernel.fewest, copier)
+
+    def run_by(self, runner: int) -> None:
+        """Launches every kernel by the function at that address."""
+        self._library.cudal2_op_run(self._table, runner)
 
     def try_first(self, trial: Trial) -> None:
         """Has each kernel tried by `trial` before its first call on a device; by an older folder's library none is."""
-        if hasattr(self._library, "cudal2_op_try"):
-            _KEPT.append(_TRIAL(lambda m, n, k, tn, device: trial(m, n, k, bool(tn), device)))
+        if self.serves:
+            _KEPT.append(_TRIAL(lambda number, device: trial(*self._added[number], device)))
+            self._library.cudal2_op_try_kernels(self._table, _KEPT[-1])
+        elif hasattr(self._library, "cudal2_op_try"):
+            known = {(*kernel[:3], kernel.layout == "tn"): (kernel, rows) for kernel, rows in self._added}
+            _KEPT.append(_OLD_TRIAL(lambda m, n, k, tn, device: trial(*known[m, n, k, bool(tn)], device)))
             self._library.cudal2_op_try(self._table, _KEPT[-1])
 
     def make_standard(self) -> None:
@@ -127,7 +155,11 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
             ("cudal2_op_outcomes", None, c_void_p, c_void_p),
             ("cudal2_op_pad", None, c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p),
             ("cudal2_op_padded", c_int64, c_void_p),
-            ("cudal2_op_try", None, c_void_p, _TRIAL),
+            ("cudal2_op_serve", c_int, c_void_p, c_void_p, *[c_int] * 4, c_char_p, c_int, c_void_p, c_int64),
+            ("cudal2_op_fill_up", None, c_void_p, *[c_int] * 4, c_char_p, c_int, c_int, c_void_p),
+            ("cudal2_op_run", None, c_void_p, c_void_p),
+            ("cudal2_op_try_kernels", None, c_void_p, _TRIAL),
+            ("cudal2_op_try", None, c_void_p, _OLD_TRIAL),
             ("cudal2_op_tried", None, c_void_p, c_void_p),
         ):
             if function := getattr(found, name, None):

@@ -31,7 +31,10 @@ class Routed(torch.nn.Linear):
 
 
 def patch(model: torch.nn.Module, library: Library) -> list[str]:
-    """Routes every half-precision nn.Linear in `model` that `library` has kernels for through it, in place.
+    """Routes every nn.Linear in fp16 or bf16 in `model` that `library` has kernels for through it, in place.
+
+    A layer with a bias is one whose bias a kernel adds; on a processor, if there is none, one whose product a kernel
+    gives.
 
     Returns the names of these layers. Weights and state dict do not change, and results only by rounding, as sums are
     taken in another order. `unpatch` undoes it; copies and pickles of the layers are plain.
@@ -43,7 +46,7 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
         if not plain:
             continue
         _restore(module)
-        if module.weight.dtype is torch.float16 and (rows := library.rows(module)):
+        if rows := library.rows(module):
             module.__class__ = Routed
             module.__dict__.update(library=library, rows=rows)
             routed.append(name)

@@ -64,6 +64,11 @@ def find(name: str) -> Operator:
     return found.OPERATOR
 
 
+def known(name: str) -> None:
+    """Raises ValueError, which lists the known ones, where no operator has that name; imports none of them."""
+    registry.check(sys.modules[__name__], name, "epilogue")
+
+
 def names() -> tuple[str, ...]:
     """Every operator that has a file."""
     return registry.names(sys.modules[__name__])

@@ -13,11 +13,11 @@ def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:
     """The compiler's schedule and the edited one side by side; "" where this machine cannot compile the source to the
     code that was edited, or cannot disassemble it.
     """
-    from cudal2.sass import moved as sass
+    from cudal2.sass import text
     from cudal2.sass.listing import read
     from cudal2.worker.cuda.compile import build, cubin
 
-    if find(target).kind != "cuda":
+    if not find(target).assembly:
         return ""
     try:
         kind = jail.choose(config.jail)
@@ -25,6 +25,6 @@ def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:
         if made.status is not Status.OK:
             return ""
         cubin.apply(made.cubin, edit)
-        return sass.text(read(made.cubin, edit.kernel, kind), edit)
+        return text.changes(read(made.cubin, edit.kernel, kind), edit)
     except (HarnessFault, ValueError):
         return ""

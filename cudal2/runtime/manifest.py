@@ -19,6 +19,9 @@ from cudal2.records import Environment, HarnessFault, Timing
 SCHEMA = "manifest.schema.json"
 
 
+Rows = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class File(msgspec.Struct, frozen=True):
     """A file of the folder; `sha256` is its digest in hex."""
 
@@ -28,8 +31,9 @@ class File(msgspec.Struct, frozen=True):
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One problem's kernel. `timing` is against the fastest baseline. `dispatch` says whether the kernel was surely
-    faster; otherwise the problem is left to torch. A dispatched kernel also serves inputs with fewer rows than M, from
-    `fewest_rows` on, if these were measured (`cudal2 bench call neighbours=true`). `source` is a file, and so is `edit`
+    faster; otherwise the problem is left to torch. It serves every number of rows from `rows[0]` to `rows[1]` as it is,
+    which was checked for each of them; where there is no `rows`, M alone. A dispatched kernel also serves inputs with
+    fewer rows than M, from `fewest_rows` on, padded, if these were measured (`cudal2 bench call neighbours=true`). `source` is a file, and so is `edit`
     where the built code was edited. `code` is what runs: for the CPU target a shared library, for a GPU a cubin, which
     is launched as its `recipe` says."""
 
@@ -40,7 +44,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing
     dispatch: bool
     edit: str = ""
-    fewest_rows: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    fewest_rows: Rows | None = None
+    rows: tuple[Rows, Rows] | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,9 @@
     python -m cudal2.sass.mining latencies.json OTHER.cubin … > data/sass/latencies.json   # kernels that it is not of
 
 The shipped table is of 320 cubins: `corpus.draw` of seeds 0 to 79 for sm_80, sm_86, sm_89 and sm_90a, no CuTe
-kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds); and of the 22 kernels of the family `decode`, which came later, among
-the seeds 0 to 999 for sm_90a. Distances along slow paths (through a wait, a branch, a
-barrier) count as well: on sm_90a, wherever straight paths were seen too, the least of both was the same, with one
+kernels, nvcc 13.0 (tests/sass/cubins.py has the seeds); and of the 22 kernels of the family `decode`,
+which came later, among the seeds 0 to 999 for sm_90a. Distances along slow paths (through a wait, a branch, a barrier)
+count as well: on sm_90a, wherever straight paths were seen too, the least of both was the same, with one
 exception (UMOV to an integer operation: 6, on straight paths 7).
 """
 

@@ -1,7 +1,8 @@
 """Settings that ship because earlier searches found them fast; new searches start from them.
 
 `data/settings/TARGET.jsonl`, if it exists, holds one `Known` per line, several for a problem, the fastest first. A
-line does not state the accumulator; the family's knob `accumulate` does.
+line does not state the accumulator; the family's knob `accumulate` does. Where nothing is known for a problem's dtype
+and epilogue, what is known for fp16 alone is tried: what a kernel waits for is the same.
 
 A setting that is fast for one shape may waste a wave on a near one: 192 tiles on 132 multiprocessors take as long as
 264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
@@ -36,13 +37,15 @@ class Known(msgspec.Struct, frozen=True):
     layout: Layout
     family: str
     knobs: Knobs
+    dtype: str = "fp16"
+    epilogue: str = "none"
 
 
 def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
-    """Settings of the nearest problems of the same layout: first the fastest of each problem, nearest first, then the
-    second of each, and so on; those that waste a wave after all others. Empty where nothing is known.
+    """Settings of the nearest problems of that layout, dtype and epilogue, else of fp16 without one.
 
-    Settings that `families` do not render (any more) are passed over.
+    First the fastest of each problem, nearest first, then the second of each, and so on; those that waste a wave after
+    all others. Empty where nothing is known. Settings that `families` do not render (any more) are passed over.
     """
     by_name = {family.name: family for family in families}
     shipped, multiprocessors = _shipped(target), MULTIPROCESSORS.get(target, 0)
@@ -61,7 +64,12 @@ def settings(target: str, problem: Problem, families: Sequence[Family]) -> list[
     def fits(found: list[tuple[bool, int, Setting]]) -> bool:
         return not all(wasteful for wasteful, *_ in found)
 
-    others = by_distance(msgspec.structs.replace(problem, accumulate="f32"), list(shipped))
+    twin = msgspec.structs.replace(problem, accumulate="f32")
+    alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
+    if not alike:
+        twin = msgspec.structs.replace(twin, dtype="fp16", epilogue="none")
+        alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
+    others = by_distance(twin, alike)
     nearest = list(islice(filter(fits, map(lent, others)), NEAREST))
     nearest = nearest or list(islice(filter(None, map(lent, others)), NEAREST))
     ranked = sorted((one for found in nearest for one in found), key=lambda one: one[:2])  # keeps the nearest first
@@ -88,5 +96,6 @@ def _shipped(target: str) -> dict[Problem, list[Setting]]:
     found: dict[Problem, list[Setting]] = {}
     if path.exists():
         for line in msgspec.json.Decoder(Known).decode_lines(path.read_bytes()):
-            found.setdefault(parse(line.problem, line.layout), []).append(Setting(line.family, line.knobs))
+            problem = parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue)
+            found.setdefault(problem, []).append(Setting(line.family, line.knobs))
     return found

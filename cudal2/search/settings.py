@@ -101,7 +101,7 @@ def rendered(setting: Setting, problem: Problem, families: Sequence[Family]) -> 
     family = next((family for family in families if family.name == setting.family), None)
     if family is None or not allowed(problem, family, setting.knobs):
         return None
-    return corpus.render(family, setting.knobs, problem.layout)
+    return corpus.render(family, setting.knobs, problem)
 
 
 def draw(problem: Problem, family: Family, rng: random.Random, space: Space | None = None) -> Setting | None:
@@ -109,7 +109,7 @@ def draw(problem: Problem, family: Family, rng: random.Random, space: Space | No
     space = space or space_of(problem, family)
     for _ in range(PATIENCE):
         knobs = {knob: rng.choice(values) for knob, values in space.items()}
-        if not corpus.refusal(family, knobs, problem.layout):
+        if not corpus.refusal(family, knobs, problem):
             return Setting(family.name, knobs)
     return None
 
@@ -127,4 +127,4 @@ def allowed(problem: Problem, family: Family, knobs: Knobs) -> bool:
     """Whether the family as it is now renders that setting for the problem."""
     space = space_of(problem, family)
     fits = knobs.keys() == space.keys() and all(value in space[knob] for knob, value in knobs.items())
-    return fits and not corpus.refusal(family, knobs, problem.layout)
+    return fits and not corpus.refusal(family, knobs, problem)

@@ -58,7 +58,7 @@ def _eval(folder: Path) -> float | None:
 
 
 def _sass(folder: Path) -> float | None:
-    from cudal2.polish import finish, run
+    from cudal2.sass.polish import finish, run
 
     played = json.loads((folder / "compare.json").read_bytes())["found"]
     found = [msgspec.convert(one, run.Found, strict=False) for one in played]

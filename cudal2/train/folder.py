@@ -74,5 +74,5 @@ def record(path: Path, config: Schema) -> None:
 
 def changes(before: Config, now: Config) -> str:
     """How two configurations differ, `key=old became new, …`, without keys that no result depends on."""
-    old, new = identity(before), identity(now)
+    old, new = identity(before, whole=True), identity(now, whole=True)
     return ", ".join(f"{key}={old[key]} became {value}" for key, value in new.items() if old[key] != value)

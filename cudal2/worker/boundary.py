@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from cudal2.contract import ENTRY, SIZER, Contract, sizer_declaration
+from cudal2.contract import ENTRY, PLAIN, SIZER, Contract, sizer_declaration
+from cudal2.problem import Problem
 from cudal2.records import Status
 from cudal2.worker.build import LOG_BYTES, B, Built
 from cudal2.worker.diagnostics import first_error
@@ -33,30 +34,30 @@ _SIZES = {"long unsigned int": "size_t", "unsigned long": "size_t"}
 _UNSEEN_BY_C = re.compile(r"with 'C' linkage|linkage specification is incompatible|different kind|incompatible with \"")
 
 
-def header(contract: Contract, way: Way = "") -> str:
+def header(contract: Contract, way: Way = "", problem: Problem = PLAIN) -> str:
     """The text of HEADER. Its parameters are named in comments only, as a source may define M, N or A as macros."""
     # A source for a GPU that needs more of its element than the name includes that header, which takes a while.
-    types = f"struct {contract.element()};" if contract.stream else "#include <stddef.h>"
-    entry = contract.declaration(names=[f"/*{name}*/" for _, name in contract.parameters()])
+    types = f"struct {contract.element(problem)};" if contract.stream else "#include <stddef.h>"
+    entry = contract.declaration(problem, [f"/*{name}*/" for _, name in contract.parameters(problem)])
     sizer = sizer_declaration([f"/*{name}*/" for name in "MNK"])
     return f"{types}\n{entry}{' noexcept' if way else ''};\n{sizer};\n"
 
 
-def checked(contract: Contract, compiled: Callable[[str, str], B]) -> B:
-    """What `compiled(APPENDED, header)` makes of a source, whose errors in HEADER it explains.
+def checked(contract: Contract, compiled: Callable[[str, str], B], problem: Problem = PLAIN) -> B:
+    """What `compiled(APPENDED, header)` makes of a source for a problem, whose errors in HEADER it explains.
 
     It is asked again where ENTRY throws nothing, and without either text where HEADER itself is in the way: behind a
     brace that is open, its lines stand in a function.
     """
-    made = compiled(APPENDED, header(contract))
+    made = compiled(APPENDED, header(contract, problem=problem))
     if _EXCEPTIONS.search(_said(made)[1]):
-        made = compiled(APPENDED, header(contract, "throws nothing"))
+        made = compiled(APPENDED, header(contract, "throws nothing", problem))
     line, said = _said(made)
     if not said:
         return made
     if not _DIFFERENT.search(said):
         return compiled("", "")
-    status, reason = _fault(made.log, line, said, contract)
+    status, reason = _fault(made.log, line, said, contract.declaration(problem))
     log = f"{reason}\n{made.log}"[:LOG_BYTES]
     return msgspec.structs.replace(made, status=status, reason=reason, log=log)  # type: ignore[type-var]
 
@@ -67,9 +68,9 @@ def _said(made: Built) -> tuple[int, str]:
     return (int(found[1] or found[2]), found[3]) if found else (0, "")
 
 
-def _fault(log: str, line: int, said: str, contract: Contract) -> tuple[Status, str]:
-    """What the error in that line of HEADER says about the source."""
-    name, declared = (ENTRY, contract.declaration()) if line == 2 else (SIZER, sizer_declaration())
+def _fault(log: str, line: int, said: str, entry: str) -> tuple[Status, str]:
+    """What the error in that line of HEADER, of which the second declares `entry`, says about the source."""
+    name, declared = (ENTRY, entry) if line == 2 else (SIZER, sizer_declaration())
     wanted = f"the contract declares {declared}"
     if _UNSEEN_BY_C.search(said):
         return Status.REJECTED, f'{name} is no extern "C" function; {wanted}'

@@ -42,6 +42,12 @@ def element(problem: Problem) -> torch.dtype:
     return getattr(torch, problem.type.torch)
 
 
+def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The shape of an operand, of which a vector is a matrix of one row."""
+    rows, columns = (1,) * (2 - len(shape)) + shape
+    return rows, columns
+
+
 def uneven(dtype: DType) -> int:
     """By up to two to which power elements of A are scaled, up or down: nothing leaves the normal numbers of the type.
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from cudal2.sass.judges.fitted import correlation, drawn
 
 from cudal2.config import MachineConfig, SassConfig, load
-from cudal2.polish import subject
 from cudal2.records import Status
 from cudal2.sass.game.journal import Line
-from cudal2.sass.judges.fitted import correlation, drawn
-from cudal2.sass.judges.simulator import Simulated
+from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing
+from cudal2.sass.polish import subject
 
 
 class Played(msgspec.Struct):

@@ -25,9 +25,9 @@ from cudal2 import corpus
 from cudal2.config import PolicyConfig, PromptConfig, SassConfig, load
 from cudal2.policy import model as policy
 from cudal2.policy import prompts, writer
-from cudal2.polish import finish, run, subject
 from cudal2.problem import parse
 from cudal2.sass import searches
+from cudal2.sass.polish import finish, run, subject
 from cudal2.search import known, settings
 from cudal2.search.settings import Setting
 from cudal2.target import find

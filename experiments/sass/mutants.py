@@ -1,9 +1,9 @@
 """The mutation score of the checker: of the faults planted into many kernels, how many does it flag?
 
-    python experiments/sass/mutants.py --jobs 2 > mutants.txt      # nvcc and nvdisasm, no GPU; some minutes
+    PYTHONPATH=tests python experiments/sass/mutants.py --jobs 2 > mutants.txt   # no GPU; some minutes
 
 Kernels of all mma.sync families at random settings for each architecture (walks.draw), in each at most EACH faults of
-a kind. What changes nothing that matters is no fault and not counted; `cudal2.sass.mutation` says by which rule. Where
+a kind. What changes nothing that matters is no fault and not counted; tests/sass/mutation.py says by which rule. Where
 a wait or a barrier is gone, that these fields have changed is enough for the checker; `by flow` says how often the flow
 of data alone tells.
 """
@@ -17,14 +17,14 @@ from itertools import product
 from pathlib import Path
 
 import walks
+from sass import mutation
+from sass.mutation import Mutant, Mutants
 
 from cudal2.records import Edit, Status
-from cudal2.sass import mutation
 from cudal2.sass.dependence import Violation, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing, read
 from cudal2.sass.mining import kernels
-from cudal2.sass.mutation import Mutant, Mutants
 from cudal2.target import find
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build

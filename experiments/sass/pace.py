@@ -25,10 +25,10 @@ from typing import Any
 import games
 
 from cudal2.config import SassConfig, load
-from cudal2.polish import judging, run, subject
-from cudal2.polish.judging import Judge
-from cudal2.polish.subject import Subject
 from cudal2.records import Edit, Measured, Status
+from cudal2.sass.polish import judging, run, subject
+from cudal2.sass.polish.judging import Judge
+from cudal2.sass.polish.subject import Subject
 from cudal2.tracking.metrics import read_metrics
 
 KERNELS = (("small", "256_128_256"), ("multistage", "2048_2048_2048"), ("splitk", "4096_4096_4096"))

@@ -1,6 +1,6 @@
 """Legal random schedules of many kernels, and planted faults, for fuzz.py: made on any machine with nvcc and nvdisasm.
 
-    python experiments/sass/walks.py --kernels 24 --schedules 84 --jobs 2 -o walks.json
+    PYTHONPATH=tests python experiments/sass/walks.py --kernels 24 --schedules 84 --jobs 2 -o walks.json
 
 Every mma.sync family of data/families in turn, at random settings, compiled for sm_90a. A walk swaps neighbours that
 the checker lets change places, wherever in the kernel; schedules are its beginnings of 10 to 300 swaps. Each is held to
@@ -14,16 +14,17 @@ from copy import copy
 from pathlib import Path
 
 import msgspec
+from sass import mutation
+from sass.mutation import Mutants
 
 from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import Control, Edit, Shift, Status, digest
-from cudal2.sass import flow, mutation, order
+from cudal2.sass import flow, order
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing, read
 from cudal2.sass.mining import kernels
-from cudal2.sass.mutation import Mutants
 from cudal2.target import find
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, cubin

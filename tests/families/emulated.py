@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import numpy as np
+from families import numbers
 
+from cudal2 import operators
 from cudal2.problem import Problem, parse
 
 SIMT = Path(__file__).parent / "simt"
@@ -35,7 +37,8 @@ INSTRUCTIONS = {
     r"cp\.async\.wait_group": "wait",
     r"ldmatrix\S*\.trans": "ldmatrix<true>",
     r"ldmatrix": "ldmatrix<false>",
-    r"mma\.sync": "mma",
+    r"mma\.sync\S*\.bf16\.bf16": "mma<true>",
+    r"mma\.sync": "mma<false>",
     r"ld\.acquire": "load_acquire",
     r".*ld\.global\S*\.(v\d\.)?b32": "load_words",
 }
@@ -135,27 +138,22 @@ def multiply(library: Path, run: Run, shared_limit: int) -> str:
         if not HEAD <= bytes_needed <= 256 << 20:
             return f"asks for {bytes_needed} bytes of workspace"
     rng = np.random.default_rng(0)
-    m, n, k = problem.m, problem.n, problem.k
-    sizes = [2 * m * k, 2 * n * k, 2 * m * n, -(-bytes_needed // 256) * 256]
-    buffers = [fenced(size) for size in sizes]
-    a, b, c = (buffer.view(np.float16) for buffer, _ in buffers[:3])
-    workspace = buffers[3][0]
-    addresses = [ctypes.c_void_p(buffer.ctypes.data) for buffer, _ in buffers]
+    sizes = [2 * operand.elements for operand in operators.operands(problem)]
+    buffers = [fenced(size) for size in (*sizes, -(-bytes_needed // 256) * 256)]
+    *given, c = (buffer.view(np.uint16) for buffer, _ in buffers[:-1])
+    workspace = buffers[-1][0]
+    *addresses, scratch = (ctypes.c_void_p(buffer.ctypes.data) for buffer, _ in buffers)
     for attempt in range(2):
-        a[:] = rng.integers(-3, 4, a.size)
-        b[:] = rng.integers(-3, 4, b.size)
-        c[:] = np.nan
+        values = numbers.integers(problem, rng, 3)
+        for buffer, value in zip(given, values, strict=True):
+            buffer[:] = numbers.bits(value, problem).ravel()
+        c[:] = problem.type.nan
         workspace[:HEAD], workspace[HEAD:] = 0, 0xFF
-        error = kernel.hgemm(*addresses[:3], m, n, k, addresses[3], None)
+        error = kernel.hgemm(*addresses, problem.m, problem.n, problem.k, scratch, None)
         if error:
             return f"hgemm returned {error}"
-        right = b.reshape(k, n) if problem.layout == "nn" else b.reshape(n, k).T
-        exact = a.reshape(m, k).astype(np.float32) @ right.astype(np.float32)
-        wrong = np.argwhere(c.reshape(m, n).astype(np.float32) != exact.astype(np.float16))
-        if len(wrong):
-            row, col = wrong[0]
-            got = c.reshape(m, n)[row, col]
-            return f"run {attempt}: {len(wrong)} of {m * n} wrong, first C[{row}, {col}] = {got}, not {exact[row, col]}"
+        if said := numbers.wrong(c, values, problem):
+            return f"run {attempt}: {said}"
         if workspace[:HEAD].any():
             return "leaves the head of the workspace non-zero"
     conflicts = kernel.simt_conflicts()

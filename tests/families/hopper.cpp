@@ -2,6 +2,7 @@
 #include "hopper.h"
 
 namespace emu {
+bool bfloat = false;
 jmp_buf scheduler;
 std::vector<std::function<void()>> flights;  // loads on their way
 std::vector<Stack> spare;  // stacks of threads that have ended: fresh ones cost more than what runs on them
@@ -146,9 +147,9 @@ void store_wait(int left) {
     });
 }
 float half_at(uint32_t address, int kind) {
-    _Float16 h;
-    memcpy(&h, at(self->block, swizzle(address, kind), 2), 2);
-    return (float)h;
+    uint16_t bits;
+    memcpy(&bits, at(self->block, swizzle(address, kind), 2), 2);
+    return number_of(bits, bfloat);
 }
 void compute(Product& p) {
     if (self->block->copied) unfenced();
@@ -251,10 +252,7 @@ void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, u
     memcpy(lane_words(lane), mine, sizeof mine);
     syncwarp();
     const auto half_of = [](uint32_t word, int which) {
-        const uint16_t bits = word >> 16 * which;
-        _Float16 value;
-        memcpy(&value, &bits, 2);
-        return (float)value;
+        return number_of(word >> 16 * which, bfloat);
     };
     float* d[4] = {&d0, &d1, &d2, &d3};
     for (int e = 0; e < 4; ++e)

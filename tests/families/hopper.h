@@ -37,13 +37,17 @@ struct dim3 {
 struct uint4 { uint32_t x, y, z, w; };
 struct float4 { float x, y, z, w; };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+#include "simt/cuda_bf16.h"
+
 using __half = _Float16;
 struct __half2 { __half x, y; };
+inline float __expf(float x) { return expf(x); }
 inline __half __float2half_rn(float x) { return (__half)x; }
 inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
 
 #pragma GCC visibility push(hidden)
 namespace emu {
+extern bool bfloat;  // whether the matrices hold such
 constexpr int WORDS = 6;  // that a lane may hand to its warp
 constexpr uint32_t BASE = 1024 + 512;  // where dynamic shared memory starts: on purpose not at a multiple of 1 KiB
 struct Map { const char* data; uint64_t size[2], pitch; uint32_t box[2], swizzle; };
@@ -184,15 +188,15 @@ using cuuint64_t = uint64_t;
 using cuuint32_t = uint32_t;
 struct alignas(64) CUtensorMap { char opaque[128]; };
 enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorNotSupported = 801, CUDA_SUCCESS = 0 };
-enum { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+enum { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 1, CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_32B = 3 };
 enum { cudaEnableDefault, cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize,
     cudaFuncAttributePreferredSharedMemoryCarveout, cudaFuncAttributeNonPortableClusterSizeAllowed, cudaLaunchAttributeClusterDimension };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
-inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int, int rank, void* data, const cuuint64_t* size, const cuuint64_t* pitch,
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int type, int rank, void* data, const cuuint64_t* size, const cuuint64_t* pitch,
     const cuuint32_t* box, const cuuint32_t* step, int, CUtensorMapSwizzle swizzle, int, int) {
     const uint32_t row = swizzle == 1 ? 128 : swizzle == 2 ? 64 : 32;
-    const bool valid = rank == 2 && (uintptr_t)data % 16 == 0 && pitch[0] % 16 == 0 && size[0] && size[1] && step[0] == 1 && step[1] == 1 &&
+    const bool valid = rank == 2 && (type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) == emu::bfloat && (uintptr_t)data % 16 == 0 && pitch[0] % 16 == 0 && size[0] && size[1] && step[0] == 1 && step[1] == 1 &&
                        box[0] >= 1 && box[1] >= 1 && box[0] <= 256 && box[1] <= 256 && box[0] * 2 == row;
     if (!valid) return emu::report = "a tensor map the driver would refuse", 1;
     const emu::Map made{(const char*)data, {size[0], size[1]}, pitch[0], {box[0], box[1]}, (uint32_t)swizzle};

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from families import numbers
 
 from cudal2.problem import Problem
 
@@ -51,7 +52,7 @@ INSTRUCTIONS = [
     (r"cp\.async\.c[ag]\.shared\.global(?:\.L2::\w+)* \[%(\d+)\], \[%(\d+)\], 16, %(\d+)", "copy16"),
     # Sixteen bytes straight into registers, which keep what they have where a predicate says so.
     (r"setp\.ne\.b32 p, %(5), 0;\s*@p ld\.global[\w.:]*\.v4\.b32 \{ %(0), %(1), %(2), %(3)\}, \[%(4)\]", "ld16_if"),
-    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32 \{ %(0), %(1), %(2), %(3)\},"
+    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.b?f16\.b?f16\.f32 \{ %(0), %(1), %(2), %(3)\},"
      r" \{ %(4), %(5), %(6), %(7)\}, \{ %(8), %(9)\}", "mma"),
     (r"cp\.async\.commit_group", "copy_commit"),
     (r"cp\.async\.wait_group (%?\d+)", "copy_wait"),
@@ -66,7 +67,7 @@ INSTRUCTIONS = [
 ORDER = {"mbarrier_try_wait": (2, 0, 1), "st_async": (1, 3, 2, 0, 4, 5, 6, 7)}
 """Groups that the text has in another order than the call."""
 
-WGMMA = re.compile(r"m64n(\d+)k16\.\w+\.f16\.f16 \{(.*?)\}, %(\d+), %(\d+), p, 1, 1, 0, ([01]);", re.DOTALL)
+WGMMA = re.compile(r"m64n(\d+)k16\.\w+\.b?f16\.b?f16 \{(.*?)\}, %(\d+), %(\d+), p, 1, 1, 0, ([01]);", re.DOTALL)
 
 COOPERATIVE = re.compile(
     r"void\* arguments\[\] = \{(.*?)\};\s*return cudaLaunchCooperativeKernel\("
@@ -77,7 +78,7 @@ COOPERATIVE = re.compile(
 
 def translate(source: str) -> str:
     """The source as C++ over `hopper.h`; ValueError for a PTX statement that it does not know."""
-    source = re.sub(r"#include <(cuda|cuda_fp16|cuda_runtime)\.h>\n", "", source)
+    source = re.sub(r"#include <(cuda|cuda_fp16|cuda_bf16|cuda_runtime)\.h>\n", "", source)
     source = re.sub(r"//.*", "", source)
     source = re.sub(r"#pragma unroll.*", "", source)
     clusters = re.search(r"__cluster_dims__\((.+?), 1, 1\)", source)
@@ -92,7 +93,8 @@ def translate(source: str) -> str:
         end = _closing(rest, at + len("asm volatile"))
         pieces += [rest[:at], _call(rest[at + len("asm volatile(") : end])]
         rest = rest[end + 1 :]
-    return f'#include "{HEADER.name}"\n' + "".join(pieces) + rest
+    kind = "static const bool said = emu::bfloat = true;\n" if "__nv_bfloat16" in source else ""
+    return f'#include "{HEADER.name}"\n{kind}' + "".join(pieces) + rest
 
 
 def _launch_together(found: re.Match[str]) -> str:
@@ -110,6 +112,8 @@ def _precompiled() -> tuple[Path, Path]:
     """A folder with the header and what it declares as an object, both compiled once: most of every build's time."""
     header, definitions = HEADER.name, HEADER.with_suffix(".cpp")
     folder = Path(shutil.copy(HEADER, _KEPT.name)).parent
+    (folder / "simt").mkdir()
+    shutil.copy(HEADER.parent / "simt" / "cuda_bf16.h", folder / "simt")
     emulator = folder / "hopper.o"
     for flags in (
         ["-x", "c++-header", folder / header, "-o", folder / f"{header}.gch"],
@@ -139,11 +143,13 @@ def run(library: ctypes.CDLL, problem: Problem, seed: int, processors: int) -> s
     C and the workspace start as NaN, C has guard bands, the workspace's head must be zero again.
     """
     rng = np.random.default_rng(seed)
-    a, b = (_aligned(shape, np.float16) for shape in ((problem.m, problem.k), problem.b_shape))
-    a[:], b[:] = rng.integers(-2, 3, a.shape), rng.integers(-2, 3, b.shape)
+    values, given = numbers.integers(problem, rng, 2), []
+    for value in values:
+        given.append(_aligned(tuple(value.shape), np.uint16))
+        given[-1][:] = numbers.bits(value, problem)
     guard = 4096
-    c = _aligned((problem.m * problem.n + 2 * guard,), np.float16)
-    c[:] = np.nan
+    c = _aligned((problem.m * problem.n + 2 * guard,), np.uint16)
+    c[:] = problem.type.nan
     size = 1 << 14
     if hasattr(library, "hgemm_workspace"):
         library.hgemm_workspace.restype = ctypes.c_size_t
@@ -154,17 +160,13 @@ def run(library: ctypes.CDLL, problem: Problem, seed: int, processors: int) -> s
     workspace[:4096] = 0
     inside = c[guard:-guard]
     library.emulator_reset(seed, processors)
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (a, b, inside, workspace)]
-    error = library.hgemm(*pointers[:3], problem.m, problem.n, problem.k, pointers[3], None)
+    *pointers, scratch = (ctypes.c_void_p(array.ctypes.data) for array in (*given, inside, workspace))
+    error = library.hgemm(*pointers, problem.m, problem.n, problem.k, scratch, None)
     if error or library.emulator_report():
         return f"error {error}: {library.emulator_report().decode()}"
-    exact = a.astype(np.float32) @ (b if problem.layout == "nn" else b.T).astype(np.float32)
-    wrong = inside.reshape(problem.m, problem.n) != exact.astype(np.float16)
-    if wrong.any():
-        return (
-            f"{wrong.sum()} of {wrong.size} wrong, first at {np.argwhere(wrong)[0]}, last at {np.argwhere(wrong)[-1]}"
-        )
-    if not (np.isnan(c[:guard]).all() and np.isnan(c[-guard:]).all()):
+    if said := numbers.wrong(inside, values, problem):
+        return said
+    if (c[:guard] != problem.type.nan).any() or (c[-guard:] != problem.type.nan).any():
         return "written outside C"
     if workspace[:4096].view(np.int32).any():
         return "the workspace's head is not zero"

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from families import emulated
 from families.contract import check_knobs, check_sources, some_settings
@@ -47,10 +48,24 @@ def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layo
     for round, knobs in enumerate(some_settings(family, layout, 2, seed=2)):
         runs = []
         for most, deep in ((3, 3), (16, 8), (4, 90)):
-            m, n = (8 * rng.randint(1, most) for _ in range(2))
+            m, n = rng.randint(1, 8 * most), 8 * rng.randint(1, most)
             problem = Problem(m, n, 8 * rng.randint(1, deep), layout)
             runs.append(emulated.Run(problem, eager=round == 0, multiprocessors=rng.choice((1, 5, 13))))
         found = emulated.judge(emulated.build(corpus.render(family, knobs, layout)), runs)
+        assert not found, f"{knobs}: {found}"
+
+
+@each_emulated
+def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None:
+    rng = random.Random(f"types {family.name} {layout}")
+    for like in (Problem(7, 8, 8, layout, "f32", "bf16", "bias_gelu"), Problem(7, 8, 8, layout, "f32", "fp16", "bias")):
+        knobs = corpus.allowed(family, like, "f32", rng)
+        assert knobs is not None
+        runs = []
+        for m in (rng.choice((1, 2, 3, 7)), rng.randint(1, 100)):
+            problem = msgspec.structs.replace(like, m=m, n=8 * rng.randint(1, 9), k=8 * rng.randint(1, 20))
+            runs.append(emulated.Run(problem, eager=False, multiprocessors=rng.choice((1, 5, 13))))
+        found = emulated.judge(emulated.build(corpus.render(family, knobs, like)), runs)
         assert not found, f"{knobs}: {found}"
 
 

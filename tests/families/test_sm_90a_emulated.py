@@ -5,6 +5,7 @@ The emulation (`hopper.py`) runs the rendered source itself, inline PTX and all,
 
 import random
 
+import msgspec
 import pytest
 from families import hopper
 from families.contract import some_settings
@@ -14,13 +15,15 @@ from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 
+ROWS = (1, 2, 3, 7, 17, 100)
+
 
 @each_raw_family
 def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout) -> None:
     rng = random.Random(f"shapes {family.name} {layout}")
     (knobs,) = some_settings(family, layout, 1, seed=3)
     library = hopper.build(corpus.render(family, knobs, layout))
-    for shape in (shape_of_some_tiles(rng, knobs), (8, 8, 8)):
+    for shape in (shape_of_some_tiles(rng, knobs), (8, 8, 8), (rng.choice(ROWS), 72, 40)):
         problem = Problem(*shape, layout)
         assert hopper.run(library, problem, seed=rng.randint(0, 999), processors=rng.randint(1, 6)) == "", (
             shape,
@@ -28,18 +31,34 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, 
         )
 
 
+@each_raw_family
+def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None:
+    rng = random.Random(f"types {family.name} {layout}")
+    like = Problem(7, 8, 8, layout, "f32", "bf16", rng.choice(("bias", "bias_gelu")))
+    knobs = corpus.allowed(family, like, "f32", rng)
+    assert knobs is not None
+    library = hopper.build(corpus.render(family, knobs, like))
+    for m in (rng.choice(ROWS), rng.randint(1, 2 * int(knobs["tile_m"]))):
+        _, n, k = shape_of_some_tiles(rng, knobs)
+        problem = msgspec.structs.replace(like, m=m, n=n, k=k)
+        assert hopper.run(library, problem, rng.randint(0, 999), rng.randint(1, 6)) == "", (problem.name, knobs)
+
+
 @pytest.mark.slow
 @each_raw_family
 def test_many_settings_are_correct(family: Family, layout: Layout) -> None:
     rng = random.Random(f"many {family.name} {layout}")
-    for knobs in some_settings(family, layout, 10, seed=4):
-        library = hopper.build(corpus.render(family, knobs, layout))
-        for _ in range(3):
-            shape = shape_of_some_tiles(rng, knobs)
-            assert hopper.run(library, Problem(*shape, layout), rng.randint(0, 999), rng.randint(1, 6)) == "", (
-                shape,
-                knobs,
-            )
+    for number, like in enumerate(corpus.forms(family)):
+        if like.layout != layout or like.m % 8:
+            continue
+        for knobs in some_settings(family, layout, 10 if number < 4 else 4, seed=4):
+            if corpus.refusal(family, knobs, like):
+                continue
+            library = hopper.build(corpus.render(family, knobs, like))
+            for _ in range(3):
+                m, n, k = shape_of_some_tiles(rng, knobs)
+                problem = msgspec.structs.replace(like, m=m - rng.randint(0, 7), n=n, k=k)
+                assert hopper.run(library, problem, rng.randint(0, 999), rng.randint(1, 6)) == "", (problem.name, knobs)
 
 
 def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int]:

@@ -38,13 +38,54 @@ extern "C" int hgemm(const _Float16* A, const _Float16* B, _Float16* C, int M, i
     return 0;
 }
 """
+PLAIN = """
+#include <cstdint>
+#include <cstring>
+using Element = ELEMENT;
+static float wide(Element x) { WIDE }
+static Element narrow(float x) { NARROW }
+extern "C" int hgemm(const Element* A, const Element* B, GIVEN Element* C, int M, int N, int K, void*) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) {
+            float sum = ADDED;
+            for (int k = 0; k < K; ++k) sum += wide(A[i * K + k]) * wide(B[INDEX]);
+            C[i * N + j] = narrow(sum);
+        }
+    return 0;
+}
+"""
+BITS = {
+    "fp16": ("return x;", "return x;"),
+    "bf16": (
+        "uint32_t bits = uint32_t(x) << 16; float y; memcpy(&y, &bits, 4); return y;",
+        "uint32_t bits; memcpy(&bits, &x, 4); return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;",
+    ),
+}
 TN, NN = NAIVE.replace("INDEX", "j * K + k"), NAIVE.replace("INDEX", "k * N + j")
 NUMBERS = itertools.count()
 REFUSES = 'extern "C" int hgemm(const void*, const void*, void*, int, int, int, void*) { return 1; }\n'
 
 
-def write(folder: Path, kernels: dict[Problem, tuple[str, float]], **changes) -> Path:
-    """An export of problem → (source, speedup), as if measured on this machine with torch's present threads."""
+def plain(problem: Problem) -> str:
+    """A kernel in plain loops for any number of rows, in the problem's type, which adds the bias where it asks for one."""
+    wide, narrow = BITS[problem.dtype]
+    given, added = ("const Element* bias,", "wide(bias[j])") if problem.epilogue == "bias" else ("", "0")
+    words = {"ELEMENT": problem.type.cpu, "WIDE": wide, "NARROW": narrow, "GIVEN": given, "ADDED": added}
+    words["INDEX"] = "j * K + k" if problem.layout == "tn" else "k * N + j"
+    source = PLAIN
+    for name, text in words.items():
+        source = source.replace(name, text)
+    return source
+
+
+def write(
+    folder: Path,
+    kernels: dict[Problem, tuple[str, float]],
+    rows: dict[Problem, tuple[int, int]] | None = None,
+    **changes,
+) -> Path:
+    """An export of problem → (source, speedup), as if measured on this machine with torch's present threads; `rows` are
+    numbers of rows that a kernel serves beside its own."""
     (folder / "libraries").mkdir(parents=True)
     entries = []
     for problem, (source, speedup) in kernels.items():
@@ -52,7 +93,8 @@ def write(folder: Path, kernels: dict[Problem, tuple[str, float]], **changes) ->
         if not path.exists():
             command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
             subprocess.run(command, input=source.encode(), check=True)
-        entries.append(entry(problem, speedup, described(folder, f"libraries/{path.name}")))
+        more = {"rows": (rows or {}).get(problem)}
+        entries.append(entry(problem, speedup, described(folder, f"libraries/{path.name}"), **more))
     here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
     fields = {"target": "cpu", "environment": here, "instructions": tuple(processor.instructions()), **changes}
     contract = manifests.Layout(CPU_CONTRACT.alignment, CPU_CONTRACT.semaphores)

@@ -37,7 +37,7 @@ def test_a_manifest_of_another_format_is_one_clear_line(folder, tmp_path):
     """Whatever else it holds: that of version 1 has other fields."""
     old = {"version": 1, "target": "sm_90a", "kernels": [{"library": "libraries/x.so", "sha256": ""}]}
     (tmp_path / FILE).write_bytes(msgspec.json.encode(old))
-    with pytest.raises(HarnessFault, match=r"format 1, not 3\. Export again") as fault:
+    with pytest.raises(HarnessFault, match=r"format 1, not 4\. Export again") as fault:
         load(tmp_path)
     assert "\n" not in str(fault.value)
 

@@ -15,7 +15,6 @@ from cudal2.worker.cuda.compile import build
 from cudal2.worker.sandbox import jail
 
 
-
 def compiled(target: str, seed: int, cache: Cache) -> bytes:
     """The cubin of a random setting; no CuTe kernel, which would take a quarter of a minute."""
     needs_toolkit()

@@ -9,11 +9,11 @@ from elftools.elf.elffile import ELFFile
 from sass.planted import one
 
 from cudal2 import cli
-from cudal2.polish import subject
 from cudal2.problem import parse
 from cudal2.records import Control, Shift, to_json
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.listing import Listing
+from cudal2.sass.polish import subject
 from cudal2.worker.cuda.compile import cubin
 
 MACHINE = 48

@@ -8,7 +8,7 @@ from sass.cubins import compiled, listed
 from sass.game.test_play import agrees, wander
 
 from cudal2.records import Control, Edit, Shift
-from cudal2.sass import moved, opcodes
+from cudal2.sass import opcodes, text
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.game.play import Play
 from cudal2.sass.legality import Legality
@@ -63,12 +63,12 @@ def test_an_edit_is_held_to_the_rules_by_who_stood_before_whom(code, finished) -
 def test_what_an_edit_moved_stands_side_by_side(finished) -> None:
     far = len(finished.instructions) - 20
     edit = Edit(finished.kernel, "", (Shift(10, 12), Shift(far, far + 1), Control(11, "stall", 9)))
-    first, second = moved.side_by_side(finished, edit)
+    first, second = text.side_by_side(finished, edit)
     assert [place.position for place in first] == list(range(8, 15))
     assert [place.position for place in first if place.moved] == [10, 11, 12]
     assert [place.position for place in second if place.moved] == [far, far + 1]
     assert first[4].after == finished.instructions[10]
-    assert "+2" in moved.text(finished, edit) and not moved.side_by_side(finished, Edit("", ""))
+    assert "+2" in text.changes(finished, edit) and not text.side_by_side(finished, Edit("", ""))
 
 
 def test_what_leaves_its_block_is_found_where_no_branch_ends_it(finished) -> None:

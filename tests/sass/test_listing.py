@@ -1,15 +1,16 @@
 """Definitions and uses are nvdisasm's, all registers of a group; what cannot be listed says why and what to do."""
 
 import re
+from collections import Counter
 
 import pytest
 
 from cudal2.config import SassConfig
-from cudal2.polish.subject import find
 from cudal2.sass import blocks, latencies, listing, opcodes
 from cudal2.sass.listing import Listing, Unlisted
 from cudal2.sass.mining import kernels
-from cudal2.worker.cuda.compile import cubin
+from cudal2.sass.polish.subject import find
+from cudal2.worker.cuda.compile import cubin, mix
 from cudal2.worker.sandbox import jail
 
 ROWS = """
@@ -95,3 +96,12 @@ def test_of_a_cubin_with_several_kernels_one_is_played_on(code, finished, tmp_pa
     assert found.listing == finished and found.source is None
     with pytest.raises(Unlisted, match="it has"):
         find(path, SassConfig(run=str(tmp_path), kernel="nobody"))
+
+
+@pytest.mark.slow
+def test_operations_are_counted_as_they_are_listed(code: bytes, finished: Listing):
+    found = mix.operations(code, jail.choose("auto"), 30)
+    listed = Counter(one.operation for one in finished.instructions)
+    assert "NOP" not in found and {"HMMA", "HGMMA"}.intersection(found)
+    assert all(found[name] >= count for name, count in listed.items() if name != "NOP")
+    assert list(found.values()) == sorted(found.values(), reverse=True)

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
+from sass import mutation
 from sass.cubins import compiled, listed
+from sass.mutation import Mutant, Mutants
 from sass.planted import listing, one
 
 from cudal2.records import Edit
-from cudal2.sass import mutation
 from cudal2.sass.dependence import TOUCHED, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
-from cudal2.sass.mutation import Mutant, Mutants
 from cudal2.worker.cache import Cache
 
 

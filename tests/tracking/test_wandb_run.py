@@ -10,13 +10,13 @@ from sass.planted import listing
 
 from cudal2 import parcel
 from cudal2.config import SassConfig, TrainConfig, load
-from cudal2.polish import judging as polish_judging
-from cudal2.polish import run as polish
-from cudal2.polish.judging import Judge
-from cudal2.polish.subject import Subject
 from cudal2.problem import parse
 from cudal2.records import Measured, Status
-from cudal2.sass.judges.simulator import Simulated
+from cudal2.sass.game.simulator import Simulated
+from cudal2.sass.polish import judging as polish_judging
+from cudal2.sass.polish import run as polish
+from cudal2.sass.polish.judging import Judge
+from cudal2.sass.polish.subject import Subject
 from cudal2.tracking.metrics import read_metrics
 from cudal2.train import grpo
 

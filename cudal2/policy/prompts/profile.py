@@ -80,7 +80,7 @@ def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
     assert timing is not None
     flops, bandwidth = (amount / timing.candidate_us * 1e6 for amount in (problem.flop, problem.bytes))
     top = roof.stated(entry.verdict.environment.device)
-    operations = _operations(entry.source, target, worker) if target.kind == "cuda" else {}
+    operations = _operations(entry.source, target, worker) if target.assembly else {}
     return Profile(
         flops,
         bandwidth,
@@ -97,9 +97,8 @@ def _of(share: float | None) -> str:
 
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
     """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
-    from cudal2.sass import mix
     from cudal2.worker import disassembly
-    from cudal2.worker.cuda.compile import build, toolchain
+    from cudal2.worker.cuda.compile import build, mix, toolchain
 
     cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
     built = build.build(source, target, cache, kind, worker.compile_seconds)

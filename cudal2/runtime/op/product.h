@@ -103,7 +103,7 @@ constexpr int MOST_FAILURES = 3;  // a trial that finds no memory is not repeate
 // SERVED if a kernel may serve a call: it gave torch's product once on that device, which is found out now if it was
 // not. Nothing is tried while a graph is recorded: torch serves such calls until the kernel was called outside.
 inline Outcome tried(Table& table, const Kernel& kernel, const Problem& p, const Operand& a) {
-    if (!table.trial || on_trial == &kernel) return SERVED;
+    if (!(table.trial || table.try_kernel) || on_trial == &kernel) return SERVED;
     if (kernel.wrong.load(std::memory_order_relaxed)) return NOT_RIGHT;
     const uint64_t here = 1ull << (a.index < 0 ? 0 : a.index);
     if (kernel.right.load(std::memory_order_relaxed) & here) return SERVED;
@@ -112,7 +112,8 @@ inline Outcome tried(Table& table, const Kernel& kernel, const Problem& p, const
         return graph < 0 ? not_launched(table) : UNTRIED;
     if (kernel.busy.fetch_or(here) & here) return UNTRIED;
     on_trial = &kernel;
-    const int found = table.trial(p.m, p.n, p.k, p.tn, a.index);
+    const int found = table.try_kernel ? table.try_kernel(kernel.number, a.index)
+                                       : table.trial(p.m, p.n, p.k, p.tn, a.index);
     on_trial = nullptr;
     if (found > 0) kernel.right |= here;
     if (!found) kernel.wrong = true;
@@ -121,8 +122,22 @@ inline Outcome tried(Table& table, const Kernel& kernel, const Problem& p, const
     return found > 0 ? SERVED : found ? UNTRIED : NOT_RIGHT;
 }
 
-inline Outcome launch(
-    Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
+// What a kernel is given besides A, which may be padded: B, the bias if it adds one, C.
+struct Given {
+    const void *b, *bias;
+    void* c;
+};
+
+// Enqueues a call; whether the launcher failed.
+inline int enqueue(
+    const Table& table, const Kernel& kernel, const Problem& p, const void* a, const Given& given, void* workspace,
+    void* stream) {
+    if (!table.run) return table.place.launch(kernel.code, a, given.b, given.c, workspace, stream);
+    const void* all[] = {a, given.b, p.biased ? given.bias : given.c, given.c};
+    return table.run(kernel.code, all, 3 + p.biased, p.m, workspace, stream);
+}
+
+inline Outcome launch(Table& table, const Kernel& kernel, const Problem& p, const Operand& a, const Given& given) {
     const Place& place = table.place;
     std::optional<torch::stable::accelerator::DeviceGuard> there;
     int32_t current = a.index;
@@ -138,21 +153,21 @@ inline Outcome launch(
     const Owned rows = more_rows(p, a);
     const void* left = rows ? address(rows) : a.data;
     if (rows && table.copy(address(rows), a.data, 2 * a.numel, stream)) return not_launched(table);
-    if (!bytes) return place.launch(kernel.code, left, b.data, c, nullptr, stream) ? not_launched(table) : SERVED;
+    if (!bytes) return enqueue(table, kernel, p, left, given, nullptr, stream) ? not_launched(table) : SERVED;
 
     const int capturing = place.capturing(stream);
     if (capturing < 0) return not_launched(table);
     if (capturing) {
         // It may be replayed on any stream at any time.
         const Owned own = own_workspace(table, bytes, a);
-        return place.launch(kernel.code, left, b.data, c, address(own), stream) ? not_launched(table) : SERVED;
+        return enqueue(table, kernel, p, left, given, address(own), stream) ? not_launched(table) : SERVED;
     }
     const std::lock_guard<std::mutex> turn(table.turns);
     Workspace& shared = table.workspaces[{a.index, stream}];
     // A smaller one stays, for what is still to run on it; doubled, all of them together take little more than the last.
     if (shared.bytes < bytes) shared = {nullptr, std::max(bytes, 2 * shared.bytes), false};
     if (!shared.clean && place.workspace(a.data, shared.bytes, stream, &shared.memory)) return not_launched(table);
-    shared.clean = !place.launch(kernel.code, left, b.data, c, shared.memory, stream);
+    shared.clean = !enqueue(table, kernel, p, left, given, shared.memory, stream);
     return shared.clean ? SERVED : not_launched(table);  // what it did enqueue may leave semaphores behind
 }
 
@@ -162,7 +177,7 @@ inline bool other_threads(const Place& place) {
     return torch_get_num_threads(&threads) || (place.threads && (int)threads != place.threads);
 }
 
-inline Outcome run_here(const Kernel& kernel, const Problem& p, const Operand& a, const Operand& b, void* c) {
+inline Outcome run_here(const Kernel& kernel, const Problem& p, const Operand& a, const Given& given) {
     static thread_local Owned scratch;  // two threads may call a kernel at once
     static thread_local int64_t bytes = 0;
     static const int32_t uint8 = aoti_torch_dtype_uint8();
@@ -170,29 +185,37 @@ inline Outcome run_here(const Kernel& kernel, const Problem& p, const Operand& a
     if (bytes < wanted) scratch = empty(&wanted, 1, uint8, a.type, a.index), bytes = wanted;
     const Owned rows = more_rows(p, a);
     if (rows) memcpy(address(rows), a.data, 2 * a.numel);
-    using Hgemm = int(CONTRACT_PARAMETERS);
-    const int code = ((Hgemm*)kernel.code)(rows ? address(rows) : a.data, b.data, c, p.m, p.n, p.k, address(scratch));
+    const void* left = rows ? address(rows) : a.data;
+    using Product = int(const void*, const void*, void*, int, int, int, void*);
+    using Biased = int(const void*, const void*, const void*, void*, int, int, int, void*);
+    const int code = p.biased
+        ? ((Biased*)kernel.code)(left, given.b, given.bias, given.c, p.m, p.n, p.k, address(scratch))
+        : ((Product*)kernel.code)(left, given.b, given.c, p.m, p.n, p.k, address(scratch));
     return code ? REFUSED : SERVED;
 }
 
-// Why no kernel may add a bias of this kind behind its product, or SERVED.
-inline Outcome check_bias(const Table& table, AtenTensorHandle tensor, const Operand& a, int64_t n) {
-    if (table.place.launched) return A_BIAS;  // torch adds it within its own kernel: ours would be one more pass over C
-    const Operand bias(tensor);
+// Why no bias of this kind can be added to a product, or SERVED.
+inline Outcome check_bias(const Place& place, const Operand& bias, const Operand& a, int64_t n, bool within) {
+    if (!within && place.launched) return A_BIAS;  // torch adds it within its own kernel: ours would be one more pass over C
     if (bias.dtype != a.dtype) return NOT_HALF;
     if (bias.type != a.type || bias.index != a.index) return SEVERAL_DEVICES;
     if (bias.dim != 1 || bias.sizes[0] != n) return BAD_BIAS;
-    return bias.in_memory((n - 1) * bias.strides[0] + 1) ? SERVED : NO_MEMORY;
+    if (!bias.in_memory((n - 1) * bias.strides[0] + 1)) return NO_MEMORY;
+    if (!within) return SERVED;
+    if (bias.strides[0] != 1) return NOT_CONTIGUOUS;
+    return (uintptr_t)bias.data % place.alignment ? NOT_ALIGNED : SERVED;
 }
 
-// A times B, or A times B transposed, into `out`: without the bias, which a caller adds. What it does not serve, it does
-// not touch.
+// A times B, or A times B transposed, into `out`. What it does not serve, it does not touch. With `within`, by a kernel
+// that adds the bias, too; else without the bias, which a caller adds.
 inline Outcome product(
-    Table& table, AtenTensorHandle left, AtenTensorHandle right, AtenTensorHandle bias, bool transposed, Owned& out) {
-    static const int32_t half = aoti_torch_dtype_float16();
+    Table& table, AtenTensorHandle left, AtenTensorHandle right, AtenTensorHandle bias, bool transposed, bool within,
+    Owned& out) {
+    static const int32_t half = aoti_torch_dtype_float16(), brain = aoti_torch_dtype_bfloat16();
     const Place& place = table.place;
     const Operand a(left), b(right);
-    if (a.dtype != half || b.dtype != half) return NOT_HALF;
+    if (a.dtype != b.dtype || (a.dtype != half && a.dtype != brain)) return NOT_HALF;
+    if (a.dtype == brain && !table.brain) return NOT_HALF;
     if (a.type != place.device_type || !(place.devices >> (a.index < 0 ? 0 : a.index) & 1)) return OTHER_DEVICE;
     if (b.type != a.type || b.index != a.index) return SEVERAL_DEVICES;
     if (b.dim != 2 || a.dim < 2 || a.dim > 16 || a.sizes[a.dim - 1] != b.sizes[transposed]) return NO_MATRICES;
@@ -202,12 +225,14 @@ inline Outcome product(
     bool contiguous = false;
     if ((!tn && !(down == n && across == 1)) || aoti_torch_is_contiguous(left, &contiguous) || !contiguous)
         return NOT_CONTIGUOUS;
-    Problem problem = {k ? a.numel / k : 0, n, k, tn};
+    Problem problem = {k ? a.numel / k : 0, n, k, tn, a.dtype, within};
     const Kernel* kernel = find_kernel(table, problem);
     if (!kernel) return NO_KERNEL;
+    const void* added = nullptr;
     if (bias) {
-        const Outcome wrong = check_bias(table, bias, a, n);
-        if (wrong) return wrong;
+        const Operand row(bias);
+        if (const Outcome wrong = check_bias(place, row, a, n, within)) return wrong;
+        added = row.data;
     }
     if (!a.in_memory(a.numel) || !b.in_memory(b.numel)) return NO_MEMORY;
     if ((uintptr_t)a.data % place.alignment || (uintptr_t)b.data % place.alignment) return NOT_ALIGNED;
@@ -220,9 +245,10 @@ inline Outcome product(
     const bool padded = a.numel != problem.m * k;
     const int64_t whole[] = {problem.m, n};
     try {
-        Owned c = padded ? empty(whole, 2, half, a.type, a.index) : empty(sizes.data(), a.dim, half, a.type, a.index);
-        const Outcome outcome = place.launched ? launch(table, *kernel, problem, a, b, address(c))
-                                               : run_here(*kernel, problem, a, b, address(c));
+        Owned c = padded ? empty(whole, 2, a.dtype, a.type, a.index) : empty(sizes.data(), a.dim, a.dtype, a.type, a.index);
+        const Given given = {b.data, added, address(c)};
+        const Outcome outcome = place.launched ? launch(table, *kernel, problem, a, given)
+                                               : run_here(*kernel, problem, a, given);
         if (outcome != SERVED) return outcome;
         out = padded ? beginning(c, sizes, a.dim) : std::move(c);
         return padded ? PADDED : SERVED;

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -35,17 +36,27 @@ enum Outcome {
     NOT_ALIGNED, OTHER_THREADS, REFUSED, NOT_LAUNCHED, TORCHS_BUSINESS, PADDED, UNTRIED, NOT_RIGHT, OUTCOMES
 };
 
+// The number types that kernels may be for, by the name that a problem has for each; all take two bytes.
+inline int32_t type_number(const std::string& name) {
+    if (name == "fp16") return aoti_torch_dtype_float16();
+    if (name == "bf16") return aoti_torch_dtype_bfloat16();
+    return -1;
+}
+
 struct Problem {
     int64_t m, n, k;
     bool tn;
+    int32_t type;  // as torch numbers them
+    bool biased;   // the kernel itself adds a bias to each row
     bool operator==(const Problem& other) const {
-        return m == other.m && n == other.n && k == other.k && tn == other.tn;
+        return m == other.m && n == other.n && k == other.k && tn == other.tn && type == other.type &&
+            biased == other.biased;
     }
 };
 struct Hash {
     size_t operator()(const Problem& p) const {
         uint64_t mixed = 0;
-        for (const uint64_t one : {(uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k, (uint64_t)p.tn})
+        for (const uint64_t one : {(uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k, (uint64_t)(p.type << 2 | p.biased << 1 | p.tn)})
             mixed = (mixed ^ one) * 0x9e3779b97f4a7c15u, mixed ^= mixed >> 32;
         return mixed;
     }
@@ -58,7 +69,8 @@ struct Kernel {
     mutable std::atomic<uint64_t> busy{0};   // devices on which a thread tries it at the moment
     mutable std::atomic<bool> wrong{false};  // it was tried and gave something else
     mutable std::atomic<int> failures{0};    // how often it could not be tried
-    Kernel(void* code, int64_t workspace) : code(code), workspace(workspace) {}
+    const int64_t number;                    // of those that were added
+    Kernel(void* code, int64_t workspace, int64_t number) : code(code), workspace(workspace), number(number) {}
 };
 
 // A kernel that also serves inputs of fewer rows than its own, from `fewest` on.
@@ -76,13 +88,18 @@ struct Workspace {
 
 struct Table {
     const Place place;
-    std::unordered_map<Problem, Kernel, Hash> kernels;
+    std::deque<Kernel> added;
+    std::unordered_map<Problem, const Kernel*, Hash> kernels;  // one kernel may serve several numbers of rows
     std::unordered_map<Problem, std::vector<Neighbour>, Hash> neighbours;  // by a problem of 0 rows, small m first
     int (*copy)(void* to, const void* from, size_t bytes, void* stream) = nullptr;  // on a device that is launched on
     // Tries a kernel once, by a call of its problem in this thread: 1 it is right (or says itself why it cannot serve),
     // 0 it is wrong, -1 it could not be tried now. Null where nobody asked for that.
     int (*trial)(int64_t m, int64_t n, int64_t k, int tn, int32_t device) = nullptr;
+    int (*try_kernel)(int64_t number, int32_t device) = nullptr;  // the same by the kernel's number, for all of its rows
+    // Launches a kernel for M rows: A, B, what else it is given, C. Null where all take A, B and C, for one M.
+    int (*run)(void* kernel, const void* const* operands, int count, int m, void* workspace, void* stream) = nullptr;
     std::array<std::atomic<int64_t>, OUTCOMES> outcomes = {};
+    bool brain = false, biased = false;  // some kernel is for bf16; adds a bias
     std::mutex turns;  // the launches of two threads on one stream must not mix: they share its workspace
     std::map<std::pair<int32_t, void*>, Workspace> workspaces;  // by device and stream
     Table* next = nullptr;
@@ -94,9 +111,9 @@ struct Table {
 // rows that serves so few. Null where there is neither.
 inline const Kernel* find_kernel(const Table& table, Problem& problem) {
     const auto exact = table.kernels.find(problem);
-    if (exact != table.kernels.end()) return &exact->second;
+    if (exact != table.kernels.end()) return exact->second;
     if (table.neighbours.empty()) return nullptr;
-    const auto near = table.neighbours.find({0, problem.n, problem.k, problem.tn});
+    const auto near = table.neighbours.find({0, problem.n, problem.k, problem.tn, problem.type, problem.biased});
     if (near == table.neighbours.end()) return nullptr;
     for (const Neighbour& one : near->second) {
         if (one.fewest > problem.m || problem.m > one.m) continue;

@@ -17,6 +17,10 @@ PATIENCE = 20
 """A search may ask so many times its budget for edits measured before; then it is taken to have converged."""
 
 
+RETIRED = {"search.fit": 0}
+"""Keys that older journals name, at the values at which they changed nothing."""
+
+
 class Line(msgspec.Struct, frozen=True):
     """One measurement and the seconds that it took."""
 
@@ -36,8 +40,9 @@ class Journal:
         head = msgspec.json.decode(msgspec.json.encode(head))
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
-        if whole and msgspec.json.decode(whole[0]) != head:
-            found = msgspec.json.decode(whole[0])
+        found = msgspec.json.decode(whole[0]) if whole else head
+        found = {key: value for key, value in found.items() if RETIRED.get(key) != value or key in head}
+        if found != head:
             keys = ", ".join(key for key in {**head, **found} if head.get(key) != found.get(key))
             raise ValueError(f"{path} is of another search (other {keys}); choose another run=, or remove the file")
         for line in whole[1:]:

@@ -2,18 +2,20 @@
 (arXiv:2501.08071): sb3-contrib's MaskablePPO plays the game, with one measurement per step.
 """
 
+from importlib.util import find_spec
+
 import torch
 
-from cudal2.sass.game.needs import needed
 from cudal2.sass.game.task import Task
 
-needed("gymnasium", "sb3_contrib")
+if missing := [name for name in ("gymnasium", "sb3_contrib") if find_spec(name) is None]:
+    raise ValueError(f'search.method=ppo needs {", ".join(missing)}: pip install "cudal2[sass]"')
 
-import gymnasium  # noqa: E402
-from sb3_contrib import MaskablePPO  # noqa: E402
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
+import gymnasium
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-from cudal2.sass.game.environment import Game  # noqa: E402
+from cudal2.sass.game.environment import Game
 
 STEPS = 64
 """Steps between two updates."""

@@ -1,24 +1,29 @@
 """The buffers of one problem: shared memory that the parent owns and a candidate sees through guard pages.
 
-Two memory files. `inputs` (read-only for the candidate) holds the table of calls, every A and every B; `outputs`
-every C. A slot is one A, one B and one C. The first GUARDED slots lie between pages nobody may touch: slot 0 ends
-where the page after it starts, slot 1 starts where the page before it ends, so that one step too far in either
-direction faults. The other slots are packed, with a canary band after each C, and there are enough of them that going
-round them leaves no cache warm. The workspace is each candidate's own (`workspace.py`).
+Two memory files. `inputs` (read-only for the candidate) holds the table of calls and every input operand; `outputs`
+every C. A slot is one of each operand: A, B, what more the operator is given, and C. The first GUARDED slots lie
+between pages nobody may touch: slot 0 ends where the page after it starts, slot 1 starts where the page before it ends,
+so that one step too far in either direction faults. The other slots are packed, with a canary band after each C, and
+there are enough of them that going round them leaves no cache warm. The workspace is each candidate's own
+(`workspace.py`).
 """
 
 import mmap
 import os
 import secrets
+from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cudal2 import operators
 from cudal2.contract import CPU_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
+from cudal2.worker import inputs
 
 PAGE = 4096
 GUARDED = 2
@@ -27,6 +32,8 @@ ROTATION_BYTES = 64 << 20
 PACKED_LIMIT = 128 << 20
 """No packed slots where one slot alone is larger; the guarded ones then serve for timing as well."""
 MAX_SLOTS = 4096
+HEADER = 24
+"""Bytes before the table of calls: how many calls, guards and operands there are."""
 SHORT = 256
 """Rows of fewer elements take NumPy longer to begin with than to add."""
 CANARY = 0xA7
@@ -57,20 +64,21 @@ def _scale(line: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 class Arena:
     """Slots of one problem, with views of them for the parent.
 
-    `a(i)`, `b(i)`, `c(i)` are the float16 matrices of slot i in their stored shapes. Raises HarnessFault where the
-    machine has not the memory.
+    `given(i)` are the input operands of slot i in their stored shapes, `c(i)` is its output. Raises HarnessFault where
+    the machine has not the memory.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._shapes = ((problem.m, problem.k), problem.b_shape, (problem.m, problem.n))
-        self._sizes = tuple(2 * rows * columns for rows, columns in self._shapes)
-        packed = 0
-        if problem.bytes <= PACKED_LIMIT:
-            packed = min(MAX_SLOTS, max(4, ROTATION_BYTES // problem.bytes))
+        self.operands = operators.operands(problem)
+        self._shapes = tuple(inputs.as_matrix(operand.shape) for operand in self.operands)
+        self._sizes = tuple(2 * operand.elements for operand in self.operands)
+        packed, each = 0, sum(self._sizes)
+        if each <= PACKED_LIMIT:
+            packed = min(MAX_SLOTS, max(4, ROTATION_BYTES // each))
         self.count = GUARDED + packed
         self.first_timed = GUARDED if packed else 0
-        self.calls = np.zeros((self.count, 3), dtype=np.uint64)
+        self.calls = np.zeros((self.count, len(self.operands)), dtype=np.uint64)
         self._guards: list[tuple[int, int, int]] = []
         self._bands: list[tuple[int, int]] = []  # canary bytes of the outputs file: offset, length
         sizes = self._lay_out()
@@ -93,11 +101,11 @@ class Arena:
 
     def _lay_out(self) -> tuple[int, int]:
         """Fill in calls, guards and bands; returns the sizes of the inputs and outputs files."""
-        header = 16 + self.calls.nbytes + 24 * 6 * GUARDED
+        header = HEADER + self.calls.nbytes + 24 * 2 * len(self.operands) * GUARDED
         ends = [round_up(header, PAGE), 0]
         for slot in range(self.count):
             for matrix, size in enumerate(self._sizes):
-                file = OUTPUTS if matrix == 2 else INPUTS
+                file = self._file(matrix)
                 place = self._guarded if slot < GUARDED else self._packed
                 self.calls[slot, matrix], ends[file] = place(file, ends[file], size, at_end=slot == 0)
         return round_up(ends[INPUTS], PAGE), round_up(ends[OUTPUTS], PAGE)
@@ -122,40 +130,39 @@ class Arena:
         return offset, end
 
     def _write_header(self) -> None:
-        header = np.array([self.count, len(self._guards)], dtype=np.uint64)
+        header = np.array([self.count, len(self._guards), len(self.operands)], dtype=np.uint64)
         guards = np.array(self._guards, dtype=np.uint64)
         data = b"".join(part.tobytes() for part in (header, self.calls, guards))
         self._bytes[INPUTS][: len(data)] = np.frombuffer(data, dtype=np.uint8)
 
     def _span(self, matrix: int, slot: int) -> np.ndarray:
         offset, size = int(self.calls[slot, matrix]), self._sizes[matrix]
-        return self._bytes[OUTPUTS if matrix == 2 else INPUTS][offset : offset + size]
+        return self._bytes[self._file(matrix)][offset : offset + size]
+
+    def _file(self, matrix: int) -> int:
+        return OUTPUTS if matrix + 1 == len(self.operands) else INPUTS
+
+    def _typed(self, data: np.ndarray) -> Tensor:
+        return torch.from_numpy(data.view(np.int16)).view(inputs.element(self.problem))
 
     def _view(self, matrix: int, slot: int) -> Tensor:
-        return torch.from_numpy(self._span(matrix, slot).view(np.float16)).view(self._shapes[matrix])
+        return self._typed(self._span(matrix, slot)).view(self.operands[matrix].shape)
 
-    def a(self, slot: int) -> Tensor:
-        return self._view(0, slot)
-
-    def b(self, slot: int) -> Tensor:
-        return self._view(1, slot)
+    def given(self, slot: int) -> tuple[Tensor, ...]:
+        return tuple(self._view(matrix, slot) for matrix in range(len(self.operands) - 1))
 
     def c(self, slot: int) -> Tensor:
-        return self._view(2, slot)
+        return self._view(len(self.operands) - 1, slot)
 
-    def fill_inputs(self, first: int, count: int, pool: Tensor, powers: np.ndarray) -> None:
-        """Overwrite A and B of packed or guarded slots with windows of `pool` (float16), each at a secret place.
+    def fill_inputs(self, first: int, count: int, pool: Tensor, powers: Sequence[np.ndarray]) -> None:
+        """Overwrite the inputs of packed or guarded slots with windows of `pool`, each at a secret place.
 
-        `powers` (`inputs.uneven_powers`) are added to the bits of each column of A, and taken from each row of B.
+        `powers` (`inputs.uneven_powers`) are added to the bits of each.
         """
-        normals, rng = pool.numpy().view(np.uint16), np.random.default_rng(secrets.randbits(128))
-        minus = -powers
-        scales = [
-            _scale(powers[None], self._shapes[0]),
-            _scale(minus[None] if self.problem.layout == "tn" else minus[:, None], self._shapes[1]),
-        ]
+        normals, rng = inputs.words(pool), np.random.default_rng(secrets.randbits(128))
+        scales = [_scale(power, shape) for power, shape in zip(powers, self._shapes)]
         most = len(normals) // 2
-        if max(self._sizes[:2]) > 2 * most:
+        if max(self._sizes[:-1]) > 2 * most:
             for slot in range(first, first + count):
                 for matrix, scale in enumerate(scales):
                     target = self._span(matrix, slot).view(np.uint16)
@@ -163,9 +170,9 @@ class Arena:
                     target.reshape(scale.shape)[:] += scale
             return
         # Thousands of small slots: all places are drawn at once.
-        sizes = [size // 2 for size in self._sizes[:2]]
-        places = (self.calls[first : first + count, :2] // 2).tolist()
-        starts = (rng.integers((len(normals) - most) // 8, size=(count, 2)) * 8).tolist()
+        sizes = [size // 2 for size in self._sizes[:-1]]
+        places = (self.calls[first : first + count, :-1] // 2).tolist()
+        starts = (rng.integers((len(normals) - most) // 8, size=(count, len(sizes))) * 8).tolist()
         target = self.words(INPUTS)
         for matrix, (scale, size) in enumerate(zip(scales, sizes)):
             for place, start in zip(places, starts):
@@ -177,22 +184,22 @@ class Arena:
         """Views that together hold the C matrices of these slots, each [slots, M, N]."""
         if first < GUARDED:
             return [self.c(slot)[None] for slot in range(first, first + count)]
-        size = self._sizes[2]
+        size = self._sizes[-1]
         stride = round_up(size, CPU_CONTRACT.alignment) + CPU_CONTRACT.alignment
-        start = int(self.calls[first, 2])
-        m, n = self._shapes[2]
-        data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size].view(np.float16)
-        return [torch.from_numpy(data).as_strided((count, m, n), (stride // 2, n, 1))]
+        start = int(self.calls[first, -1])
+        m, n = self._shapes[-1]
+        data = self._bytes[OUTPUTS][start : start + stride * (count - 1) + size]
+        return [self._typed(data).as_strided((count, m, n), (stride // 2, n, 1))]
 
     def words(self, file: int) -> np.ndarray:
         """All of INPUTS or OUTPUTS as 16-bit words; a matrix begins at half its offset in `calls`."""
         return self._bytes[file].view(np.uint16)
 
     def element(self, slot: int, word: int) -> tuple[int, int, int]:
-        """Of a word of the inputs that lies in this slot: 0 for A or 1 for B, row and column as it is stored."""
-        a, b, _ = (self.calls[slot] // 2).tolist()
-        matrix = int(word >= b)
-        row, column = divmod(word - (a, b)[matrix], self._shapes[matrix][1])
+        """Of a word of the inputs that lies in this slot: the operand's number, row and column as it is stored."""
+        starts = (self.calls[slot, :-1] // 2).tolist()
+        matrix = bisect_right(starts, word) - 1
+        row, column = divmod(word - starts[matrix], self._shapes[matrix][1])
         return matrix, row, column
 
     def canaries_intact(self) -> bool:

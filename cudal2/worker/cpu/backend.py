@@ -51,11 +51,11 @@ class CpuBackend:
     def prepare(self, candidate: Candidate) -> Prepared[Launchable]:
         if candidate.binary:
             made = build.Build(Status.OK, binary.read(candidate.binary)[0])
-            return _prepared(build.inspected(made, self.kind, self.config.compile_seconds))
+            return _prepared(build.inspected(made, self.kind, self.config.compile_seconds, candidate.problem.type))
         if candidate.edit:
             return Prepared(Status.REJECTED, "an edit changes a cubin, and what runs on a processor has none")
-        built = build.build(candidate.source, self.target, self.cache, self.kind, self.config.compile_seconds)
-        return _prepared(built)
+        seconds, problem = self.config.compile_seconds, candidate.problem
+        return _prepared(build.build(candidate.source, self.target, self.cache, self.kind, seconds, problem))
 
     def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.library, problem)

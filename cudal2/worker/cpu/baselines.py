@@ -1,4 +1,4 @@
-"""The baseline's side: one long-lived process that runs torch.matmul on whatever arena it is handed."""
+"""The baseline's side: one long-lived process that runs PyTorch's way to an operator on whatever arena it is handed."""
 
 import json
 import os
@@ -6,16 +6,25 @@ import socket
 import subprocess
 import sys
 
+import msgspec
 import torch
 
+from cudal2 import operators
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 from cudal2.worker.cpu.arena import INPUTS, OUTPUTS, Arena
 from cudal2.worker.cpu.session import Side, pipes
 from cudal2.worker.sandbox import jail
 from cudal2.worker.sandbox.confine import ends_with_parent
 
-NAMES = ("torch.fp32", "torch.fp16")
-"""torch.matmul through fp32, and on fp16 tensors; keys of BASELINES in `baseline_host.py`."""
+FUSED = "torch.fp32"
+"""The one that rounds once, whatever follows the product."""
+
+
+def names(problem: Problem) -> tuple[str, ...]:
+    """What a user may write: through fp32, and on tensors of the problem's type; see `baseline_host.py`."""
+    return FUSED, f"torch.{problem.dtype}"
+
 
 ONE_THREAD = "torch.fp32 on one thread"
 """Nothing to compare with, but a sign of whether the others were given their threads."""
@@ -71,12 +80,12 @@ class Baselines:
         self.side.freeze()
 
     def use(self, arena: Arena, name: str) -> Side:
-        """Point the host at an arena and one of NAMES; returns its Side, stopped.
+        """Point the host at an arena and one of `names`; returns its Side, stopped.
 
         Raises HarnessFault where the host has died.
         """
-        problem = arena.problem
-        order = {"mnk": (problem.m, problem.n, problem.k), "layout": problem.layout, "baseline": name}
+        order = {"problem": msgspec.structs.asdict(arena.problem), "baseline": name}
+        order["operators"] = list(operators.__path__)  # wherever this process has them from
         fds = [] if arena is self._arena else [arena.fds[INPUTS], arena.fds[OUTPUTS]]
         self._arena = arena
 

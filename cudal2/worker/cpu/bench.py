@@ -1,6 +1,7 @@
 """Is a built CPU kernel right, and how fast is it next to torch.matmul? The parent's side of both questions."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
@@ -15,8 +17,8 @@ from cudal2.target import CPU
 from cudal2.worker import checks, inputs, measurement, timing, verify
 from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
-from cudal2.worker.cpu.baselines import NAMES, ONE_THREAD, Baselines
-from cudal2.worker.cpu.pairing import TimingContext, fastest_seconds, pair, threads
+from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
+from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair, threads
 from cudal2.worker.cpu.session import Side, start_candidate
 from cudal2.worker.cpu.workspace import Workspace
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome
@@ -38,7 +40,7 @@ programs have the processors."""
 
 def floor_seconds(problem: Problem, threads: int) -> float:
     """Seconds that no call on so many cores undercuts."""
-    return max(problem.flop / (FLOOR_FLOPS * threads), problem.bytes / FLOOR_BYTES)
+    return max(operators.flop(problem) / (FLOOR_FLOPS * threads), operators.nbytes(problem) / FLOOR_BYTES)
 
 
 class CpuBench:
@@ -100,19 +102,19 @@ class CpuBench:
         """
         slots = cycle(range(GUARDED))
 
-        def run_on(a: Tensor, b: Tensor) -> Tensor:
-            return self._run_on(side, arena, next(slots), a, b, room)
+        def run_on(given: Sequence[Tensor]) -> Tensor:
+            return self._run_on(side, arena, next(slots), given, room)
 
         return checks.check(run_on, arena.problem, inputs.generator(), CPU.rounding, self._reference)
 
-    def _reference(self, a: Tensor, b: Tensor, problem: Problem) -> Tensor:
+    def _reference(self, given: Sequence[Tensor], problem: Problem) -> Tensor:
         with threads(self.threads if problem.flop > LARGE_FLOP else 1):
-            return verify.reference(a, b, problem)
+            return verify.reference(given, problem)
 
-    def _run_on(self, side: Side, arena: Arena, slot: int, a: Tensor, b: Tensor, room: Workspace) -> Tensor:
+    def _run_on(self, side: Side, arena: Arena, slot: int, given: Sequence[Tensor], room: Workspace) -> Tensor:
         """One call in a guarded slot on poisoned C and workspace; returns a copy of C."""
-        arena.a(slot).copy_(a)
-        arena.b(slot).copy_(b)
+        for place, values in zip(arena.given(slot), given):
+            place.copy_(values)
         inputs.poison(arena.c(slot))
         room.poison()
         side.run(slot, 1)
@@ -139,8 +141,23 @@ class CpuBench:
         return (paired, *timing.derived(paired, known, self._rounds[arena.problem]))
 
     def _pair(self, side: Side, arena: Arena, name: str, alone: float) -> Timing:
-        baseline, context = self._baseline(arena, name), self._context(arena)
-        return measurement.undisturbed(lambda: pair(side, baseline, context, name, alone), alone, self.config.disturbed)
+        baseline, context, refer = self._baseline(arena, name), self._context(arena), self._refer(arena, name)
+
+        def paired() -> Timing:
+            return pair(side, baseline, context, name, alone, refer)
+
+        return measurement.undisturbed(paired, alone, self.config.disturbed)
+
+    def _refer(self, arena: Arena, name: str) -> Refer | None:
+        """The fused baseline, where the one of that name rounds before it finishes."""
+        if name == FUSED or not verify.finishing(arena.problem):
+            return None
+
+        def refer(first: int, count: int) -> None:
+            self._baseline(arena, FUSED).run(first, count)
+            self._baseline(arena, name)
+
+        return refer
 
     def _baseline(self, arena: Arena, name: str) -> Side:
         if self._baselines is None:
@@ -154,7 +171,9 @@ class CpuBench:
         best = min(known, key=known.__getitem__)
         twin = Baselines(self.threads)
         try:
-            for name in NAMES:  # what the first one has been through: its memory lies where it does because of it
+            for name in names(
+                problem
+            ):  # what the first one has been through: its memory lies where it does because of it
                 fastest_seconds(twin.use(arena, name), self._context(arena))
             return pair(twin.use(arena, best), self._baseline(arena, best), self._context(arena), best, known[best])
         finally:
@@ -189,7 +208,7 @@ class CpuBench:
     def _in_rounds(self, arena: Arena) -> dict[str, float]:
         seen: dict[str, list[float]] = {}
         hopeless: dict[str, float] = {}
-        for name in NAMES:
+        for name in names(arena.problem):
             hope = self._projected(arena.problem, name) if seen else 0.0
             if hope > 0.1 and hope > 20 * min(map(min, seen.values())):
                 hopeless[name] = hope
@@ -219,15 +238,15 @@ class CpuBench:
     def _context(self, arena: Arena) -> TimingContext:
         """With normals that no earlier candidate has seen."""
         low, high = NORMALS
-        largest = max(arena.a(0).numel(), arena.b(0).numel())
-        normals = torch.empty(min(high, max(low, 4 * largest)), dtype=torch.float16)
+        largest, problem = max(tensor.numel() for tensor in arena.given(0)), arena.problem
+        normals = torch.empty(min(high, max(low, 4 * largest)), dtype=inputs.element(problem))
         inputs.fill_normal(inputs.generator(), normals)
-        inputs.keep_from_zero(normals)
+        inputs.keep_from_zero(normals, problem.type)
         return TimingContext(arena, normals, self.config)
 
     def _arena(self, problem: Problem) -> Arena:
         if problem not in self._arenas:
-            large = problem.bytes > PACKED_LIMIT
+            large = operators.nbytes(problem) > PACKED_LIMIT
             while len(self._arenas) >= (1 if large else ARENAS):
                 self._arenas.popitem(last=False)[1].close()
             self._arenas[problem] = Arena(problem)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2.contract import CPU_CONTRACT
+from cudal2.contract import CPU_CONTRACT, PLAIN
+from cudal2.dtype import DType
+from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
 from cudal2.worker import boundary, disassembly
@@ -51,25 +53,35 @@ class Build(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def build(source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: float = 30.0) -> Build:
+def build(
+    source: str, target: Target, cache: Cache, kind: jail.Kind, seconds: float = 30.0, problem: Problem = PLAIN
+) -> Build:
     """Compile `source` for `target` in a jail of that kind within `seconds` of wall time, or recall it.
 
+    Of the problem, its type and operands decide what the source has to define and may compute with.
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
     rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf, boundary)]
     flags = " ".join((*FLAGS, *target.flags))
-    key = digest(source, boundary.header(target.contract), flags, compiler_name(), platform.machine(), *rules)
+    declared = boundary.header(target.contract, problem=problem)
+    key = digest(source, declared, problem.dtype, flags, compiler_name(), platform.machine(), *rules)
+
+    def compiled(*beside: str) -> Build:
+        return _compile(source, target, kind, seconds, problem.type, *beside)
+
     return once(
         cache,
         key,
         Build,
-        lambda: boundary.checked(target.contract, lambda *beside: _compile(source, target, kind, seconds, *beside)),
+        lambda: boundary.checked(target.contract, compiled, problem),
         current=lambda known: known.status not in CLOCKED,  # an earlier version kept them
     )
 
 
-def _compile(source: str, target: Target, kind: jail.Kind, seconds: float, appended: str, header: str) -> Build:
+def _compile(
+    source: str, target: Target, kind: jail.Kind, seconds: float, dtype: DType, appended: str, header: str
+) -> Build:
     """The source with a text appended, beside the boundary's header."""
     started = time.perf_counter()
     headers = precompiled_headers(target)
@@ -93,18 +105,18 @@ def _compile(source: str, target: Target, kind: jail.Kind, seconds: float, appen
             text = readable(stderr.read(2 * LOG_BYTES).decode(errors="replace"), folder)
         elapsed = time.perf_counter() - started
         if code == 0 and output.is_file() and not output.is_symlink():
-            return inspected(Build(Status.OK, output.read_bytes(), text, elapsed), kind, seconds)
+            return inspected(Build(Status.OK, output.read_bytes(), text, elapsed), kind, seconds, dtype)
         check_space(folder)
         if code is None or _STOPPED.search(text):
             return Build(Status.COMPILE_TIMEOUT, log=text, seconds=elapsed)
         return Build(Status.COMPILE_ERROR, log=text or f"the compiler ended with {code}", seconds=elapsed)
 
 
-def inspected(built: Build, kind: jail.Kind, seconds: float) -> Build:
-    """The build, or its refusal where loading it may run code of it, or it multiplies narrower numbers than halves."""
+def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Build:
+    """The build, or its refusal where loading may run code of it, or it multiplies other numbers than it is given."""
     try:
         loading.check(built.library)
-        found = gate.narrow(built.library, kind, seconds)
+        found = gate.narrow(built.library, kind, seconds, dtype)
     except disassembly.Unfinished as error:
         return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds, reason=str(error))
     except ValueError as error:
@@ -112,7 +124,7 @@ def inspected(built: Build, kind: jail.Kind, seconds: float) -> Build:
         return Build(Status.REJECTED, log=said, seconds=built.seconds, reason=said)
     if not found:
         return built
-    said = f"narrow_multiplication: integers or bf16 are multiplied in place of halves: {', '.join(found)}"
+    said = f"narrow_multiplication: integers or others are multiplied in place of {dtype.name}: {', '.join(found)}"
     return Build(Status.REJECTED, log=f"{said}\n{built.log}"[:LOG_BYTES], seconds=built.seconds, reason=said)
 
 

@@ -11,57 +11,86 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from cudal2 import operators
 from cudal2.problem import Problem
+from cudal2.worker import inputs
 
 Place = tuple[int, int, int]
-"""Of an input that changed: 0 for A or 1 for B, row and column as it is stored."""
+"""Of an input that changed: the operand's number (0 for A, 1 for B), row and column as it is stored; a vector is a
+matrix of one row."""
+Part = tuple[slice, slice]
+"""Rows and columns of C."""
+EVERY = slice(None)
 
 
 def nearest(
-    result: Tensor, reference: Tensor, a: Tensor, b: Tensor, places: Sequence[Place], problem: Problem
+    result: Tensor, reference: Tensor, given: Sequence[Tensor], places: Sequence[Place], problem: Problem
 ) -> Tensor:
-    """What to compare `result` with, float16 [M,N]: of all that an honest call may have left, what is nearest to it.
+    """What to compare `result` with, [M,N]: of all that an honest call may have left, what is nearest to it.
 
-    `reference` is the trusted result of A and B as they are now, when the sign of each of `places` has changed. In the
-    rows and columns of C that these move it is computed anew, so that both are rounded once; elsewhere it stays.
+    `reference` is the trusted result of the operands `given` as they are now, when the sign of each of `places` has
+    changed. In the parts of C that these move it is computed anew, so that both are rounded once; elsewhere it stays.
     """
-    right = b.T if problem.layout == "tn" else b
-    spots = sorted({place if place[0] == 0 or problem.layout == "nn" else (1, place[2], place[1]) for place in places})
-    before = [subset for size in range(len(spots) + 1) for subset in combinations(spots, size)]
+    a, b, *more = (tensor.view(inputs.as_matrix(tensor.shape)) for tensor in given)
+    tables = [a, b.T if problem.layout == "tn" else b, *more]
+    spots = sorted({(1, y, x) if which == 1 and problem.layout == "tn" else (which, x, y) for which, x, y in places})
     expected = reference.clone()
-    every = slice(None)
-    for row in {row for second, row, _ in spots if not second}:
-        rows, columns = slice(row, row + 1), every
-        expected[rows, columns] = _nearest(result[rows, columns], a, right, spots, before, rows, columns)
-    for column in {column for second, _, column in spots if second}:
-        rows, columns = every, slice(column, column + 1)
-        expected[rows, columns] = _nearest(result[rows, columns], a, right, spots, before, rows, columns)
+    for spot in spots:
+        part = _moved(spot, tables)
+        expected[part] = _nearest(result[part], tables, spots, part, problem)
     return expected
 
 
-def _nearest(
-    result: Tensor,
-    a: Tensor,
-    b: Tensor,
-    spots: Sequence[Place],
-    before: Sequence[Sequence[Place]],
-    rows: slice,
-    columns: slice,
-) -> Tensor:
-    """Of a part of C: for each of `before`, the changes not yet seen, what it would be, and of these the nearest."""
-    inner = sorted({column if not second else row for second, row, column in spots})
+def _moved(spot: Place, tables: Sequence[Tensor]) -> Part:
+    """The part of C that an element moves: a row for one of A, a column for one of B; what else there is broadcasts."""
+    which, row, column = spot
+    if which < 2:
+        return (EVERY, slice(column, column + 1)) if which else (slice(row, row + 1), EVERY)
+    rows, columns = tables[which].shape
+    return slice(row, row + 1) if rows > 1 else EVERY, slice(column, column + 1) if columns > 1 else EVERY
+
+
+def _nearest(result: Tensor, tables: Sequence[Tensor], spots: Sequence[Place], part: Part, problem: Problem) -> Tensor:
+    """A part of C: for each set of changes that may not have been seen yet what it would be, and of these the nearest.
+
+    `tables` are A [M,K], B [K,N] and what more there is, `spots` the changed elements in them.
+    """
+    a, b, more = tables[0], tables[1], tables[2:]
+    rows, columns = part
+    inner = sorted({column if not which else row for which, row, column in spots if which < 2})
     now = a[rows].float() @ b[:, columns].float()
-    thin = a[:, inner].float(), b[inner].float()  # all that changed lies in these
+    thin = a[:, inner].float(), b[inner].float()  # all of A and B that changed lies in these
     product = thin[0][rows] @ thin[1][:, columns]
-    possible = []
-    for unseen in before:
-        left, right = thin[0].clone(), thin[1].clone()
-        for second, row, column in unseen:
-            if second:
-                right[inner.index(row), column] *= -1
-            else:
-                left[row, inner.index(column)] *= -1
-        possible.append(now - product + left[rows] @ right[:, columns])
-    found = torch.stack(possible)
-    chosen = (found - result.float()).abs_().nan_to_num_(nan=torch.inf).argmin(0, keepdim=True)
-    return found.gather(0, chosen)[0].half()
+    chosen, distance = result, torch.full(result.shape, torch.inf, device=result.device)
+    for size in range(len(spots) + 1):
+        for unseen in combinations(spots, size):
+            left, right = thin[0].clone(), thin[1].clone()
+            others = [_flipped(table, number, unseen) for number, table in enumerate(more, 2)]
+            for which, row, column in unseen:
+                if which == 0:
+                    left[row, inner.index(column)] *= -1
+                elif which == 1:
+                    right[inner.index(row), column] *= -1
+            sums = now - product + left[rows] @ right[:, columns]
+            finish = operators.find(problem.epilogue).finish
+            found = finish(sums, [_part(other, part) for other in others])
+            away = (found - result.float()).abs_().nan_to_num_(nan=torch.inf)
+            nearer = (away < distance) if size else torch.ones_like(away, dtype=torch.bool)
+            chosen, distance = torch.where(nearer, found.to(result.dtype), chosen), torch.where(nearer, away, distance)
+    return chosen
+
+
+def _flipped(table: Tensor, number: int, unseen: Sequence[Place]) -> Tensor:
+    """An operand beside A and B in fp32, as it was before these changes."""
+    before = table.float()
+    for which, row, column in unseen:
+        if which == number:
+            before = before.clone()
+            before[row, column] *= -1
+    return before
+
+
+def _part(table: Tensor, part: Part) -> Tensor:
+    """What of an operand that broadcasts against C stands in that part of it."""
+    rows, columns = (size if length > 1 else EVERY for size, length in zip(part, table.shape))
+    return table[rows, columns]

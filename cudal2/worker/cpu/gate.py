@@ -1,7 +1,9 @@
-"""Which instructions of a built kernel would multiply narrower numbers than it is asked to.
+"""Which instructions of a built kernel would multiply other numbers than it is asked to.
 
 Integers of 16 bits, or bf16, multiplied and added in one instruction, are twice as fast as fp32 and on normals nearly
-as exact, so measuring errors alone does not tell them apart. A gate names a fault early; it is no proof. It looks at
+as exact, so measuring errors alone does not tell them apart. Where bf16 is asked for, its own instructions may be used:
+they add in fp32, and that they take the smallest numbers (below 2^-126) for zero is what torch's library does, too;
+fp16 then is the type of too few exponents. A gate names a fault early; it is no proof. It looks at
 the bytes that can be executed, whatever a symbol or a section says of them, and twice: at the instructions that follow
 one another from the first byte on, of which none may be narrow, and at what would be one if it began at any byte. The
 latter happens by chance, about once in a megabyte of honest code, so only several of one kind near each other count.
@@ -13,6 +15,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from cudal2.dtype import FP16, DType
 from cudal2.records import HarnessFault
 from cudal2.worker import disassembly
 from cudal2.worker.cpu import elf
@@ -20,10 +23,12 @@ from cudal2.worker.sandbox import jail
 
 _NARROW = re.compile(
     rb"^\s*[0-9a-f]+:\t(?:\{?\w+\}? )*?"
-    rb"(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdp[bh]\w+)\b"
+    rb"(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdp[bh]\w+|tdpfp16ps|vf(?:n?m(?:add|sub)\w*|c?madd"
+    rb"c)\w*[ps]h)\b"
 )
-"""Multiply and add in one: of bytes, words, bf16, 8-bit floats; not `tdpfp16ps`, which adds products of halves in
-fp32."""
+"""Multiply and add in one: of bytes, words, bf16, 8-bit floats, halves."""
+_OWN = {"fp16": re.compile(rb"tdpfp16ps|vf"), "bf16": re.compile(rb"vdpbf16ps|tdpbf16ps")}
+"""Which of these multiply numbers of a type as they are. Of halves, `tdpfp16ps` adds in fp32, the others in fp16."""
 CODE_BYTES = 8 << 20
 """Most that a kernel may have to execute; looking at it takes two seconds."""
 NEAR, SEVERAL = 1 << 16, 4
@@ -35,8 +40,8 @@ GAP = bytes(64)
 """Between two segments, so that no instruction lies in both."""
 
 
-def narrow(library: bytes, kind: jail.Kind, seconds: float) -> tuple[str, ...]:
-    """The names of such instructions in a shared object.
+def narrow(library: bytes, kind: jail.Kind, seconds: float, dtype: DType = FP16) -> tuple[str, ...]:
+    """The names of such instructions in a shared object that is given numbers of that type.
 
     ValueError where it cannot be read, the kind `disassembly.Unfinished` where `seconds` were too few; HarnessFault
     where there is no objdump or no jail.
@@ -50,21 +55,24 @@ def narrow(library: bytes, kind: jail.Kind, seconds: float) -> tuple[str, ...]:
     try:
         raw = ["-D", "-b", "binary", "-m", "i386:x86-64", "--no-show-raw-insn"]
         with disassembly.listing([program, *raw], code, kind, seconds) as lines:
-            return tuple(sorted({*in_order(lines), *anywhere(code)}))
+            return tuple(sorted({*in_order(lines, dtype), *anywhere(code, dtype)}))
     except disassembly.Unfinished:
         raise
     except ValueError as error:
         raise ValueError("its instructions cannot be read") from error
 
 
-def in_order(lines: Iterable[bytes]) -> Iterator[str]:
+def in_order(lines: Iterable[bytes], dtype: DType = FP16) -> Iterator[str]:
     """Names of narrow instructions in a disassembler's listing."""
-    return (found.group(1).decode() for line in lines if (found := _NARROW.match(line)))
+    names = (found.group(1) for line in lines if (found := _NARROW.match(line)))
+    return (name.decode() for name in names if not _OWN[dtype.name].match(name))
 
 
-def anywhere(code: bytes) -> Iterator[str]:
+def anywhere(code: bytes, dtype: DType = FP16) -> Iterator[str]:
     """What these bytes hold SEVERAL of within NEAR, whatever byte they begin at."""
     for name, form in _FORMS.items():
+        if _OWN[dtype.name].match(name.encode()):
+            continue
         places = [found.start() for found in form.finditer(code)]
         kinds: Counter[bytes] = Counter()  # of those from `first` to `last`
         first = 0
@@ -124,5 +132,6 @@ _FORMS = {
     "vdpbf16ps": _form(2, {2}, [0x52], {0}),
     "tdpb": _tiles(2, {0, 1, 2, 3}, 0x5E),
     "tdpbf16ps": _tiles(2, {2}, 0x5C),
+    "tdpfp16ps": _tiles(2, {3}, 0x5C),
     "tdpbf8ps": _tiles(5, {0, 1, 2, 3}, 0xFD),
 }

@@ -7,7 +7,7 @@ the other is timed, both are woken before the inputs of a batch exist, and a bat
 import math
 import secrets
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -45,6 +45,10 @@ GREEDY = 1.1
 """So many times its cores a candidate may keep busy: the two clocks of a batch do not begin and end at one instant."""
 
 
+Refer = Callable[[int, int], None]
+"""So many calls from a slot on of what outputs are compared with, where that is not the baseline itself."""
+
+
 class TimingContext(msgspec.Struct, frozen=True):
     """Where sides are timed: the buffers, the normals their inputs are cut from (kept from zero), and for how long."""
 
@@ -65,7 +69,7 @@ class TimingContext(msgspec.Struct, frozen=True):
     def fill(self, first: int, count: int) -> None:
         """Fresh inputs, of which no earlier ones tell anything but sizes, and in each batch of another uneven scale."""
         inputs.flip_signs(self.normals)
-        self.arena.fill_inputs(first, count, self.normals, inputs.uneven_powers(self.arena.problem.k))
+        self.arena.fill_inputs(first, count, self.normals, inputs.uneven_powers(self.arena.problem))
 
     def poison(self, first: int, count: int) -> None:
         """NaN in every output."""
@@ -128,10 +132,17 @@ class CpuSides(Sides):
     warm_up = False  # a few single calls have come before
     looks_always = False
 
-    def __init__(self, candidate: Side, baseline: Side, context: TimingContext, baseline_seconds: float) -> None:
+    def __init__(
+        self,
+        candidate: Side,
+        baseline: Side,
+        context: TimingContext,
+        baseline_seconds: float,
+        refer: Refer | None = None,
+    ) -> None:
         self.problem, self.rounding, self.slots = context.arena.problem, CPU.rounding, context.slots
         self._sides: dict[Role, Side] = {"candidate": candidate, "baseline": baseline}
-        self._context, self._baseline_seconds = context, baseline_seconds
+        self._context, self._baseline_seconds, self._refer = context, baseline_seconds, refer
         self._expected: dict[Role, float] = {}
         self._each: dict[Role, list[float]] = {"candidate": [], "baseline": []}  # seconds a call of its batches
         self._alone = 0.0  # a single call of the candidate's, without waking and stopping
@@ -193,7 +204,9 @@ class CpuSides(Sides):
         alike = context.perturbations(batch.first, batch.baseline, change=False)
         seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
         self._note(role, seconds, batch.baseline)
-        if batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
+        if self._refer:
+            self._refer(batch.first, batch.candidate)
+        elif batch.baseline < batch.candidate:  # its result is wanted for each of the candidate's calls
             side.run(batch.first + batch.baseline, batch.candidate - batch.baseline)
         self._references = context.outputs(batch.first, batch.candidate)
         return seconds
@@ -233,13 +246,13 @@ class CpuSides(Sides):
             raise CandidateFailed(Status.WRONG, "in timed calls the output of a later call was written")
         if batch.leader == "baseline":
             for slot in {slot for one in self._perturbations for slot in one.changed}:
-                self._sides["baseline"].run(slot, 1)
+                (self._refer or self._sides["baseline"].run)(slot, 1)
                 self._references[0][slot - batch.first] = self._context.arena.c(slot)
         arena = self._context.arena
         for slot in {slot for one in self._perturbations for slot in one.unsure}:
             places = [arena.element(slot, one.unsure[slot]) for one in self._perturbations if slot in one.unsure]
             result, reference = (part[0][slot - batch.first] for part in (self._results, self._references))
-            reference.copy_(changes.nearest(result, reference, arena.a(slot), arena.b(slot), places, self.problem))
+            reference.copy_(changes.nearest(result, reference, arena.given(slot), places, self.problem))
         return list(zip(self._results, self._references))
 
     def watched(self) -> bool:
@@ -247,9 +260,17 @@ class CpuSides(Sides):
 
 
 @threads(1)
-def pair(candidate: Side, baseline: Side, context: TimingContext, name: str, baseline_seconds: float) -> Timing:
-    """Time `candidate` against `baseline` (called `name`, about `baseline_seconds` a call). Raises CandidateFailed."""
-    return measure(CpuSides(candidate, baseline, context, baseline_seconds), context.config, name, "device")
+def pair(
+    candidate: Side,
+    baseline: Side,
+    context: TimingContext,
+    name: str,
+    baseline_seconds: float,
+    refer: Refer | None = None,
+) -> Timing:
+    """Time `candidate` against `baseline` (called `name`, about `baseline_seconds` a call); its outputs are compared
+    with the baseline's, or with what `refer` leaves in their place. Raises CandidateFailed."""
+    return measure(CpuSides(candidate, baseline, context, baseline_seconds, refer), context.config, name, "device")
 
 
 @threads(1)

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
 MOST = 4
@@ -56,18 +55,19 @@ class Perturbation:
         self.late = True
         self._first, self._calls, self._change = first, calls, change
         self._inputs, self._outputs = arena.words(INPUTS), arena.words(OUTPUTS)
-        (a, b, c), (next_a, _, next_c) = (arena.calls[first : first + 2] // 2).tolist()
-        self._input_step, self._output_step = next_a - a, next_c - c
+        (*starts, c), (next_start, *_, next_c) = (arena.calls[first : first + 2] // 2).tolist()
+        self._input_step, self._output_step = next_start - starts[0], next_c - c
+        self._poison = arena.problem.type.nan
         # Everything is drawn now, so that it is quick when the time has come.
         rng = np.random.default_rng(secrets.randbits(128))
-        m, n, k = arena.problem.m, arena.problem.n, arena.problem.k
-        self._sample = c + rng.integers(m * n, size=SAMPLE)
+        *sizes, size = (operand.elements for operand in arena.operands)
+        self._sample = c + rng.integers(size, size=SAMPLE)
         self._output = int(self._sample[0])
         self._near = 1 + max(1, min(MOST, calls // 8))
         self._further = rng.random(min(MOST, calls // 8)).tolist()
         count = self._near + len(self._further)
-        places = a + rng.integers(m * k, size=count), b + rng.integers(k * n, size=count)
-        self._places = np.where(rng.integers(2, size=count), *places).tolist()
+        places = [start + rng.integers(size, size=count) for start, size in zip(starts, sizes)]
+        self._places = np.choose(rng.integers(len(places), size=count), places).tolist()
         self._barrier = threading.Lock()
         self._anywhere = rng.integers(calls, size=ANYWHERE).tolist()
         self._looks: list[tuple[dict[int, int], np.ndarray, np.ndarray]] = []
@@ -104,7 +104,7 @@ class Perturbation:
             if self._change:
                 self.changed += [self._first + call for call in changed]
                 self.unsure |= {self._first + call: word for call, word in changed.items() if known[call - 1]}
-            touched = (seen != inputs.POISON).any(axis=1)
+            touched = (seen != self._poison).any(axis=1)
             for place in np.flatnonzero(touched):
                 if not over[place + 1 :].all():  # earlier calls, and looked at later
                     self.early = self._first + int(looked[place])
@@ -122,4 +122,4 @@ class Perturbation:
         return low
 
     def _written(self, call: int) -> bool:
-        return self._outputs[self._output + call * self._output_step] != inputs.POISON
+        return self._outputs[self._output + call * self._output_step] != self._poison

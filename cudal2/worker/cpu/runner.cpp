@@ -29,12 +29,13 @@
 #include <initializer_list>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 namespace {
 
 // Mirrors arena.py: the inputs file starts with this header, then the table of calls, then the guard ranges.
-struct Header { uint64_t calls, guards; };
-struct Call { uint64_t a, b, c; };
+// A call has as many places as there are operands, the last of which is the output.
+struct Header { uint64_t calls, guards, operands; };
 struct Guard { uint64_t file, offset, length; };
 
 // Mirrors session.py.
@@ -101,6 +102,27 @@ Region map(int fd, int protection, int flags) {
     return {static_cast<char*>(base), size};
 }
 
+// The kernel, called with as many addresses as there are operands.
+using Call = int (*)(void* kernel, char* const* operands, int M, int N, int K, char* workspace);
+
+template <size_t>
+using Address = void*;
+
+template <size_t... Is>
+int call(void* kernel, char* const* operands, int M, int N, int K, char* workspace, std::index_sequence<Is...>) {
+    using Kernel = int (*)(Address<Is>..., int, int, int, void*);
+    return reinterpret_cast<Kernel>(kernel)(operands[Is]..., M, N, K, workspace);
+}
+
+template <size_t operands>
+int call_of(void* kernel, char* const* given, int M, int N, int K, char* workspace) {
+    return call(kernel, given, M, N, K, workspace, std::make_index_sequence<operands>());
+}
+
+constexpr size_t MOST = 8;
+constexpr Call BY_COUNT[MOST + 1] = {nullptr, nullptr, nullptr, call_of<3>, call_of<4>, call_of<5>, call_of<6>,
+                                     call_of<7>, call_of<8>};
+
 struct Program { sock_filter code[256]; sock_fprog header; };
 
 void read_program(const char* path, Program& program) {
@@ -165,8 +187,10 @@ int main(int argc, char** argv) {
     const int M = atoi(argv[9]), N = atoi(argv[10]), K = atoi(argv[11]);
 
     const Header header = *reinterpret_cast<const Header*>(regions[0].base);
-    const Call* calls = reinterpret_cast<const Call*>(regions[0].base + sizeof(Header));
-    const Guard* guards = reinterpret_cast<const Guard*>(calls + header.calls);
+    const uint64_t* places = reinterpret_cast<const uint64_t*>(regions[0].base + sizeof(Header));
+    const Guard* guards = reinterpret_cast<const Guard*>(places + header.calls * header.operands);
+    if (header.operands > MOST || !BY_COUNT[header.operands]) return 2;
+    const Call invoke = BY_COUNT[header.operands];
     for (uint64_t i = 0; i < header.guards; ++i)
         if (mprotect(regions[guards[i].file].base + guards[i].offset, guards[i].length, PROT_NONE)) return 2;
     if (mprotect(regions[2].base, WORKSPACE, PROT_NONE)) return 2;
@@ -185,11 +209,10 @@ int main(int argc, char** argv) {
     leave_only(argv[1]);
     install(loading);
     void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    using Hgemm = int (*)(CONTRACT_PARAMETERS);
     using Workspace = size_t (*)(int, int, int);
     install(running);
     if (library) construct(library, argc, argv);
-    const auto hgemm = library ? reinterpret_cast<Hgemm>(dlsym(library, CONTRACT_ENTRY)) : nullptr;
+    void* const hgemm = library ? dlsym(library, CONTRACT_ENTRY) : nullptr;
     const auto workspace = library ? reinterpret_cast<Workspace>(dlsym(library, CONTRACT_SIZER)) : nullptr;
     if (!hgemm) {
         reply(library ? NO_SYMBOL : NOT_LOADED);
@@ -201,8 +224,10 @@ int main(int argc, char** argv) {
     while (read(COMMAND_FD, &command, sizeof command) == sizeof command) {
         int code = 0;
         for (uint32_t i = command.first; i < command.first + command.count && !code; ++i) {
-            code = hgemm(regions[0].base + calls[i].a, regions[0].base + calls[i].b, regions[1].base + calls[i].c,
-                         M, N, K, regions[2].base + WORKSPACE);
+            char* given[MOST];
+            for (uint64_t each = 0; each < header.operands; ++each)
+                given[each] = regions[each + 1 == header.operands].base + places[i * header.operands + each];
+            code = invoke(hgemm, given, M, N, K, regions[2].base + WORKSPACE);
             // What a call wrote is seen before the next one reads: perturbation.py concludes from one on the other.
             __atomic_thread_fence(__ATOMIC_SEQ_CST);
         }

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cudal2.contract import CPU_CONTRACT, ENTRY
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu import loading
@@ -181,12 +182,12 @@ class Side:
         os.close(self._reply)
 
 
-def failure(kind: int, code: int, detail: int) -> tuple[Status, str]:
-    """What a reply other than DONE and READY means."""
+def failure(kind: int, code: int, detail: int, entry: str = ENTRY) -> tuple[Status, str]:
+    """What a reply other than DONE and READY means; `entry` is the declaration of what was looked for."""
     if kind == NOT_LOADED:
         return (Status.LAUNCH_ERROR, "the shared object could not be loaded")
     if kind == NO_SYMBOL:
-        return (Status.REJECTED, f"nothing defines {CPU_CONTRACT.declaration()}")
+        return (Status.REJECTED, f"nothing defines {entry}")
     if kind == RETURNED_ERROR:
         return (Status.LAUNCH_ERROR, f"{ENTRY} returned {code}")
     if kind == FORBIDDEN:
@@ -247,7 +248,7 @@ def start_candidate(
         )
         side = Side(command_write, reply_read, process, threads, seconds, allowance=allowance)
         with allowance.charged():
-            room.cut(_greeting(side))
+            room.cut(_greeting(side, problem))
         started = True
         return side
     except OSError as error:
@@ -270,10 +271,10 @@ def _loadable(library: bytes) -> bytes:
         raise CandidateFailed(Status.REJECTED, f"the shared object: {error}") from error
 
 
-def _greeting(side: Side) -> int:
+def _greeting(side: Side, problem: Problem) -> int:
     kind, code, detail = side.receive()
     if kind != READY:
-        raise CandidateFailed(*failure(kind, code, detail))
+        raise CandidateFailed(*failure(kind, code, detail, CPU_CONTRACT.declaration(problem)))
     if detail > (most := CPU_CONTRACT.workspace_limit):
         raise CandidateFailed(Status.REJECTED, f"asks for {detail} bytes of workspace, at most {most}")
     side.freeze()

@@ -9,8 +9,12 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <math.h>
+
 #include <functional>
 #include <vector>
+
+#include "cuda_bf16.h"
 
 #define __global__
 #define __device__
@@ -199,28 +203,25 @@ void ldmatrix(uint32_t& r0, uint32_t& r1, uint32_t& r2, uint32_t& r3, uint32_t f
     }
 }
 
-inline float half_of(uint32_t word, int which) {
-    const uint16_t bits = word >> 16 * which;
-    _Float16 value;
-    memcpy(&value, &bits, 2);
-    return (float)value;
-}
+inline float half_of(uint32_t word, int which, bool bfloat = false) { return number_of(word >> 16 * which, bfloat); }
 // Sum e of a lane: row lane / 4 + 8 * (e / 2), column 2 * (lane % 4) + e % 2 of the product of 16×16 and 16×8.
-inline void product(const uint32_t (&operands)[6], float (&d)[4]) {
+inline void product(const uint32_t (&operands)[6], float (&d)[4], bool bfloat = false) {
     const int turn = exchange(operands, 6), lane = current % 32;
     for (int e = 0; e < 4; ++e)
         for (int k = 0; k < 16; ++k) {
-            const float a = half_of(given(lane / 4 * 4 + k % 8 / 2, turn)[k / 8 * 2 + e / 2], k % 2);
-            const float b = half_of(given((lane % 4 * 2 + e % 2) * 4 + k % 8 / 2, turn)[4 + k / 8], k % 2);
+            const float a = half_of(given(lane / 4 * 4 + k % 8 / 2, turn)[k / 8 * 2 + e / 2], k % 2, bfloat);
+            const float b = half_of(given((lane % 4 * 2 + e % 2) * 4 + k % 8 / 2, turn)[4 + k / 8], k % 2, bfloat);
             d[e] += a * b;
         }
 }
+template <bool BFLOAT>
 inline void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                 uint32_t b0, uint32_t b1) {
     float d[4] = {d0, d1, d2, d3};
-    product({a0, a1, a2, a3, b0, b1}, d);
+    product({a0, a1, a2, a3, b0, b1}, d, BFLOAT);
     d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
+template <bool BFLOAT>
 inline void mma(uint32_t& d0, uint32_t& d1, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                 uint32_t b1) {
     float d[4] = {half_of(d0, 0), half_of(d0, 1), half_of(d1, 0), half_of(d1, 1)};
@@ -257,6 +258,7 @@ inline void load_words(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, const
 #define blockDim simt::threads
 #define gridDim simt::blocks
 
+inline float __expf(float x) { return expf(x); }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 template <class F> cudaError_t cudaFuncSetAttribute(F, int, int bytes) { return bytes > simt::shared_limit; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }

@@ -40,9 +40,9 @@ void store_matrix_sync(T* to, const fragment<accumulator, M, N, K, T>& f, unsign
     for (int i = 0; i < M; ++i)
         for (int j = 0; j < N; ++j) to[i * ld + j] = f.x[i][j];
 }
-template <int M, int N, int K, class T, class LA, class LB>
-void mma_sync(fragment<accumulator, M, N, K, T>& d, const fragment<matrix_a, M, N, K, __half, LA>& a,
-              const fragment<matrix_b, M, N, K, __half, LB>& b, const fragment<accumulator, M, N, K, T>& c) {
+template <int M, int N, int K, class T, class E, class LA, class LB>
+void mma_sync(fragment<accumulator, M, N, K, T>& d, const fragment<matrix_a, M, N, K, E, LA>& a,
+              const fragment<matrix_b, M, N, K, E, LB>& b, const fragment<accumulator, M, N, K, T>& c) {
     for (int i = 0; i < M; ++i)
         for (int j = 0; j < N; ++j) {
             float sum = (float)c.x[i][j];

@@ -12,8 +12,8 @@ from cudal2.sass.dependence import violations
 from cudal2.sass.game.journal import Budget, Journal
 from cudal2.sass.game.moves import edited
 from cudal2.sass.game.play import Play
+from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.game.task import Spent, Task
-from cudal2.sass.judges.simulator import Simulated
 
 JUDGE = Simulated(listing())
 PLANTED = JUDGE.of(listing(good=True))

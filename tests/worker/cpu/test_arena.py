@@ -4,27 +4,29 @@ import numpy as np
 import pytest
 import torch
 
+from cudal2 import operators
 from cudal2.contract import CPU_CONTRACT
+from cudal2.dtype import FP16
 from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cpu import arena as arenas
 from cudal2.worker.cpu.arena import GUARDED, PAGE, Arena
 
-SHAPES = [(8, 8, 8), (64, 64, 64), (72, 40, 136), (128, 256, 64)]
+PROBLEMS = [Problem(8, 8, 8), Problem(64, 64, 64), Problem(72, 40, 136), Problem(128, 256, 64), Problem(1, 64, 24)]
+PROBLEMS += [Problem(7, 40, 136, "nn", epilogue="bias"), Problem(17, 48, 64, dtype="bf16", epilogue="bias_gelu")]
 
 
-@pytest.fixture(params=SHAPES, ids=str)
+@pytest.fixture(params=PROBLEMS, ids=lambda problem: problem.name)
 def arena(request):
-    arena = Arena(Problem(*request.param))
+    arena = Arena(request.param)
     yield arena
     arena.close()
 
 
 def test_no_two_matrices_share_a_byte_and_all_are_aligned(arena: Arena) -> None:
-    problem = arena.problem
-    sizes = (2 * problem.m * problem.k, 2 * problem.k * problem.n, 2 * problem.m * problem.n)
+    sizes = [2 * operand.elements for operand in operators.operands(arena.problem)]
     assert (arena.calls % CPU_CONTRACT.alignment == 0).all()
-    for columns in ((0, 1), (2,)):
+    for columns in (range(len(sizes) - 1), (len(sizes) - 1,)):
         spans = sorted((int(arena.calls[s, c]), sizes[c]) for s in range(arena.count) for c in columns)
         assert all(start + size <= following for (start, size), (following, _) in pairwise(spans))
 
@@ -32,8 +34,8 @@ def test_no_two_matrices_share_a_byte_and_all_are_aligned(arena: Arena) -> None:
 def test_guarded_slots_touch_their_guards(arena: Arena) -> None:
     guards = {(file, offset) for file, offset, _ in arena._guards}
     ends = {(file, offset + length) for file, offset, length in arena._guards}
-    for matrix, (file, view) in enumerate(((0, arena.a), (0, arena.b), (1, arena.c))):
-        last = int(arena.calls[0, matrix]) + arenas.round_up(view(0).nbytes, CPU_CONTRACT.alignment)
+    for matrix, (file, view) in enumerate([*((0, view) for view in arena.given(0)), (1, arena.c(0))]):
+        last = int(arena.calls[0, matrix]) + arenas.round_up(view.nbytes, CPU_CONTRACT.alignment)
         assert (file, last) in guards  # slot 0: a page nobody may touch follows
         assert (file, int(arena.calls[1, matrix])) in ends  # slot 1: one comes before
     assert all(offset % PAGE == 0 for _, offset, _ in arena._guards)
@@ -44,7 +46,7 @@ def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
     stacked = arena.outputs(first, 2)[0]
     stacked[1] = 7
     assert (arena.c(first + 1) == 7).all() and arena.canaries_intact()
-    position = int(arena.calls[first, 2]) + arena.c(first).nbytes
+    position = int(arena.calls[first, -1]) + arena.c(first).nbytes
     arena._bytes[arenas.OUTPUTS][position] ^= 1
     assert not arena.canaries_intact()
     arena.wipe_outputs()
@@ -52,14 +54,14 @@ def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
 
 
 def test_filling_changes_every_input_and_nothing_else(arena: Arena) -> None:
-    pool = torch.empty(1 << 18, dtype=torch.float16)
+    pool = torch.empty(1 << 18, dtype=inputs.element(arena.problem))
     inputs.fill_normal(inputs.generator(), pool)
-    inputs.keep_from_zero(pool)
-    header = arena._bytes[arenas.INPUTS][: 16 + arena.calls.nbytes].copy()
+    inputs.keep_from_zero(pool, arena.problem.type)
+    header = arena._bytes[arenas.INPUTS][: arenas.HEADER + arena.calls.nbytes].copy()
     for first, count in ((0, GUARDED), (GUARDED, arena.count - GUARDED)):
-        arena.fill_inputs(first, count, pool, inputs.uneven_powers(arena.problem.k))
+        arena.fill_inputs(first, count, pool, inputs.uneven_powers(arena.problem))
         for slot in range(first, min(first + count, first + 5)):
-            for matrix in (arena.a(slot), arena.b(slot)):
+            for matrix in arena.given(slot):
                 assert matrix.isfinite().all() and matrix.float().std() > 0.5
     assert (arena._bytes[arenas.INPUTS][: len(header)] == header).all()
 
@@ -68,8 +70,8 @@ def test_a_and_b_of_a_slot_come_from_unrelated_places() -> None:
     """Else who knows where A was cut from also knows B."""
     arena = Arena(Problem(8, 8, 8))
     pool = torch.arange(1 << 15, dtype=torch.int16).view(torch.float16)
-    arena.fill_inputs(GUARDED, 50, pool, np.zeros(8, dtype=np.uint16))
-    starts = [[int(m.view(torch.int16)[0, 0]) for m in (arena.a(s), arena.b(s))] for s in range(GUARDED, GUARDED + 50)]
+    arena.fill_inputs(GUARDED, 50, pool, [np.zeros((1, 8), dtype=np.uint16)] * 2)
+    starts = [[int(m.view(torch.int16)[0, 0]) for m in arena.given(s)] for s in range(GUARDED, GUARDED + 50)]
     assert len({b - a for a, b in starts}) > 40
     arena.close()
 
@@ -83,15 +85,15 @@ def test_timed_inputs_are_uneven_along_k_and_their_products_are_those_of_normals
     inputs.fill_normal(inputs.generator(), pool)
     pool[:1000] = 0
     pool[1000:2000] = -6e-8
-    inputs.keep_from_zero(pool)
+    inputs.keep_from_zero(pool, FP16)
     assert pool.abs().min() >= 2**-10
-    powers = inputs.uneven_powers(arena.problem.k)
-    steps = torch.from_numpy(powers.view(np.int16) >> inputs.EXPONENT).float()
-    assert steps.abs().max() <= inputs.UNEVEN and steps.unique().numel() > 3
+    powers = inputs.uneven_powers(arena.problem)
+    steps = torch.from_numpy(powers[0][0].view(np.int16) >> FP16.exponent_at).float()
+    assert steps.abs().max() <= inputs.uneven(FP16) and steps.unique().numel() > 3
     slot = arena.count - 2
     arena.fill_inputs(slot, 2, pool, powers)
     held = {float(value) for value in pool.float()}
-    a, b = arena.a(slot).float(), arena.b(slot).float()
+    a, b = (tensor.float() for tensor in arena.given(slot))
     b = b if layout == "tn" else b.T
     assert set((a * 2**-steps).flatten().tolist()) | set((b * 2**steps).flatten().tolist()) <= held
     assert 2 ** float(steps.max()) * 6.5 > a.abs().max() > 2 ** float(steps.max())

@@ -18,37 +18,41 @@ KINDS = {
 }
 
 
-@pytest.fixture(
-    params=[Problem(24, 16, 40), Problem(24, 16, 4096), Problem(64, 40, 96, "nn")], ids=lambda one: one.name
-)
+PROBLEMS = [Problem(24, 16, 40), Problem(24, 16, 4096), Problem(64, 40, 96, "nn")]
+PROBLEMS += [Problem(24, 16, 40, epilogue="bias"), Problem(24, 16, 96, "nn", dtype="bf16", epilogue="bias_gelu")]
+
+
+@pytest.fixture(params=PROBLEMS, ids=lambda one: one.name)
 def problem(request) -> Problem:
     return request.param
 
 
 @pytest.fixture
 def call(problem):
-    """A and B after the change."""
+    """The operands after the change."""
     return inputs.uneven_normal(inputs.generator(), problem)
 
 
 def stored(problem: Problem, places):
-    """The places of KINDS, whose B is [N,K]."""
-    return [place if not place[0] or problem.layout == "tn" else (1, place[2], place[1]) for place in places]
+    """The places of KINDS, whose B is [N,K]; a bias changes with B's column where there is one."""
+    found = [place if not place[0] or problem.layout == "tn" else (1, place[2], place[1]) for place in places]
+    more = [(2, 0, row) for second, row, _ in places if second] if problem.epilogue != "none" else []
+    return found + more
 
 
 def flipped(call, places):
-    matrices = [matrix.clone() for matrix in call]
-    for second, row, column in set(places):
-        matrices[second][row, column] *= -1
-    return matrices
+    operands = [tensor.clone() for tensor in call]
+    for which, row, column in set(places):
+        operands[which].view(-1, operands[which].shape[-1])[row, column] *= -1
+    return operands
 
 
 def product(problem: Problem, call) -> torch.Tensor:
-    return verify.reference(*call, problem).half()
+    return verify.reference(call, problem).to(inputs.element(problem))
 
 
 def judged(problem: Problem, call, places, result: torch.Tensor):
-    expected = changes.nearest(result, product(problem, call), *call, places, problem)
+    expected = changes.nearest(result, product(problem, call), call, places, problem)
     return verify.check_timed(result[None], expected[None], problem, 1)
 
 

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from cudal2.dtype import BF16
 from cudal2.records import HarnessFault, Status
 from cudal2.worker import disassembly
 from cudal2.worker.cpu import build, elf, gate
@@ -32,15 +33,25 @@ LINE = "    11{}9:\t{}%zmm1,%zmm2,%zmm3"
     ],
 )
 def test_integers_and_bf16_multiplied_and_added_at_once_are_named(name):
-    found = gate._NARROW.match(LINE.format(3, f"{name} ").encode())
-    assert found and found.group(1).decode() == name.split()[-1]
+    assert list(gate.in_order([LINE.format(3, f"{name} ").encode()])) == [name.split()[-1]]
 
 
 @pytest.mark.parametrize(
     "name", ["vfmadd231ps", "vfmadd231ph", "tdpfp16ps", "vpmulld", "vpaddd", "call   10 <vpdpwssd>"]
 )
 def test_what_honest_kernels_use_is_not(name):
-    assert not gate._NARROW.match(LINE.format("a", f"{name} ").encode())
+    assert not list(gate.in_order([LINE.format("a", f"{name} ").encode()]))
+
+
+@pytest.mark.parametrize(
+    ("name", "narrow"),
+    [
+        *(("vdpbf16ps", False), ("tdpbf16ps", False), ("vfmadd231ps", False), ("vcvtneps2bf16", False)),
+        *(("vpdpwssd", True), ("tdpbssd", True), ("vfmadd231ph", True), ("tdpfp16ps", True), ("vfmaddcph", True)),
+    ],
+)
+def test_where_bf16_is_asked_for_its_own_instructions_may_be_used_and_none_of_fp16(name, narrow):
+    assert bool(list(gate.in_order([LINE.format(3, f"{name} ").encode()], BF16))) == narrow
 
 
 @pytest.mark.parametrize(
@@ -140,4 +151,6 @@ def test_a_disassembler_that_was_stopped_says_nothing_of_the_kernel(monkeypatch)
 
     monkeypatch.setattr(gate, "narrow", stopped)
     library = built(f"{CALL} {{ return 0; }}")
-    assert build.inspected(build.Build(Status.OK, library), jail.choose("auto"), 1).status is Status.COMPILE_TIMEOUT
+    assert (
+        build.inspected(build.Build(Status.OK, library), jail.choose("auto"), 1, BF16).status is Status.COMPILE_TIMEOUT
+    )

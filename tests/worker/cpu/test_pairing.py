@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cudal2.config import WorkerConfig
+from cudal2.dtype import FP16
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.worker import inputs, measurement
@@ -50,13 +51,14 @@ def context():
     arena = Arena(PROBLEM)
     normals = torch.empty(1 << 22, dtype=torch.float16)
     inputs.fill_normal(inputs.generator(), normals)
-    inputs.keep_from_zero(normals)
+    inputs.keep_from_zero(normals, FP16)
     yield TimingContext(arena, normals, CONFIG)
     arena.close()
 
 
 def product(context: TimingContext, slot: int) -> torch.Tensor:
-    return (context.arena.a(slot).float() @ context.arena.b(slot).float().T).half()
+    a, b = context.arena.given(slot)
+    return (a.float() @ b.float().T).half()
 
 
 def honest(context: TimingContext) -> Callable[[int], None]:
@@ -72,10 +74,10 @@ def test_honest_sides_pass_and_no_call_outside_a_batch_sees_its_inputs(context: 
         arena = context.arena
         if slot < GUARDED:
             timed = range(GUARDED, arena.count)
-            seen.update(arena.a(i).numpy().tobytes() for i in timed)
+            seen.update(arena.given(i)[0].numpy().tobytes() for i in timed)
             assert not any(arena.c(i).isnan().all() for i in timed)
         else:
-            fresh.append(arena.a(slot).numpy().tobytes() not in seen)
+            fresh.append(arena.given(slot)[0].numpy().tobytes() not in seen)
         honest(context)(slot)
 
     side = Fake(call)

@@ -11,13 +11,16 @@ from cudal2.worker.cpu.perturbation import Perturbation
 FIRST, CALLS = GUARDED + 3, 80
 
 
-@pytest.fixture(params=[Problem(16, 8, 24), Problem(8, 40, 64, "nn")], ids=lambda problem: problem.name)
+@pytest.fixture(
+    params=[Problem(16, 8, 24), Problem(8, 40, 64, "nn"), Problem(7, 40, 64, dtype="bf16", epilogue="bias")],
+    ids=lambda problem: problem.name,
+)
 def arena(request):
     arena = Arena(request.param)
-    pool = torch.empty(1 << 14, dtype=torch.float16)
+    pool = torch.empty(1 << 14, dtype=inputs.element(arena.problem))
     inputs.fill_normal(inputs.generator(), pool)
-    inputs.keep_from_zero(pool)
-    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool, inputs.uneven_powers(arena.problem.k))
+    inputs.keep_from_zero(pool, arena.problem.type)
+    arena.fill_inputs(GUARDED, arena.count - GUARDED, pool, inputs.uneven_powers(arena.problem))
     for part in arena.outputs(FIRST, CALLS):
         inputs.poison(part)
     yield arena
@@ -27,10 +30,11 @@ def arena(request):
 def changes(arena: Arena, perturbation: Perturbation) -> dict[int, int]:
     """How many input elements of each slot differ after the perturbation, and the honest end of the batch."""
     slots = range(GUARDED, FIRST + CALLS + 20)
-    before = {slot: (arena.a(slot).clone(), arena.b(slot).clone()) for slot in slots}
+    before = {slot: [tensor.clone() for tensor in arena.given(slot)] for slot in slots}
     perturbation()
-    assert all((arena.a(slot).abs() == a.abs()).all() for slot, (a, _) in before.items()), "nobody sees which it was"
-    found = {slot: int((arena.a(slot) != a).sum() + (arena.b(slot) != b).sum()) for slot, (a, b) in before.items()}
+    pairs = {slot: list(zip(arena.given(slot), tensors)) for slot, tensors in before.items()}
+    assert all((now.abs() == old.abs()).all() for each in pairs.values() for now, old in each), "nobody sees which"
+    found = {slot: sum(int((now != old).sum()) for now, old in each) for slot, each in pairs.items()}
     return {slot: count for slot, count in found.items() if count}
 
 
@@ -40,7 +44,7 @@ def finish(arena: Arena, calls: int) -> None:
 
 
 def test_poison_is_what_outputs_are_poisoned_with(arena: Arena) -> None:
-    assert arena.c(FIRST).view(torch.int16)[0, 0] == inputs.POISON
+    assert arena.c(FIRST).view(torch.int16)[0, 0] == arena.problem.type.nan
 
 
 def conclude(arena: Arena, perturbation: Perturbation, calls: int = CALLS) -> None:
@@ -143,15 +147,15 @@ def test_a_call_that_may_have_begun_is_unsure(arena: Arena) -> None:
 def test_what_changed_in_an_unsure_call_is_named(arena: Arena) -> None:
     perturbation = Perturbation(arena, FIRST, CALLS)
     perturbation._running = lambda: 5
-    before = {slot: (arena.a(slot).clone(), arena.b(slot).clone()) for slot in range(FIRST, FIRST + CALLS)}
+    before = {slot: [tensor.clone() for tensor in arena.given(slot)] for slot in range(FIRST, FIRST + CALLS)}
     finish(arena, 20)
     perturbation()
     conclude(arena, perturbation)
     assert len(perturbation.unsure) >= 5
     for slot, word in perturbation.unsure.items():
         matrix, row, column = arena.element(slot, word)
-        now = (arena.a(slot), arena.b(slot))[matrix]
-        assert (before[slot][matrix] != now).nonzero().tolist() == [[row, column]]
+        now = arena.given(slot)[matrix]
+        assert (before[slot][matrix] != now).nonzero().tolist() == [[row, column][-now.dim() :]]
 
 
 def test_short_batches_change_little() -> None:

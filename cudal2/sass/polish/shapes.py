@@ -1,0 +1,129 @@
+"""`cudal2 sass polish`: a game on a run's best kernel of each of many shapes; what wins joins the run's archive.
+
+An evaluation then times the edited kernel beside the unedited one and all others, and an export ships what is fastest.
+RUN/sass/SHAPE-KERNEL holds each game, KERNEL being the beginning of the kernel's hash: the same command continues it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from queue import SimpleQueue
+
+import msgspec
+
+from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.store import ANY
+from cudal2.config import SassConfig, kinds
+from cudal2.problem import Problem
+from cudal2.records import digest
+from cudal2.sass import searches
+from cudal2.sass.polish import finish, subject
+from cudal2.sass.polish import run as games
+from cudal2.sass.polish.run import Found
+from cudal2.worker.pool import lifetime
+
+
+class Polished(msgspec.Struct, frozen=True):
+    """What a game came to on one shape: its `best` edit of those that were found right, whether that `won` (its lower
+    bound is above 1 by more than the A/A `floor`), and the lines to show. Where nothing could be played, only these."""
+
+    problem: str
+    said: str
+    best: Found | None = None
+    floor: float = 0.0
+    won: bool = False
+
+
+def played(folder: Path, config: SassConfig) -> list[Problem]:
+    """The problems that the run in `folder` has a correct kernel for. ValueError where it has no archive."""
+    with Archive.of(folder, create=False) as archive:
+        return Comparable(archive, config.target, ANY).problems()
+
+
+def run(
+    folder: Path,
+    problems: Sequence[Problem],
+    config: SassConfig,
+    methods: Sequence[str] = (),
+    jobs: int = 1,
+    tell: Callable[[Polished], None] = lambda polished: None,
+) -> list[Polished]:
+    """Plays on the best kernel that the run in `folder` has for each problem, by `methods` or else `search.method`.
+
+    `jobs` games share each GPU of `worker.devices`: while one measures, the others compute. `tell` is called as each
+    game ends. A kernel that cannot be played is a result that says why. Raises ValueError for fewer than one of `jobs`
+    and for a method that is unknown or lacks its packages, HarnessFault where the harness fails: what was measured is
+    kept.
+    """
+    if jobs < 1:
+        raise ValueError(f"{jobs} games at a time play nothing; jobs is 1 or more")
+    methods = tuple(methods) or (config.search.method,)
+    for method in methods:  # told before anything is measured
+        searches.find(method)
+    polished = []
+    # The processes end before the threads are waited for, or Ctrl-C would wait for the games that are under way.
+    with ThreadPoolExecutor(jobs * len(config.worker.devices)) as threads, _processes(config, jobs) as free:
+
+        def play(problem: Problem) -> Polished:
+            device, executor = free.get()
+            try:
+                worker = msgspec.structs.replace(config.worker, devices=(device,))
+                given = msgspec.structs.replace(config, worker=worker)
+                return executor.submit(one, folder, problem, given, methods).result()
+            finally:
+                free.put((device, executor))
+
+        try:
+            for result in threads.map(play, problems):
+                tell(result)
+                polished.append(result)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return polished
+
+
+def one(folder: Path, problem: Problem, config: SassConfig, methods: Sequence[str]) -> Polished:
+    """The game on one problem, in this process."""
+    config = msgspec.structs.replace(config, problem=problem.mnk, **kinds.keys(problem))
+    try:
+        kernel = subject.find(folder, config)
+        place = folder / "sass" / f"{problem.name}-{digest(kernel.source or '')[:8]}"
+        config = msgspec.structs.replace(config, run=str(place))
+        found, floor = games.compare(kernel, config, methods)
+    except ValueError as error:
+        return Polished(problem.name, f"{problem.name}: {error}")
+    said = f"{problem.name}: {finish.finished(kernel, config, found, floor, archive=folder)}"
+    aside = games.noise(floor)
+    return Polished(problem.name, said, finish.best(found), aside, finish.winner(found, aside) is not None)
+
+
+def summary(polished: Sequence[Polished]) -> str:
+    """A line for each shape that was played, and how many won by how much."""
+    lines = [f"{'shape':<28} {'speedup':>8} {'low':>8} {'high':>8} {'A/A ±':>7}  by"]
+    for each in polished:
+        if each.best and (at := each.best.confirmed):
+            figures = f"{at.speedup:>8.4f} {at.low:>8.4f} {at.high:>8.4f} {each.floor:>7.4f}"
+            lines.append(f"{each.problem:<28} {figures}  {each.best.method}{', won' if each.won else ''}")
+    won, played = sum(each.won for each in polished), len(lines) - 1
+    lines.append(f"{won} of {played} kernels are surely faster; {len(polished) - played} could not be played")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _processes(config: SassConfig, jobs: int) -> Iterator[SimpleQueue[tuple[int, ProcessPoolExecutor]]]:
+    """`jobs` places for a game on each GPU. A process sees one GPU as long as it lives."""
+    free: SimpleQueue[tuple[int, ProcessPoolExecutor]] = SimpleQueue()
+    executors = []
+    for device in config.worker.devices:
+        for _ in range(jobs):
+            made = ProcessPoolExecutor(1, get_context("spawn"), lifetime.leave_with_parent)
+            executors.append(made)
+            free.put((device, made))
+    try:
+        yield free
+    finally:
+        lifetime.end(*executors)
