@@ -159,7 +159,7 @@ class CudaBackend:
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
         where = (self.target, self.cache, self.kind, self.config.compile_seconds)
         if foreign is None:
-            return build.build(candidate.source, *where)
+            return build.build(candidate.source, *where, problem=candidate.problem)
         return build.build(foreign.source, *where, foreign.includes, foreign.flags, abi.MEMORY)
 
     def _record(

@@ -112,9 +112,6 @@ def _recipe(launch: Launch) -> bytes:
 
 
 def _kernel(launch: Launch, place: plan.Place, known: Sequence[str]) -> plan.Kernel:
-    def words(address: int) -> str:
-        return address.to_bytes(8, "little").hex()
-
     return plan.Kernel(
         name=launch.function,
         grid=launch.grid,
