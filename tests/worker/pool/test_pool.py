@@ -16,6 +16,7 @@ import torch
 from processes import below, names, wait_for
 from transformers import TrainingArguments
 
+from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
