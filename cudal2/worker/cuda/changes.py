@@ -17,7 +17,7 @@ from torch import Tensor
 from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker import inputs, verify
+from cudal2.worker import inputs, limits, verify
 from cudal2.worker.cuda.history import History
 
 SURE = 6.0
@@ -65,7 +65,7 @@ def lines(
         line = _elements(sets, rows, columns) if whole else _columns(sets, columns)
         shift = torch.zeros_like(line(result), dtype=torch.float32)
     found, wanted = line(result).float(), line(reference).float()
-    if not verify.finishing(problem):
+    if not limits.finishing(problem):
         return found, wanted, shift
     assert products is not None
     finish, product = operators.find(problem.epilogue).finish, line(products)
@@ -101,7 +101,7 @@ def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk:
     size = moved.square().sum(1)
     share = ((found - wanted) * moved).sum(1) / size  # about 0; with the other value 1
     unit = verify.ulp(wanted.to(inputs.element(problem))).square().mean(1).div(12).sqrt()
-    noise = math.sqrt(2) * verify.most_rho(problem, chunk) * unit
+    noise = math.sqrt(2) * limits.most_rho(problem, chunk) * unit
     # An honest way to finish may be off by so much everywhere, and in no direction of its own.
     loss = operators.find(problem.epilogue).loss * math.sqrt(wanted.shape[1])
     stale = int(((share > 0.5) & (SURE * noise + loss < 0.5 * size.sqrt())).sum())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cudal2 import operators
-from cudal2.worker import verify
+from cudal2.worker import limits, verify
 from cudal2.worker.cuda.arena import private
 from cudal2.worker.cuda.buffers import BufferLayout
 from cudal2.worker.cuda.history import History, Touches
@@ -82,7 +82,7 @@ class BaselineSide:
         A library may finish in a second kernel, on a product that it has rounded, or be off elsewhere; its time counts
         then, and not its result.
         """
-        if not verify.finishing(self.problem):
+        if not limits.finishing(self.problem):
             return
         given, finish = self._inputs[self.problem.layout], operators.find(self.problem.epilogue).finish
         if self.products is None:
