@@ -90,7 +90,8 @@ class Vendor:
                 with torch_flags(problem):
                     _by_torch(problem, layout, *given)
             elif library == "cublas":
-                self._gemm_ex(problem, layout, *(tensor.data_ptr() for tensor in given), stream)
+                a, b, c = (tensor.data_ptr() for tensor in given)
+                self._gemm_ex(problem, layout, a, b, c, stream)
             else:
                 prepared = self._find(problem, layout)
                 algorithm = prepared.first if library == "cublaslt" else prepared.tuned

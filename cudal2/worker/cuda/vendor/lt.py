@@ -152,7 +152,7 @@ class Plan:
             cublasLt.matmul_preference_set_attribute(self._preference, attribute, array.ctypes.data, array.nbytes)
 
     def _describe(self, attribute: int, value: int, width: type) -> None:
-        word = np.array([value], width)
+        word: np.ndarray = np.array([value], width)
         cublasLt.matmul_desc_set_attribute(self.operation, attribute, word.ctypes.data, word.nbytes)
 
     def point_at(self, bias: int) -> None:
