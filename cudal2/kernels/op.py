@@ -75,8 +75,8 @@ class Table:
 
     @property
     def serves(self) -> bool:
-        """Whether this library knows types, biases and several numbers of rows; an older folder's does not."""
-        return hasattr(self._library, "cudal2_op_serve")
+        """As the function of that name says of the library."""
+        return serves(self._library)
 
     @property
     def pads(self) -> bool:
@@ -137,6 +137,11 @@ class Table:
             self._library.cudal2_op_tried(self._table, tried)
             met.update(zip(TRIED, tried))
         return Counter({name: count for name, count in met.items() if count})
+
+
+def serves(library: ctypes.CDLL) -> bool:
+    """Whether a library knows types, biases and several numbers of rows; an older folder's does not."""
+    return hasattr(library, "cudal2_op_serve")
 
 
 def library(folder: Path, file: File) -> ctypes.CDLL:

@@ -1,6 +1,7 @@
 // The library of an exported folder: cudal2.h says what its functions do. No host code of a kernel's author is in it.
 //
 //   g++ -std=c++17 -O2 -shared -fPIC -I../include hgemm.cpp -lcuda -o ../lib/libcudal2.so
+#include <dirent.h>
 #include <dlfcn.h>
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <shared_mutex>
+#include <tuple>
 
 #include "cudal2.h"
 #include "recipe.h"
@@ -51,24 +53,25 @@ uint32_t crc32(const char* data, size_t size) {
     return ~crc;
 }
 
-// The head of a recipe's file (recipe.seal). Throws Failed where the file is damaged.
+// A recipe's file (recipe.seal). Throws Failed where it is damaged.
 struct Header {
     uint32_t cubin_crc;
     std::string cubin_name;
-    size_t workspace, body;  // bytes asked for; where the recipe goes on
+    std::unique_ptr<Contents> body;
 
     explicit Header(const std::string& file) {
         Reader in = {file.data(), file.data() + file.size()};
         try {
-            const std::string magic(in.bytes(8), 8);
-            if (magic != std::string("cudal2\0\1", 8)) throw std::runtime_error("this is no recipe of this format");
+            const std::string magic(in.bytes(7), 7);
+            const int format = *in.bytes(1);
+            if (magic != std::string("cudal2\0", 7) || format < 1 || format > 2)
+                throw std::runtime_error("this is no recipe of this format");
             const auto crc = in.take<uint32_t>();
             if (crc32(in.at, in.end - in.at) != crc) throw std::runtime_error("its checksum is another");
             cubin_crc = in.take<uint32_t>();
             const auto length = in.take<uint32_t>();
             cubin_name.assign(in.bytes(length), length);
-            workspace = in.take<uint64_t>();
-            body = in.at - file.data();
+            body = std::make_unique<Contents>(in, format);
         } catch (const std::exception& error) {
             throw Failed(CUDAL2_DAMAGED, std::string("a recipe is damaged: ") + error.what());
         }
@@ -108,19 +111,29 @@ struct cudal2_kernel {
             throw Failed(CUDAL2_DAMAGED, "a cubin is not the one that its recipe was made for");
     }
 
-    size_t workspace() const { return header.workspace > CUDAL2_SEMAPHORES ? header.workspace : CUDAL2_SEMAPHORES; }
+    size_t workspace() const { return std::max<size_t>(header.body->workspace, CUDAL2_SEMAPHORES); }
+
+    // Its number of rows, 0 where it does not say.
+    int only() const { return header.body->rows.empty() ? 0 : header.body->rows.begin()->first; }
+    bool several() const { return header.body->rows.size() > 1; }
+    bool serves(int m) const { return header.body->rows.empty() || header.body->rows.count(m); }
 
     // Bytes of workspace in this context: none where no launch is told where it lies.
     size_t needs(CUcontext context) { return in_context(context).touches_workspace() ? workspace() : 0; }
 
-    void launch(const void* a, const void* b, void* c, void* workspace, void* stream) {
-        if (!aligned(a) || !aligned(b) || !aligned(c) || (workspace && !aligned(workspace)))
-            throw Failed(CUDAL2_INVALID, "A, B, C and the workspace begin at multiples of CUDAL2_ALIGNMENT bytes");
-        const CUdeviceptr at[Recipe::PLACES] = {
-            (CUdeviceptr)a, (CUdeviceptr)b, (CUdeviceptr)c, (CUdeviceptr)workspace};
-        Recipe& recipe = in_context(current_context(a));
+    // M does not matter where the recipe is for one number of rows.
+    void launch(const void* const* operands, int count, int m, void* workspace, void* stream) {
+        if (count != (int)header.body->operands)
+            throw Failed(CUDAL2_INVALID, "the kernel takes " + std::to_string(header.body->operands) + " operands");
+        if (!serves(m)) throw Failed(CUDAL2_NO_KERNEL, "the kernel is for other numbers of rows");
+        bool fit = !workspace || aligned(workspace);
+        std::array<CUdeviceptr, 65> at;
+        for (int i = 0; i < count; ++i) fit = fit && aligned(operands[i]), at[i] = (CUdeviceptr)operands[i];
+        if (!fit) throw Failed(CUDAL2_INVALID, "operands and workspace begin at multiples of CUDAL2_ALIGNMENT bytes");
+        at[count] = (CUdeviceptr)workspace;
+        Recipe& recipe = in_context(current_context(operands[0]));
         if (!workspace && recipe.touches_workspace()) throw Failed(CUDAL2_INVALID, "the kernel needs a workspace");
-        recipe.launch(at, (CUstream)stream);
+        recipe.launch(at.data(), m, (CUstream)stream);
     }
 
     Recipe& in_context(CUcontext context) {
@@ -133,8 +146,7 @@ struct cudal2_kernel {
         auto& place = loaded[context];
         if (!place) {
             const Relaxed while_loading;
-            const Reader body = {recipe.data() + header.body, recipe.data() + recipe.size()};
-            place = std::make_unique<Recipe>(body, cubin.data());
+            place = std::make_unique<Recipe>(*header.body, cubin.data());
         }
         return *place;
     }
@@ -168,30 +180,94 @@ bool read_file(const std::string& path, std::string& content) {
     return complete;
 }
 
-// The kernel of a problem, read from the folder when it is first asked for; null where there is none.
-cudal2_kernel* find_kernel(const std::array<int, 5>& problem) {
-    static std::shared_mutex mutex;
-    static std::map<std::array<int, 5>, std::unique_ptr<cudal2_kernel>> kernels;
-    {
-        const std::shared_lock<std::shared_mutex> reading(mutex);
-        const auto found = kernels.find(problem);
-        if (found != kernels.end()) return found->second.get();
-    }
-    const int layout = problem[3], accumulate = problem[4];
-    if (layout < 0 || layout > 1 || accumulate < 0 || accumulate > 1)
-        throw Failed(CUDAL2_INVALID, "layout is CUDAL2_NN or CUDAL2_TN, accumulate CUDAL2_F32 or CUDAL2_F16");
-    std::string name, recipe, cubin;
-    for (int i = 0; i < 3; ++i) name += std::to_string(problem[i]) + "_";
-    name += std::string(layout == CUDAL2_TN ? "tn" : "nn") + (accumulate == CUDAL2_F16 ? "_f16" : "_f32");
-    std::unique_ptr<cudal2_kernel> made;
-    if (read_file(folder + "/recipes/" + name + ".recipe", recipe)) {
+// A kernel's files, read when it is first asked for; null where there is no such recipe.
+cudal2_kernel* read_kernel(const std::string& name) {
+    static std::mutex mutex;
+    static std::map<std::string, std::unique_ptr<cudal2_kernel>> kernels;
+    const std::lock_guard<std::mutex> one_at_a_time(mutex);
+    auto& kernel = kernels[name];
+    std::string recipe, cubin;
+    if (!kernel && read_file(folder + "/recipes/" + name, recipe)) {
         const std::string cubin_name = Header(recipe).cubin_name;
         if (cubin_name.find('/') != std::string::npos || !read_file(folder + "/cubins/" + cubin_name, cubin))
             throw Failed(CUDAL2_DAMAGED, "the cubin of " + name + " cannot be read: " + cubin_name);
-        made = std::make_unique<cudal2_kernel>(std::move(recipe), std::move(cubin));
+        kernel = std::make_unique<cudal2_kernel>(std::move(recipe), std::move(cubin));
     }
+    return kernel.get();
+}
+
+// The kernels of other numbers of rows whose recipe's name ends so: those of more rows first, from few to many, then
+// those of fewer, from many to few.
+std::vector<std::string> others(int m, const std::string& rest) {
+    std::map<std::pair<bool, long>, std::string> found;
+    DIR* recipes = opendir((folder + "/recipes").c_str());
+    if (!recipes) return {};
+    while (const dirent* entry = readdir(recipes)) {
+        char* end = nullptr;
+        const long rows = strtol(entry->d_name, &end, 10);
+        if (rest == end) found[{rows < m, std::labs(rows - m)}] = entry->d_name;
+    }
+    closedir(recipes);
+    std::vector<std::string> names;
+    for (auto& one : found) names.push_back(one.second);
+    return names;
+}
+
+struct Wanted {
+    int m, n, k, layout, accumulate;
+    std::string kind;  // the end of a problem's name: its dtype and its epilogue, nothing for fp16 and none
+    bool operator<(const Wanted& other) const {
+        return std::tie(m, n, k, layout, accumulate, kind) <
+               std::tie(other.m, other.n, other.k, other.layout, other.accumulate, other.kind);
+    }
+};
+
+// The kernel of a problem; null where there is none.
+cudal2_kernel* find_kernel(const Wanted& problem) {
+    static std::shared_mutex mutex;
+    static std::map<Wanted, cudal2_kernel*> kernels;
+    {
+        const std::shared_lock<std::shared_mutex> reading(mutex);
+        const auto found = kernels.find(problem);
+        if (found != kernels.end()) return found->second;
+    }
+    const int layout = problem.layout, accumulate = problem.accumulate;
+    if (layout < 0 || layout > 1 || accumulate < 0 || accumulate > 1)
+        throw Failed(CUDAL2_INVALID, "layout is CUDAL2_NN or CUDAL2_TN, accumulate CUDAL2_F32 or CUDAL2_F16");
+    const std::string rest = "_" + std::to_string(problem.n) + "_" + std::to_string(problem.k) +
+        (layout == CUDAL2_TN ? "_tn" : "_nn") + (accumulate == CUDAL2_F16 ? "_f16" : "_f32") + problem.kind + ".recipe";
+    cudal2_kernel* made = problem.m > 0 ? read_kernel(std::to_string(problem.m) + rest) : nullptr;
+    if (!made && problem.m > 0)
+        for (const auto& name : others(problem.m, rest)) {
+            made = read_kernel(name);
+            if (made && made->several() && made->serves(problem.m)) break;
+            made = nullptr;
+        }
     const std::unique_lock<std::shared_mutex> writing(mutex);
-    return kernels.emplace(problem, std::move(made)).first->second.get();  // another thread may have been faster
+    return kernels.emplace(problem, made).first->second;
+}
+
+Wanted wanted(const cudal2_problem& p) {
+    std::string dtype = p.dtype ? p.dtype : "fp16", epilogue = p.epilogue ? p.epilogue : "none", kind;
+    for (const auto& word : {dtype, epilogue})
+        if (word.empty() || word.find_first_of("/.") != std::string::npos)
+            throw Failed(CUDAL2_INVALID, "dtype and epilogue are words such as bf16 and bias");
+    if (dtype != "fp16" || epilogue != "none") kind = "_" + dtype;
+    if (epilogue != "none") kind += "_" + epilogue;
+    return {p.M, p.N, p.K, p.layout, p.accumulate, kind};
+}
+
+void call(const Wanted& problem, const void* const* operands, int count, void* workspace, size_t bytes, void* stream) {
+    auto* kernel = find_kernel(problem);
+    if (!kernel) throw Failed(CUDAL2_NO_KERNEL, "there is no kernel for this problem in " + folder);
+    if (bytes < kernel->workspace())
+        throw Failed(CUDAL2_INVALID, "the kernel needs " + std::to_string(kernel->workspace()) + " bytes of workspace");
+    kernel->launch(operands, count, problem.m, workspace, stream);
+}
+
+size_t workspace_of(const Wanted& problem) {
+    const auto* kernel = find_kernel(problem);
+    return kernel ? kernel->workspace() : 0;
 }
 
 }  // namespace
@@ -200,22 +276,25 @@ EXPORTED const char* cudal2_message(void) { return message.c_str(); }
 
 EXPORTED size_t cudal2_hgemm_workspace(int M, int N, int K, int layout, int accumulate) {
     size_t bytes = 0;
-    reported([&] {
-        const auto* kernel = find_kernel({M, N, K, layout, accumulate});
-        if (kernel) bytes = kernel->workspace();
-    });
+    reported([&] { bytes = workspace_of({M, N, K, layout, accumulate, ""}); });
     return bytes;
 }
 
 EXPORTED int cudal2_hgemm(const void* A, const void* B, void* C, int M, int N, int K, int layout, int accumulate,
                           void* workspace, size_t workspace_bytes, void* stream) {
-    return reported([&] {
-        auto* kernel = find_kernel({M, N, K, layout, accumulate});
-        if (!kernel) throw Failed(CUDAL2_NO_KERNEL, "there is no kernel for this problem in " + folder);
-        if (workspace_bytes < kernel->workspace())
-            throw Failed(CUDAL2_INVALID, "the kernel needs " + std::to_string(kernel->workspace()) + " bytes of workspace");
-        kernel->launch(A, B, C, workspace, stream);
-    });
+    const void* operands[] = {A, B, C};
+    return reported([&] { call({M, N, K, layout, accumulate, ""}, operands, 3, workspace, workspace_bytes, stream); });
+}
+
+EXPORTED size_t cudal2_gemm_workspace(const cudal2_problem* problem) {
+    size_t bytes = 0;
+    reported([&] { bytes = workspace_of(wanted(*problem)); });
+    return bytes;
+}
+
+EXPORTED int cudal2_gemm(const cudal2_problem* problem, const void* const* operands, int count, void* workspace,
+                         size_t workspace_bytes, void* stream) {
+    return reported([&] { call(wanted(*problem), operands, count, workspace, workspace_bytes, stream); });
 }
 
 EXPORTED int cudal2_load(const void* recipe, size_t recipe_bytes, const void* cubin, size_t cubin_bytes,
@@ -228,7 +307,15 @@ EXPORTED int cudal2_load(const void* recipe, size_t recipe_bytes, const void* cu
 }
 
 EXPORTED int cudal2_launch(cudal2_kernel* kernel, const void* A, const void* B, void* C, void* workspace, void* stream) {
-    return reported([&] { kernel->launch(A, B, C, workspace, stream); });
+    const void* operands[] = {A, B, C};
+    return reported([&] {
+        if (kernel->several()) throw Failed(CUDAL2_INVALID, "the kernel is for several numbers of rows: cudal2_run");
+        kernel->launch(operands, 3, kernel->only(), workspace, stream);
+    });
+}
+
+EXPORTED int cudal2_run(cudal2_kernel* kernel, const void* const* operands, int count, int M, void* workspace, void* stream) {
+    return reported([&] { kernel->launch(operands, count, M, workspace, stream); });
 }
 
 EXPORTED int cudal2_prepare(cudal2_kernel* kernel) {
