@@ -24,12 +24,20 @@ class LoraConfig(Schema, frozen=True):
 
 class CorpusConfig(Schema, frozen=True):
     """Which sources of the kernel families a policy learns: those for problems of these `layouts` that may be
-    accumulated so, written in these `styles`.
+    accumulated so, written in these `styles`. With more `dtypes` or `epilogues` than the plainest a kernel LM also gets
+    words for them and for an M that is no multiple of 8.
     """
 
     layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
     accumulates: Annotated[tuple[Accumulate, ...], msgspec.Meta(min_length=1)] = get_args(Accumulate)
     styles: Annotated[tuple[Style, ...], msgspec.Meta(min_length=1)] = get_args(Style)
+    dtypes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("fp16",)
+    epilogues: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("none",)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all is fp16, and the product alone."""
+        return self.dtypes == ("fp16",) and self.epilogues == ("none",)
 
 
 class VllmConfig(Schema, frozen=True):

@@ -161,7 +161,7 @@ def applies(family: Family, problem: Problem) -> bool:
 @lru_cache
 def _facts(architecture: Architecture | None, problem: Problem) -> dict[str, Any]:
     """What rules and templates may use beside the knobs: the form of problem; for a GPU its record and the contract."""
-    facts = {"layout": problem.layout, "dtype": problem.type, "ragged": problem.m % 8 != 0}
+    facts: dict[str, Any] = {"layout": problem.layout, "dtype": problem.type, "ragged": problem.m % 8 != 0}
     facts |= {"operator": problem.epilogue}
     facts |= {"more": [operand.name for operand in operators.find(problem.epilogue).more(problem)]}
     return facts | ({"arch": architecture, "contract": CUDA_CONTRACT} if architecture else {})

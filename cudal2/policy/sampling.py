@@ -23,6 +23,7 @@ from transformers import (
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, engine
 from cudal2.policy.quoting import quoted
+from cudal2.policy.tokenizer import check_prompt
 from cudal2.policy.trouble import SAMPLED, told
 from cudal2.target import Target
 
@@ -226,6 +227,7 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """Token ids of a plain prompt, or of a chat prompt in the model's own chat template, as in TRL."""
     prompt = sent(tokenizer, prompt)
     if isinstance(prompt, str):
+        check_prompt(tokenizer, prompt)
         return tokenizer(prompt)["input_ids"]
     encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
     return encoding["input_ids"]

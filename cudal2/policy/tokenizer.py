@@ -18,6 +18,8 @@ from itertools import pairwise
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from cudal2 import operators
+from cudal2.dtype import DTYPES
 from cudal2.target import targets
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
@@ -31,6 +33,11 @@ PROMPT_TOKENS = (
     *(f"<|+{size}|>" for size in SIZES[:-2]),
 )
 """Special tokens that state a problem; `prompts.powers` says how sizes are written."""
+FURTHER_TOKENS = (
+    *(f"<|{name}|>" for name in (*DTYPES, *operators.names()) if name not in ("fp16", "none")),
+    *(f"<|{start}{power}|>" for start in ("m=", "+") for power in (4, 2, 1)),
+)
+"""Those of other dtypes and epilogues, and of an M that is no multiple of 8. A policy has them if it learnt such."""
 
 PIECES = 768
 """Vocabulary kept for bytes and pieces of lines."""
@@ -40,12 +47,14 @@ SETTLED = 0.99
 """Two lines are joined where the second follows the first at least this often: there is no choice between them."""
 
 
-def train(sources: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train(sources: Sequence[str], vocabulary: int, further: bool = False) -> PreTrainedTokenizerFast:
     """A tokenizer of at most `vocabulary` tokens, special tokens included, for texts like `sources`.
 
-    Deterministic in its arguments. Raises ValueError where `vocabulary` leaves no room for lines.
+    `further` says whether it has FURTHER_TOKENS. Deterministic in its arguments. Raises ValueError where `vocabulary`
+    leaves no room for lines.
     """
-    room = vocabulary - PIECES - len(PROMPT_TOKENS) - 3
+    special = (PAD, BOS, EOS, *PROMPT_TOKENS, *(FURTHER_TOKENS if further else ()))
+    room = vocabulary - PIECES - len(special)
     if room < 64:
         raise ValueError(f"vocabulary={vocabulary} is too small; use at least {vocabulary - room + 64}")
     split = [_lines(source) for source in sources]
@@ -58,9 +67,7 @@ def train(sources: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.Unigram(list(vocab.items()), None, False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in (PAD, BOS, EOS, *PROMPT_TOKENS)]
-    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,
@@ -69,6 +76,16 @@ def train(sources: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
+
+
+def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
+    """ValueError where a prompt of a kernel LM states what its tokenizer has no words for."""
+    stated = [token for token in FURTHER_TOKENS if token in prompt] if prompt.startswith(BOS) else []
+    if lacking := set(stated) - tokenizer.get_vocab().keys() if stated else set():
+        raise ValueError(
+            f"this policy has no words for {', '.join(sorted(lacking))}: it learnt only fp16, the product alone, and "
+            "multiples of 8; train one with corpus.dtypes and corpus.epilogues, or search without a policy"
+        )
 
 
 def encode_source(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str]) -> list[list[int]]:

@@ -37,7 +37,7 @@ struct dim3 {
 struct uint4 { uint32_t x, y, z, w; };
 struct float4 { float x, y, z, w; };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-#include "cuda_bf16.h"
+#include "simt/cuda_bf16.h"
 
 using __half = _Float16;
 struct __half2 { __half x, y; };

@@ -112,7 +112,8 @@ def _precompiled() -> tuple[Path, Path]:
     """A folder with the header and what it declares as an object, both compiled once: most of every build's time."""
     header, definitions = HEADER.name, HEADER.with_suffix(".cpp")
     folder = Path(shutil.copy(HEADER, _KEPT.name)).parent
-    shutil.copy(HEADER.parent / "simt" / "cuda_bf16.h", folder)
+    (folder / "simt").mkdir()
+    shutil.copy(HEADER.parent / "simt" / "cuda_bf16.h", folder / "simt")
     emulator = folder / "hopper.o"
     for flags in (
         ["-x", "c++-header", folder / header, "-o", folder / f"{header}.gch"],

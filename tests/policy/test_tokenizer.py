@@ -79,3 +79,16 @@ def test_training_is_deterministic():
 def test_a_vocabulary_without_room_for_lines_is_refused():
     with pytest.raises(ValueError, match="vocabulary=500 is too small; use at least"):
         tokenizer.train(["x\n"], 500)
+
+
+def test_words_for_other_types_and_rows_only_where_asked_for() -> None:
+    texts = ["int x;\n"] * 10
+    plain, further = tokenizer.train(texts, 1024), tokenizer.train(texts, 1024, further=True)
+    assert set(tokenizer.FURTHER_TOKENS) <= set(further.get_vocab())
+    assert not set(tokenizer.FURTHER_TOKENS) & set(plain.get_vocab())
+    stated = "<|bos|><|cpu|><|tn|><|f32|><|bf16|><|bias|><|m=4|><|+1|><|n=8|><|k=8|>"
+    assert further.decode(further(stated)["input_ids"]) == stated
+    tokenizer.check_prompt(further, stated)
+    tokenizer.check_prompt(plain, "<|bos|><|cpu|><|tn|><|f32|><|m=8|><|n=8|><|k=8|>")
+    with pytest.raises(ValueError, match=r"no words for <\|\+1\|>, <\|bf16\|>.*corpus.dtypes"):
+        tokenizer.check_prompt(plain, stated)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import structs
 from msgspec.structs import replace
 
+from cudal2 import operators
 from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
@@ -104,7 +105,9 @@ def render(
         profile.of(parent, target, worker) if parent and worker else None,
         _notes(prompt, problem, target, environment, parent, failures) if prompt.notes else (),
     )
+    operator = operators.find(problem.epilogue)
     facts = {"problem": problem, "target": target, "contract": target.contract, "environment": environment}
+    facts |= {"more": operator.more(problem), "paragraph": operator.paragraph}
     text = template.render(facts, **structs.asdict(shown)).strip()
     while prompt.bytes and len(text.encode()) > prompt.bytes and (fewer := shown.less()):
         shown = fewer
@@ -139,7 +142,8 @@ def _notes(
     failures: Sequence[Entry],
 ) -> tuple[Passage, ...]:
     """Passages of the notes about the problem, the machine, the parent's source, and the faults of earlier kernels."""
-    question = [problem.name, target.name, target.kind, "half precision matrix multiplication"]
+    question = [problem.name, target.name, target.kind]
+    question += [f"{'half precision' if problem.dtype == 'fp16' else problem.dtype} matrix multiplication"]
     question += sorted(target.architecture.instructions) if target.architecture else []
     question += [environment.device] if environment else []
     question += [parent.source] if parent else []

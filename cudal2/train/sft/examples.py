@@ -19,11 +19,12 @@ from cudal2 import corpus
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
-from cudal2.config import SftConfig
+from cudal2.config import CorpusConfig, SftConfig
+from cudal2.dtype import find as find_dtype
 from cudal2.policy import prompts
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
-from cudal2.problem import Accumulate, Layout, Problem
+from cudal2.problem import Layout, Problem
 from cudal2.records import digest
 from cudal2.search.known import settings
 from cudal2.split import training, unseen
@@ -119,7 +120,7 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
             family = families[setting.family]
             for style in config.corpus.styles:
                 knobs = setting.knobs | {"style": style}
-                sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem.layout))
+                sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem))
                 examples.append(Example(prompt, _text(sample, config)))
     if not examples:
         raise ValueError(f"no settings are known for {config.target} in data/settings; use examples=families")
@@ -197,8 +198,8 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     target, rng = find(config.target), random.Random(f"{config.seed} {number}")
     examples = []
     for _ in range(SHARD):
-        problem = _problem(rng, rng.choice(config.corpus.layouts), config.corpus.accumulates)
-        sample = corpus.draw(target, problem.layout, rng, problem.accumulate, config.corpus.styles)
+        problem = _problem(rng, rng.choice(config.corpus.layouts), config.corpus)
+        sample = corpus.draw(target, problem, rng, styles=config.corpus.styles)
         examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
     return examples
 
@@ -211,12 +212,18 @@ def _text(sample: corpus.Sample, config: SftConfig) -> str:
     return corpus.plan(sample) + sample.source if config.plan else sample.source
 
 
-def _problem(rng: random.Random, layout: Layout, accumulates: Sequence[Accumulate]) -> Problem:
-    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt."""
+def _problem(rng: random.Random, layout: Layout, of: CorpusConfig) -> Problem:
+    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt. Where other
+    dtypes or epilogues are asked for, half of the shapes have an M that is no multiple of 8."""
     if rng.random() < 0.75:
         problem = corpus.draw_problem(rng, layout)
     else:
         m, n, k = (8 * min(int(2 ** rng.uniform(0, 15)), 1 << 14) for _ in range(3))
         problem = Problem(m, n, k, layout)
-    problem = msgspec.structs.replace(problem, accumulate=rng.choice(accumulates))
-    return _problem(rng, layout, accumulates) if unseen(problem) else problem
+    problem = msgspec.structs.replace(problem, accumulate=rng.choice(of.accumulates))
+    if not of.plain:
+        dtype, epilogue, less = find_dtype(rng.choice(of.dtypes)), rng.choice(of.epilogues), rng.randint(-7, 7)
+        m, sums = problem.m - max(0, less), (problem.accumulate, dtype.accumulators[0])
+        accumulate = sums[problem.accumulate not in dtype.accumulators]
+        problem = Problem(m, problem.n, problem.k, layout, accumulate, dtype.name, epilogue)
+    return _problem(rng, layout, of) if unseen(problem) else problem

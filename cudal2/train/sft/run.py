@@ -94,7 +94,7 @@ def _train(config: SftConfig) -> list[Row]:
         check_words(tokenizer, config.target)
     else:
         some = draw(config, min(config.samples, TOKENIZER_SOURCES))
-        tokenizer = train_tokenizer([one.source for one in some], config.vocabulary)
+        tokenizer = train_tokenizer([one.source for one in some], config.vocabulary, not config.corpus.plain)
         model = create(config, tokenizer)
     tokenizer.save_pretrained(fresh)
     rows = _rows(config, fresh)

@@ -1,10 +1,11 @@
 """The buffers of one problem: shared memory that the parent owns and a candidate sees through guard pages.
 
 Two memory files. `inputs` (read-only for the candidate) holds the table of calls and every input operand; `outputs`
-every C. A slot is one of each operand: A, B, what more the operator is given, and C. The first GUARDED slots lie between pages nobody may touch: slot 0 ends
-where the page after it starts, slot 1 starts where the page before it ends, so that one step too far in either
-direction faults. The other slots are packed, with a canary band after each C, and there are enough of them that going
-round them leaves no cache warm. The workspace is each candidate's own (`workspace.py`).
+every C. A slot is one of each operand: A, B, what more the operator is given, and C. The first GUARDED slots lie
+between pages nobody may touch: slot 0 ends where the page after it starts, slot 1 starts where the page before it ends,
+so that one step too far in either direction faults. The other slots are packed, with a canary band after each C, and
+there are enough of them that going round them leaves no cache warm. The workspace is each candidate's own
+(`workspace.py`).
 """
 
 import mmap

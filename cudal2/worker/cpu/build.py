@@ -113,7 +113,7 @@ def _compile(
 
 
 def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Build:
-    """The build, or its refusal where loading it may run code of it, or it multiplies other numbers than it is given."""
+    """The build, or its refusal where loading may run code of it, or it multiplies other numbers than it is given."""
     try:
         loading.check(built.library)
         found = gate.narrow(built.library, kind, seconds, dtype)

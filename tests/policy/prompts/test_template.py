@@ -119,3 +119,21 @@ def test_powers_sum_to_the_size(size):
     powers = prompts.powers(size)
     assert sum(powers) == size and powers == sorted(set(powers), reverse=True)
     assert all(power & (power - 1) == 0 for power in powers)
+
+
+@pytest.mark.parametrize("target", [CPU, find("sm_90a")])
+def test_instruct_states_type_operands_and_rows(target):
+    problem = Problem(7, 64, 72, "tn", "f32", "bf16", "bias_gelu")
+    text = prompts.render(INSTRUCT, False, problem, target)
+    assert "M=7, N=64, K=72" in text and "bias has 64 elements" in text and "gelu(x) = " in text
+    assert target.contract.declaration(problem) in text and target.contract.declaration() not in text
+    assert "half precision" not in text.replace("accumulates in half precision", "") and "bfloat16" in text
+    plain = prompts.render(INSTRUCT, False, Problem(8, 64, 72), target)
+    assert not re.search("bias|bfloat", plain.replace("cuda_bf16.h", ""))
+
+
+def test_the_kernel_lm_is_told_a_type_an_epilogue_and_any_rows():
+    prompt = prompts.render(PromptConfig(), False, Problem(7, 64, 72, "tn", "f32", "bf16", "bias"), CPU)
+    assert prompt == "<|bos|><|cpu|><|tn|><|f32|><|bf16|><|bias|><|m=4|><|+2|><|+1|><|n=64|><|k=64|><|+8|>"
+    prompt = prompts.render(PromptConfig(), False, Problem(16, 64, 72), CPU)
+    assert prompt == "<|bos|><|cpu|><|tn|><|f32|><|m=16|><|n=64|><|k=64|><|+8|>"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from cudal2 import operators
 from cudal2.contract import CPU_CONTRACT
 from cudal2.dtype import FP16
 from cudal2.problem import Problem
@@ -11,21 +12,21 @@ from cudal2.worker import inputs
 from cudal2.worker.cpu import arena as arenas
 from cudal2.worker.cpu.arena import GUARDED, PAGE, Arena
 
-SHAPES = [(8, 8, 8), (64, 64, 64), (72, 40, 136), (128, 256, 64)]
+PROBLEMS = [Problem(8, 8, 8), Problem(64, 64, 64), Problem(72, 40, 136), Problem(128, 256, 64), Problem(1, 64, 24)]
+PROBLEMS += [Problem(7, 40, 136, "nn", epilogue="bias"), Problem(17, 48, 64, dtype="bf16", epilogue="bias_gelu")]
 
 
-@pytest.fixture(params=SHAPES, ids=str)
+@pytest.fixture(params=PROBLEMS, ids=lambda problem: problem.name)
 def arena(request):
-    arena = Arena(Problem(*request.param))
+    arena = Arena(request.param)
     yield arena
     arena.close()
 
 
 def test_no_two_matrices_share_a_byte_and_all_are_aligned(arena: Arena) -> None:
-    problem = arena.problem
-    sizes = (2 * problem.m * problem.k, 2 * problem.k * problem.n, 2 * problem.m * problem.n)
+    sizes = [2 * operand.elements for operand in operators.operands(arena.problem)]
     assert (arena.calls % CPU_CONTRACT.alignment == 0).all()
-    for columns in ((0, 1), (2,)):
+    for columns in (range(len(sizes) - 1), (len(sizes) - 1,)):
         spans = sorted((int(arena.calls[s, c]), sizes[c]) for s in range(arena.count) for c in columns)
         assert all(start + size <= following for (start, size), (following, _) in pairwise(spans))
 
@@ -33,7 +34,7 @@ def test_no_two_matrices_share_a_byte_and_all_are_aligned(arena: Arena) -> None:
 def test_guarded_slots_touch_their_guards(arena: Arena) -> None:
     guards = {(file, offset) for file, offset, _ in arena._guards}
     ends = {(file, offset + length) for file, offset, length in arena._guards}
-    for matrix, (file, view) in enumerate(((0, arena.given(0)[0]), (0, arena.given(0)[1]), (1, arena.c(0)))):
+    for matrix, (file, view) in enumerate([*((0, view) for view in arena.given(0)), (1, arena.c(0))]):
         last = int(arena.calls[0, matrix]) + arenas.round_up(view.nbytes, CPU_CONTRACT.alignment)
         assert (file, last) in guards  # slot 0: a page nobody may touch follows
         assert (file, int(arena.calls[1, matrix])) in ends  # slot 1: one comes before
@@ -45,7 +46,7 @@ def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
     stacked = arena.outputs(first, 2)[0]
     stacked[1] = 7
     assert (arena.c(first + 1) == 7).all() and arena.canaries_intact()
-    position = int(arena.calls[first, 2]) + arena.c(first).nbytes
+    position = int(arena.calls[first, -1]) + arena.c(first).nbytes
     arena._bytes[arenas.OUTPUTS][position] ^= 1
     assert not arena.canaries_intact()
     arena.wipe_outputs()
@@ -53,9 +54,9 @@ def test_views_write_through_and_bands_notice_neighbours(arena: Arena) -> None:
 
 
 def test_filling_changes_every_input_and_nothing_else(arena: Arena) -> None:
-    pool = torch.empty(1 << 18, dtype=torch.float16)
+    pool = torch.empty(1 << 18, dtype=inputs.element(arena.problem))
     inputs.fill_normal(inputs.generator(), pool)
-    inputs.keep_from_zero(pool, FP16)
+    inputs.keep_from_zero(pool, arena.problem.type)
     header = arena._bytes[arenas.INPUTS][: arenas.HEADER + arena.calls.nbytes].copy()
     for first, count in ((0, GUARDED), (GUARDED, arena.count - GUARDED)):
         arena.fill_inputs(first, count, pool, inputs.uneven_powers(arena.problem))

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from cudal2.dtype import FP16
 from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, Arena
@@ -13,14 +12,14 @@ FIRST, CALLS = GUARDED + 3, 80
 
 
 @pytest.fixture(
-    params=[Problem(16, 8, 24), Problem(8, 40, 64, "nn"), Problem(7, 40, 64, epilogue="bias")],
+    params=[Problem(16, 8, 24), Problem(8, 40, 64, "nn"), Problem(7, 40, 64, dtype="bf16", epilogue="bias")],
     ids=lambda problem: problem.name,
 )
 def arena(request):
     arena = Arena(request.param)
-    pool = torch.empty(1 << 14, dtype=torch.float16)
+    pool = torch.empty(1 << 14, dtype=inputs.element(arena.problem))
     inputs.fill_normal(inputs.generator(), pool)
-    inputs.keep_from_zero(pool, FP16)
+    inputs.keep_from_zero(pool, arena.problem.type)
     arena.fill_inputs(GUARDED, arena.count - GUARDED, pool, inputs.uneven_powers(arena.problem))
     for part in arena.outputs(FIRST, CALLS):
         inputs.poison(part)
