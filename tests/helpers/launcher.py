@@ -4,6 +4,7 @@ import ctypes
 import struct
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from toolkit import needs_toolkit
@@ -23,6 +24,15 @@ DRIVER = Path(__file__).with_name("libcuda.cpp")
 ROOM = 1 << 22
 ALIGNMENT = 64
 """Of memory that is the host's: torch gives it no better."""
+
+
+class Four(NamedTuple):
+    """A place of a problem without further operands, each address by its name."""
+
+    A: int
+    B: int
+    C: int
+    workspace: int
 
 
 @cache

@@ -195,7 +195,7 @@ class CudaBackend:
         """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from."""
         problem = candidate.problem
         if launchable.recipe:
-            known = unsealing.unsealed(launchable.recipe, launchable.cubin)
+            known = unsealing.unsealed(launchable.recipe, launchable.cubin, problem)
             return Portable(launchable.cubin, recipe.pack(known))
         try:
             count, rng = FITTED + HELD_BACK, random.SystemRandom()

@@ -34,7 +34,7 @@ class RecipeRefused(NotPortable):
 
 
 class Relocation(msgspec.Struct, frozen=True):
-    """The word at `byte` of a parameter of the plan's node `node` counts from the address Place._fields[of]."""
+    """The word at `byte` of a parameter of the plan's node `node` counts from the address `of` of a Place."""
 
     node: Count
     parameter: Count
@@ -141,13 +141,12 @@ def seal(packed: bytes, cubin: bytes, name: str) -> bytes:
 
 
 def _check_tell_apart(places: Sequence[Place]) -> None:
-    names = Place._fields
-    for i, name in enumerate(names):
+    for i in range(len(places[0])):
         if len({place[i] for place in places}) < 2:
-            raise ValueError(f"{name} is at one address in all {len(places)} places: scatter them")
+            raise ValueError(f"buffer {i} is at one address in all {len(places)} places: scatter them")
         for j in range(i):
             if len({place[i] - place[j] for place in places}) < 2:
-                raise ValueError(f"{names[j]} and {name} keep their distance in all places: scatter them")
+                raise ValueError(f"buffers {j} and {i} keep their distance in all places: scatter them")
 
 
 def _aligned(plans: Sequence[Plan]) -> list[tuple[Kernel | Memset, ...]]:
@@ -218,7 +217,7 @@ def _relocated(values: list[bytes], places: Sequence[Place], where: str) -> tupl
 
 def _counted_from(words: list[int], places: Sequence[Place]) -> tuple[int, int] | None:
     """Which address the words follow at a constant distance, and that distance; None where there is none."""
-    for of in range(len(Place._fields)):
+    for of in range(len(places[0])):
         constant = words[0] - places[0][of] & _MASK
         if all(place[of] + constant & _MASK == word for place, word in zip(places, words)):
             return of, constant

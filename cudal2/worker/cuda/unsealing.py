@@ -46,7 +46,7 @@ def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROT
 
     Raises Damaged, and PlanError for launches that are not let through.
     """
-    recipe = unsealed(sealed, cubin)
+    recipe = unsealed(sealed, cubin, problem)
     base = draw_base()
     places = buffer_layout(problem, rotated).places(base)
     first = plan.Recording(recipe.workspace, (applied(recipe, places[0]),))
@@ -55,8 +55,8 @@ def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROT
     return plan.CudaLaunchable(b"", cubin, plan.Recording(recipe.workspace, plans, base=base), sealed)
 
 
-def unsealed(sealed: bytes, cubin: bytes) -> Recipe:
-    """What `recipe.seal` made of a packed recipe, for this cubin. Raises Damaged."""
+def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
+    """What `recipe.seal` made of a packed recipe, for this cubin and a problem of these operands. Raises Damaged."""
     if not sealed.startswith(MAGIC):
         raise Damaged("no recipe of this format")
     reader = _Reader(sealed[len(MAGIC) :])
@@ -73,7 +73,7 @@ def unsealed(sealed: bytes, cubin: bytes) -> Recipe:
     except UnicodeDecodeError as error:
         raise Damaged(f"a kernel's name cannot be read: {error}") from error
     for one in relocations:
-        _check(one, recipe)
+        _check(one, recipe, len(plan.addresses(problem)))
     return recipe
 
 
@@ -105,12 +105,12 @@ def _node(reader: _Reader, names: list[str]) -> plan.Kernel | plan.Memset:
     )
 
 
-def _check(one: Relocation, recipe: Recipe) -> None:
-    """A relocated word lies in a parameter. Raises Damaged."""
+def _check(one: Relocation, recipe: Recipe, addresses: int) -> None:
+    """A relocated word lies in a parameter, and counts from one of the addresses. Raises Damaged."""
     try:
         kernel = recipe.nodes[one.node]
         inside = isinstance(kernel, plan.Kernel) and one.byte + WORD <= len(kernel.parameters[one.parameter]) // 2
     except IndexError:
         inside = False
-    if not inside or one.of >= len(plan.Place._fields):
+    if not inside or one.of >= addresses:
         raise Damaged("a relocation lies outside its parameter")
