@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cudal2.polish import subject
 
 import cudal2
 from cudal2 import bench, target
 from cudal2.config import BenchManyConfig, SassConfig, TrainConfig, load
-from cudal2.polish import subject
 from cudal2.problem import parse
 from cudal2.target import CPU, find, targets
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -167,7 +168,8 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
             ("cudal2_op_try", None, c_void_p, _OLD_TRIAL),
             ("cudal2_op_tried", None, c_void_p, c_void_p),
         ):
-            if function := getattr(found, name, None):
+            function: Any = getattr(found, name, None)
+            if function:
                 function.restype, function.argtypes = restype, arguments
     return found
 

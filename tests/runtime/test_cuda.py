@@ -1,22 +1,19 @@
 """Kernels of a CUDA target behind torch, over a driver that computes on the host."""
 
-import ctypes
 import shutil
 import threading
-from ctypes import CFUNCTYPE, POINTER, c_int, c_int32, c_void_p
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 from exported import change, described, imported, write_launched
-from launcher import launched, many_rows, multiplier
+from launcher import launched, multiplier
 from specimens import HERE
 
 from cudal2.kernels import cuda
 from cudal2.kernels.held import Unusable
-from cudal2.kernels.loaded import address, opened
+from cudal2.kernels.loaded import opened
 from cudal2.kernels.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -35,39 +32,11 @@ KERNELS = {
     FREE: multiplier(FREE, workspace=None),
 }
 H200 = msgspec.structs.replace(HERE, device="NVIDIA H200, 132 multiprocessors", threads=0)
-STREAM = CFUNCTYPE(c_int, c_int32, POINTER(c_void_p))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_launched(tmp_path_factory.mktemp("run") / "export", KERNELS, H200)
-
-
-@pytest.fixture
-def gpu(monkeypatch, folder):
-    """A machine with one H200 whose memory is the host's; `stream` and `capturing` may be set."""
-
-    class Here(SimpleNamespace):
-        capturing = property(None, lambda self, on: driver(folder).capture(int(on)))
-
-    here = Here(name="NVIDIA H200", multi_processor_count=132, stream=7)
-
-    def tell(device, out):
-        out[0] = here.stream
-        return 0
-
-    here.told = STREAM(tell)
-    KEPT.append(here.told)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: here)
-    monkeypatch.setattr(cuda, "current_stream", lambda: address(here.told))
-    monkeypatch.setattr(cuda, "CUDA", 0)
-    yield here
-    here.capturing = False
-
-
-KEPT = []
-"""What tables hold the addresses of."""
 
 
 def driver(folder):
@@ -298,78 +267,3 @@ def test_without_a_driver_the_library_is_not_loaded_and_says_so(folder, gpu, tmp
     write(copy, msgspec.structs.replace(manifest, launcher=described(copy, "lib/libcudal2.so")))
     with pytest.raises(HarnessFault, match=r"libcuda.so.1.*driver"):
         load(copy)
-
-
-KINDS = [(dtype, epilogue) for dtype in ("fp16", "bf16") for epilogue in ("none", "bias")]
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory):
-    """One cubin for each type, with a bias and without, and a launch for each number of rows from 1 to 64."""
-    problems = [Problem(64, 40, 32, dtype=dtype, epilogue=epilogue) for dtype, epilogue in KINDS]
-    kernels = {problem: many_rows(problem, 1, 64) for problem in problems}
-    return write_launched(tmp_path_factory.mktemp("many") / "export", kernels, H200, dict.fromkeys(kernels, (1, 64)))
-
-
-def drawn(rows, dtype, epilogue):
-    """Integers, whose sums are exact, and what torch gives."""
-    made = torchs_type(dtype)
-    x, weight, bias = (torch.randint(-3, 4, shape).to(made) for shape in ((rows, 32), (40, 32), (40,)))
-    given = (x, weight, bias) if epilogue == "bias" else (x, weight)
-    return given, torch.nn.functional.linear(*(one.float() for one in given)).to(made)
-
-
-def torchs_type(dtype):
-    return getattr(torch, Problem(1, 8, 8, dtype=dtype).type.torch)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids="_".join)
-def test_one_cubin_serves_every_number_of_rows(gpu, many, kind):
-    """By the C library's own function for them: the exact M, nothing padded."""
-    driver = ctypes.CDLL(str(many / build.LIBRARY))
-    loads = []
-    for rows in range(1, 65):
-        problem = Problem(64, 40, 32, dtype=kind[0], epilogue=kind[1])
-        given, expected = drawn(rows, *kind)
-        places = [aligned(one) for one in (*given, torch.empty(rows, 40, dtype=given[0].dtype), torch.zeros(5000))]
-        addresses = (c_void_p * (len(places) - 1))(*(one.data_ptr() for one in places[:-1]))
-        what = Wanted(rows, 40, 32, 1, 0, problem.dtype.encode(), problem.epilogue.encode())
-        assert driver.cudal2_gemm_workspace(ctypes.byref(what)) == 20000
-        call = ctypes.byref(what), addresses, len(places) - 1, c_void_p(places[-1].data_ptr()), ctypes.c_size_t(20000)
-        assert driver.cudal2_gemm(*call, None) == 0
-        assert torch.equal(places[-2], expected)
-        loads.append(driver.modules())
-        assert driver.cudal2_gemm(*call[:2], len(places) - 2, *call[3:], None) == -2, "an operand too few"
-    assert len(set(loads)) == 1, "all launch from one cubin, loaded once"
-    what = Wanted(65, 40, 32, 1, 0, problem.dtype.encode(), problem.epilogue.encode())
-    assert driver.cudal2_gemm(ctypes.byref(what), *call[1:], None) == -1
-
-
-class Wanted(ctypes.Structure):
-    _fields_ = (
-        *((name, c_int) for name in ("M", "N", "K", "layout", "accumulate")),
-        *((name, ctypes.c_char_p) for name in ("dtype", "epilogue")),
-    )
-
-
-def aligned(tensor):
-    """A copy that begins where the launcher wants it."""
-    room = torch.empty(tensor.numel() * tensor.element_size() + 64, dtype=torch.uint8)
-    start = -room.data_ptr() % 64
-    copy = room[start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype).view(tensor.shape)
-    return copy.copy_(tensor)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids="_".join)
-def test_every_number_of_rows_is_launched_as_it_is(gpu, many, kind):
-    """Through torch, with the workspace of the stream, and in a captured call with one of its own."""
-    lib = load(many)
-    for rows in range(1, 65):
-        gpu.capturing = rows % 5 == 4
-        given, expected = drawn(rows, *kind)
-        given = [aligned(one) for one in given]
-        before = lib.calls
-        assert torch.equal(lib.linear(*given), expected)
-        assert torch.equal(torch.ops.cudal2.linear(*given), expected)
-        assert lib.calls - before == {"kernel": 2}
-    gpu.capturing = False
