@@ -1,4 +1,4 @@
-"""One cubin for M = 1 to 64 on a GPU: replayed at every M, under torch.compile and in graphs; both types, with a bias."""
+"""One cubin for M = 1 to 64 on a GPU: each M, under torch.compile and in graphs; both types, with a bias."""
 
 import itertools
 
