@@ -14,6 +14,7 @@ from cudal2.config.campaign import CampaignConfig
 from cudal2.config.compose import Config, load
 from cudal2.config.parts import (
     CorpusConfig,
+    ExportConfig,
     LoraConfig,
     PolicyConfig,
     PromptConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "CorpusConfig",
     "EffortConfig",
     "EvalConfig",
+    "ExportConfig",
     "LoraConfig",
     "MachineConfig",
     "PolicyConfig",

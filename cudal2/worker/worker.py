@@ -2,8 +2,9 @@
 
 import logging
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
 from cudal2.worker.harness import python
 from cudal2.worker.outcome import Outcome
+from cudal2.worker.rows import right_about
 from cudal2.worker.sandbox import jail
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ class Worker:
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._countable = True
+        self._checker: Worker | None = None
+        self._checking = threading.Lock()
 
     def __enter__(self) -> "Worker":
         return self
@@ -70,6 +74,9 @@ class Worker:
             self._threads = None
         self._ahead.clear()
         self.backend.close()
+        if self._checker:
+            self._checker.close()
+            self._checker = None
 
     @property
     def environment(self) -> Environment:
@@ -98,8 +105,7 @@ class Worker:
             raise ValueError(f"a candidate for {candidate.target} was given to a worker for {self.target.name}")
         if not candidate.source.strip():
             return Prepared(Status.NO_SOURCE, candidate.missing or f"nothing defines {ENTRY}: the source is empty")
-        # The check and the compiler see the same text.
-        candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))
+        candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))  # as the compiler sees it
         try:
             check(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:
@@ -109,8 +115,9 @@ class Worker:
         with device(exclusive=False):
             return self.backend.prepare(candidate)
 
-    def portable(self, candidate: Candidate) -> Portable:
-        """What is exported of a candidate that was found to be ok.
+    def portable(self, candidate: Candidate, rows: Iterable[int] = ()) -> Portable:
+        """What is exported of a candidate that was found to be ok, for its own number of rows and for those of `rows`
+        about it at which the same checks find it right, too.
 
         Raises NotPortable where its launches depend on its own host code, HarnessFault where it no longer compiles.
         """
@@ -120,7 +127,18 @@ class Worker:
                 f"a kernel verified for {candidate.problem.name} no longer compiles: {prepared.reason}",
                 "Has the compiler changed? Evaluate again, then export",
             )
-        return self.backend.portable(candidate, prepared.launchable)
+        return self.backend.portable(candidate, prepared.launchable, right_about(candidate, rows, self._right))
+
+    def _right(self, candidate: Candidate) -> Launchable | None:
+        """What is launched of a candidate that passes all checks of a verdict, untimed; None if not."""
+        prepared = self.build(candidate)
+        if prepared.status is not Status.OK or prepared.launchable is None:
+            return None
+        with self._checking:
+            if self._checker is None:
+                self._checker = Worker(msgspec.structs.replace(self.config, protocols=()), self.target.name)
+            outcome = self._checker.measure(prepared.launchable, candidate.problem)
+        return prepared.launchable if outcome.status is Status.OK else None
 
     def build_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Build what has no verdict yet, and nothing else from now on, on as many cores as allowed.

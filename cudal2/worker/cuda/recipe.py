@@ -10,7 +10,7 @@ otherwise (hashes an address, looks it up, packs it into other bits) is refused.
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -19,8 +19,11 @@ from cudal2.worker.backend import NotPortable
 from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan, pack_plans
 
 WORD = 8
-MAGIC = b"cudal2\0\1"
-"""What a recipe's file begins with; the last byte is its format."""
+MAGIC, SEVERAL = b"cudal2\0\1", b"cudal2\0\2"
+"""What a recipe's file begins with; the last byte is its format: one plan of a call with A, B and C, or plans for
+several numbers of rows, and any number of operands."""
+OPERANDS = 3
+"""A, B and C."""
 _MASK = (1 << 64) - 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -113,10 +116,28 @@ def pack(recipe: Recipe) -> bytes:
     return head + b"".join(moved) + pack_plans((recipe.nodes,))
 
 
+def pack_rows(launches: Mapping[int, Recipe], operands: int) -> bytes:
+    """The recipes of one cubin by their number of rows, each for so many operands, as recipe.h reads them; as `pack`
+    has it where there is one, of A, B and C. Equal plans are written once. `seal` knows them by what stands first."""
+    if len(launches) == 1 and operands == OPERANDS:
+        return pack(*launches.values())
+    plans = list(dict.fromkeys((one.nodes, one.relocations) for one in launches.values()))
+    at = {plan: number for number, plan in enumerate(plans)}
+    head = struct.pack("<QII", max(one.workspace for one in launches.values()), operands, len(launches))
+    rows = (struct.pack("<II", m, at[one.nodes, one.relocations]) for m, one in sorted(launches.items()))
+    body = b"".join(rows) + struct.pack("<I", len(plans))
+    for _, relocations in plans:
+        body += struct.pack("<I", len(relocations))
+        body += b"".join(struct.pack("<4I", one.node, one.parameter, one.byte, one.of) for one in relocations)
+    return SEVERAL + head + body + pack_plans([nodes for nodes, _ in plans])
+
+
 def seal(packed: bytes, cubin: bytes, name: str) -> bytes:
     """A packed recipe as a file of its own, for the cubin in the file `name`: how hgemm.cpp knows both again."""
+    magic = SEVERAL if packed.startswith(SEVERAL) else MAGIC  # no workspace is as large as that number
+    packed = packed.removeprefix(SEVERAL)
     head = struct.pack("<I", zlib.crc32(cubin)) + struct.pack("<I", len(name)) + name.encode()
-    return MAGIC + struct.pack("<I", zlib.crc32(head + packed)) + head + packed
+    return magic + struct.pack("<I", zlib.crc32(head + packed)) + head + packed
 
 
 def _check_tell_apart(places: Sequence[Place]) -> None:

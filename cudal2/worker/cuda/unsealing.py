@@ -12,7 +12,7 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.buffers import ROTATED, buffer_layout, draw_base
-from cudal2.worker.cuda.recipe import MAGIC, WORD, Recipe, Relocation, applied
+from cudal2.worker.cuda.recipe import MAGIC, SEVERAL, WORD, Recipe, Relocation, applied
 
 
 class Damaged(ValueError):
@@ -57,7 +57,7 @@ def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROT
 
 def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
     """What `recipe.seal` made of a packed recipe, for this cubin and a problem of these operands. Raises Damaged."""
-    if not sealed.startswith(MAGIC):
+    if not sealed.startswith((MAGIC, SEVERAL)):
         raise Damaged("no recipe of this format")
     reader = _Reader(sealed[len(MAGIC) :])
     crc, rest = reader.number(), reader.data[reader.at :]
@@ -66,10 +66,19 @@ def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
     if reader.number() != zlib.crc32(cubin):
         raise Damaged("it is for another cubin")
     reader.bytes()  # the cubin's name
-    workspace, count = reader.take("QI")
-    relocations = tuple(Relocation(*reader.take("4I")) for _ in range(count))
+    workspace, number, count = reader.number("Q"), 0, 1
+    if sealed.startswith(SEVERAL):
+        operands, launches = reader.take("II")
+        rows = dict(reader.take("II") for _ in range(launches))
+        if operands != len(plan.addresses(problem)) - 1 or problem.m not in rows:
+            raise Damaged(f"it is not for {problem.name}")
+        number, count = rows[problem.m], reader.number()
+        if number >= count:
+            raise Damaged("a launch of no plan")
+    moved = [tuple(Relocation(*reader.take("4I")) for _ in range(reader.number())) for _ in range(count)]
+    relocations = moved[number]
     try:
-        recipe = Recipe(workspace, _nodes(reader), relocations)
+        recipe = Recipe(workspace, _plans(reader, count)[number], relocations)
     except UnicodeDecodeError as error:
         raise Damaged(f"a kernel's name cannot be read: {error}") from error
     for one in relocations:
@@ -77,11 +86,11 @@ def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
     return recipe
 
 
-def _nodes(reader: _Reader) -> plan.Plan:
+def _plans(reader: _Reader, count: int) -> list[plan.Plan]:
     names = [reader.bytes().decode() for _ in range(reader.number())]
-    if reader.number() != 1:
-        raise Damaged("a recipe holds one plan")
-    return tuple(_node(reader, names) for _ in range(reader.number()))
+    if reader.number() != count:
+        raise Damaged(f"a recipe with other than {count} plans")
+    return [tuple(_node(reader, names) for _ in range(reader.number())) for _ in range(count)]
 
 
 def _node(reader: _Reader, names: list[str]) -> plan.Kernel | plan.Memset:

@@ -156,11 +156,13 @@ def test_a_recipe_that_lies_with_a_right_checksum_reaches_nowhere(library) -> No
     packed = recipe.pack(honest_one)
     for size in range(8, len(packed)):
         code, handle, _ = load(library, recipe.seal(packed[:size], cubin, "k"), cubin)
-        assert code == 0 and launch(library, handle, place) == FAILED
+        assert code == DAMAGED or (code == 0 and launch(library, handle, place) == FAILED)
     assert launched(library) == ()
     for at in range(8, len(packed) - 3):
         many = packed[:at] + b"\xff\xff\xff\x7f" + packed[at + 4 :]  # where it is a count, of more than there is memory
         code, handle, _ = load(library, recipe.seal(many, cubin, "k"), cubin)
+        if code == DAMAGED:
+            continue
         assert code == 0
         launch(library, handle, place)
     launched(library)

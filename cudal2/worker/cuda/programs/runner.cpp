@@ -86,8 +86,7 @@ static void load_recipe(Reader in, const char* cubin) {
 }
 
 static int launch_exported(const Place& at) {
-    if (at.size() != LEAST_OPERANDS + 1) throw std::runtime_error("an exported kernel of more operands cannot be called");
-    return cudal2_launch(exported, (void*)at[0], (void*)at[1], (void*)at[2], (void*)at.back(), stream);
+    return cudal2_run(exported, (const void* const*)at.data(), at.size() - 1, 0, (void*)at.back(), stream);
 }
 
 static std::string contents(int file) {
