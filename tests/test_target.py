@@ -9,8 +9,8 @@ import pytest
 import cudal2
 from cudal2 import bench, target
 from cudal2.config import BenchManyConfig, SassConfig, TrainConfig, load
-from cudal2.polish import subject
 from cudal2.problem import parse
+from cudal2.sass.polish import subject
 from cudal2.target import CPU, find, targets
 
 NEW = msgspec.structs.replace(CPU, name="toy", kind="toy", protocols=("device", "offline"), suffix=".toy")
