@@ -213,8 +213,11 @@ def _text(sample: corpus.Sample, config: SftConfig) -> str:
 
 
 def _problem(rng: random.Random, layout: Layout, of: CorpusConfig) -> Problem:
-    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt. Where other
-    dtypes or epilogues are asked for, half of the shapes have an M that is no multiple of 8, of these many a small one."""
+    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt.
+
+    Where other dtypes or epilogues are asked for, half of the shapes have an M that is no multiple of 8, many a small
+    one.
+    """
     if rng.random() < 0.75:
         problem = corpus.draw_problem(rng, layout)
     else:
