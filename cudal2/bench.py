@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from cudal2 import completion, corpus
+from cudal2 import completion, corpus, operators
 from cudal2.config import BenchConfig
-from cudal2.problem import Problem
+from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Edit, Status, Verdict, edit_from_json
 from cudal2.target import find
 from cudal2.worker.pool.pool import Pool
@@ -124,7 +124,7 @@ def describe_kernel(row: Row) -> str:
             )
             lines.append(figure if found["status"] == Status.OK else f"{what}: {found['status']}  {found['reason']}")
     if row["rho"] is not None:
-        lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect fp16 result")
+        lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect {parse(row['problem']).dtype} result")
     for timing in row["timings"]:
         lines.append(
             f"{timing['speedup']:8.3f} × {timing['baseline']:<16} [{timing['low']:.3f}, {timing['high']:.3f}]"
@@ -151,7 +151,7 @@ def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
 
     On a GPU `us` is on its own clock, `offline_us` and `server_us` on the host's.
     """
-    more = ("offline", "server") if find(config.target).kind == "cuda" else ()
+    more = [protocol for protocol in find(config.target).protocols if protocol != "device"]
     with Worker(config.worker, config.target) as judge:
         seconds = judge.baseline_seconds(problem)
         on_host = {protocol: judge.baseline_seconds(problem, protocol) for protocol in more}
@@ -159,7 +159,7 @@ def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
         {
             "baseline": name,
             "us": 1e6 * value,
-            "gflops": problem.flop / value / 1e9,
+            "gflops": operators.flop(problem) / value / 1e9,
             **{f"{protocol}_us": 1e6 * found[name] for protocol, found in on_host.items()},
         }
         for name, value in sorted(seconds.items(), key=lambda item: item[1])
@@ -212,7 +212,7 @@ def aa(problems: list[Problem], config: BenchConfig, repeats: int) -> list[Row]:
             timing = judge.compare_baseline_with_itself(problem, protocol)
             inside = timing.low <= 1.0 <= timing.high
             figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
-            what = {"problem": problem.mnk, "protocol": protocol, "repeat": repeat + 1, "baseline": timing.baseline}
+            what = {"problem": problem.name, "protocol": protocol, "repeat": repeat + 1, "baseline": timing.baseline}
             rows.append({**what, **figures, "inside": inside})
     return rows
 

@@ -151,7 +151,7 @@ def _policy() -> Check:
 
 def _processor() -> Check:
     known = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    wanted = ("avx2", "f16c", "avx512f", "avx512_fp16", "amx_tile")
+    wanted = ("avx2", "f16c", "avx512f", "avx512_fp16", "avx512_bf16", "amx_tile")
     flags = next((line.split() for line in known.splitlines() if line.startswith("flags")), [])
     found = [name for name in wanted if name in flags]
     detail = f"{len(os.sched_getaffinity(0))} cores, {' '.join(found) or platform.machine()}"

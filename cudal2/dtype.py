@@ -10,8 +10,9 @@ class DType(msgspec.Struct, frozen=True):
     rounding moves a value by 2^-`digits` of itself at most. `least` and `greatest` are the exponents of the smallest
     and the largest normal numbers. `torch` is its name in PyTorch. `cuda` and `cpu` are its C types, `header` the CUDA
     toolkit's header that declares it; a processor's kernels may be given the bare bits, where a compiler lacks the
-    type. `blas` is its name in cuBLAS, `ptx` in PTX's instructions, and `numpy` where NumPy (with ml_dtypes) has it.
-    `accumulators` are the precisions that a sum of its products may be asked for in.
+    type. `blas` is its name in cuBLAS, `letter` that in the names of BLAS's functions, `ptx` in PTX's instructions, and
+    `numpy` where NumPy (with ml_dtypes) has it. `accumulators` are the precisions that a sum of its products may be
+    asked for in.
     """
 
     name: str
@@ -24,6 +25,7 @@ class DType(msgspec.Struct, frozen=True):
     header: str
     cpu: str
     blas: str
+    letter: str
     ptx: str
     accumulators: tuple[str, ...]
 
@@ -74,6 +76,7 @@ FP16 = DType(
     header="cuda_fp16.h",
     cpu="_Float16",
     blas="CUDA_R_16F",
+    letter="H",
     ptx="f16",
     accumulators=("f32", "f16"),
 )
@@ -89,6 +92,7 @@ BF16 = DType(
     # GCC knows __bf16 on x86 from version 13 on only: a kernel widens these bits by a shift.
     cpu="unsigned short",
     blas="CUDA_R_16BF",
+    letter="T",
     ptx="bf16",
     accumulators=("f32",),
 )

@@ -93,9 +93,9 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
             manifest = Manifest(
                 target=target,
                 environment=environment,
-                instructions=tuple(sorted(processor.instructions())) if wanted.kind == "cpu" else (),
+                instructions=tuple(sorted(processor.instructions())) if not wanted.recipe else (),
                 contract=Layout(wanted.contract.alignment, wanted.contract.semaphores),
-                launcher=_launcher(new) if wanted.kind == "cuda" else None,
+                launcher=_launcher(new) if wanted.recipe else None,
                 op=_op(new),
                 kernels=tuple(kernels),
                 refused=tuple(refused),
@@ -142,7 +142,7 @@ def _written(
     _file(folder, source, candidate.source.encode())
     if candidate.edit:
         edit = _file(folder, f"sources/{name}.json", to_json(candidate.edit).encode()).path
-    if target.kind == "cuda":
+    if target.recipe:
         from cudal2.worker.cuda.recipe import seal
 
         code = _file(folder, f"cubins/{name}.cubin", portable.code)
@@ -188,7 +188,7 @@ def _worthwhile(timing: Timing, target: Target) -> bool:
 
     On a GPU our call costs the host less than torch's (`cudal2 bench call`), so there only the kernel's time counts.
     """
-    if target.kind == "cuda":
+    if target.recipe:
         return surely_faster(timing)
     return surely_faster(timing) and timing.candidate_us + DISPATCH_US < timing.baseline_us
 

@@ -77,11 +77,15 @@ class Problem(msgspec.Struct, frozen=True, order=True):
         return f"{self.m}_{self.n}_{self.k}"
 
     @property
-    def name(self) -> str:
-        """The whole problem in one word: `256_384_512_tn_f32`, and where they are not fp16 and none its dtype and
-        epilogue: `7_384_512_tn_f32_bf16_bias`."""
+    def kind(self) -> tuple[str, ...]:
+        """All but the shape: layout and accumulator, and where they are not fp16 and none its dtype and epilogue."""
         more = (self.dtype, self.epilogue) if self.epilogue != "none" else (self.dtype,) * (self.dtype != "fp16")
-        return "_".join((self.mnk, self.layout, self.accumulate, *more))
+        return (self.layout, self.accumulate, *more)
+
+    @property
+    def name(self) -> str:
+        """The whole problem in one word: `256_384_512_tn_f32`, or `7_384_512_tn_f32_bf16_bias`."""
+        return "_".join((self.mnk, *self.kind))
 
     @property
     def flop(self) -> int:

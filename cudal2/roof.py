@@ -1,13 +1,15 @@
 """The roofline of a device: peak arithmetic and memory bandwidth, by the data sheet or as measured.
 
 Samuel Williams, Andrew Waterman, David Patterson: "Roofline: an insightful visual performance model for multicore
-architectures", CACM 52 (2009). Stated figures are those of the makers' data sheets for dense fp16 with fp32 sums.
+architectures", CACM 52 (2009). Stated figures are those of the makers' data sheets for dense fp16 with fp32 sums,
+which are those for bf16, too.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
+from cudal2 import operators
 from cudal2.problem import Problem
 
 STATED = {
@@ -42,5 +44,5 @@ def of(device: str, measured: Iterable[tuple[Problem, float]]) -> Roof:
     its microseconds per call."""
     if found := stated(device):
         return found
-    rates = [(problem.flop / us * 1e6, problem.bytes / us * 1e6) for problem, us in measured]
+    rates = [(operators.flop(problem) / us * 1e6, operators.nbytes(problem) / us * 1e6) for problem, us in measured]
     return Roof(max(flops for flops, _ in rates), max(bandwidth for _, bandwidth in rates), False)

@@ -1,7 +1,6 @@
 """What a kernel is compiled for: language, compiler flags, the contract its source must meet."""
 
 from functools import cache
-from typing import Literal
 
 import msgspec
 
@@ -17,10 +16,15 @@ class Target(msgspec.Struct, frozen=True):
     `include_folders` the prefixes under which it may name any; `flags` what the compiler is given beyond what
     the worker itself needs. `architecture` is what is known of the GPU, None for a processor. `rounding` is how many
     products a matrix instruction sums before an f16 accumulator rounds.
+
+    `kind` names the folder of `cudal2/worker` whose backend builds and runs its kernels. All else that kinds differ in
+    is said here, too: the `protocols` that calls can be timed by; whether it has `devices` of its own, counted from 0,
+    each of which takes a worker; whether built code is a `recipe` of launches beside a binary; and whether `assembly`
+    of it can be listed and edited.
     """
 
     name: str
-    kind: Literal["cpu", "cuda"]
+    kind: str
     language: str
     suffix: str
     contract: Contract
@@ -29,6 +33,10 @@ class Target(msgspec.Struct, frozen=True):
     include_folders: tuple[str, ...] = ()
     architecture: Architecture | None = None
     rounding: int = 1
+    protocols: tuple[str, ...] = ("device",)
+    devices: bool = False
+    recipe: bool = False
+    assembly: bool = False
 
 
 CPU = Target(
@@ -48,6 +56,10 @@ CPU = Target(
         }
     ),
 )
+
+
+TARGETS = {CPU.name: CPU}
+"""The targets that are no NVIDIA GPU, by name. One of a new kind is a record here and a folder in `cudal2/worker`."""
 
 
 @cache
@@ -79,12 +91,16 @@ def _cuda(architecture: Architecture) -> Target:
         architecture=architecture,
         # One m16n8k16 (or a k16 step of wgmma) adds 16 products, then rounds.
         rounding=16,
+        protocols=("device", "offline", "server"),
+        devices=True,
+        recipe=True,
+        assembly=True,
     )
 
 
 def targets() -> dict[str, Target]:
-    """Everything that kernels can be written for, by name: the processor, and each GPU that has a record."""
-    return {"cpu": CPU, **{name: _cuda(architecture) for name, architecture in ARCHITECTURES.items()}}
+    """Everything that kernels can be written for, by name: what stands in TARGETS, and each GPU that has a record."""
+    return {**TARGETS, **{name: _cuda(architecture) for name, architecture in ARCHITECTURES.items()}}
 
 
 def find(name: str) -> Target:

@@ -20,7 +20,7 @@ Ranked = Callable[[Problem], list[Entry]]
 
 
 def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
-    """The problems of the same layout and accumulator, nearest first: Euclidean in (log M, log N, log K, 2 log M·N).
+    """The problems of the same kind (all but the shape), nearest first: Euclidean in (log M, log N, log K, 2 log M·N).
 
     Speed depends on the number of tiles more than on either side of C: on an H200 the best 12 settings of the
     nearest problems came within 1.8% of the best known, without the last term within 2.8%.
@@ -30,14 +30,13 @@ def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
         m, n, k = (math.log2(a / b) for a, b in ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k)))
         return math.hypot(m, n, k, 2 * (m + n))
 
-    alike = (problem.layout, problem.accumulate)
-    return sorted((p for p in others if (p.layout, p.accumulate) == alike), key=distance)
+    return sorted((other for other in others if other.kind == problem.kind), key=distance)
 
 
 def nearest(
     kernels: Comparable, problem: Problem, limit: int, problems: Sequence[Problem] | None = None
 ) -> list[Entry]:
-    """Best kernels of up to `limit` other problems of the same layout and accumulator, nearest first.
+    """Best kernels of up to `limit` other problems of the same kind, nearest first.
 
     `problems` are all that have a correct kernel, if the caller knows them already.
     """

@@ -36,6 +36,8 @@ from cudal2.records import (
 
 ANY = "*"
 """The fingerprint that compares across environments."""
+LATER = {"dtype": "fp16", "epilogue": "none"}
+"""Fields of a problem that verdicts of earlier versions lack, and what these were about."""
 PATIENCE = 60.0
 """Seconds to wait for other processes' transactions."""
 
@@ -151,7 +153,7 @@ class Archive:
         sample = None if origin is None else msgspec.convert(origin, Origin)
         source, kernel, edit = digest(candidate.source), candidate.kernel_hash, candidate.edit
         # A verdict read back from the worker's cache is the same measurement.
-        body = to_json(msgspec.structs.replace(verdict, cached=False, seconds={}))
+        body = _body(msgspec.structs.replace(verdict, cached=False, seconds={}))
         timing = verdict.timing
         with self._faults(), self._transaction():
             self._db.execute("INSERT OR IGNORE INTO sources VALUES (?, ?)", (source, candidate.source))
@@ -271,6 +273,16 @@ class Archive:
                 if code in codes:
                     raise HarnessFault(f"archive {self.path}: {error}", remedy) from error
             raise
+
+
+def _body(verdict: Verdict) -> str:
+    """The verdict as JSON. What its problem has by default and earlier versions did not know is left out, so that
+    theirs is the same row."""
+    fields = msgspec.to_builtins(verdict)
+    for name, usual in LATER.items():
+        if fields["problem"][name] == usual:
+            del fields["problem"][name]
+    return msgspec.json.encode(fields).decode()
 
 
 def _else(candidate: Candidate) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from cudal2.evaluation.records import Row
+from cudal2.problem import Problem
 
 PARQUET = find_spec("pyarrow") is not None
 """Whether Parquet can be written: datasets, which training needs, brings pyarrow."""
 
-_SHAPE = ("m", "n", "k", "layout", "accumulate")
+_SHAPE = Problem.__struct_fields__
 _ROW = ("fingerprint", "machine", "status", "reason", "rho", "max_error", "repeatable", "kernel")
 _SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
 _TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)

@@ -1,7 +1,8 @@
 """Kernels in a folder: what `cudal2 export` wrote, or sources that are named after their shapes.
 
-    4096_4096_512.cu, 4096_4096_512_mine.cu    for that shape, in any layout and with any accumulator
-    64_64_64_nn_f16.cpp                        for that one alone
+    4096_4096_512.cu, 4096_4096_512_mine.cu    for that shape, in any layout, with any accumulator, and so on
+    64_64_64_nn_f16.cpp                        for that one alone, in fp16 and without an epilogue
+    7_64_64_tn_f32_bf16_bias.cpp               for that one alone
     mine.cu                                    for every shape
 
 in any subfolder. If there is a `shapes.json` beside them, {"64_64_64": ["mine.cu", "other.cu"]}, only the files that it
@@ -12,12 +13,15 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
+from cudal2 import operators
+from cudal2.dtype import DTYPES
 from cudal2.evaluation.sources import AT_ONCE, Candidates, Source
 from cudal2.kernels import held
-from cudal2.problem import Layout, Problem, parse
+from cudal2.problem import Accumulate, Layout, Problem, parse
 from cudal2.records import Abi, Binary, Candidate, edit_from_json
 from cudal2.runtime import manifest
 from cudal2.target import find
@@ -28,7 +32,9 @@ WHOLE = 1 << 20
 """Shapes per GPU in a batch where no kernel competes with another: all of them, so that nobody waits for a batch's end.
 
 Then compilers never run out of work, and whenever an evaluation is stopped it lacks few of those that were begun."""
-_SHAPE = re.compile(r"\d+_\d+_\d+(?:_(?:nn|tn)_(?:f32|f16))?(?![0-9])")
+_KIND = (get_args(Layout), get_args(Accumulate), DTYPES, sorted(operators.names(), key=len, reverse=True))
+_LAYOUT, _ACCUMULATE, _DTYPE, _EPILOGUE = (f"_(?:{'|'.join(names)})" for names in _KIND)
+_SHAPE = re.compile(rf"\d+_\d+_\d+(?:{_LAYOUT}{_ACCUMULATE}(?:{_DTYPE}(?:{_EPILOGUE})?)?)?(?![0-9])")
 
 Named = dict[str, list[Path]]
 """Files by the shape that they are for, as M_N_K or as a problem's whole name; "" for those of every shape."""

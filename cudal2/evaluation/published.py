@@ -3,7 +3,8 @@
 It reads CUDA-L2's tables (`mnk, torch.matmul, cuBLAS-tn, … , cuBLASLt-auto-tuning-max`: speedups, under the protocol
 that the file's name states), our own `results.csv` (environments, layouts and precisions apart), and tables of
 baselines in microseconds per call (`graph_lta_nn`: auto-tuned cuBLASLt in a graph; `wall_` on the host's clock). The
-shape is in a column `mnk` as M_N_K, or in `m`, `n` and `k`. If a shape has several lines, the last one counts.
+shape is in a column `mnk` as M_N_K, or in `m`, `n` and `k`. If a shape has several lines, the last one counts. What
+states no dtype is about fp16, and what states no epilogue, about the product alone.
 """
 
 import csv
@@ -38,8 +39,8 @@ class Figure(msgspec.Struct, frozen=True):
     microseconds: bool = False
 
 
-Shape = tuple[int, int, int, str, str]
-"""M, N, K, layout, accumulate; the last two are "" in a file that does not state them."""
+Shape = tuple[int, int, int, str, str, str, str]
+"""The fields of a problem; layout and accumulate are "" in a file that does not state them."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ def read(path: Path) -> Published:
             f"{path} has no column that is known here ({', '.join(names) or 'it is empty'}); name one as CUDA-L2 does, "
             "torch.matmul or cuBLASLt-auto-tuning-max, or speedup"
         )
-    shape_names = {"mnk", "m", "n", "k", "layout", "accumulate"}
+    shape_names = {"mnk", *Problem.__struct_fields__}
     other = () if long else tuple(name for name in names if name not in known and name.lower() not in shape_names)
     return Published(str(path), found, other)
 
@@ -117,7 +118,8 @@ def compare(rows: Sequence[Row], published: Published) -> list[Compared]:
         ours: dict[Shape, Row] = {}
         for row in rows:
             p = row.problem
-            stated = ((p.m, p.n, p.k, *both) for both in product((p.layout, ""), (p.accumulate, "")))
+            both = product((p.layout, ""), (p.accumulate, ""))
+            stated = ((p.m, p.n, p.k, layout, accumulate, p.dtype, p.epilogue) for layout, accumulate in both)
             if shape := next((shape for shape in stated if shape in theirs), None):
                 ours.setdefault(shape, row)
         pairs = {}
@@ -190,8 +192,8 @@ def _shape(line: dict[str, str]) -> Shape:
     low = {str(name).strip().lower(): value for name, value in line.items()}
     m, n, k = low["mnk"].split("_") if low.get("mnk") else (low["m"], low["n"], low["k"])
     layout, accumulate = low.get("layout", ""), low.get("accumulate", "")
-    stated = (layout if layout in get_args(Layout) else "", accumulate if accumulate in get_args(Accumulate) else "")
-    return int(m), int(n), int(k), *stated
+    layout, accumulate = layout * (layout in get_args(Layout)), accumulate * (accumulate in get_args(Accumulate))
+    return int(m), int(n), int(k), layout, accumulate, low.get("dtype") or "fp16", low.get("epilogue") or "none"
 
 
 def _positive(value: str) -> float:

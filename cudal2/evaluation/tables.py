@@ -106,6 +106,14 @@ def by_m(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return {str(m): part for m, part in _by(rows, lambda row: row.problem.m).items()}
 
 
+def by_type(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each number type with each epilogue: `bf16, bias`."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(f"{row.problem.dtype}, {row.problem.epilogue}", []).append(row)
+    return found
+
+
 def _by(rows: Iterable[Row], number: Callable[[Row], int]) -> dict[int, list[Row]]:
     """The rows by that number, the smallest first."""
     found: dict[int, list[Row]] = {}
@@ -124,12 +132,12 @@ def by_list(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return {name: part for name, part in parts.items() if part}
 
 
-GROUPINGS = {"FLOP": by_decade, "M": by_m, "list": by_list}
+GROUPINGS = {"FLOP": by_decade, "M": by_m, "list": by_list, "type": by_type}
 
 
 def text(rows: Sequence[Row]) -> str:
-    """All tables in Markdown: all shapes, library by library, then each protocol by decade of work, by M and by list of
-    shapes. "" without a correct kernel."""
+    """All tables in Markdown: all shapes, library by library, then each protocol by decade of work, by M, by list of
+    shapes and by number type. "" without a correct kernel."""
     whole = table(rows)
     if not whole:
         return ""

@@ -17,7 +17,7 @@ def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:
     from cudal2.sass.listing import read
     from cudal2.worker.cuda.compile import build, cubin
 
-    if find(target).kind != "cuda":
+    if not find(target).assembly:
         return ""
     try:
         kind = jail.choose(config.jail)

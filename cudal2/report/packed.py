@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from cudal2 import operators
+from cudal2.problem import Problem
 from cudal2.report.headline import Line
 from cudal2.report.kernels import Kernel
 from cudal2.roof import Roof
@@ -54,14 +56,22 @@ def _line(line: Line) -> dict[str, Any]:
 
 def _shapes(lines: Sequence[Line]) -> list[tuple[Any, ...]]:
     rows = lines[0].rows if lines else ()
-    return [(*msgspec.structs.astuple(row.problem), row.status, row.kernel[:12]) for row in rows]
+    return [
+        (_problem(row.problem), row.status, row.kernel[:12], operators.flop(row.problem), operators.nbytes(row.problem))
+        for row in rows
+    ]
+
+
+def _problem(problem: Problem) -> tuple[int | str, ...]:
+    """M, N, K and the words of its kind."""
+    return (problem.m, problem.n, problem.k, *problem.kind)
 
 
 def _kernel(kernel: Kernel, source: int) -> dict[str, Any]:
     fields = msgspec.structs.asdict(kernel)
     timing = fields.pop("timing")
     numbers = {name: _short(getattr(timing, name)) for name in COLUMNS} if timing else {}
-    problem = msgspec.structs.astuple(fields.pop("problem"))
+    problem = _problem(fields.pop("problem"))
     short = {name: value for name, value in fields.items() if value != ""}
     return {**short, **numbers, "problem": problem, "hash": kernel.hash[:12], "source": source}
 

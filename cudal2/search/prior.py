@@ -37,9 +37,10 @@ def advise(problem: Problem, device: str, count: int) -> list[Advice]:
     # Its layouts say of A, then B, whether it is transposed; B stored as N×K is.
     layout = nv.NvMatmulHeuristicsMatmulLayout["NT_ROW_MAJOR" if problem.layout == "tn" else "NN_ROW_MAJOR"]
     asked = model.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout)
-    # Types of A and B, of the sum, of C: H is half, S single.
+    # Types of A and B, of the sum, of C: H is half, T bf16, S single.
     # More than `count`, as many differ only in what no knob follows.
-    answers = model.get(asked, 8 * count, "HSH" if problem.accumulate == "f32" else "HHH")
+    letter = problem.type.letter
+    answers = model.get(asked, 8 * count, f"{letter}{'S' if problem.accumulate == 'f32' else letter}{letter}")
     kernels = [vars(answer["kernel"]) for answer in answers]
     advice = [kernel | {"cluster": f"{kernel['cluster_m']}x{kernel['cluster_n']}"} for kernel in kernels]
     distinct = {tuple(one[field] for field in ADVISED.values()): one for one in reversed(advice)}

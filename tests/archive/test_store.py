@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -332,13 +333,51 @@ def test_samples_are_told_apart_by_what_asked_for_them(archive):
         put(archive, "a", 1.0, where=origin() | {"kind": "dream"})
 
 
+def dumped(path: Path, name: str) -> Path:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(Path(__file__).with_name(name).read_text())
+    return path
+
+
 @pytest.fixture
 def old(tmp_path):
     """An archive of format 1: `format1.sql` is a dump of one that the version with that format wrote."""
-    path = tmp_path / "old.sqlite"
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(Path(__file__).with_name("format1.sql").read_text())
-    return path
+    return dumped(tmp_path / "old.sqlite", "format1.sql")
+
+
+def test_an_archive_of_before_number_types_is_of_fp16_and_grows_by_nothing_when_its_verdicts_come_again(tmp_path):
+    path, nn = dumped(tmp_path / "old.sqlite", "format4.sql"), Problem(64, 64, 64, "nn", "f16")
+    before = dump(path)
+    with Archive(path) as archive:
+        assert kernels(archive).problems() == [nn, PROBLEM] and (nn.dtype, nn.epilogue) == ("fp16", "none")
+        assert [entry.low for entry in kernels(archive).ranked(PROBLEM)] == pytest.approx([1.98, 1.7325, 1.485])
+        assert kernels(archive).best(nn).verdict.problem == nn
+        put(archive, "a", 1.5)
+        put(archive, "c", 1.25, problem=nn)
+    assert dump(path) == before
+    with Archive(path) as archive:
+        put(archive, "a", 1.5, problem=msgspec.structs.replace(PROBLEM, dtype="bf16"))
+        assert len(kernels(archive).problems()) == 3 and len(kernels(archive).ranked(PROBLEM)) == 3
+
+
+KINDS = [Problem(64, 128, 256, *kind) for kind in product(("nn", "tn"), ("f32",), ("fp16", "bf16"), ("none", "bias"))]
+
+
+@pytest.mark.parametrize("asked", KINDS, ids=lambda problem: problem.name)
+def test_kinds_of_products_lend_one_another_nothing(archive, asked):
+    """No prompt shows a kernel of another dtype or epilogue, nor does a search or an evaluation begin with one."""
+    for problem in KINDS:
+        put(archive, f"right {problem.name}", 1.5, problem=problem)
+        put(archive, f"broken {problem.name}", None, problem=problem)
+    far, rng = msgspec.structs.replace(asked, m=7), random.Random(0)
+    shown = [
+        *selection.nearest(kernels(archive), far, 99),
+        *selection.exemplars(kernels(archive), far, 99, rng),
+        *filter(None, [selection.parent(kernels(archive), far, 99, rng)]),
+        *selection.failures(kernels(archive), far, 99),
+    ]
+    assert len(shown) == 4 and {entry.verdict.problem for entry in shown} == {asked}
+    assert kernels(archive).best(asked).verdict.problem == asked and kernels(archive).best(far) is None
 
 
 def test_an_archive_of_the_first_format_is_read_and_written(old):

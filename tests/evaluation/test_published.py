@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cudal2.evaluation import columns, published
@@ -96,3 +97,14 @@ def test_what_is_no_table_is_refused(tmp_path, text: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"none\.csv"):
         published.read(tmp_path / "none.csv")
+
+
+def test_figures_are_of_fp16_alone_unless_they_say_otherwise(tmp_path) -> None:
+    """Neither another number type nor a bias is compared with a table that knows none."""
+    problem = Problem(512, 512, 512)
+    others = [msgspec.structs.replace(problem, **kind) for kind in ({"dtype": "bf16"}, {"epilogue": "bias"})]
+    rows = [row(one, cublas_tn=float(speed)) for speed, one in enumerate([*others, problem], 1)]
+    (silent,) = published.compare(rows, table(tmp_path, "mnk,cuBLAS-tn", "512_512_512,1.5", name="x.csv"))
+    assert silent.pairs == {problem: (3.0, 1.5)}
+    (own,) = published.compare(rows, table(tmp_path, *columns.as_csv(rows).splitlines(), name="own.csv"))
+    assert own.pairs == {one.problem: (one.timings[0].speedup,) * 2 for one in rows}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,11 @@ from evaluating import FAR, NEAR, FakePool, put
 from fakes import Says
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, verdict
 
+from cudal2 import operators
 from cudal2.archive import Archive
 from cudal2.completion import Found
 from cudal2.config import EvalConfig, PolicyConfig, TurnsConfig
+from cudal2.dtype import DTYPES
 from cudal2.evaluation import folders, records
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
@@ -111,6 +114,16 @@ def test_sources_are_found_by_their_names(place) -> None:
     assert found(place, PROBLEM) == [f"{name}.cpp", f"a/{name}_mine.cpp", "x/any.cpp"]
     assert found(place, F16) == [f"{name}.cpp", f"a/{name}_mine.cpp", f"{F16.name}.cpp", "x/any.cpp"]
     assert found(place, FAR) == ["x/any.cpp"]
+
+
+def test_sources_are_found_by_the_names_of_all_kinds_of_problems(place) -> None:
+    kinds = [Problem(7, 64, 64, "tn", "f32", *kind) for kind in product(DTYPES, operators.names())]
+    for problem in kinds:
+        (place / f"{problem.name}.cpp").write_text(problem.name)
+        (place / f"{problem.name}_again.cpp").write_text(f"again {problem.name}")
+    found = folders.sources(place, "cpu").find(kinds)
+    for problem in kinds:
+        assert {one.source for one in found[problem]} == {problem.name, f"again {problem.name}"}
 
 
 def test_a_list_says_which_files_are_for_which_shape(place) -> None:

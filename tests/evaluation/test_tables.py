@@ -125,3 +125,18 @@ def test_the_committed_measurement_has_the_committed_figures(protocol: str, figu
     assert (round(found.fallback, 3), round(found.geomean, 3), found.wins) == figures
     said = (SAMPLE / "speedups.txt").read_text()
     assert all(f"{figure:.3f}" in said for figure in figures[:2])
+
+
+def test_number_types_and_epilogues_are_groups_of_their_own_where_there_are_several() -> None:
+    kinds = [
+        Problem(64, 64, 64),
+        Problem(64, 64, 64, "tn", "f32", "bf16"),
+        Problem(64, 64, 8, "nn", "f32", "bf16", "bias"),
+    ]
+    rows = [row(problem, cublas_tn=float(speed)) for problem in kinds for speed in (1, 2)]
+    assert {name: len(part) for name, part in tables.by_type(rows).items()} == {
+        "fp16, none": 2,
+        "bf16, none": 2,
+        "bf16, bias": 2,
+    }
+    assert "bf16, bias" in tables.text(rows) and "fp16, none" not in tables.text(rows[:2])

@@ -80,7 +80,7 @@ def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
     assert timing is not None
     flops, bandwidth = (amount / timing.candidate_us * 1e6 for amount in (problem.flop, problem.bytes))
     top = roof.stated(entry.verdict.environment.device)
-    operations = _operations(entry.source, target, worker) if target.kind == "cuda" else {}
+    operations = _operations(entry.source, target, worker) if target.assembly else {}
     return Profile(
         flops,
         bandwidth,

@@ -119,7 +119,7 @@ function browse(data) {
 
   // From a figure: the kernel of that shape.
   return (shape) => {
-    const kernel = kernels.find(({ hash, problem }) => hash === shape.kernel && problem.slice(0, 3).join() === [shape.m, shape.n, shape.k].join());
+    const kernel = kernels.find(({ hash, problem }) => hash === shape.kernel && String(problem) === String(shape.problem));
     if (!kernel) return;
     untip();
     text.value = kernel.word;

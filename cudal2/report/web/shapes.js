@@ -7,12 +7,12 @@ const WIDEST = 24; // Rows and columns of a map.
 // One line of the table as marks: what has no such timing is left out.
 function measured(data, line) {
   const column = data.lines[line];
-  return data.shapes.flatMap(([m, n, k, layout, accumulate, , kernel], i) => {
+  return data.shapes.flatMap(([problem, , kernel, flop, bytes], i) => {
     if (column.speedup[i] === null) return [];
-    const [flop, bytes] = [2 * m * n * k, 2 * (m * k + k * n + m * n)];
+    const [m, n, k, ...kind] = problem;
     const [speedup, low, high, us] = ["speedup", "low", "high", "candidate_us"].map((name) => column[name][i]);
     const rate = flop / us / 1e6;
-    const shape = { name: `${m} × ${n} × ${k}`, kind: `${layout}, ${accumulate}`, m, n, k, kernel, speedup, low, high, us, intensity: flop / bytes, rate };
+    const shape = { name: `${m} × ${n} × ${k}`, kind: kind.join(", "), problem, m, n, k, kernel, speedup, low, high, us, intensity: flop / bytes, rate };
     shape.text = () => `${shape.name} ${shape.kind}\n${speedup.toFixed(3)} × [${low.toFixed(3)}, ${high.toFixed(3)}]\n${us.toFixed(1)} µs, ${unit(rate, "FLOP/s")}`;
     return [shape];
   });

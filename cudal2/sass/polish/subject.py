@@ -37,7 +37,7 @@ def find(what: Path, config: SassConfig) -> Subject:
 
     Raises ValueError where there is none, or it cannot be compiled or listed, HarnessFault where the harness fails.
     """
-    if target(config.target).kind != "cuda":
+    if not target(config.target).assembly:
         raise ValueError(f"code of {config.target} is not edited; choose a GPU's target, such as target=sm_90a")
     problem = kinds.problem(config.problem, config)
     if what.is_dir() and (what / foreign.LAUNCH).exists():

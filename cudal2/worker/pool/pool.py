@@ -200,7 +200,7 @@ class Pool:
                 raise
             except HarnessFault as error:
                 fault = error
-                if find(self.target).kind == "cuda":  # its context may be spoilt
+                if find(self.target).devices:  # its context may be spoilt
                     self._kill(slot)
                     self._drop(slot)
             if attempt < TRIES and not self._leave.is_set():
@@ -246,7 +246,7 @@ def on_all(config: WorkerConfig, target: str) -> WorkerConfig:
 
     Raises HarnessFault where there is no GPU.
     """
-    if find(target).kind != "cuda" or config.executor != "processes":
+    if not find(target).devices or config.executor != "processes":
         return config
     from cudal2.worker.cuda import device
 

@@ -117,7 +117,7 @@ class Processes:
 
     def __init__(self, config: WorkerConfig, target: str) -> None:
         self.config, self.target = config, target
-        self._slots: tuple[int | None, ...] = config.devices if find(target).kind == "cuda" else (None,)
+        self._slots: tuple[int | None, ...] = config.devices if find(target).devices else (None,)
 
     def check(self) -> None:
         check(self.config, self.target)
@@ -142,7 +142,7 @@ def check(config: WorkerConfig, target: str) -> None:
 
     Raises ValueError where `worker.devices` names a GPU that cannot be seen.
     """
-    if find(target).kind == "cuda":
+    if find(target).devices:
         from cudal2.worker.cuda import device
         from cudal2.worker.cuda.compile import toolchain
 

@@ -36,7 +36,7 @@ class Cluster:
 
     def __init__(self, config: WorkerConfig, target: str) -> None:
         self.config, self.target = config, target
-        self._resource = "GPU" if find(target).kind == "cuda" else "CPU"
+        self._resource = "GPU" if find(target).devices else "CPU"
         self._name = uuid.uuid4().hex
         self._environment: Environment | None = None
         self._admitted: dict[Place, Any] = {}  # with the agent that was looked at
