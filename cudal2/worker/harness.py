@@ -27,11 +27,12 @@ def fingerprint(package: Path) -> str:
     """Hex digest over the names and contents of `sources`: the `substance` of a Python file, all bytes of any other."""
     parts: list[str] = []
     for file in sorted(sources(package)):
-        parts += [str(file.relative_to(package)), _python(file) if file.suffix == ".py" else file.read_bytes().hex()]
+        parts += [str(file.relative_to(package)), python(file) if file.suffix == ".py" else file.read_bytes().hex()]
     return digest(*parts)
 
 
-def _python(file: Path) -> str:
+def python(file: Path) -> str:
+    """The `substance` of a Python file."""
     with tokenize.open(file) as opened:
         return substance(opened.read())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from cudal2 import operators, registry
 from cudal2.config import WorkerConfig, identity
 from cudal2.contract import ENTRY
 from cudal2.lexing import visible
@@ -32,6 +33,7 @@ from cudal2.target import Target, find
 from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncountable, Uncounted
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
+from cudal2.worker.harness import python
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail
 
@@ -75,10 +77,10 @@ class Worker:
         return self.backend.environment
 
     def key(self, candidate: Candidate) -> str:
-        """Under which a verdict is cached: candidate, environment and how hard we look."""
+        """Under which a verdict is cached: candidate, environment, how hard we look, and what its operator is."""
         looks = {name: value for name, value in identity(self.config).items() if name != "counters"}
         settings = msgspec.json.encode(looks, order="sorted").decode()
-        return digest(candidate.key, self.environment.fingerprint, settings)
+        return digest(candidate.key, self.environment.fingerprint, settings, operator(candidate.problem.epilogue))
 
     def recall(self, candidate: Candidate) -> Verdict | None:
         """The verdict reached earlier on this candidate here, if any; none that a clock decided."""
@@ -253,6 +255,12 @@ class Worker:
         """
         with device(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem, protocol)
+
+
+@cache
+def operator(name: str) -> str:
+    """What the file of an operator says: no module imports it by name, so the harness's digest knows nothing of it."""
+    return python(Path(str(registry.module(operators, name, "epilogue").__file__)))
 
 
 @cache

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker import verify
+from cudal2.worker import limits, verify
 from cudal2.worker.cuda.history import History
 
 SURE = 6.0
@@ -51,7 +51,7 @@ def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk:
     size = moved.square().sum(1)
     share = ((found - wanted) * moved).sum(1) / size  # about 0; with the other value 1
     unit = verify.ulp(wanted.half()).square().mean(1).div(12).sqrt()
-    noise = math.sqrt(2) * verify.rho_limit(problem.accumulate, problem.k, chunk) * unit
+    noise = math.sqrt(2) * limits.rho_limit(problem.accumulate, problem.k, chunk) * unit
     stale = int(((share > 0.5) & (SURE * noise < 0.5 * size.sqrt())).sum())
     if not stale:
         return None

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import parse
 from cudal2.records import Status
-from cudal2.worker import inputs, verify
+from cudal2.worker import inputs, limits, verify
 from cudal2.worker.cuda import buffers, changes
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.history import History, draw
@@ -39,7 +39,7 @@ def products(arena: Arena) -> torch.Tensor:
 def as_honest(arena: Arena, exact: torch.Tensor) -> torch.Tensor:
     """What sums in the problem's accumulator give: each element is off by as much as may be in the mean."""
     unit = verify.ulp(exact.half()).square().mean().div(12).sqrt()
-    error = math.sqrt(max(verify.rho_limit(arena.problem.accumulate, arena.problem.k, CHUNK) ** 2 - 1, 0))
+    error = math.sqrt(max(limits.rho_limit(arena.problem.accumulate, arena.problem.k, CHUNK) ** 2 - 1, 0))
     return (exact + error * unit * torch.randn(exact.shape)).half()
 
 
