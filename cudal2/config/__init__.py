@@ -25,6 +25,7 @@ from cudal2.config.parts import (
     VllmConfig,
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
+from cudal2.config.serving import LimitsConfig, ServeConfig
 from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
 from cudal2.config.verbs import EvalConfig, SearchConfig, SftConfig, TrainConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
@@ -43,6 +44,7 @@ __all__ = [
     "CorpusConfig",
     "EffortConfig",
     "EvalConfig",
+    "LimitsConfig",
     "LoraConfig",
     "MachineConfig",
     "PolicyConfig",
@@ -54,6 +56,7 @@ __all__ = [
     "Schema",
     "SearchConfig",
     "SearchMethodConfig",
+    "ServeConfig",
     "SftConfig",
     "ShapesConfig",
     "TrackerConfig",
