@@ -155,7 +155,7 @@ class Client:
         if len(text) > LARGEST:
             remedy = "Is this `cudal2 serve`? Name another address"
             raise NoService(f"{self.url} answered with more than {LARGEST >> 20} MiB", remedy)
-        if answer.length:  # bytes that were promised and never came
+        if answer.length or (answer.length is None and not text):  # bytes that were promised and never came
             raise self._died()
         return self._read(answer.status, text, answer.headers.get("Retry-After", ""))
 

@@ -71,6 +71,8 @@ class Queue:
         Raises Refusal where the queue is full or closed.
         """
         place = Place()
+        if self._closed:
+            raise stopping()
         if self._recall(place, candidate, origin):
             return place
         with self._changed:

@@ -21,6 +21,9 @@ def run(config: ServeConfig, ready: Callable[[Server], None] = lambda server: No
         judging.opened(config.run, config.target, config.worker) as (archive, [pool]),
     ):
         service = Service(config, pool, archive)
-        server.begin(service)
-        ready(server)
-        service.queue.work()
+        try:
+            server.begin(service)
+            ready(server)
+            service.queue.work()
+        finally:
+            server.end()  # before the archive is closed

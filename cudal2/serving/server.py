@@ -29,7 +29,7 @@ LEAVING_SECONDS = 2.0
 
 
 class Server(ThreadingHTTPServer):
-    """Listens from the beginning, and answers from `begin` on; who comes in between waits. Use as a context manager.
+    """Listens from the beginning, and answers from `begin` to `end`; who comes earlier waits. Use as a context manager.
 
     Raises ValueError where nothing can listen at that address.
     """
@@ -63,10 +63,10 @@ class Server(ThreadingHTTPServer):
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """Nobody is let in any more; answers that are there already are sent."""
         if self._thread is not None:
             self.shutdown()
-        self.server_close()
         until = time.monotonic() + LEAVING_SECONDS
         while self.open and time.monotonic() < until:
             time.sleep(0.02)
@@ -182,9 +182,10 @@ class Handler(BaseHTTPRequestHandler):
             return True
 
     def _send(self, code: int, answer: Any, pause: int) -> None:
+        """The answer comes before the rest of a refused request is read, as that may never come."""
         body = msgspec.json.encode(answer)
+        self.close_connection = self.close_connection or not 0 <= self._unread <= DISCARDED
         try:
-            self._discard()
             self.connection.settimeout(self.server.config.limits.arrive_seconds)
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
@@ -195,15 +196,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(body)
+            left = min(self._unread, DISCARDED)
+            while left > 0 and (piece := self.rfile.read(min(left, 1 << 16))):
+                left -= len(piece)
         except OSError:  # it left, or does not read
             self.close_connection = True
-
-    def _discard(self) -> None:
-        """Reads what a refused request still sends; of what is too much even for that, the connection is closed."""
-        left = min(self._unread, DISCARDED)
-        self.close_connection = self.close_connection or self._unread != max(0, left)
-        while left > 0 and (piece := self.rfile.read(min(left, 1 << 16))):
-            left -= len(piece)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         log.debug("%s %s", self.address_string(), format % arguments)
