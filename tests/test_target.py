@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cudal2.polish import subject
 
 import cudal2
 from cudal2 import bench, target

@@ -26,6 +26,7 @@ from cudal2.config.parts import (
     VllmConfig,
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
+from cudal2.config.serving import LimitsConfig, ServeConfig
 from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
 from cudal2.config.verbs import EvalConfig, SearchConfig, SftConfig, TrainConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
@@ -45,6 +46,7 @@ __all__ = [
     "EffortConfig",
     "EvalConfig",
     "ExportConfig",
+    "LimitsConfig",
     "LoraConfig",
     "MachineConfig",
     "PolicyConfig",
@@ -56,6 +58,7 @@ __all__ = [
     "Schema",
     "SearchConfig",
     "SearchMethodConfig",
+    "ServeConfig",
     "SftConfig",
     "ShapesConfig",
     "TrackerConfig",

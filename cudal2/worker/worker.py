@@ -85,9 +85,7 @@ class Worker:
 
     def key(self, candidate: Candidate) -> str:
         """Under which a verdict is cached: candidate, environment, how hard we look, and what its operator is."""
-        looks = {name: value for name, value in identity(self.config).items() if name != "counters"}
-        settings = msgspec.json.encode(looks, order="sorted").decode()
-        return digest(candidate.key, self.environment.fingerprint, settings, operator(candidate.problem.epilogue))
+        return verdict_key(candidate, self.environment.fingerprint, self.config)
 
     def recall(self, candidate: Candidate) -> Verdict | None:
         """The verdict reached earlier on this candidate here, if any; none that a clock decided."""
@@ -273,6 +271,13 @@ class Worker:
         """
         with device(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem, protocol)
+
+
+def verdict_key(candidate: Candidate, fingerprint: str, config: WorkerConfig) -> str:
+    """The `key` of a verdict on a candidate that is reached in the environment of that fingerprint under `config`."""
+    looks = {name: value for name, value in identity(config).items() if name != "counters"}
+    settings = msgspec.json.encode(looks, order="sorted").decode()
+    return digest(candidate.key, fingerprint, settings, operator(candidate.problem.epilogue))
 
 
 @cache
