@@ -168,7 +168,7 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
             ("cudal2_op_try", None, c_void_p, _OLD_TRIAL),
             ("cudal2_op_tried", None, c_void_p, c_void_p),
         ):
-            function: Any = getattr(found, name, None)
+            function: Any = getattr(found, str(name), None)
             if function:
                 function.restype, function.argtypes = restype, arguments
     return found

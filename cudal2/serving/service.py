@@ -25,8 +25,8 @@ from cudal2.serving.messages import (
 from cudal2.serving.queue import Found, Place, Queue
 from cudal2.target import find
 from cudal2.train import rewards
+from cudal2.worker.harness import verdict_key
 from cudal2.worker.pool.pool import Pool
-from cudal2.worker.worker import verdict_key
 
 TICK = 0.5
 """Seconds between two looks whether a client is still there."""

@@ -64,7 +64,8 @@ class Prepared(msgspec.Struct, Generic[L], frozen=True):
 
 
 class Backend(Protocol[L]):
-    """One target's half of the worker. Every method may raise HarnessFault."""
+    """One target's half of the worker: `BACKEND` in the module `backend` of the folder that `Target.kind` names.
+    Every method may raise HarnessFault."""
 
     environment: Environment
     machine: str

@@ -26,10 +26,7 @@ from cudal2 import arch, operators
 from cudal2.dtype import DTYPES, DType
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker.limits import disagreements, least_rounding, loss_bound, timed_limit
-from cudal2.worker.limits import finishing as finishing  # the GPU's half still asks here for these three
-from cudal2.worker.limits import most_rho as most_rho
-from cudal2.worker.limits import rho_limit as rho_limit
+from cudal2.worker.limits import disagreements, least_rounding, loss_bound, most_rho, rho_limit, timed_limit
 
 FP64_FLOP, FP64_FLOP_STRONG = 2e10, 1e13
 """Up to this much work the reference is accumulated in fp64, the latter on a GPU that is strong in it; beyond it in

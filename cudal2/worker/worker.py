@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
-from cudal2 import operators, registry
-from cudal2.config import WorkerConfig, identity
+from cudal2.config import WorkerConfig
 from cudal2.contract import ENTRY
 from cudal2.lexing import visible
 from cudal2.problem import Problem
@@ -34,7 +34,7 @@ from cudal2.target import Target, find
 from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncountable, Uncounted
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
-from cudal2.worker.harness import python
+from cudal2.worker.harness import verdict_key
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.rows import right_about
 from cudal2.worker.sandbox import jail
@@ -273,19 +273,6 @@ class Worker:
             return self.backend.compare_baseline_with_itself(problem, protocol)
 
 
-def verdict_key(candidate: Candidate, fingerprint: str, config: WorkerConfig) -> str:
-    """The `key` of a verdict on a candidate that is reached in the environment of that fingerprint under `config`."""
-    looks = {name: value for name, value in identity(config).items() if name != "counters"}
-    settings = msgspec.json.encode(looks, order="sorted").decode()
-    return digest(candidate.key, fingerprint, settings, operator(candidate.problem.epilogue))
-
-
-@cache
-def operator(name: str) -> str:
-    """What the file of an operator says: no module imports it by name, so the harness's digest knows nothing of it."""
-    return python(Path(str(registry.module(operators, name, "epilogue").__file__)))
-
-
 @cache
 def _tell(reason: str) -> None:
     """Once in each process: every further kernel has the same reason."""
@@ -302,12 +289,7 @@ def _both(prepared: Prepared, measured: Outcome) -> Outcome:
 
 
 def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:
-    """The backend of a target; a GPU's is imported, with its libraries, only where it is asked for."""
-    kind = jail.choose(config.jail, system=target.kind == "cuda")
-    if target.kind == "cuda":
-        from cudal2.worker.cuda.backend import CudaBackend
-
-        return CudaBackend(target, config, kind, cache)
-    from cudal2.worker.cpu.backend import CpuBackend
-
-    return CpuBackend(target, config, kind, cache)
+    """The backend of a target, in the folder that its kind names; imported, with its libraries, only where it is asked
+    for."""
+    kind = jail.choose(config.jail, system=target.devices)
+    return import_module(f"cudal2.worker.{target.kind}.backend").BACKEND(target, config, kind, cache)

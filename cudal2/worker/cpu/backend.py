@@ -103,3 +103,7 @@ def _machine() -> str:
 def _check_protocol(protocol: str) -> None:
     if protocol != "device":
         raise ValueError(f"a processor's calls are timed by the protocol device, not {protocol}")
+
+
+BACKEND = CpuBackend
+"""What `Worker` makes for a target of this kind."""

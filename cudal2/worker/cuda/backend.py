@@ -268,3 +268,7 @@ def _adapted(candidate: Candidate) -> abi.Adapted | None:
     if stored != candidate.problem.layout:
         raise ValueError(f"the kernel reads B as {stored} stores it; judge it with layout={stored}")
     return adapted
+
+
+BACKEND = CudaBackend
+"""What `Worker` makes for a target of this kind."""
