@@ -42,9 +42,9 @@ def test_a_search_an_evaluation_an_export_and_a_page(tmp_path, capsys) -> None:
 
 
 def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
-    from cudal2 import roof
+    from cudal2 import roofline
 
-    found = roof.of("a processor", [(PROBLEM, 1.0)])
+    found = roofline.of("a processor", [(PROBLEM, 1.0)])
     assert found.flops == pytest.approx(1e6 * operators.flop(PROBLEM)) and operators.flop(PROBLEM) > PROBLEM.flop
     assert math.isclose(found.bandwidth, 1e6 * (PROBLEM.bytes + 2 * PROBLEM.n))
     assert packed._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")
