@@ -18,9 +18,9 @@ from cudal2.problem import Problem
 from cudal2.runtime.op import build as op
 from cudal2.target import Target, find
 from cudal2.worker import cpu, cuda
-from cudal2.worker.cuda import buffers
 from cudal2.worker.cuda.compile import abi, gate
 from cudal2.worker.cuda.launcher import build as launcher
+from cudal2.worker.gpu import buffers
 
 PROBLEM = Problem(64, 128, 256)
 INSTRUCT = PromptConfig(template="instruct")
