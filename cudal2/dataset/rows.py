@@ -10,6 +10,10 @@ from cudal2.archive.records import Origin
 from cudal2.records import Candidate, Status, edit_from_json, kernel_hash, verdict_from_json
 from cudal2.split import unseen
 
+FIGURES = ("speedup", "low", "high", "candidate_us", "baseline_us")
+SAMPLED = ("step", "index", "turn", "reward", "seconds")
+"""Columns that are of a timing, and of a sample, under the same names; None where there is none."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt, its verdict, and a better kernel. Texts that do not apply are "", numbers None.
@@ -89,15 +93,14 @@ def read(archive: Archive) -> Iterator[Row]:
             bests[place_of] = _best(archive, *place_of)
         best, low = bests[place_of]
         timing, problem = verdict.timing, verdict.problem
-        figures = ("speedup", "low", "high", "candidate_us", "baseline_us")
-        yield Row(
+        columns: dict[str, Any] = {
             **{name: getattr(problem, name) for name in ("m", "n", "k", "layout", "accumulate", "dtype", "epilogue")},
-            **{name: getattr(timing, name) if timing else None for name in figures},
-            **{
-                name: getattr(origin, name) if origin else None
-                for name in ("step", "index", "turn", "reward", "seconds")
-            },
+            **{name: getattr(timing, name) if timing else None for name in FIGURES},
+            **{name: getattr(origin, name) if origin else None for name in SAMPLED},
             **{name: getattr(verdict, name) for name in ("target", "reason", "log", "rho", "max_error")},
+        }
+        yield Row(
+            **columns,
             problem=problem.name,
             split="unseen" if unseen(problem) else "train",
             kind=origin.kind if origin else "",

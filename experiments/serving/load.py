@@ -2,8 +2,8 @@
 
     python experiments/serving/load.py [clients=64] [kernels=64] [rounds=2] [worker.KEY=VALUE …]
 
-In each round every kernel is judged anew, in an empty cache, first in one way and then in the other; then all clients
-ask for all of theirs again, twenty times, which the archive answers.
+In each round every kernel is judged anew, in an empty cache, in one way and then in the other. The clients ask for all
+of theirs twenty times more, which the archive answers.
 """
 
 import random
@@ -43,6 +43,7 @@ def direct(sources: list[str], cache: Path, worker: list[str]) -> dict[str, obje
         began = time.perf_counter()
         verdicts = pool.evaluate([Candidate(source, parse(PROBLEM)) for source in sources])
         wall = time.perf_counter() - began
+    print(f"Pool.evaluate: {wall:.1f} s", flush=True)
     return {"way": "Pool.evaluate", "seconds": wall, "verdicts": sum(one is not None for one in verdicts)}
 
 
@@ -67,7 +68,7 @@ def served(sources: list[str], clients: int, folder: Path, worker: list[str]) ->
         with ThreadPoolExecutor(clients) as threads:
             for way, times in (("64 clients", 1), ("again", AGAIN)):
                 began = time.perf_counter()
-                waits = [one for _ in range(times) for found in threads.map(one, range(clients)) for one in found]
+                waits = [wait for _ in range(times) for found in threads.map(one, range(clients)) for wait in found]
                 wall = time.perf_counter() - began
                 rows.append({"way": way.replace("64", str(clients)), "seconds": wall, "verdicts": len(waits)})
                 rows[-1] |= {"wait_median_s": median(waits), "wait_max_s": max(waits)}
@@ -92,8 +93,11 @@ def main() -> None:
     for number in range(given["rounds"]):
         sources = drawn(given["kernels"], number)
         with tempfile.TemporaryDirectory() as name:
-            found = direct(sources, Path(name) / "direct", worker)
-            rows += [found, *served(sources, given["clients"], Path(name), worker)]
+            for way in (0, 1) if number % 2 else (1, 0):  # each goes first in every other round
+                if way:
+                    rows += served(sources, given["clients"], Path(name), worker)
+                else:
+                    rows.append(direct(sources, Path(name) / "direct", worker))
     for row in rows:
         row["each_ms"] = 1e3 * float(str(row["seconds"])) / int(str(row["verdicts"]))
     columns = ("way", "verdicts", "seconds", "each_ms", "wait_median_s", "wait_max_s")
