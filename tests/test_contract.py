@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cudal2 import contract, lexing
 from cudal2.config import PromptConfig
 from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT, ENTRY, SIZER, Contract, sizer_declaration
-from cudal2.kernels import held
+from cudal2.exported import held
 from cudal2.policy import prompts
 from cudal2.problem import Problem
 from cudal2.runtime.op import build as op

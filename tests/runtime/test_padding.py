@@ -11,8 +11,8 @@ import torch
 from callings import half
 from exported import NN, REFUSES, TN, change, write
 
-from cudal2.kernels import trial
-from cudal2.kernels.op import PADDED, Table
+from cudal2.exported import trial
+from cudal2.exported.op import PADDED, Table
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load, manifest, patch

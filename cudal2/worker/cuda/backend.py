@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from cudal2.config import WorkerConfig
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing, digest
 from cudal2.target import Target
