@@ -174,7 +174,7 @@ def worker(problems: list[Problem], config: BenchConfig, count: int, seed: int) 
     """
     rng, target = random.Random(seed), find(config.target)
     candidates = [
-        Candidate(corpus.draw(target, problem.layout, rng).source, problem, target.name)
+        Candidate(corpus.draw(target, problem, rng).source, problem, target.name)
         for problem in islice(cycle(problems), count)
     ]
     with Pool(config.worker, config.target) as pool:

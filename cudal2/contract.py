@@ -66,11 +66,9 @@ class Contract(msgspec.Struct, frozen=True):
         Such a program casts ENTRY to a function of as many addresses as there are operands, three ints, and the address
         of the workspace, behind which a GPU's kernel takes its stream.
         """
-        types = {"input": "const void*", "output": "void*", "size": "int", "workspace": "void*", "stream": "void*"}
         return (
             f'-DCONTRACT_ENTRY="{ENTRY}"',
             f'-DCONTRACT_SIZER="{SIZER}"',
-            f"-DCONTRACT_PARAMETERS={','.join(types[role] for role, _ in self.parameters())}",
             *self.numbers(),
         )
 

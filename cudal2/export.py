@@ -11,7 +11,7 @@ and for a processor
 or for a GPU, where no host code of a kernel's author is needed
 
     RUN/export/cubins/HASH.cubin        device code, edited if there is an edit
-    RUN/export/recipes/PROBLEM.recipe   what is launched, for any addresses (worker/cuda/recipe.py)
+    RUN/export/recipes/PROBLEM.recipe   what is launched, for any addresses and each M (worker/cuda/recipe.py)
     RUN/export/lib/libcudal2.so         launches it; its header is in include, its CMake package in lib/cmake
 
 and for torch
@@ -48,9 +48,31 @@ DISPATCH_US = 3.0
 """What a call costs beside a processor's kernel, in microseconds. A call of an empty kernel takes 1.7, on a core of an
 Intel Xeon where torch.nn.functional.linear takes 2.3 for 8×8×8."""
 
+BUCKETS = 8, 16, 32, 64
+"""The last numbers of rows of the ranges that one kernel is for: 1 to 8, 9 to 16, and so on. A kernel for more rows is
+for its own number only."""
+
 Builder = Callable[[Candidate], Portable]
-"""Builds the exported form of a kernel; `worker.Worker(config).portable` is one. Raises NotPortable, HarnessFault.
+"""Builds the exported form of a kernel; `builder` gives one. Raises NotPortable, HarnessFault.
 Several threads call it at once."""
+
+
+def builder(portable: Callable[[Candidate, range], Portable], last: int = 0) -> Builder:
+    """Builds by `worker.Worker.portable`, for the rows that `rows` gives."""
+    return lambda candidate: portable(candidate, rows(candidate.problem.m, last))
+
+
+def rows(m: int, last: int = 0) -> range:
+    """The numbers of rows that a kernel measured for `m` is checked for: those of its bucket; with `last` all up to
+    it."""
+    if last:
+        return range(1, last + 1) if m <= last else range(m, m + 1)
+    first = 1
+    for end in BUCKETS:
+        if m <= end:
+            return range(first, end + 1)
+        first = end + 1
+    return range(m, m + 1)
 
 
 def run(folder: Path, archive: Archive, build: Builder, environment: Environment, *, target: str = "cpu") -> Manifest:
@@ -158,6 +180,7 @@ def _written(
         timing=timing,
         dispatch=_worthwhile(timing, target),
         edit=edit,
+        rows=portable.rows,
     )
 
 

@@ -17,6 +17,7 @@ from cudal2.config import (
     EvalConfig,
     SassConfig,
     SearchConfig,
+    ServeConfig,
     SftConfig,
     ShapesConfig,
     TrainConfig,
@@ -41,6 +42,7 @@ SCHEMAS = {
     "search": SearchConfig,
     "campaign": CampaignConfig,
     "sass": SassConfig,
+    "serve": ServeConfig,
 }
 
 

@@ -48,9 +48,8 @@ def assess(tmp_path, archive, speedups, environment=HERE):
     for problem, (source, speedup) in speedups.items():
         entry = Candidate(source, problem)
         archive.add(verdict(entry, speedup, environment), entry, None)
-    quiet = Console(file=io.StringIO())
     config = evaluation(tmp_path / "run", list(speedups), neighbours=0)
-    evaluate.run(config, archive, pool, pool, console=quiet)
+    evaluate.run(config, archive, pool, pool, console=Console(file=io.StringIO()))
 
 
 def built(candidate):
@@ -266,3 +265,39 @@ def test_kernels_built_by_the_worker_run_and_share_torchs_threads(tmp_path, arch
     assert lib.calls == {"kernel": 1}
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert len({line.split()[-1] for line in maps if "libgomp" in line}) == 1
+
+
+@pytest.mark.parametrize(
+    ("m", "last", "wanted"),
+    [
+        *(
+            (8, 0, (1, 8)),
+            (9, 0, (9, 16)),
+            (32, 0, (17, 32)),
+            (33, 0, (33, 64)),
+            (65, 0, (65, 65)),
+            (128, 0, (128, 128)),
+        ),
+        *((1, 0, (1, 8)), (24, 64, (1, 64)), (72, 64, (72, 72)), (24, 1, (24, 24))),
+    ],
+)
+def test_a_kernel_is_tried_for_the_rows_of_its_bucket(m, last, wanted):
+    found = export.rows(m, last)
+    assert (found[0], found[-1]) == wanted and m in found
+
+
+def test_a_kernel_is_exported_for_the_rows_at_which_it_is_right(tmp_path, archive):
+    """Each is checked as for a verdict; the first that fails ends the range."""
+    here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
+    odd = NN.replace("C[i * N + j] = row[j]", "C[i * N + j] = row[j] + (M == 20)")
+    assess(tmp_path, archive, {FAST: (odd, 2.5)}, here)
+    with Worker(WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3, protocols=())) as worker:
+        written = export.run(tmp_path / "run", archive, export.builder(worker.portable), here)
+    assert [one.rows for one in written.kernels] == [(21, 32)]
+    lib = load(tmp_path / "run" / "export")
+    weight = torch.randint(-3, 4, (32, 40)).half()
+    for m in range(18, 35):
+        x = torch.randint(-3, 4, (m, 32)).half()
+        before = lib.calls["kernel"]
+        assert torch.equal(lib.matmul(x, weight), (x.float() @ weight.float()).half())
+        assert lib.calls["kernel"] - before == (21 <= m <= 32)

@@ -165,3 +165,21 @@ def test_what_is_no_source_has_a_form_too(text) -> None:
     if text != "\ud800":
         assert form.form(text) == form.form(text + "\n")
     form.normal(text)
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+def test_styles_of_other_types_and_operators_are_one_kernel_as_in_fp16(target):
+    """As many settings as in fp16 have one form in all styles; another type or operator is another form."""
+    rng = random.Random(0)
+    alike: dict[str, int] = {}
+    plain, other = Problem(8, 8, 8, "tn"), Problem(8, 8, 8, "tn", "f32", "bf16", "bias_gelu")
+    for family in (family for family in corpus.families(find(target)) if "tn" in family.layouts):
+        knobs = corpus.allowed(family, other, "f32", rng)
+        assert knobs is not None
+        forms = []
+        for like in (plain, other):
+            texts = [corpus.render(family, knobs | {"style": style}, like) for style in corpus.STYLES]
+            forms.append({form.form(text) for text in texts})
+            alike[like.dtype] = alike.get(like.dtype, 0) + (len(forms[-1]) == 1)
+        assert not forms[0] & forms[1]
+    assert alike["bf16"] >= alike["fp16"] > 0

@@ -7,8 +7,9 @@ import msgspec
 from cudal2.problem import Problem
 from cudal2.records import Edit, Status, Verdict, digest, kernel_hash
 
-Kind = Literal["train", "sft", "search", "eval"]
-"""What asked for a sample: a step of GRPO, the check after supervised training, a search, an evaluation."""
+Kind = Literal["train", "sft", "search", "eval", "serve"]
+"""What asked for a sample: a step of GRPO, the check after supervised training, a search, an evaluation, or a client of
+`cudal2 serve`, whose session is the `run` and whose requests are the steps."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -25,7 +25,7 @@ from cudal2.kernels.held import Kernel
 from cudal2.kernels.library import Library
 from cudal2.records import HarnessFault
 from cudal2.runtime import manifest
-from cudal2.worker import verify
+from cudal2.worker import limits, verify
 
 PARTS = 4
 """The range of rows between two kernels is cut into so many parts; both sides of each cut are measured."""
@@ -105,7 +105,7 @@ def _apart(library: Library, kernel: Kernel) -> bool:
     a, b = operands(library, kernel, kernel.m)
     b = b.t() if kernel.layout == "tn" else b.t().contiguous()
     rows = torch.arange(kernel.m, device=a.device)
-    loss = verify.loss_bound(problem(kernel), 1)
+    loss = limits.loss_bound(problem(kernel), 1)
     with torch.no_grad():
         usual = library.matmul(a, b)
         for value in STRANGE:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, interrupt, learning, measuring, missing, old, reporting, sass
+from cudal2.cli import bench, interrupt, learning, measuring, missing, old, reporting, sass, serving
 from cudal2.cli.arguments import add_verb, options, show, sort
 
 
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     reporting.add(verbs)
     bench.add(verbs)
     sass.add(verbs)
+    serving.add(verbs)
 
     text = "what this machine can do, and what to install for more"
     verb = add_verb(verbs, "doctor", _doctor, text, keys="cudal2 doctor cache=~/.cache/cudal2")

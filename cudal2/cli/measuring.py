@@ -122,7 +122,8 @@ def _export(arguments: argparse.Namespace) -> None:
         judging.opened(folder, config.target, create=False) as (archive, _),
         Worker(config.worker, config.target) as worker,
     ):
-        manifest = export.run(folder, archive, worker.portable, worker.environment, target=config.target)
+        build = export.builder(worker.portable, config.export.rows)
+        manifest = export.run(folder, archive, build, worker.environment, target=config.target)
     faster = sum(kernel.dispatch for kernel in manifest.kernels)
     print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them dispatched")
     print(f"use them in any environment with torch: pip install {folder / 'export'}, then import cudal2_kernels")

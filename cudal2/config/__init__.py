@@ -15,6 +15,7 @@ from cudal2.config.compose import Config, load
 from cudal2.config.endpoint import EndpointConfig
 from cudal2.config.parts import (
     CorpusConfig,
+    ExportConfig,
     LoraConfig,
     PolicyConfig,
     PromptConfig,
@@ -26,6 +27,7 @@ from cudal2.config.parts import (
     VllmConfig,
 )
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
+from cudal2.config.serving import LimitsConfig, ServeConfig
 from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
 from cudal2.config.verbs import EvalConfig, SearchConfig, SftConfig, TrainConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
@@ -45,6 +47,8 @@ __all__ = [
     "EffortConfig",
     "EndpointConfig",
     "EvalConfig",
+    "ExportConfig",
+    "LimitsConfig",
     "LoraConfig",
     "MachineConfig",
     "PolicyConfig",
@@ -56,6 +60,7 @@ __all__ = [
     "Schema",
     "SearchConfig",
     "SearchMethodConfig",
+    "ServeConfig",
     "SftConfig",
     "ShapesConfig",
     "TrackerConfig",

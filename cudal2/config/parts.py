@@ -41,6 +41,14 @@ class CorpusConfig(Schema, frozen=True):
         return self.dtypes == ("fp16",) and self.epilogues == ("none",)
 
 
+class ExportConfig(Schema, frozen=True):
+    """What `cudal2 export` writes. A kernel is exported for every number of rows up to `rows` that it is right for;
+    with 0 for those of its bucket (1 to 8, 9 to 16, 17 to 32, 33 to 64, beyond that M alone); with 1 for M alone.
+    """
+
+    rows: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+
+
 class VllmConfig(Schema, frozen=True):
     """Where and how vLLM runs if `policy.sampler` is vllm.
 

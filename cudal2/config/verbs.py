@@ -7,6 +7,7 @@ import msgspec
 from cudal2.config.base import NEUTRAL, Schema
 from cudal2.config.parts import (
     CorpusConfig,
+    ExportConfig,
     PolicyConfig,
     PromptConfig,
     ReturnsConfig,
@@ -154,6 +155,7 @@ class EvalConfig(Schema, frozen=True):
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
     turns: TurnsConfig = TurnsConfig()
+    export: Annotated[ExportConfig, NEUTRAL] = ExportConfig()
     worker: WorkerConfig = WorkerConfig()
 
     def __post_init__(self) -> None:

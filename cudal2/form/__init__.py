@@ -13,7 +13,7 @@ from cudal2.form import names
 from cudal2.form.tokens import tokens
 from cudal2.records import Edit, digest, to_json
 
-SAME = {"half": "__half", "half2": "__half2"}
+SAME = {"half": "__half", "half2": "__half2", "nv_bfloat16": "__nv_bfloat16", "nv_bfloat162": "__nv_bfloat162"}
 """Names of one type in CUDA's headers."""
 
 

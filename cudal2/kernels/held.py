@@ -38,8 +38,8 @@ class File(NamedTuple):
 class Kernel(NamedTuple):
     """A kernel: its problem, its code and, for a GPU, its recipe.
 
-    It serves any number of rows from `rows[0]` to `rows[1]` as it is, and inputs of fewer rows, from `fewest` on, padded
-    to `m`."""
+    It serves any number of rows from `rows[0]` to `rows[1]` as it is, and inputs of fewer rows, from `fewest` on,
+    padded to `m`."""
 
     m: int
     n: int

@@ -68,13 +68,14 @@ class Library:
         self._ours: Counter[str] = Counter()
         kernels = [] if self.reason else [one for one in found.kernels if one.accumulate == accumulate]
         kernels = [one for one in kernels if one.dtype in trial.DTYPES and one.epilogue in SERVED]
-        place = op.Place(alignment=1) if self.reason else target.place(found)
-        name = (folder / held.FILE).read_bytes() + accumulate.encode()
-        self._table = op.Table(op.library(folder, found.op), place, name)
+        library = op.library(folder, found.op)
         copier, runner = (target.copier(found), target.runner(found)) if kernels else (0, 0)
-        if not self._table.serves or runner is None:
+        if not op.serves(library) or runner is None:
             kernels = [one._replace(rows=(one.m, one.m)) for one in kernels if _old(one)]
         codes = [target.code(found, one) for one in kernels]
+        place = op.Place(alignment=1) if self.reason else target.place(found)
+        name = (folder / held.FILE).read_bytes() + accumulate.encode()
+        self._table = op.Table(library, place, name)
         self.pads = self._table.pads and copier is not None
         if not self.pads:
             kernels = [one._replace(fewest=one.m) for one in kernels]

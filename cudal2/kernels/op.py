@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -75,8 +76,8 @@ class Table:
 
     @property
     def serves(self) -> bool:
-        """Whether this library knows types, biases and several numbers of rows; an older folder's does not."""
-        return hasattr(self._library, "cudal2_op_serve")
+        """As the function of that name says of the library."""
+        return serves(self._library)
 
     @property
     def pads(self) -> bool:
@@ -139,6 +140,11 @@ class Table:
         return Counter({name: count for name, count in met.items() if count})
 
 
+def serves(library: ctypes.CDLL) -> bool:
+    """Whether a library knows types, biases and several numbers of rows; an older folder's does not."""
+    return hasattr(library, "cudal2_op_serve")
+
+
 def library(folder: Path, file: File) -> ctypes.CDLL:
     """The library: the one that is in the process already, or else this folder's. Raises Unusable."""
     with _LOCK:
@@ -162,7 +168,8 @@ def library(folder: Path, file: File) -> ctypes.CDLL:
             ("cudal2_op_try", None, c_void_p, _OLD_TRIAL),
             ("cudal2_op_tried", None, c_void_p, c_void_p),
         ):
-            if function := getattr(found, name, None):
+            function: Any = getattr(found, str(name), None)
+            if function:
                 function.restype, function.argtypes = restype, arguments
     return found
 

@@ -46,7 +46,8 @@ def of(held: Held, place: Place, accumulate: str) -> Trial:
         except (RuntimeError, MemoryError):  # no memory, most likely; torch says so if it has none for the call either
             return -1
         if not right:
-            text = f"cudal2: the kernel for {kernel.name} in {held.folder} does not give torch's product; torch serves its calls"
+            what = f"the kernel for {kernel.name} in {held.folder} does not give torch's product"
+            text = f"cudal2: {what}; torch serves its calls"
             try:
                 warnings.warn(text, stacklevel=2)
             except Warning:  # where warnings are errors, there is no caller here to raise it in

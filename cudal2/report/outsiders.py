@@ -122,7 +122,7 @@ def row(kernels: Comparable, problem: Problem, origins: Mapping[str, Setting | M
         made_by = origins.get(entry.source_hash)
         begin = made_by.origin if isinstance(made_by, Mutated) else made_by
         known = (begin.family, begin.knobs) if begin else ("", None)
-        place = nearest(entry.source, target, problem.layout, *known)
+        place = nearest(entry.source, target, problem, *known)
         if place.is_it:
             rendered = rendered or entry
             continue

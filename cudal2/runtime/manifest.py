@@ -33,9 +33,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One problem's kernel. `timing` is against the fastest baseline. `dispatch` says whether the kernel was surely
     faster; otherwise the problem is left to torch. It serves every number of rows from `rows[0]` to `rows[1]` as it is,
     which was checked for each of them; where there is no `rows`, M alone. A dispatched kernel also serves inputs with
-    fewer rows than M, from `fewest_rows` on, padded, if these were measured (`cudal2 bench call neighbours=true`). `source` is a file, and so is `edit`
-    where the built code was edited. `code` is what runs: for the CPU target a shared library, for a GPU a cubin, which
-    is launched as its `recipe` says."""
+    fewer rows than M, from `fewest_rows` on, padded, if these were measured (`cudal2 bench call neighbours=true`).
+    `source` is a file, and so is `edit` where the built code was edited. `code` is what runs: for the CPU target a
+    shared library, for a GPU a cubin, which is launched as its `recipe` says."""
 
     problem: Problem
     source: str

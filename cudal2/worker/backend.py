@@ -1,5 +1,6 @@
 """What a worker needs from a target: to prepare a source, to measure what came of it, to time the baselines."""
 
+from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -32,11 +33,12 @@ class Uncountable(Uncounted):
 
 class Portable(msgspec.Struct, frozen=True):
     """What a user needs of a kernel, without any worker: a processor's shared object, or a GPU's cubin and the recipe
-    of its launches.
+    of its launches. `rows` are the first and the last number of rows that it is for, none where it is for one.
     """
 
     code: bytes
     recipe: bytes = b""
+    rows: tuple[int, int] | None = None
 
 
 L = TypeVar("L", bound=Launchable)
@@ -62,7 +64,8 @@ class Prepared(msgspec.Struct, Generic[L], frozen=True):
 
 
 class Backend(Protocol[L]):
-    """One target's half of the worker. Every method may raise HarnessFault."""
+    """One target's half of the worker: `BACKEND` in the module `backend` of the folder that `Target.kind` names.
+    Every method may raise HarnessFault."""
 
     environment: Environment
     machine: str
@@ -78,8 +81,12 @@ class Backend(Protocol[L]):
     def measure(self, launchable: L, problem: Problem) -> Outcome:
         """Check and time what was prepared."""
 
-    def portable(self, candidate: Candidate, launchable: L) -> Portable:
-        """What is exported of a candidate that was prepared, or NotPortable where its host code is needed."""
+    def portable(self, candidate: Candidate, launchable: L, others: Mapping[int, L] = {}) -> Portable:
+        """What is exported of a candidate that was prepared, or NotPortable where its host code is needed.
+
+        `others` were prepared for the same problem with other numbers of rows, next to one another, and were found to
+        be right; it serves these, too, as far as its launches can be exported.
+        """
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
         """What the hardware counts in a call, by name, when the device is free; Uncounted where that cannot be told."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker import inputs, verify
+from cudal2.worker import inputs, limits, verify
 from cudal2.worker.outcome import Outcome, raise_finding
 
 RunOn = Callable[[Sequence[Tensor]], Tensor]
@@ -57,6 +57,6 @@ def _for_other_layout(result: Tensor, given: Sequence[Tensor], problem: Problem,
     other = replace(problem, layout="nn" if problem.layout == "tn" else "tn")
     a, b, *more = given
     exact = reference((a, b.reshape(other.b_shape), *more), other)
-    if verify.rho(result, exact) > 2 * verify.rho_limit("f16", problem.k, 1):  # no honest precision explains more
+    if verify.rho(result, exact) > 2 * limits.rho_limit("f16", problem.k, 1):  # no honest precision explains more
         return ""
     return f"right for layout {other.layout}, the problem asks for {problem.layout}: "

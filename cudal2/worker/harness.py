@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 import cudal2
-from cudal2.records import digest
+from cudal2 import operators, registry
+from cudal2.config import WorkerConfig, identity
+from cudal2.records import Candidate, digest
 
 PACKAGE = Path(cudal2.__file__).parent
 
@@ -27,11 +31,12 @@ def fingerprint(package: Path) -> str:
     """Hex digest over the names and contents of `sources`: the `substance` of a Python file, all bytes of any other."""
     parts: list[str] = []
     for file in sorted(sources(package)):
-        parts += [str(file.relative_to(package)), _python(file) if file.suffix == ".py" else file.read_bytes().hex()]
+        parts += [str(file.relative_to(package)), python(file) if file.suffix == ".py" else file.read_bytes().hex()]
     return digest(*parts)
 
 
-def _python(file: Path) -> str:
+def python(file: Path) -> str:
+    """The `substance` of a Python file."""
     with tokenize.open(file) as opened:
         return substance(opened.read())
 
@@ -106,3 +111,16 @@ def _imported(file: Path, package: Path) -> Iterator[Path]:
             place = package.joinpath(*parts)
             if top == package.name:
                 yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
+
+
+def verdict_key(candidate: Candidate, fingerprint: str, config: WorkerConfig) -> str:
+    """The `key` of a verdict on a candidate that is reached in the environment of that fingerprint under `config`."""
+    looks = {name: value for name, value in identity(config).items() if name != "counters"}
+    settings = msgspec.json.encode(looks, order="sorted").decode()
+    return digest(candidate.key, fingerprint, settings, operator(candidate.problem.epilogue))
+
+
+@cache
+def operator(name: str) -> str:
+    """What the file of an operator says: no module imports it by name, so the harness's digest knows nothing of it."""
+    return python(Path(str(registry.module(operators, name, "epilogue").__file__)))

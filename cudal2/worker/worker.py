@@ -2,15 +2,17 @@
 
 import logging
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
-from cudal2.config import WorkerConfig, identity
+from cudal2.config import WorkerConfig
 from cudal2.contract import ENTRY
 from cudal2.lexing import visible
 from cudal2.problem import Problem
@@ -32,7 +34,9 @@ from cudal2.target import Target, find
 from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncountable, Uncounted
 from cudal2.worker.cache import Cache
 from cudal2.worker.exclusive import device
+from cudal2.worker.harness import verdict_key
 from cudal2.worker.outcome import Outcome
+from cudal2.worker.rows import right_about
 from cudal2.worker.sandbox import jail
 
 log = logging.getLogger(__name__)
@@ -54,6 +58,8 @@ class Worker:
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._countable = True
+        self._checker: Worker | None = None
+        self._checking = threading.Lock()
 
     def __enter__(self) -> "Worker":
         return self
@@ -68,6 +74,9 @@ class Worker:
             self._threads = None
         self._ahead.clear()
         self.backend.close()
+        if self._checker:
+            self._checker.close()
+            self._checker = None
 
     @property
     def environment(self) -> Environment:
@@ -75,10 +84,8 @@ class Worker:
         return self.backend.environment
 
     def key(self, candidate: Candidate) -> str:
-        """Under which a verdict is cached: candidate, environment and how hard we look."""
-        looks = {name: value for name, value in identity(self.config).items() if name != "counters"}
-        settings = msgspec.json.encode(looks, order="sorted").decode()
-        return digest(candidate.key, self.environment.fingerprint, settings)
+        """Under which a verdict is cached: candidate, environment, how hard we look, and what its operator is."""
+        return verdict_key(candidate, self.environment.fingerprint, self.config)
 
     def recall(self, candidate: Candidate) -> Verdict | None:
         """The verdict reached earlier on this candidate here, if any; none that a clock decided."""
@@ -96,8 +103,7 @@ class Worker:
             raise ValueError(f"a candidate for {candidate.target} was given to a worker for {self.target.name}")
         if not candidate.source.strip():
             return Prepared(Status.NO_SOURCE, candidate.missing or f"nothing defines {ENTRY}: the source is empty")
-        # The check and the compiler see the same text.
-        candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))
+        candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))  # as the compiler sees it
         try:
             check(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:
@@ -107,8 +113,9 @@ class Worker:
         with device(exclusive=False):
             return self.backend.prepare(candidate)
 
-    def portable(self, candidate: Candidate) -> Portable:
-        """What is exported of a candidate that was found to be ok.
+    def portable(self, candidate: Candidate, rows: Iterable[int] = ()) -> Portable:
+        """What is exported of a candidate that was found to be ok, for its own number of rows and for those of `rows`
+        about it at which the same checks find it right, too.
 
         Raises NotPortable where its launches depend on its own host code, HarnessFault where it no longer compiles.
         """
@@ -118,7 +125,18 @@ class Worker:
                 f"a kernel verified for {candidate.problem.name} no longer compiles: {prepared.reason}",
                 "Has the compiler changed? Evaluate again, then export",
             )
-        return self.backend.portable(candidate, prepared.launchable)
+        return self.backend.portable(candidate, prepared.launchable, right_about(candidate, rows, self._right))
+
+    def _right(self, candidate: Candidate) -> Launchable | None:
+        """What is launched of a candidate that passes all checks of a verdict, untimed; None if not."""
+        prepared = self.build(candidate)
+        if prepared.status is not Status.OK or prepared.launchable is None:
+            return None
+        with self._checking:
+            if self._checker is None:
+                self._checker = Worker(msgspec.structs.replace(self.config, protocols=()), self.target.name)
+            outcome = self._checker.measure(prepared.launchable, candidate.problem)
+        return prepared.launchable if outcome.status is Status.OK else None
 
     def build_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Build what has no verdict yet, and nothing else from now on, on as many cores as allowed.
@@ -271,12 +289,7 @@ def _both(prepared: Prepared, measured: Outcome) -> Outcome:
 
 
 def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:
-    """The backend of a target; a GPU's is imported, with its libraries, only where it is asked for."""
-    kind = jail.choose(config.jail, system=target.kind == "cuda")
-    if target.kind == "cuda":
-        from cudal2.worker.cuda.backend import CudaBackend
-
-        return CudaBackend(target, config, kind, cache)
-    from cudal2.worker.cpu.backend import CpuBackend
-
-    return CpuBackend(target, config, kind, cache)
+    """The backend of a target, in the folder that its kind names; imported, with its libraries, only where it is asked
+    for."""
+    kind = jail.choose(config.jail, system=target.devices)
+    return import_module(f"cudal2.worker.{target.kind}.backend").BACKEND(target, config, kind, cache)

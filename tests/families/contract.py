@@ -2,6 +2,8 @@
 
 import random
 
+import msgspec
+
 from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout
@@ -35,6 +37,26 @@ def check_sources(family: Family, layout: Layout, target: Target, lines: int, wi
         assert max(map(len, source.splitlines())) <= width
         assert "{{" not in source and "{%" not in source and "///" not in source
         assert ("//" in source) == (knobs["style"] != "terse")
+    _check_forms(family, layout, target, lines + 30, width + 45)
+
+
+def _check_forms(family: Family, layout: Layout, target: Target, lines: int, width: int) -> None:
+    """The same with other types and operators; each form of problem has a source of its own, whatever the sizes."""
+    like = [problem for problem in corpus.forms(family) if problem.layout == layout]
+    knobs = corpus.allowed(family, like[-1], "f32", random.Random(f"forms {family.name} {layout}"))
+    assert knobs is not None
+    sources = {problem: corpus.render(family, knobs, problem) for problem in like}
+    for problem, source in sources.items():
+        check(source, target)
+        assert len(source.splitlines()) <= lines and max(map(len, source.splitlines())) <= width
+        assert "{{" not in source and "{%" not in source and "///" not in source and "None" not in source
+        assert target.contract.element(problem) in source
+        assert ("bias" in source) == (problem.epilogue != "none")
+        larger = msgspec.structs.replace(problem, m=problem.m + 24, n=4096, k=8192)
+        assert corpus.render(family, knobs, larger) == source
+        assert corpus.keeps_its_plan(corpus.plan(corpus.Sample(family.name, layout, knobs, source)) + source, target)
+    distinct = {(problem.dtype, problem.epilogue): source for problem, source in sources.items()}
+    assert len(set(distinct.values())) == len(distinct) == len(family.dtypes) * len(family.epilogues)
 
 
 def check_knobs(family: Family, layout: Layout, count: int) -> None:

@@ -54,3 +54,16 @@ def wrong(library: ctypes.CDLL, problem: Problem, seed: int = 0) -> str:
         at = f"C[{row}, {column}] = {result[row, column]}, not {exact[row, column]}"
         return f"{int(beyond.sum())} of {size} wrong, first {at}"
     return ""
+
+
+def rows_of_nan(library: ctypes.CDLL, problem: Problem, pattern: int) -> list[bool]:
+    """Which rows of C are no numbers, where one element of the second row of A has these bits; each row is all one or
+    the other."""
+    a, b = (torch.ones(one.shape, dtype=torch.bfloat16) for one in operators.inputs(problem))
+    a.view(torch.int16)[1, 5] = pattern - (1 << 16 if pattern >> 15 else 0)
+    c = torch.zeros(problem.m, problem.n, dtype=torch.bfloat16)
+    workspace = torch.zeros(1 << 22)
+    addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c)]
+    library.hgemm(*addresses, problem.m, problem.n, problem.k, ctypes.c_void_p(workspace.data_ptr()))
+    assert all(row.all() or not row.any() for row in c.isnan())
+    return [bool(row.any()) for row in c.isnan()]

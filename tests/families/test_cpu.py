@@ -42,6 +42,17 @@ def test_any_rows_types_and_epilogues(family: Family, layout: Layout, tmp_path: 
     is_right(family, layout, tmp_path, count=2, seed=0)
 
 
+@each_family
+def test_what_is_not_a_number_stays_none(family: Family, layout: Layout, tmp_path: Path) -> None:
+    """A NaN of A spreads over its row of C; rounding by adding to the bits would make a number of some."""
+    problem = Problem(3, 16, 24, layout, "f32", "bf16")
+    (knobs,) = some_settings(family, layout, 1, seed=6)
+    library = processor.build(corpus.render(family, knobs, problem), tmp_path)
+    for pattern in (0x7FC0, 0x7F81, 0x7FFF, 0xFFFF):
+        rows = processor.rows_of_nan(library, problem, pattern)
+        assert rows == [False, True, False], (hex(pattern), knobs)
+
+
 @pytest.mark.slow
 @each_family
 def test_many_settings_of_any_rows_types_and_epilogues(family: Family, layout: Layout, tmp_path: Path) -> None:

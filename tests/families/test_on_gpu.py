@@ -27,6 +27,7 @@ EXPORTED = 6
 SHAPES = 24
 POOLS = 4
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+ROWS = (1, 2, 3, 7, 17, 100)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -47,22 +48,24 @@ def pools(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def shapes(rng: random.Random) -> list[tuple[int, int, int]]:
-    """Half of them powers of two, half any multiples of 8."""
-    powers = [tuple(rng.choice(SIZES) for _ in range(3)) for _ in range(SHAPES // 2)]
-    return powers + [tuple(8 * rng.randint(1, 200) for _ in range(3)) for _ in range(SHAPES // 2)]
+    """A third powers of two, a third of any multiples of 8, a third of few rows or any number of them."""
+    powers = [tuple(rng.choice(SIZES) for _ in range(3)) for _ in range(SHAPES // 3)]
+    multiples = [tuple(8 * rng.randint(1, 200) for _ in range(3)) for _ in range(SHAPES // 3)]
+    rows = [*ROWS, *(rng.randint(1, 1600) for _ in range(SHAPES // 3 - len(ROWS)))]
+    return powers + multiples + [(m, 8 * rng.randint(1, 200), 8 * rng.randint(1, 200)) for m in rows]
 
 
 def candidates(family: Family, target: Target) -> list[Candidate]:
-    """Random settings, each on a random shape and layout; those of one problem together."""
+    """Random settings, each on a random shape, layout, type and epilogue; those of one problem together."""
     rng, sizes = random.Random(family.name), shapes(random.Random("shapes"))
     found: list[Candidate] = []
     while len(found) < SETTINGS:
-        layout = rng.choice(family.layouts)
+        like = rng.choice(list(corpus.forms(family)))
         knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
-        if not corpus.refusal(family, knobs, layout):
+        if not corpus.refusal(family, knobs, like):
             accumulate = "f16" if knobs.get("accumulate") == "f16" else "f32"
-            problem = Problem(*rng.choice(sizes), layout, accumulate)
-            found.append(Candidate(corpus.render(family, knobs, layout), problem, target.name))
+            problem = Problem(*rng.choice(sizes), like.layout, accumulate, like.dtype, like.epilogue)
+            found.append(Candidate(corpus.render(family, knobs, problem), problem, target.name))
     return sorted(found, key=lambda candidate: candidate.problem)
 
 

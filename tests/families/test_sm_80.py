@@ -141,6 +141,17 @@ def test_sources_compile_without_a_warning(family: Family, layout: Layout, tmp_p
 
 
 @needs_nvcc
+@pytest.mark.slow
+@each_emulated
+def test_other_types_and_operators_compile_without_a_warning(family: Family, layout: Layout, tmp_path: Path) -> None:
+    for like in (Problem(7, 8, 8, layout, "f32", "bf16", "bias_gelu"), Problem(7, 8, 8, layout, "f32", "fp16", "bias")):
+        knobs = corpus.allowed(family, like, "f32", random.Random(family.name))
+        assert knobs is not None
+        log = compile_cubin(corpus.render(family, knobs, like), SM_80, tmp_path)
+        assert "warning" not in log, log
+
+
+@needs_nvcc
 @pytest.mark.parametrize(
     ("target", "name"),
     [("sm_86", "wmma"), ("sm_89", "skinny"), ("sm_90a", "streamk"), ("sm_100a", "multistage"), ("sm_120a", "splitk")],

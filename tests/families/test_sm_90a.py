@@ -13,7 +13,7 @@ from families.sm_90a import BEST_GUESS, FAMILIES, SM_90A, each_family, each_raw_
 
 from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
-from cudal2.problem import Layout
+from cudal2.problem import Layout, Problem
 from cudal2.worker.cuda.compile import toolchain
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -78,6 +78,24 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
         return
     expected = {"HGMMA"} | ({"UTMALDG", "SYNCS"} if knobs.get("load") != "cp.async" else {"LDGSTS"})
     assert all(name in sass for name in expected), knobs
+
+
+@needs_nvcc
+@pytest.mark.slow
+@each_raw_family
+def test_other_types_and_operators_compile_as_well(family: Family, layout: Layout, tmp_path: Path) -> None:
+    """What one would try first, with bf16 and the operator that takes most registers: no spills, wgmma in parallel."""
+    like = Problem(7, 8, 8, layout, "f32", "bf16", "bias_gelu")
+    path = tmp_path / "kernel.cu"
+    path.write_text(corpus.render(family, setting(family), like))
+    command = ["nvcc", *SM_90A.flags, "-cubin", "-Xptxas", "-v", str(path), "-o", str(path.with_suffix(".cubin"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    log = done.stdout + done.stderr
+    assert done.returncode == 0, log
+    assert "(C75" not in log and "warning" not in log, log
+    assert all(int(size) == 0 for size in re.findall(r"(\d+) bytes spill", log)), log
+    sass = disassemble(path.with_suffix(".cubin"))
+    assert ("HMMA.16816.F32.BF16" if family.name == "decode" else "HGMMA") in sass and "BF16" in sass
 
 
 @needs_nvcc

@@ -67,7 +67,7 @@ REFUSES = 'extern "C" int hgemm(const void*, const void*, void*, int, int, int, 
 
 
 def plain(problem: Problem) -> str:
-    """A kernel in plain loops for any number of rows, in the problem's type, which adds the bias where it asks for one."""
+    """A kernel in plain loops for any number of rows, in the problem's type, with a bias where it asks for one."""
     wide, narrow = BITS[problem.dtype]
     given, added = ("const Element* bias,", "wide(bias[j])") if problem.epilogue == "bias" else ("", "0")
     words = {"ELEMENT": problem.type.cpu, "WIDE": wide, "NARROW": narrow, "GIVEN": given, "ADDED": added}
@@ -133,8 +133,14 @@ def imported(folder):
     return module, [str(one.message) for one in told][:-1]
 
 
-def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], environment: Environment) -> Path:
-    """An export of problem → (cubin, packed recipe) for sm_90a, all faster, with a launcher that needs no GPU."""
+def write_launched(
+    folder: Path,
+    kernels: dict[Problem, tuple[bytes, bytes]],
+    environment: Environment,
+    rows: dict[Problem, tuple[int, int]] | None = None,
+) -> Path:
+    """An export of problem → (cubin, packed recipe) for sm_90a, all faster, with a launcher that needs no GPU; `rows`
+    are numbers of rows that a recipe is for beside the problem's own."""
     for name in ("cubins", "recipes", "lib"):
         (folder / name).mkdir(parents=True)
     (folder / build.LIBRARY).write_bytes(launcher.fake())
@@ -143,7 +149,8 @@ def write_launched(folder: Path, kernels: dict[Problem, tuple[bytes, bytes]], en
         code, recipe = f"cubins/{problem.name}.cubin", f"recipes/{problem.name}.recipe"
         (folder / code).write_bytes(cubin)
         (folder / recipe).write_bytes(seal(packed, cubin, f"{problem.name}.cubin"))
-        entries.append(entry(problem, 1.5, described(folder, code), recipe=described(folder, recipe)))
+        more = {"recipe": described(folder, recipe), "rows": (rows or {}).get(problem)}
+        entries.append(entry(problem, 1.5, described(folder, code), **more))
     manifest = manifests.Manifest(
         target="sm_90a",
         environment=environment,

@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 
+from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.worker.cuda.arena import Arena
 
@@ -19,7 +20,7 @@ class FakeVendor:
         self.noise = np.random.default_rng(3)
 
     def calls(self, name, problem, sets):
-        return FakeCalls(self, [(a, b if name.endswith("nn") else b.T, c) for a, b, c in sets])
+        return FakeCalls(self, [(a, b if name.endswith("nn") else b.T, *more) for a, b, *more in sets], problem)
 
     def host_seconds(self, name, problem, sets, calls, gap, touches=None):
         self.calls(name, problem, sets).run(range(len(sets)), touches)
@@ -27,16 +28,22 @@ class FakeVendor:
 
 
 class FakeCalls:
-    def __init__(self, vendor: FakeVendor, sets) -> None:
-        self.vendor, self.sets = vendor, sets
+    def __init__(self, vendor: FakeVendor, sets, problem=PROBLEM) -> None:
+        self.vendor, self.sets, self.problem = vendor, sets, problem
 
     def run(self, order, touches) -> float:
         for number, ahead in zip(order, shared_out(touches, len(order))):
             for where, bits in ahead:
                 write(where, bits)
-            a, b, c = self.sets[number]
-            c.copy_((a.float() @ b.float()).half())
+            *given, c = self.sets[number]
+            c.copy_(operated(self.problem, *given))
         return len(order) * 2e-6 * (1 + 0.01 * self.vendor.noise.random())
+
+
+def operated(problem: Problem, a, b, *more):
+    """C in fp32 of A [M,K], B [K,N] and what more there is."""
+    finish = operators.find(problem.epilogue).finish
+    return finish(a.float() @ b.float(), [operand.float() for operand in more])
 
 
 def shared_out(touches, calls: int) -> list[list[tuple[int, int]]]:
@@ -82,8 +89,9 @@ class Candidate:
         self.write(number, self.multiply(number))
 
     def multiply(self, number: int):
-        a, b = self.arena.a[number].float(), self.arena.b[number].float()
-        return (a @ (b.T if PROBLEM.layout == "tn" else b)).half()
+        problem = self.arena.problem
+        a, b, *more = (operand[number] for operand in self.arena.given)
+        return operated(problem, a, b.T if problem.layout == "tn" else b, *more).to(a.dtype)
 
     def write(self, number: int, c) -> None:
         self.arena.c[number] = c

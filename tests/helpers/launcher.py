@@ -4,10 +4,12 @@ import ctypes
 import struct
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from toolkit import needs_toolkit
 
+from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import digest
@@ -22,6 +24,15 @@ DRIVER = Path(__file__).with_name("libcuda.cpp")
 ROOM = 1 << 22
 ALIGNMENT = 64
 """Of memory that is the host's: torch gives it no better."""
+
+
+class Four(NamedTuple):
+    """A place of a problem without further operands, each address by its name."""
+
+    A: int
+    B: int
+    C: int
+    workspace: int
 
 
 @cache
@@ -69,6 +80,21 @@ def multiplier(problem: Problem, workspace: int | None = 20000, fails: int = 0, 
     nodes: Plan = (kernel,)
     made = Recipe(workspace, nodes, tuple(Relocation(0, 0, 8 * of, of) for of in places))
     return cubin_of(nodes), recipe.pack(made)
+
+
+def many_rows(problem: Problem, first: int, last: int) -> tuple[bytes, bytes]:
+    """(cubin, packed recipe) of a kernel that multiplies on the host for these numbers of rows, in the problem's type,
+    and adds a bias where the problem asks for one. Its workspace is told."""
+    names = [*(operand.name for operand in operators.operands(problem)), "workspace"]
+    at = {"A": 0, "B": 8, "C": 16, "workspace": 24, "bias": 56}  # bytes into the parameter
+    relocations = tuple(Relocation(0, 0, at[name], of) for of, name in enumerate(names))
+    launches = {}
+    for m in range(first, last + 1):
+        sizes = m, problem.n, problem.k, 20000, 0, 0
+        data = struct.pack("<4Q6iQ2i", 0, 0, 0, 0, *sizes, 0, problem.dtype == "bf16", 0)
+        kernel = Kernel("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
+        launches[m] = Recipe(20000, (kernel,), relocations)
+    return cubin_of(launches[first].nodes), recipe.pack_rows(launches, len(names) - 1)
 
 
 def at_place(plan: Plan, workspace: int) -> Plan:

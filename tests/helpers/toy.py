@@ -5,6 +5,7 @@ context in which `Problem(…, epilogue=NAME)` works; processes that begin in it
 `operators.__path__`.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,3 +54,4 @@ def operator(folder: Path) -> Iterator[str]:
         yield NAME
     finally:
         operators.__path__.remove(str(folder))
+        sys.modules.pop(f"{operators.__name__}.{NAME}", None)

@@ -2,6 +2,7 @@ import msgspec
 import pytest
 from exported import REFUSES, change, write
 
+from cudal2.kernels import held
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
@@ -47,3 +48,14 @@ def test_the_schema_beside_it_is_that_of_the_records(folder):
     known, manifest = schema["$defs"], msgspec.json.decode((folder / FILE).read_bytes())
     for name, record in (("Manifest", manifest), ("Kernel", manifest["kernels"][0])):
         assert set(record) <= set(known[name]["properties"]) and set(known[name]["required"]) <= set(record)
+
+
+def test_a_manifest_from_before_types_and_rows_is_read(folder, tmp_path):
+    """Format 3: its kernels are for fp16, without a bias, for one M each."""
+    old = msgspec.json.decode((folder / FILE).read_bytes()) | {"version": 3}
+    for kernel in old["kernels"]:
+        del kernel["rows"], kernel["problem"]["dtype"], kernel["problem"]["epilogue"]
+    (tmp_path / FILE).write_bytes(msgspec.json.encode(old))
+    assert [(one.problem, one.rows) for one in read(tmp_path).kernels] == [(Problem(8, 8, 8), None)]
+    (one,) = held.read(tmp_path).kernels
+    assert (one.dtype, one.epilogue, one.rows) == ("fp16", "none", (8, 8))

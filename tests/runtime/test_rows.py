@@ -1,4 +1,4 @@
-"""One kernel for many numbers of rows, in both types, with a bias and without: no padding, and torch's values at each."""
+"""One kernel for many numbers of rows, in both types, with a bias and without: no padding, torch's values at each."""
 
 import itertools
 

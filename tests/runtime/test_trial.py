@@ -14,7 +14,7 @@ from cudal2.kernels.loaded import opened
 from cudal2.kernels.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.runtime import load
-from cudal2.worker import verify
+from cudal2.worker import limits
 
 UNTRIED, WRONG = TRIED
 PROBLEM = Problem(24, 40, 96)
@@ -170,8 +170,8 @@ def test_the_bounds_are_those_of_timed_calls(accumulate, k):
     problem = Problem(64, 64, k, accumulate=accumulate)
     for chunk in (1, 16):
         limit, loss = trial.bounds(k, chunk if accumulate == "f16" else 0)
-        expected = verify.TIMED_LIMIT if accumulate == "f32" else 2**0.5 * verify.rho_limit("f16", k, chunk)
-        assert limit == pytest.approx(expected) and loss == pytest.approx(verify.loss_bound(problem, chunk))
+        expected = limits.TIMED_LIMIT if accumulate == "f32" else 2**0.5 * limits.rho_limit("f16", k, chunk)
+        assert limit == pytest.approx(expected) and loss == pytest.approx(limits.loss_bound(problem, chunk))
         a, b = torch.randn(64, k), torch.randn(k, 64)
         exact = (a.half().float() @ b.half().float()).half()
         assert trial.agrees(exact, exact, k, chunk if accumulate == "f16" else 0)

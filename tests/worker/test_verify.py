@@ -9,7 +9,7 @@ import torch
 from cudal2.dtype import FP16
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker import inputs, verify
+from cudal2.worker import inputs, limits, verify
 
 PROBLEM = Problem(64, 72, 256)
 
@@ -126,11 +126,11 @@ def test_the_bound_is_what_rounding_after_every_chunk_gives_a_short_last_one_too
     exact, sums = a.double() @ b.double(), torch.zeros(256, 192, dtype=torch.float16)
     for start in range(0, k, 16):
         sums = (sums.double() + a[:, start : start + 16].double() @ b[start : start + 16].double()).half()
-    assert verify.rho(sums, exact) == pytest.approx(verify.rho_limit("f16", k, 16) / 1.15, rel=0.05)
+    assert verify.rho(sums, exact) == pytest.approx(limits.rho_limit("f16", k, 16) / 1.15, rel=0.05)
 
 
 def test_a_sum_within_one_chunk_is_rounded_once() -> None:
-    assert verify.rho_limit("f16", 8, 16) == verify.rho_limit("f16", 16, 16) == pytest.approx(1.15)
+    assert limits.rho_limit("f16", 8, 16) == limits.rho_limit("f16", 16, 16) == pytest.approx(1.15)
 
 
 def test_one_wrong_element_is_found(exact) -> None:

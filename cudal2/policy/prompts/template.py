@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import jinja2
 import msgspec
@@ -106,7 +107,12 @@ def render(
         _notes(prompt, problem, target, environment, parent, failures) if prompt.notes else (),
     )
     operator = operators.find(problem.epilogue)
-    facts = {"problem": problem, "target": target, "contract": target.contract, "environment": environment}
+    facts: dict[str, Any] = {
+        "problem": problem,
+        "target": target,
+        "contract": target.contract,
+        "environment": environment,
+    }
     facts |= {"more": operator.more(problem), "paragraph": operator.paragraph}
     text = template.render(facts, **structs.asdict(shown)).strip()
     while prompt.bytes and len(text.encode()) > prompt.bytes and (fewer := shown.less()):

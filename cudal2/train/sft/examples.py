@@ -213,8 +213,11 @@ def _text(sample: corpus.Sample, config: SftConfig) -> str:
 
 
 def _problem(rng: random.Random, layout: Layout, of: CorpusConfig) -> Problem:
-    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt. Where other
-    dtypes or epilogues are asked for, half of the shapes have an M that is no multiple of 8."""
+    """A training shape of the corpus or, once in four, any shape, so that every prompt token is learnt.
+
+    Where other dtypes or epilogues are asked for, half of the shapes have an M that is no multiple of 8, many a small
+    one.
+    """
     if rng.random() < 0.75:
         problem = corpus.draw_problem(rng, layout)
     else:
@@ -223,7 +226,7 @@ def _problem(rng: random.Random, layout: Layout, of: CorpusConfig) -> Problem:
     problem = msgspec.structs.replace(problem, accumulate=rng.choice(of.accumulates))
     if not of.plain:
         dtype, epilogue, less = find_dtype(rng.choice(of.dtypes)), rng.choice(of.epilogues), rng.randint(-7, 7)
-        m, sums = problem.m - max(0, less), (problem.accumulate, dtype.accumulators[0])
-        accumulate = sums[problem.accumulate not in dtype.accumulators]
+        accumulate = problem.accumulate if problem.accumulate in dtype.accumulators else "f32"
+        m = rng.randint(1, 7) if rng.random() < 0.2 else problem.m - max(0, less)
         problem = Problem(m, problem.n, problem.k, layout, accumulate, dtype.name, epilogue)
     return _problem(rng, layout, of) if unseen(problem) else problem

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 from cudal2.config import WorkerConfig
@@ -18,6 +19,7 @@ from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
+from cudal2.worker.rows import range_about
 from cudal2.worker.sandbox import jail
 
 
@@ -60,8 +62,9 @@ class CpuBackend:
     def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.library, problem)
 
-    def portable(self, candidate: Candidate, launchable: Launchable) -> Portable:
-        return Portable(launchable.library)
+    def portable(self, candidate: Candidate, launchable: Launchable, others: Mapping[int, Launchable] = {}) -> Portable:
+        same = [m for m, other in others.items() if other.library == launchable.library]
+        return Portable(launchable.library, rows=range_about(same, candidate.problem.m))
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
         raise Uncountable("those of a processor are not read")
@@ -100,3 +103,7 @@ def _machine() -> str:
 def _check_protocol(protocol: str) -> None:
     if protocol != "device":
         raise ValueError(f"a processor's calls are timed by the protocol device, not {protocol}")
+
+
+BACKEND = CpuBackend
+"""What `Worker` makes for a target of this kind."""

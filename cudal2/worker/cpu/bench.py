@@ -14,7 +14,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import checks, inputs, measurement, timing, verify
+from cudal2.worker import checks, inputs, limits, measurement, timing, verify
 from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
@@ -150,7 +150,7 @@ class CpuBench:
 
     def _refer(self, arena: Arena, name: str) -> Refer | None:
         """The fused baseline, where the one of that name rounds before it finishes."""
-        if name == FUSED or not verify.finishing(arena.problem):
+        if name == FUSED or not limits.finishing(arena.problem):
             return None
 
         def refer(first: int, count: int) -> None:

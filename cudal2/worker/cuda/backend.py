@@ -5,8 +5,8 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import msgspec
@@ -29,6 +29,7 @@ from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
+from cudal2.worker.rows import range_about
 from cudal2.worker.sandbox import jail
 
 FITTED, HELD_BACK = 8, 120
@@ -159,7 +160,7 @@ class CudaBackend:
     def _build(self, candidate: Candidate, foreign: abi.Adapted | None) -> CudaBuild:
         where = (self.target, self.cache, self.kind, self.config.compile_seconds)
         if foreign is None:
-            return build.build(candidate.source, *where)
+            return build.build(candidate.source, *where, problem=candidate.problem)
         return build.build(foreign.source, *where, foreign.includes, foreign.flags, abi.MEMORY)
 
     def _record(
@@ -191,12 +192,31 @@ class CudaBackend:
     def measure(self, launchable: plan.CudaLaunchable, problem: Problem) -> Outcome:
         return self.bench.judge(launchable.recording, launchable.cubin, problem, launchable.recipe)
 
-    def portable(self, candidate: Candidate, launchable: plan.CudaLaunchable) -> Portable:
-        """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from."""
+    def portable(
+        self,
+        candidate: Candidate,
+        launchable: plan.CudaLaunchable,
+        others: Mapping[int, plan.CudaLaunchable] = {},
+    ) -> Portable:
+        """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from, for
+        each number of rows."""
+        own, operands = candidate.problem, len(plan.addresses(candidate.problem)) - 1
+        made = {own.m: self._fitted(candidate, launchable)}
+        for m, other in others.items():
+            asked = msgspec.structs.replace(candidate, problem=msgspec.structs.replace(own, m=m))
+            if other.cubin == launchable.cubin:
+                with suppress(NotPortable):
+                    made[m] = self._fitted(asked, other)
+        rows = range_about(made, own.m)
+        first, last = rows or (own.m, own.m)
+        launches = {m: made[m] for m in range(first, last + 1)}
+        return Portable(launchable.cubin, recipe.pack_rows(launches, operands), rows)
+
+    def _fitted(self, candidate: Candidate, launchable: plan.CudaLaunchable) -> recipe.Recipe:
+        """Raises RecipeRefused."""
         problem = candidate.problem
         if launchable.recipe:
-            known = unsealing.unsealed(launchable.recipe, launchable.cubin)
-            return Portable(launchable.cubin, recipe.pack(known))
+            return unsealing.unsealed(launchable.recipe, launchable.cubin, problem)
         try:
             count, rng = FITTED + HELD_BACK, random.SystemRandom()
             with self._planners:
@@ -209,7 +229,7 @@ class CudaBackend:
             recipe.check(made, judged.plans, buffer_layout(problem).places(judged.base))
         except (CandidateFailed, ValueError) as error:
             raise recipe.RecipeRefused(str(error)) from error
-        return Portable(launchable.cubin, recipe.pack(made))
+        return made
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
         with exclusive.device(exclusive=True, name=self.lock):
@@ -248,3 +268,7 @@ def _adapted(candidate: Candidate) -> abi.Adapted | None:
     if stored != candidate.problem.layout:
         raise ValueError(f"the kernel reads B as {stored} stores it; judge it with layout={stored}")
     return adapted
+
+
+BACKEND = CudaBackend
+"""What `Worker` makes for a target of this kind."""

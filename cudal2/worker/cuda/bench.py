@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import torch
 
+from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
@@ -132,7 +133,7 @@ class CudaBench:
         def host(history: History, gap: float) -> list[float]:
             return runner.host(history.order, gap, arena.touches(history))
 
-        floor = self.device.floor(problem.flop, problem.bytes)
+        floor = self.device.floor(problem.flop, operators.nbytes(problem))
         paired = measurement.plausible(self._pair(replay, guess, context, workspace), floor)
         timings = [paired, *timing.derived(paired, context.seconds, context.rounds)]
         floor = max(floor, HOST_AHEAD * paired.candidate_us / 1e6)
@@ -221,7 +222,7 @@ class CudaBench:
         try:
             arena = Arena(buffers, memory.tensor, inputs.generator(memory.tensor.device))
             arena.fill(slice(None))
-            side = BaselineSide(self.vendor, buffers, *arena.inputs, arena.reference)
+            side = BaselineSide(self.vendor, buffers, arena.inputs, arena.reference)
             if not self.config.protocols:
                 return ProblemContext(memory, arena, side, {}, {})
             tuning = self.vendor.prepare(problem, side.sets)

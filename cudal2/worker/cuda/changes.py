@@ -1,48 +1,98 @@
 """Did calls use their inputs as they were when it was their turn, and neither earlier nor later values?
 
 A touch that changes an element of A or B (history.py) moves one line of C, a row or a column, by twice the element
-times a line of the other matrix. Where sums are long and kept in f16, the bounds for single elements, and for all of a
-window together, are wider than that. But over the whole line what is honest lies anywhere, and the change in one
-direction: a result of the other inputs lies exactly one change away. Pure functions over tensors of any device.
+times a line of the other matrix; an element of a bias moves a column by twice itself. Where an activation follows, how
+far each place of the line moves depends on the sum there: it is finished with either value, and no bound is needed.
+Where sums are long and kept in f16, the bounds for single elements, and for all of a window together, are wider than
+that. But over the whole line what is honest lies anywhere, and the change in one direction: a result of the other
+inputs lies exactly one change away. Pure functions over tensors of any device.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker import verify
+from cudal2.worker import inputs, limits, verify
 from cudal2.worker.cuda.history import History
 
 SURE = 6.0
 """A line is judged where half of its change is so many standard deviations of what honest results are off by."""
 
 
-def lines(
-    history: History, problem: Problem, result: Tensor, reference: Tensor, a: Tensor, b: Tensor, second: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """For each element of A, or (`second`) of B, that a history changed, the line of C that it moves, float32
-    [changes, length]: of `result`, of `reference`, and by how much it would be off with the other value.
+Line = Callable[[Tensor], Tensor]
+"""Of [sets,M,N], or what broadcasts against it, the line [changes, length] that each change moves."""
 
-    All are [sets, …] and as they are when all calls are over, B as the problem stores it.
+
+def lines(
+    history: History,
+    problem: Problem,
+    result: Tensor,
+    reference: Tensor,
+    given: Sequence[Tensor],
+    operand: int,
+    products: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each element of an input operand that a history changed, the line of C that it moves, float32 [changes,
+    length]: of `result`, of `reference`, and by how much it would be off with the other value.
+
+    All are [sets, …] and as they are when all calls are over, B as the problem stores it. `products` [sets,M,N] are
+    those of the inputs that each call found; they are needed where something follows the product.
     """
-    which = history.changed(second)
+    a, b, *more = given
+    which = history.changed(operand)
     sets, rows, columns = (
         torch.from_numpy(each[which]).to(a.device) for each in (history.number, history.row, history.column)
     )
-    stored_nk = problem.layout == "tn"
-    if second:
-        n, k = (rows, columns) if stored_nk else (columns, rows)
-        found, wanted = result[sets, :, n], reference[sets, :, n]
-        value, other = b[sets, rows, columns], a[sets, :, k]
-    else:
-        found, wanted = result[sets, rows], reference[sets, rows]
-        value, other = a[sets, rows, columns], b[sets, :, columns] if stored_nk else b[sets, columns]
     over = torch.from_numpy(history.over[which]).to(a.device)
-    twice = torch.where(over, 2.0, -2.0) * value.float()  # a call that was over used the negative of what stands there
-    return found.float(), wanted.float(), twice[:, None] * other.float()
+    # A call that was over used the negative of what stands there.
+    value = torch.where(over, -1.0, 1.0) * _matrix(given[operand])[sets, rows, columns].float()
+    line: Line
+    stored_nk = problem.layout == "tn"
+    if operand == 0:
+        line = _rows(sets, rows)
+        shift = -2 * value[:, None] * (b[sets, :, columns] if stored_nk else b[sets, columns]).float()
+    elif operand == 1:
+        n, k = (rows, columns) if stored_nk else (columns, rows)
+        line = _columns(sets, n)
+        shift = -2 * value[:, None] * a[sets, :, k].float()
+    else:
+        whole = _matrix(given[operand]).shape[1] == problem.m > 1
+        line = _elements(sets, rows, columns) if whole else _columns(sets, columns)
+        shift = torch.zeros_like(line(result), dtype=torch.float32)
+    found, wanted = line(result).float(), line(reference).float()
+    if not limits.finishing(problem):
+        return found, wanted, shift
+    assert products is not None
+    finish, product = operators.find(problem.epilogue).finish, line(products)
+    right = [line(_matrix(one).expand(result.shape)).float() for one in more]
+    # The element as the call should have found it, and as it was or came to be.
+    for number in range(len(more)):
+        if number + 2 == operand:
+            right[number] = value[:, None].expand(shift.shape)
+    other = [-one if number + 2 == operand else one for number, one in enumerate(right)]
+    return found, wanted, finish(product + shift, other) - finish(product, right)
+
+
+def _matrix(operand: Tensor) -> Tensor:
+    """[sets, rows, columns]: a vector has one row."""
+    return operand if operand.dim() == 3 else operand[:, None]
+
+
+def _rows(sets: Tensor, rows: Tensor) -> Line:
+    return lambda matrices: matrices[sets, rows]
+
+
+def _columns(sets: Tensor, columns: Tensor) -> Line:
+    return lambda matrices: matrices[sets, :, columns]
+
+
+def _elements(sets: Tensor, rows: Tensor, columns: Tensor) -> Line:
+    return lambda matrices: matrices[sets, rows, columns][:, None]
 
 
 def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk: int) -> verify.Finding | None:
@@ -50,9 +100,11 @@ def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk:
     `moved`."""
     size = moved.square().sum(1)
     share = ((found - wanted) * moved).sum(1) / size  # about 0; with the other value 1
-    unit = verify.ulp(wanted.half()).square().mean(1).div(12).sqrt()
-    noise = math.sqrt(2) * verify.rho_limit(problem.accumulate, problem.k, chunk) * unit
-    stale = int(((share > 0.5) & (SURE * noise < 0.5 * size.sqrt())).sum())
+    unit = verify.ulp(wanted.to(inputs.element(problem))).square().mean(1).div(12).sqrt()
+    noise = math.sqrt(2) * limits.most_rho(problem, chunk) * unit
+    # An honest way to finish may be off by so much everywhere, and in no direction of its own.
+    loss = operators.find(problem.epilogue).loss * math.sqrt(wanted.shape[1])
+    stale = int(((share > 0.5) & (SURE * noise + loss < 0.5 * size.sqrt())).sum())
     if not stale:
         return None
     return Status.WRONG, f"in timed calls {stale} results are those of inputs as they were before, or came to be later"

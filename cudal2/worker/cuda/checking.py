@@ -31,17 +31,17 @@ def check_calls(run: Run, arena: Arena, workspace: int, rounding: int) -> tuple[
     numbers = cycle(torch.randperm(arena.buffers.sets, generator=rng, device=rng.device)[:2].tolist())
     times: list[float] = []
 
-    def run_on(a: Tensor, b: Tensor) -> Tensor:
-        result, seconds = call(run, arena, next(numbers), a, b, workspace)
+    def run_on(given: Sequence[Tensor]) -> Tensor:
+        result, seconds = call(run, arena, next(numbers), given, workspace)
         times.append(seconds)
         return result
 
     return checks.check(run_on, arena.problem, rng, rounding), min(times)
 
 
-def call(run: Run, arena: Arena, number: int, a: Tensor, b: Tensor, workspace: int) -> tuple[Tensor, float]:
+def call(run: Run, arena: Arena, number: int, given: Sequence[Tensor], workspace: int) -> tuple[Tensor, float]:
     """One call of set `number` on poisoned C and workspace; a copy of C, and seconds. Raises CandidateFailed."""
-    arena.put(number, a, b)
+    arena.put(number, given)
     arena.poison(workspace)
     arena.settle()
     seconds, _ = run([number])

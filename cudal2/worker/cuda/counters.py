@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import CONFLICTS, OCCUPANCY, STALL
 from cudal2.target import Target
@@ -62,7 +63,6 @@ def take(portable: Portable, problem: Problem, target: Target, ncu: Path | None 
     if ncu is None:
         raise Uncountable("ncu is not installed (it comes with the CUDA toolkit, as nsight-compute)")
     names = metrics(target)
-    p = problem
     with tempfile.TemporaryDirectory(prefix="cudal2-counters-") as place:
         folder = Path(place)
         files = {
@@ -74,7 +74,7 @@ def take(portable: Portable, problem: Problem, target: Target, ncu: Path | None 
             (folder / name).write_bytes(content)
         program = [sys.executable, "-P", counted.__file__, device.find().driver_library]
         program += [str(folder / name) for name in files]
-        program += [str(2 * count) for count in (p.m * p.k, p.k * p.n, p.m * p.n)]
+        program += [str(2 * operand.elements) for operand in operators.operands(problem)]
         options = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--print-units", "base"]
         said = _run([str(ncu), *options, "--metrics", ",".join(names), *program], folder)
     found = read(said.splitlines(), names)

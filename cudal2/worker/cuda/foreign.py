@@ -9,11 +9,13 @@ It becomes what a planner's recording is, so that it is checked, timed and edite
 call; its code is trusted no more than a candidate's.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
+from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
@@ -32,9 +34,9 @@ Offset = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Pointer(msgspec.Struct, frozen=True, tag="pointer", forbid_unknown_fields=True):
-    """The address of a matrix or of the workspace, `offset` bytes on."""
+    """The address of an operand, by its name, or of the workspace, `offset` bytes on."""
 
-    to: Literal["A", "B", "C", "workspace"]
+    to: str
     offset: Offset = 0
 
 
@@ -84,11 +86,14 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
         raise ValueError(f"a block of {x * y * z} threads; at most {THREADS} are possible")
     if any(launch.cluster) and any(not c or g % c for g, c in zip(launch.grid, launch.cluster)):
         raise ValueError(f"clusters of {launch.cluster} do not tile a grid of {launch.grid}")
+    known = plan.addresses(buffers.problem)
     for one in launch.parameters:
+        if isinstance(one, Pointer) and one.to not in known:
+            raise ValueError(f"a pointer to {one.to!r}, which is none of {', '.join(known)}")
         if isinstance(one, Pointer) and one.offset >= (size := _size(one.to, launch, buffers)):
             raise ValueError(f"an offset of {one.offset} bytes into {one.to}, which has {size}")
     base = draw_base()
-    plans = tuple((_kernel(launch, place),) for place in buffers.places(base))
+    plans = tuple((_kernel(launch, place, known),) for place in buffers.places(base))
     return plan.Recording(launch.workspace, plans, base=base)
 
 
@@ -101,11 +106,12 @@ def portable(folder: Path) -> Portable:
 def _recipe(launch: Launch) -> bytes:
     """The launch for any addresses, packed."""
     pointers = [(index, one) for index, one in enumerate(launch.parameters) if isinstance(one, Pointer)]
-    relocations = (Relocation(0, index, 0, plan.Place._fields.index(one.to)) for index, one in pointers)
-    return pack(Recipe(launch.workspace, (_kernel(launch, plan.Place(0, 0, 0, 0)),), tuple(relocations)))
+    known = plan.addresses(parse(launch.problem))
+    relocations = (Relocation(0, index, 0, known.index(one.to)) for index, one in pointers)
+    return pack(Recipe(launch.workspace, (_kernel(launch, (0,) * len(known), known),), tuple(relocations)))
 
 
-def _kernel(launch: Launch, place: plan.Place) -> plan.Kernel:
+def _kernel(launch: Launch, place: plan.Place, known: Sequence[str]) -> plan.Kernel:
     return plan.Kernel(
         name=launch.function,
         grid=launch.grid,
@@ -116,15 +122,17 @@ def _kernel(launch: Launch, place: plan.Place) -> plan.Kernel:
         scheduling=0,
         carveout=-1,
         parameters=tuple(
-            (getattr(place, one.to) + one.offset).to_bytes(8, "little").hex() if isinstance(one, Pointer) else one.hex
+            (place[known.index(one.to)] + one.offset).to_bytes(8, "little").hex()
+            if isinstance(one, Pointer)
+            else one.hex
             for one in launch.parameters
         ),
     )
 
 
 def _size(name: str, launch: Launch, buffers: BufferLayout) -> int:
-    p = buffers.problem
-    return {"A": 2 * p.m * p.k, "B": 2 * p.k * p.n, "C": 2 * p.m * p.n, "workspace": launch.workspace}[name]
+    sizes = {operand.name: 2 * operand.elements for operand in operators.operands(buffers.problem)}
+    return (sizes | {"workspace": launch.workspace})[name]
 
 
 def _launch(path: Path) -> Launch:

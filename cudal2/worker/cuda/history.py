@@ -1,16 +1,17 @@
 """What happens to the inputs of a window while its calls run. Candidate and baseline go through the same history.
 
-Before each call one element of A or B of some set of the window is written (a touch), or a few are. Mostly that is the
-value which stands there already; at times it is the element's negative, so that the inputs are normals as before. The
-set is one whose call is still to come, which must use the new value, or one whose call is over, where the old value
-counts. So work that is done ahead is as wrong as work that is put off. Every call has as many touches: no call tells
-from its own that the inputs of another have changed, and nothing that a kernel may notice of a touch (the number of its
-launch, what it left in registers, a pause) says which of them changed something.
+Before each call one element of an input (A, B, or what more there is) of some set of the window is written (a touch),
+or a few are. Mostly that is the value which stands there already; at times it is the element's negative, so that the
+inputs are normals as before. The set is one whose call is still to come, which must use the new value, or one whose
+call is over, where the old value counts. So work that is done ahead is as wrong as work that is put off. Every call has
+as many touches: no call tells from its own that the inputs of another have changed, and nothing that a kernel may
+notice of a touch (the number of its launch, what it left in registers, a pause) says which of them changed something.
 
 `history.h` says how the touches are written. Nothing here needs a GPU.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -32,6 +33,9 @@ are spread, short distances as often as long ones."""
 DRAWN = 8
 """So many elements of a matrix are drawn; the one that weighs most in C is touched."""
 
+SIGN = np.uint16(0x8000)
+"""The bit that a change flips, in every type of 16 bits."""
+
 Touches = np.ndarray
 """Elements of TOUCH, as many for each call."""
 TOUCH = np.dtype([("where", "<u8"), ("value", "<u4"), ("unused", "<u4")])
@@ -41,14 +45,14 @@ TOUCH = np.dtype([("where", "<u8"), ("value", "<u4"), ("unused", "<u4")])
 class History(msgspec.Struct, frozen=True):
     """The order in which sets are called, and the touches, as many before each call: arrays of one element a touch.
 
-    A touch goes to `row` and `column` of A, or of B where `second`, of the set `number`. `bits` are those of the fp16
-    value that it writes; `changes` says whether that is another than before, `over` whether the set's call had been
-    made.
+    A touch goes to `row` and `column` of the input operand number `operand` of the set `number`; a vector is a matrix
+    of one row. `bits` are those of the value that it writes; `changes` says whether that is another than before, `over`
+    whether the set's call had been made.
     """
 
     order: list[int]
     number: np.ndarray
-    second: np.ndarray
+    operand: np.ndarray
     row: np.ndarray
     column: np.ndarray
     bits: np.ndarray
@@ -60,31 +64,50 @@ class History(msgspec.Struct, frozen=True):
         """Touches before each call."""
         return len(self.number) // len(self.order)
 
-    def touches(self, a: Tensor, b: Tensor, origin: int = 0) -> Touches:
-        """The touches of these inputs [sets, rows, columns], in bytes from the address `origin` on."""
+    def touches(self, given: Sequence[Tensor], origin: int = 0) -> Touches:
+        """The touches of these inputs [sets, …], in bytes from the address `origin` on."""
         found = np.zeros(len(self.number), TOUCH)
-        places = [_address(matrix, self.number, self.row, self.column) - origin for matrix in (a, b)]
-        found["where"], found["value"] = np.where(self.second, places[1], places[0]), self.bits
+        places = [_address(matrix, self.number, self.row, self.column) - origin for matrix in _matrices(given)]
+        found["where"], found["value"] = np.choose(self.operand, places), self.bits
         return found
 
-    def changed(self, second: bool) -> np.ndarray:
-        """Which touches changed A, or B."""
-        return np.flatnonzero(self.changes & (self.second == second))
+    def changed(self, operand: int) -> np.ndarray:
+        """Which touches changed that operand."""
+        return np.flatnonzero(self.changes & (self.operand == operand))
 
-    def apply(self, a: Tensor, b: Tensor) -> None:
+    def apply(self, given: Sequence[Tensor]) -> None:
         """Have inputs hold what they hold when all calls are over; they may have gone through the history, or not."""
-        for second, matrix in enumerate((a, b)):
-            which = self.changed(bool(second))
-            place = [_on(matrix, each[which]) for each in (self.number, self.row, self.column)]
-            matrix[place[0], place[1], place[2]] = _on(matrix, self.bits[which].view(np.float16))
+        for operand, matrix in enumerate(_matrices(given)):
+            which = self.changed(operand)
+            self._write(matrix, which, self.bits[which])
+
+    @contextmanager
+    def as_called(self, given: Sequence[Tensor]) -> Iterator[None]:
+        """Have inputs that hold what `apply` leaves there hold what each set's own call found, for a while."""
+        late = [(matrix, self._late(operand)) for operand, matrix in enumerate(_matrices(given))]
+        for matrix, which in late:
+            self._write(matrix, which, self.bits[which] ^ SIGN)
+        try:
+            yield
+        finally:
+            for matrix, which in late:
+                self._write(matrix, which, self.bits[which])
+
+    def _late(self, operand: int) -> np.ndarray:
+        return np.flatnonzero(self.changes & self.over & (self.operand == operand))
+
+    def _write(self, matrix: Tensor, which: np.ndarray, bits: np.ndarray) -> None:
+        place = [_on(matrix, each[which]) for each in (self.number, self.row, self.column)]
+        matrix[place[0], place[1], place[2]] = _on(matrix, bits.view(np.int16)).view(matrix.dtype)
 
 
 def draw(
-    order: Sequence[int], inputs: tuple[Tensor, Tensor], powers: Tensor, problem: Problem, rng: np.random.Generator
+    order: Sequence[int], given: Sequence[Tensor], powers: Tensor, problem: Problem, rng: np.random.Generator
 ) -> History:
-    """A history of calls in this order, on inputs A [sets,M,K] and B [sets,*b_shape] as they are before it.
+    """A history of calls in this order, on input operands [sets, …] as they are before it.
 
-    `powers` [sets,K] are those of two by which the columns of A are scaled, and the rows of B divided.
+    `powers` [sets,K] are those of two by which the columns of A are scaled, and the rows of B divided. Every operand is
+    touched as often as any other, however small it is: a bias that a kernel remembers is as wrong as a matrix.
     """
     few = len(order) <= FEW
     each = TOUCHES_OF_FEW if few else 1
@@ -94,33 +117,35 @@ def draw(
     reach = np.where(over, calls, len(order) - calls)  # so many sets can be meant
     distance = np.where(rng.random(count) < NEXT, 0, (reach ** rng.random(count)).astype(np.int64) - 1)
     number = np.array(order)[np.where(over, calls - 1 - distance, calls + distance)]
-    second = rng.random(count) < 0.5
-    row, column, bits = _elements(number, second, inputs, powers, problem, rng)
+    operand = rng.integers(len(given), size=count)
+    row, column, bits = _elements(number, operand, given, powers, problem, rng)
     changes = _one_each(number, over, few | (rng.random(count) < CHANGE), rng)
-    written = _written(np.stack([number, second, row, column], axis=1), bits, changes)
-    return History(list(order), number, second, row, column, written, changes, over)
+    written = _written(np.stack([number, operand, row, column], axis=1), bits, changes)
+    return History(list(order), number, operand, row, column, written, changes, over)
 
 
 def _elements(
     number: np.ndarray,
-    second: np.ndarray,
-    inputs: tuple[Tensor, Tensor],
+    operand: np.ndarray,
+    given: Sequence[Tensor],
     powers: Tensor,
     problem: Problem,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and bits of an element for each touch: of DRAWN, the largest but for its scale."""
     row, column, bits = np.zeros_like(number), np.zeros_like(number), np.zeros(len(number), np.uint16)
-    for which, matrix in enumerate(inputs):
-        chosen = np.flatnonzero(second == bool(which))
+    for which, matrix in enumerate(_matrices(given)):
+        chosen = np.flatnonzero(operand == which)
         if not len(chosen):
             continue
         rows, columns = (rng.integers(size, size=(DRAWN, len(chosen))) for size in matrix.shape[1:])
-        k = rows if which and problem.layout == "nn" else columns
         sets = _on(matrix, np.broadcast_to(number[chosen], rows.shape))
         values = matrix[sets, _on(matrix, rows), _on(matrix, columns)]
-        scale = powers[sets, _on(matrix, k)].float()
-        weights = torch.ldexp(values.float().abs(), scale if which else -scale)
+        weights = values.float().abs()
+        if which < 2:  # A or B
+            k = rows if which and problem.layout == "nn" else columns
+            scale = powers[sets, _on(matrix, k)].float()
+            weights = torch.ldexp(weights, scale if which else -scale)
         best = weights.argmax(0)
         largest = values.gather(0, best[None])[0].view(torch.int16).cpu().numpy()
         drawn = best.cpu().numpy(), np.arange(len(chosen))
@@ -143,7 +168,7 @@ def _one_each(number: np.ndarray, over: np.ndarray, wanted: np.ndarray, rng: np.
 
 
 def _written(place: np.ndarray, bits: np.ndarray, changes: np.ndarray) -> np.ndarray:
-    """What each touch of a `place` (set, which matrix, row, column) writes: the negative of the element, where it
+    """What each touch of a `place` (set, operand, row, column) writes: the negative of the element, where it
     changes it or comes after the touch that did.
     """
     calls = np.arange(len(bits))
@@ -152,9 +177,14 @@ def _written(place: np.ndarray, bits: np.ndarray, changes: np.ndarray) -> np.nda
     change = change[place[:, 0]]
     later = calls[change < calls]
     again = later[(place[later] == place[change[later]]).all(axis=1)]
-    written = np.where(changes, bits ^ 0x8000, bits)
-    written[again] ^= 0x8000
+    written = np.where(changes, bits ^ SIGN, bits)
+    written[again] ^= SIGN
     return written
+
+
+def _matrices(given: Sequence[Tensor]) -> list[Tensor]:
+    """Operands [sets, …] as matrices [sets, rows, columns]: a vector has one row."""
+    return [tensor if tensor.dim() == 3 else tensor[:, None] for tensor in given]
 
 
 def _address(matrix: Tensor, number: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:

@@ -90,14 +90,15 @@ class TimingContext(msgspec.Struct, frozen=True):
     def check_changes(self, history: History) -> None:
         """Whether the calls whose inputs changed used what they should. Raises CandidateFailed."""
         arena = self.arena
-        for second in (False, True):
-            lines = changes.lines(history, arena.problem, arena.c, self.baseline.c, *arena.inputs, second)
-            raise_finding(changes.check(*lines, arena.problem, self.rounding))
+        products = self.baseline.products
+        for operand in range(len(arena.inputs)):
+            moved = changes.lines(history, arena.problem, arena.c, self.baseline.c, arena.inputs, operand, products)
+            raise_finding(changes.check(*moved, arena.problem, self.rounding))
 
     def check_one(self, number: int) -> None:
         """One output of a window as strictly as those of single calls. Raises CandidateFailed."""
         arena = self.arena
-        exact = verify.reference(arena.inputs[0][number], arena.inputs[1][number], arena.problem)
+        exact = verify.reference([operand[number] for operand in arena.inputs], arena.problem)
         raise_finding(verify.check_normal(arena.c[number], exact, arena.problem, self.rounding)[0])
 
 
@@ -143,8 +144,9 @@ class GpuSides(Sides):
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         context, window = self._context, batch.window
-        self._history.apply(*context.arena.inputs)
+        self._history.apply(context.arena.inputs)
         context.check(window, self._workspace)
+        context.baseline.restate(self._history, window)
         context.check_changes(self._history)
         return [(context.arena.c[window], context.baseline.c[window])]
 
@@ -196,7 +198,7 @@ def pair(
         history = context.history(window)
         arena.settle()
         replay(history)
-        history.apply(*arena.inputs)
+        history.apply(arena.inputs)
     if not agree():
         raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
     return found

@@ -8,10 +8,11 @@ sizes).
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
+from cudal2 import operators
+from cudal2.problem import Problem
 from cudal2.worker.backend import Launchable
 
 MAX_NODES = 64
@@ -22,19 +23,8 @@ MAX_BYTES = 64 << 20
 _HEAD = struct.Struct("<QQ")
 """What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
 
-PLACE = struct.Struct("<4Q")
-"""A Place in bytes, as planner and runner read it."""
-
-
-class Place(NamedTuple):
-    """Addresses that one call is given."""
-
-    A: int
-    B: int
-    C: int
-    workspace: int
-
-
+Place = tuple[int, ...]
+"""Addresses that one call is given: of each operand, in the order of `operators.operands`, then of the workspace."""
 Triple = tuple[int, int, int]
 
 
@@ -152,8 +142,19 @@ def pack(
     calls are launched that are timed on the host's clock; without, they are launched as recorded.
     """
     plans = _HEAD.pack(workspace, len(cubin)) + cubin + pack_plans(recording.plans)
-    at = b"".join(PLACE.pack(*place) for place in places)
-    return plans + struct.pack("<I", len(recipe)) + recipe + at
+    return plans + struct.pack("<I", len(recipe)) + recipe + pack_places(places)
+
+
+def addresses(problem: Problem) -> tuple[str, ...]:
+    """What the addresses of a Place are those of, by name."""
+    return (*(operand.name for operand in operators.operands(problem)), "workspace")
+
+
+def pack_places(places: Sequence[Place]) -> bytes:
+    """As planner and runner read them: how many addresses a place has, and all of them; nothing for no places."""
+    if not places:
+        return b""
+    return struct.pack("<I", len(places[0])) + b"".join(struct.pack(f"<{len(places[0])}Q", *place) for place in places)
 
 
 def pack_plans(plans: Sequence[Plan]) -> bytes:

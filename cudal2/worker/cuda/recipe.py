@@ -10,7 +10,7 @@ otherwise (hashes an address, looks it up, packs it into other bits) is refused.
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -19,8 +19,11 @@ from cudal2.worker.backend import NotPortable
 from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan, pack_plans
 
 WORD = 8
-MAGIC = b"cudal2\0\1"
-"""What a recipe's file begins with; the last byte is its format."""
+MAGIC, SEVERAL = b"cudal2\0\1", b"cudal2\0\2"
+"""What a recipe's file begins with; the last byte is its format: one plan of a call with A, B and C, or plans for
+several numbers of rows, and any number of operands."""
+OPERANDS = 3
+"""A, B and C."""
 _MASK = (1 << 64) - 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -31,7 +34,7 @@ class RecipeRefused(NotPortable):
 
 
 class Relocation(msgspec.Struct, frozen=True):
-    """The word at `byte` of a parameter of the plan's node `node` counts from the address Place._fields[of]."""
+    """The word at `byte` of a parameter of the plan's node `node` counts from the address `of` of a Place."""
 
     node: Count
     parameter: Count
@@ -113,20 +116,37 @@ def pack(recipe: Recipe) -> bytes:
     return head + b"".join(moved) + pack_plans((recipe.nodes,))
 
 
+def pack_rows(launches: Mapping[int, Recipe], operands: int) -> bytes:
+    """The recipes of one cubin by their number of rows, each for so many operands, as recipe.h reads them; as `pack`
+    has it where there is one, of A, B and C. Equal plans are written once. `seal` knows them by what stands first."""
+    if len(launches) == 1 and operands == OPERANDS:
+        return pack(*launches.values())
+    plans = list(dict.fromkeys((one.nodes, one.relocations) for one in launches.values()))
+    at = {plan: number for number, plan in enumerate(plans)}
+    head = struct.pack("<QII", max(one.workspace for one in launches.values()), operands, len(launches))
+    rows = (struct.pack("<II", m, at[one.nodes, one.relocations]) for m, one in sorted(launches.items()))
+    body = b"".join(rows) + struct.pack("<I", len(plans))
+    for _, relocations in plans:
+        body += struct.pack("<I", len(relocations))
+        body += b"".join(struct.pack("<4I", one.node, one.parameter, one.byte, one.of) for one in relocations)
+    return SEVERAL + head + body + pack_plans([nodes for nodes, _ in plans])
+
+
 def seal(packed: bytes, cubin: bytes, name: str) -> bytes:
     """A packed recipe as a file of its own, for the cubin in the file `name`: how hgemm.cpp knows both again."""
+    magic = SEVERAL if packed.startswith(SEVERAL) else MAGIC  # no workspace is as large as that number
+    packed = packed.removeprefix(SEVERAL)
     head = struct.pack("<I", zlib.crc32(cubin)) + struct.pack("<I", len(name)) + name.encode()
-    return MAGIC + struct.pack("<I", zlib.crc32(head + packed)) + head + packed
+    return magic + struct.pack("<I", zlib.crc32(head + packed)) + head + packed
 
 
 def _check_tell_apart(places: Sequence[Place]) -> None:
-    names = Place._fields
-    for i, name in enumerate(names):
+    for i in range(len(places[0])):
         if len({place[i] for place in places}) < 2:
-            raise ValueError(f"{name} is at one address in all {len(places)} places: scatter them")
+            raise ValueError(f"buffer {i} is at one address in all {len(places)} places: scatter them")
         for j in range(i):
             if len({place[i] - place[j] for place in places}) < 2:
-                raise ValueError(f"{names[j]} and {name} keep their distance in all places: scatter them")
+                raise ValueError(f"buffers {j} and {i} keep their distance in all places: scatter them")
 
 
 def _aligned(plans: Sequence[Plan]) -> list[tuple[Kernel | Memset, ...]]:
@@ -197,7 +217,7 @@ def _relocated(values: list[bytes], places: Sequence[Place], where: str) -> tupl
 
 def _counted_from(words: list[int], places: Sequence[Place]) -> tuple[int, int] | None:
     """Which address the words follow at a constant distance, and that distance; None where there is none."""
-    for of in range(len(Place._fields)):
+    for of in range(len(places[0])):
         constant = words[0] - places[0][of] & _MASK
         if all(place[of] + constant & _MASK == word for place, word in zip(places, words)):
             return of, constant

@@ -11,7 +11,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 from cudal2.worker.cuda import session
 from cudal2.worker.cuda.buffers import range_of
-from cudal2.worker.cuda.plan import MAX_BYTES, PLACE, Place, PlanError
+from cudal2.worker.cuda.plan import MAX_BYTES, Place, PlanError, pack_places
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail
 
@@ -40,7 +40,7 @@ def record(
     try:
         kernel, called_at = folder / "kernel.so", folder / "places"
         kernel.write_bytes(library)
-        called_at.write_bytes(b"".join(PLACE.pack(*place) for place in places))
+        called_at.write_bytes(pack_places(places))
         where = (called_at, base, range_of(p, places, base))
         command = [session.programs() / "planner", kernel, write, *where, p.m, p.n, p.k, stream, int(rehearsed)]
         process = session.start(kind, [str(word) for word in command], [folder], write)

@@ -12,7 +12,7 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.buffers import ROTATED, buffer_layout, draw_base
-from cudal2.worker.cuda.recipe import MAGIC, WORD, Recipe, Relocation, applied
+from cudal2.worker.cuda.recipe import MAGIC, SEVERAL, WORD, Recipe, Relocation, applied
 
 
 class Damaged(ValueError):
@@ -46,7 +46,7 @@ def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROT
 
     Raises Damaged, and PlanError for launches that are not let through.
     """
-    recipe = unsealed(sealed, cubin)
+    recipe = unsealed(sealed, cubin, problem)
     base = draw_base()
     places = buffer_layout(problem, rotated).places(base)
     first = plan.Recording(recipe.workspace, (applied(recipe, places[0]),))
@@ -55,9 +55,9 @@ def launchable(sealed: bytes, cubin: bytes, problem: Problem, rotated: int = ROT
     return plan.CudaLaunchable(b"", cubin, plan.Recording(recipe.workspace, plans, base=base), sealed)
 
 
-def unsealed(sealed: bytes, cubin: bytes) -> Recipe:
-    """What `recipe.seal` made of a packed recipe, for this cubin. Raises Damaged."""
-    if not sealed.startswith(MAGIC):
+def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
+    """What `recipe.seal` made of a packed recipe, for this cubin and a problem of these operands. Raises Damaged."""
+    if not sealed.startswith((MAGIC, SEVERAL)):
         raise Damaged("no recipe of this format")
     reader = _Reader(sealed[len(MAGIC) :])
     crc, rest = reader.number(), reader.data[reader.at :]
@@ -66,22 +66,31 @@ def unsealed(sealed: bytes, cubin: bytes) -> Recipe:
     if reader.number() != zlib.crc32(cubin):
         raise Damaged("it is for another cubin")
     reader.bytes()  # the cubin's name
-    workspace, count = reader.take("QI")
-    relocations = tuple(Relocation(*reader.take("4I")) for _ in range(count))
+    workspace, number, count = reader.number("Q"), 0, 1
+    if sealed.startswith(SEVERAL):
+        operands, launches = reader.take("II")
+        rows = dict(reader.take("II") for _ in range(launches))
+        if operands != len(plan.addresses(problem)) - 1 or problem.m not in rows:
+            raise Damaged(f"it is not for {problem.name}")
+        number, count = rows[problem.m], reader.number()
+        if number >= count:
+            raise Damaged("a launch of no plan")
+    moved = [tuple(Relocation(*reader.take("4I")) for _ in range(reader.number())) for _ in range(count)]
+    relocations = moved[number]
     try:
-        recipe = Recipe(workspace, _nodes(reader), relocations)
+        recipe = Recipe(workspace, _plans(reader, count)[number], relocations)
     except UnicodeDecodeError as error:
         raise Damaged(f"a kernel's name cannot be read: {error}") from error
     for one in relocations:
-        _check(one, recipe)
+        _check(one, recipe, len(plan.addresses(problem)))
     return recipe
 
 
-def _nodes(reader: _Reader) -> plan.Plan:
+def _plans(reader: _Reader, count: int) -> list[plan.Plan]:
     names = [reader.bytes().decode() for _ in range(reader.number())]
-    if reader.number() != 1:
-        raise Damaged("a recipe holds one plan")
-    return tuple(_node(reader, names) for _ in range(reader.number()))
+    if reader.number() != count:
+        raise Damaged(f"a recipe with other than {count} plans")
+    return [tuple(_node(reader, names) for _ in range(reader.number())) for _ in range(count)]
 
 
 def _node(reader: _Reader, names: list[str]) -> plan.Kernel | plan.Memset:
@@ -105,12 +114,12 @@ def _node(reader: _Reader, names: list[str]) -> plan.Kernel | plan.Memset:
     )
 
 
-def _check(one: Relocation, recipe: Recipe) -> None:
-    """A relocated word lies in a parameter. Raises Damaged."""
+def _check(one: Relocation, recipe: Recipe, addresses: int) -> None:
+    """A relocated word lies in a parameter, and counts from one of the addresses. Raises Damaged."""
     try:
         kernel = recipe.nodes[one.node]
         inside = isinstance(kernel, plan.Kernel) and one.byte + WORD <= len(kernel.parameters[one.parameter]) // 2
     except IndexError:
         inside = False
-    if not inside or one.of >= len(plan.Place._fields):
+    if not inside or one.of >= addresses:
         raise Damaged("a relocation lies outside its parameter")

@@ -9,6 +9,7 @@ from itertools import takewhile
 from multiprocessing import get_context
 from typing import cast
 
+from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
@@ -24,9 +25,11 @@ _given: tuple[WorkerConfig, str, str] | None = None  # these live in the pool's 
 _worker: Worker | None = None
 
 
-def _start(config: WorkerConfig, target: str, device: int | None, began_with: str) -> None:
+def _start(config: WorkerConfig, target: str, device: int | None, began_with: str, places: list[str]) -> None:
+    """`places` are the folders where operators are found."""
     global _given
     lifetime.leave_with_parent()
+    operators.__path__[:] = places
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
     _given = config, target, began_with
@@ -127,7 +130,7 @@ class Processes:
 
     def start(self, slot: Slot) -> ProcessPoolExecutor:
         assert slot is None or isinstance(slot, int)
-        given = (self.config, self.target, slot, harness())
+        given = (self.config, self.target, slot, harness(), list(operators.__path__))
         return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_start, initargs=given)
 
     def end(self, *executors: Executor) -> None:

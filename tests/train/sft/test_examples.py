@@ -181,3 +181,14 @@ def test_an_archive_without_a_kernel_for_the_target_is_named(tmp_path):
         drawing.found(config(target="sm_90a", examples="archive", archive=str(tmp_path)))
     with pytest.raises(ValueError, match="archive=FOLDER"):
         config(examples="archive")
+
+
+def test_other_types_operators_and_rows_are_drawn_where_asked_for(one_core):
+    more = CorpusConfig(dtypes=("fp16", "bf16"), epilogues=("none", "bias", "bias_gelu"), styles=("plain",))
+    examples = draw(config(plan=True, corpus=more), 150)
+    seen = {token for prompt, _ in examples for token in re.findall(r"<\|.*?\|>", prompt)}
+    assert set(tokenizer.FURTHER_TOKENS) <= seen
+    for prompt, source in examples:
+        assert ("unsigned short" in source) == ("<|bf16|>" in prompt)
+        assert ("bias" in source) == ("<|bias" in prompt)
+        assert corpus.keeps_its_plan(source, find("cpu"))

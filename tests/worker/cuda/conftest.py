@@ -6,6 +6,7 @@ import torch
 from fake_gpu import PROBLEM, FakeVendor
 from msgspec.structs import replace
 
+from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
@@ -16,11 +17,13 @@ from cudal2.worker.cuda.vendor.side import BaselineSide
 
 
 @pytest.fixture
-def context(monkeypatch) -> TimingContext:
+def context(monkeypatch, request) -> TimingContext:
+    """Of PROBLEM, or of the problem that a test names as the fixture's parameter."""
+    problem = getattr(request, "param", PROBLEM)
     monkeypatch.setattr(buffers, "CUDA_CONTRACT", replace(CUDA_CONTRACT, workspace_limit=64 << 10))
     monkeypatch.setattr(buffers, "GRANULE", 4096)
-    layout = buffers.buffer_layout(PROBLEM, rotated=PROBLEM.bytes * 7)
+    layout = buffers.buffer_layout(problem, rotated=operators.nbytes(problem) * 7)
     memory = torch.zeros(layout.bytes // 2, dtype=torch.int16)
     arena = Arena(layout, memory, inputs.generator())
-    baseline = BaselineSide(FakeVendor(), layout, *arena.inputs, arena.reference)  # type: ignore[arg-type]
+    baseline = BaselineSide(FakeVendor(), layout, arena.inputs, arena.reference)  # type: ignore[arg-type]
     return TimingContext(arena, baseline, WorkerConfig(), np.random.default_rng(), 16, 0.0)

@@ -74,7 +74,7 @@ def early(text: str, cache: Cache, kind: jail.Kind) -> tuple[Status | None, str,
         check(text, target)
     except SourceRejected as rejected:
         return Status.REJECTED, str(rejected), ""
-    built = build.build(text, target, cache, kind, COMPILE_SECONDS)
+    built = build.build(text, target, cache, kind, COMPILE_SECONDS, problem=problem_of(text))
     if built.status is not Status.OK:
         return built.status, built.log, built.log
     fatal = [finding for finding in gate.inspect(built, problem_of(text), cache, kind) if finding.fatal]

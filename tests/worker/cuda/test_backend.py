@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 from fake_gpu import PROBLEM
+from launcher import Four
 from toolkit import needs_toolkit
 
 from cudal2.config import WorkerConfig
@@ -91,7 +92,7 @@ def launching(worker, monkeypatch, parameters) -> None:
     shutil.rmtree(Path(worker.config.cache, backend.PLANS), ignore_errors=True)
 
     def record(library, problem, places, base, *_):
-        plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(place)),) for place in places)
+        plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(Four(*place))),) for place in places)
         return to_json(plan.Recording(4096, plans)).encode()
 
     monkeypatch.setattr(backend.recording, "record", record)

@@ -7,10 +7,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import parse
 from cudal2.records import Status
-from cudal2.worker import inputs, verify
+from cudal2.worker import inputs, limits, verify
 from cudal2.worker.cuda import buffers, changes
 from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.history import History, draw
@@ -19,6 +20,12 @@ CHUNK, SETS = 16, 12
 PROBLEMS = [
     *("64_64_8192_tn_f16", "64_128_4096_nn_f16", "128_64_16384_nn_f16", "64_64_2048_tn_f16"),
     *("64_64_4096_tn_f32", "16_512_8192_nn_f32", "512_8_512_tn_f16"),
+    *(
+        "64_64_512_tn_f32_bf16",
+        "17_64_512_nn_f32_bf16_bias",
+        "40_64_256_tn_f32_fp16_bias",
+        "33_64_512_tn_f32_bf16_bias_gelu",
+    ),
 ]
 
 
@@ -27,20 +34,26 @@ def arena(request, monkeypatch) -> Arena:
     monkeypatch.setattr(buffers, "CUDA_CONTRACT", replace(CUDA_CONTRACT, workspace_limit=64 << 10))
     monkeypatch.setattr(buffers, "GRANULE", 4096)
     problem = parse(request.param)
-    layout = buffers.buffer_layout(problem, rotated=problem.bytes * SETS)
+    layout = buffers.buffer_layout(problem, rotated=operators.nbytes(problem) * SETS)
     return Arena(layout, torch.zeros(layout.bytes // 2, dtype=torch.int16), inputs.generator())
 
 
 def products(arena: Arena) -> torch.Tensor:
-    a, b = (matrix.float() for matrix in arena.inputs)
+    a, b, *_ = (matrix.float() for matrix in arena.inputs)
     return a @ (b.transpose(1, 2) if arena.problem.layout == "tn" else b)
+
+
+def results(arena: Arena) -> torch.Tensor:
+    """The products finished, in fp32."""
+    more = [operand.float()[:, None] for operand in arena.inputs[2:]]
+    return operators.find(arena.problem.epilogue).finish(products(arena), more)
 
 
 def as_honest(arena: Arena, exact: torch.Tensor) -> torch.Tensor:
     """What sums in the problem's accumulator give: each element is off by as much as may be in the mean."""
-    unit = verify.ulp(exact.half()).square().mean().div(12).sqrt()
-    error = math.sqrt(max(verify.rho_limit(arena.problem.accumulate, arena.problem.k, CHUNK) ** 2 - 1, 0))
-    return (exact + error * unit * torch.randn(exact.shape)).half()
+    unit = verify.ulp(exact.to(arena.c.dtype)).square().mean().div(12).sqrt()
+    error = math.sqrt(max(limits.rho_limit(arena.problem.accumulate, arena.problem.k, CHUNK) ** 2 - 1, 0))
+    return (exact + error * unit * torch.randn(exact.shape)).to(arena.c.dtype)
 
 
 def lived(arena: Arena) -> tuple[History, torch.Tensor, torch.Tensor]:
@@ -50,9 +63,9 @@ def lived(arena: Arena) -> tuple[History, torch.Tensor, torch.Tensor]:
     arena.fill(slice(None))
     order = torch.randperm(arena.buffers.sets).tolist()
     history = draw(order, arena.inputs, arena.powers, arena.problem, np.random.default_rng())
-    before = products(arena)
-    history.apply(*arena.inputs)
-    after, over = products(arena), torch.zeros(arena.buffers.sets, dtype=torch.bool)
+    before = results(arena)
+    history.apply(arena.inputs)
+    after, over = results(arena), torch.zeros(arena.buffers.sets, dtype=torch.bool)
     over[history.number[history.changes & history.over]] = True
     over = over[:, None, None]
     return history, torch.where(over, before, after), torch.where(over, after, before)
@@ -60,8 +73,10 @@ def lived(arena: Arena) -> tuple[History, torch.Tensor, torch.Tensor]:
 
 def judged(arena: Arena, history: History, result: torch.Tensor, reference: torch.Tensor) -> list[verify.Finding]:
     found = []
-    for second in (False, True):
-        lines = changes.lines(history, arena.problem, result, reference, *arena.inputs, second)
+    with history.as_called(arena.inputs):
+        made = products(arena)
+    for operand in range(len(arena.inputs)):
+        lines = changes.lines(history, arena.problem, result, reference, arena.inputs, operand, made)
         found.append(changes.check(*lines, arena.problem, CHUNK))
     return [finding for finding in found if finding]
 
@@ -71,7 +86,7 @@ def test_results_of_other_inputs_are_found_out_and_honest_ones_never(arena: Aren
         history, right, wrong = lived(arena)
         reference = as_honest(arena, right)
         assert history.changes.sum() == int((right != wrong).flatten(1).any(1).sum()) >= 2
-        found = judged(arena, history, wrong.half(), reference)
+        found = judged(arena, history, wrong.to(arena.c.dtype), reference)
         assert found and all(status is Status.WRONG for status, _ in found)
         assert judged(arena, history, as_honest(arena, right), reference) == []
         assert judged(arena, history, reference, reference) == []
@@ -82,12 +97,14 @@ def test_one_such_call_is_enough(arena: Arena, over: bool) -> None:
     history, right, wrong = lived(arena)
     result = as_honest(arena, right)
     number = int(next(n for n, o in zip(history.number[history.changes], history.over[history.changes]) if o == over))
-    result[number] = wrong[number].half()
+    result[number] = wrong[number].to(arena.c.dtype)
     assert judged(arena, history, result, as_honest(arena, right))
 
 
 def test_the_lines_are_moved_by_just_so_much(arena: Arena) -> None:
     history, right, wrong = lived(arena)
-    for second in (False, True):
-        found, wanted, moved = changes.lines(history, arena.problem, wrong, right, *arena.inputs, second)
+    with history.as_called(arena.inputs):
+        made = products(arena)
+    for operand in range(len(arena.inputs)):
+        found, wanted, moved = changes.lines(history, arena.problem, wrong, right, arena.inputs, operand, made)
         torch.testing.assert_close(found - wanted, moved, atol=2e-2, rtol=0)

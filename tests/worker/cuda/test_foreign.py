@@ -47,7 +47,7 @@ def test_each_set_has_its_addresses(folder) -> None:
     base = launchable.recording.base
     for number, (kernel,) in enumerate(launchable.recording.plans[:3]):
         c, workspace, literal = (bytes.fromhex(one) for one in kernel.parameters)
-        assert int.from_bytes(c, "little") == base + number * buffers.stride + buffers.c + 32
+        assert int.from_bytes(c, "little") == base + number * buffers.stride + buffers.offsets[-1] + 32
         assert int.from_bytes(workspace, "little") == base + buffers.workspace
         assert literal == bytes([0, 1, 0, 0])
         assert (kernel.grid, kernel.block, kernel.cluster, kernel.shared) == ((4, 2, 1), (128, 1, 1), (0, 0, 0), 4096)
@@ -56,7 +56,7 @@ def test_each_set_has_its_addresses(folder) -> None:
 def test_its_recipe_gives_what_is_launched_at_each_set(folder) -> None:
     problem, launchable = foreign.read(folder)
     made = foreign.portable(folder)
-    known = unsealing.unsealed(recipe.seal(made.recipe, made.code, ""), launchable.cubin)
+    known = unsealing.unsealed(recipe.seal(made.recipe, made.code, ""), launchable.cubin, problem)
     assert known.workspace == launchable.recording.workspace
     places = buffer_layout(problem).places(launchable.recording.base)
     for recorded, place in zip(launchable.recording.plans, places, strict=True):

@@ -80,7 +80,7 @@ def test_one_call_that_finds_its_inputs_unchanged_does_not_vouch_for_the_others(
             self.write(number, self.done.get(number, self.multiply(number)))
 
         def inputs(self, number):
-            return self.arena.a[number].clone(), self.arena.b[number].clone()
+            return self.arena.given[0][number].clone(), self.arena.given[1][number].clone()
 
     # Of so few sets one look tells much: one candidate in eight passes.
     assert Status.WRONG in [verdict(context, Probes(context.arena)) for _ in range(4)]
@@ -89,8 +89,8 @@ def test_one_call_that_finds_its_inputs_unchanged_does_not_vouch_for_the_others(
 def test_a_changed_input_looks_like_any_other(context: TimingContext) -> None:
     class LooksForChanges(Ahead):
         def dares(self, number):
-            large = 4.5 * 2.0**inputs.UNEVEN
-            return not any(bool((m[number].abs() > large).any()) for m in (self.arena.a, self.arena.b))
+            large = 4.5 * 2.0 ** inputs.uneven(PROBLEM.type)
+            return not any(bool((m[number].abs() > large).any()) for m in (self.arena.given[0], self.arena.given[1]))
 
     assert verdict(context, LooksForChanges(context.arena)) is Status.WRONG
 
@@ -269,7 +269,7 @@ def test_inputs_of_other_calls_are_no_memory(context: TimingContext) -> None:
     class Remembers(Candidate):
         def call(self, number):
             super().call(number)
-            self.arena.a[number - 1, 0, 0] = 1  # the last set's where it is the first
+            self.arena.given[0][number - 1, 0, 0] = 1  # the last set's where it is the first
 
     class RemembersLater(Remembers):
         def call(self, number):
@@ -283,7 +283,7 @@ def test_inputs_of_other_calls_are_no_memory(context: TimingContext) -> None:
 def test_what_an_unfinished_replay_should_have_changed_is_forgotten(context: TimingContext) -> None:
     window = slice(0, context.arena.buffers.sets)
     history = context.history(window)
-    history.apply(*context.arena.inputs)
+    history.apply(context.arena.inputs)
     assert not context.arena.inputs_intact()
     assert verdict(context, Candidate(context.arena)) is Status.OK
 
@@ -325,7 +325,7 @@ def test_no_call_of_a_block_is_left_out_of_its_time(context: TimingContext) -> N
 def test_calls_on_the_hosts_clock_stay_inside_their_matrices(context: TimingContext) -> None:
     class Outside(Candidate):
         def host(self, history, gap):
-            self.arena.memory[self.arena.buffers.c // 2 + PROBLEM.m * PROBLEM.n] = 1
+            self.arena.memory[self.arena.buffers.offsets[2] // 2 + PROBLEM.m * PROBLEM.n] = 1
             return super().host(history, gap)
 
     with pytest.raises(CandidateFailed) as failed:

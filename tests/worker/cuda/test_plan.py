@@ -87,9 +87,7 @@ def test_anything_else_is_refused(lie: bytes) -> None:
 
 def test_the_packed_form_holds_every_number_once() -> None:
     """Read back by hand, as replay.h does."""
-    data = pack(
-        decode(text([[MEMSET, KERNEL]]), 1, LIMIT, BASE), b"CUBIN", 1 << 21, b"recipe", [plan.Place(1, 2, 3, 4)]
-    )
+    data = pack(decode(text([[MEMSET, KERNEL]]), 1, LIMIT, BASE), b"CUBIN", 1 << 21, b"recipe", [(1, 2, 3, 4)])
     at = 0
 
     def take(form: str):
@@ -110,5 +108,5 @@ def test_the_packed_form_holds_every_number_once() -> None:
     for parameter in KERNEL["parameters"]:  # type: ignore[attr-defined]
         size = take("I")
         assert take(f"{size}s").hex() == parameter
-    assert (take("I"), take("6s"), take("4Q")) == (6, b"recipe", (1, 2, 3, 4))
+    assert (take("I"), take("6s"), take("I"), take("4Q")) == (6, b"recipe", 4, (1, 2, 3, 4))
     assert at == len(data)

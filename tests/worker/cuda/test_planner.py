@@ -119,7 +119,7 @@ def test_a_recipe_launches_what_the_launcher_would_have(record, folder, tmp_path
         for recorded, place in zip(fresh.plans, at):
             assert recipe.applied(made, place) == recorded
             assert launch(library, kernel, place) == 0
-            assert launched(library) == at_place(recorded, place.workspace)
+            assert launched(library) == at_place(recorded, place[-1])
     assert cubin_of(made.nodes) == b"multiply 28 8 8\nround 8 16 4\n\0"
 
 

@@ -7,18 +7,19 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from launcher import Four
 from msgspec.structs import replace
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import recipe
 from cudal2.worker.cuda.buffers import BASES, RESERVED, buffer_layout, draw_base, scattered
-from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan
+from cudal2.worker.cuda.plan import Kernel, Memset, Plan
 from cudal2.worker.cuda.recipe import RecipeRefused, applied, check, fit
 
 PROBLEM = Problem(264, 200, 328)
 MASK = (1 << 64) - 1
-Launcher = Callable[[Place], Plan]
+Launcher = Callable[[Four], Plan]
 
 
 def kernel(*parameters: bytes, **changes) -> Kernel:
@@ -33,8 +34,8 @@ def words(*values: int) -> bytes:
 BASE = BASES[12345]
 
 
-def places(count: int, seed: int = 0) -> list[Place]:
-    return scattered(PROBLEM, count, random.Random(seed), BASE)
+def places(count: int, seed: int = 0) -> list[Four]:
+    return [Four(*place) for place in scattered(PROBLEM, count, random.Random(seed), BASE)]
 
 
 def fitted(launcher: Launcher, count: int = 8) -> recipe.Recipe:
@@ -61,7 +62,7 @@ def honest(seed: int) -> Launcher:
     kernels = [[parameter() for _ in range(rng.randrange(6))] for _ in range(rng.randrange(1, 4))]
     memsets = (Memset(16384, 0, 4, 512),) * rng.randrange(2)
 
-    def launch(place: Place) -> Plan:
+    def launch(place: Four) -> Plan:
         return (*memsets, *(kernel(*(one(place) for one in k), name=f"k{i}") for i, k in enumerate(kernels)))
 
     return launch
@@ -73,12 +74,12 @@ def test_gives_what_was_recorded_there_and_anywhere_else(seed: int) -> None:
     found = fitted(launch)
     for place in (*places(8), *places(100, seed=1), *buffer_layout(PROBLEM).places(draw_base())[:50]):
         assert applied(found, place) == launch(place)
-    far = Place(0x7F0000000100, 0xFFFF_FFFF_FFFF_FF00, 0, 256)
+    far = (0x7F0000000100, 0xFFFF_FFFF_FFFF_FF00, 0, 256)
     assert applied(found, far) == launch(far)
 
 
 def attack(name: str) -> Launcher:
-    def hashed(place: Place) -> Plan:
+    def hashed(place: Four) -> Plan:
         return (kernel(words(place.A), hashlib.sha256(words(place.B)).digest()[:8]),)
 
     table: dict[int, int] = {}
@@ -123,7 +124,7 @@ def test_places_held_back_convict_what_the_fitted_ones_did_not_see() -> None:
     """A launcher may be honest at all the places that a recipe was made from."""
     seen = set(places(8))
 
-    def patient(place: Place) -> Plan:
+    def patient(place: Four) -> Plan:
         return (kernel(words(place.A, place.C if place in seen else place.C + 2)),)
 
     found, held = fitted(patient), places(100, seed=1)

@@ -6,6 +6,7 @@ import torch
 from fake_gpu import PROBLEM, Candidate
 
 from cudal2.contract import CUDA_CONTRACT
+from cudal2.problem import parse
 from cudal2.records import Status
 from cudal2.worker.cuda.checking import check_calls
 from cudal2.worker.cuda.pairing import TimingContext, pair, pair_on_host
@@ -73,10 +74,10 @@ class WorksAheadOnA(WorksAhead):
     """As before, but looks whether A is still what it was."""
 
     def call(self, number):
-        if self.done and not torch.equal(self.seen[number], self.arena.a[number]):
+        if self.done and not torch.equal(self.seen[number], self.arena.given[0][number]):
             self.write(number, self.multiply(number))
         else:
-            self.seen = self.arena.a.clone() if not self.done else self.seen
+            self.seen = self.arena.given[0].clone() if not self.done else self.seen
             super().call(number)
 
 
@@ -108,14 +109,14 @@ class KeepsResults(Candidate):
 class ChangesInput(Candidate):
     def call(self, number):
         super().call(number)
-        self.arena.a[number, 0, 0] += 1
+        self.arena.given[0][number, 0, 0] += 1
 
 
 class ChangesInputLater(Candidate):
     def call(self, number):
         super().call(number)
         if self.calls > 4:
-            self.arena.b[number, 3, 3] += 1
+            self.arena.given[1][number, 3, 3] += 1
 
 
 class AddsUp(Candidate):
@@ -131,7 +132,7 @@ class LosesAnElement(Candidate):
 
 class HalfSums(Candidate):
     def multiply(self, number):
-        a, b = self.arena.a[number], self.arena.b[number].T
+        a, b = self.arena.given[0][number], self.arena.given[1][number].T
         total = torch.zeros(PROBLEM.m, PROBLEM.n, dtype=torch.float16)
         for k in range(PROBLEM.k):
             total += a[:, k : k + 1] * b[k : k + 1]
@@ -144,8 +145,10 @@ def beside(name: str, elements: int, later: bool = False):
     class Beside(Candidate):
         def call(self, number):
             super().call(number)
+            at = self.arena.buffers
+            start = at.workspace if name == "workspace" else at.offsets["abc".index(name)]
             if self.calls > (4 if later else 0):
-                self.arena.memory[getattr(self.arena.buffers, name) // 2 + elements] = 1
+                self.arena.memory[start // 2 + elements] = 1
 
     return Beside
 
@@ -235,3 +238,65 @@ def test_guards_are_restored_for_the_next_candidate(context: TimingContext) -> N
         judge(context, beside("c", -1)(context.arena))
     context.arena.restore()
     assert judge(context, Candidate(context.arena))[1].speedup > 1
+
+
+BEYOND = [
+    "3_24_32_tn_f32_bf16",
+    "40_24_32_nn_f32_bf16_bias",
+    "7_24_64_tn_f32_fp16_bias",
+    "17_24_32_tn_f32_bf16_bias_gelu",
+]
+BEYOND += ["1_24_32_tn_f32_fp16_bias_gelu"]
+
+
+@pytest.mark.parametrize("context", [parse(name) for name in BEYOND], ids=BEYOND, indirect=True)
+def test_an_honest_candidate_of_any_problem_gets_its_speedup(context: TimingContext) -> None:
+    """Also where its inputs changed before and behind its calls."""
+    for name in ("cublas-tn", "cublas-nn"):
+        assert judge(context, Candidate(context.arena), name)[1].speedup == pytest.approx(2.01, rel=0.01)
+
+
+class RemembersBias(Candidate):
+    """The bias of each set as it was when the window began."""
+
+    def __call__(self, sets, touches=None):
+        self.old = [operand.clone() for operand in self.arena.given[2:]]
+        return super().__call__(sets, touches)
+
+    def multiply(self, number):
+        now = self.arena.given
+        self.arena.given = (*now[:2], *self.old)
+        try:
+            return super().multiply(number)
+        finally:
+            self.arena.given = now
+
+
+class FinishesTwice(Candidate):
+    """Rounds the product before it adds the bias."""
+
+    def multiply(self, number):
+        a, b, bias = (operand[number] for operand in self.arena.given)
+        product = (a.float() @ (b.float().T if self.arena.problem.layout == "tn" else b.float())).to(a.dtype)
+        return (product + bias).to(a.dtype)
+
+
+class Truncates(Candidate):
+    def multiply(self, number):
+        a, b, bias = (operand[number].float() for operand in self.arena.given)
+        exact = a @ (b.T if self.arena.problem.layout == "tn" else b) + bias
+        bits = exact.contiguous().view(torch.int32) & -65536
+        return bits.view(torch.float32).to(self.arena.c.dtype)
+
+
+@pytest.mark.parametrize("kind", [RemembersBias, FinishesTwice, Truncates, KeepsResults, beside("b", 24 * 32)])
+@pytest.mark.parametrize("context", [parse(BEYOND[1])], indirect=True)
+def test_a_dishonest_candidate_with_a_bias_is_found_out(context: TimingContext, kind: type[Candidate]) -> None:
+    with pytest.raises(CandidateFailed):
+        judge(context, kind(context.arena))
+
+
+@pytest.mark.parametrize("context", [parse("17_24_64_tn_f32_bf16_bias_gelu")], indirect=True)
+def test_a_bias_behind_an_activation_is_not_to_be_remembered(context: TimingContext) -> None:
+    with pytest.raises(CandidateFailed):
+        judge(context, RemembersBias(context.arena))

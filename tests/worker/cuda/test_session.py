@@ -71,7 +71,7 @@ def loaded(runner):
 
 def test_single_calls_go_through_the_library_of_exported_kernels(runner, program) -> None:
     """Which holds their addresses to the contract; a recipe that is damaged is the harness's own fault."""
-    cubin, at = b"k 0.001 \0", [plan.Place(256, 512, 1024, 2048 + 256 * number) for number in range(SETS)]
+    cubin, at = b"k 0.001 \0", [(256, 512, 1024, 2048 + 256 * number) for number in range(SETS)]
     sealed = recipe.seal(recipe.pack(recipe.Recipe(0, RECORDING.plans[0], ())), cubin, "")
 
     def load(one: session.Runner, sealed: bytes, places: list[plan.Place]) -> None:
@@ -82,7 +82,7 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
         finally:
             os.close(memory)
 
-    at[3] = plan.Place(256, 512, 1024, 2049)
+    at[3] = (256, 512, 1024, 2049)
     load(runner, sealed, at)
     assert len(runner.host([0, 4, 4], 0.0)) == 3 and runner.run([0, 3])[0] == pytest.approx(0.002)
     runner.load_second(edited(0.01))

@@ -29,7 +29,7 @@ def test_what_was_sealed_is_launched_at_every_set(seed: int) -> None:
     """As its launcher would have been recorded there."""
     launch = honest(seed)
     recipe = replace(fitted(launch), workspace=20480)
-    assert unsealed(sealed(recipe), CUBIN) == recipe
+    assert unsealed(sealed(recipe), CUBIN, PROBLEM) == recipe
     found = launchable(sealed(recipe), CUBIN, PROBLEM)
     base = found.recording.base
     assert base in BASES and base != launchable(sealed(recipe), CUBIN, PROBLEM).recording.base
@@ -46,11 +46,11 @@ def test_a_damaged_file_is_told_whatever_is_damaged() -> None:
     for _ in range(100):
         place, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
         with pytest.raises(Damaged):
-            unsealed(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :], CUBIN)
+            unsealed(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :], CUBIN, PROBLEM)
         with pytest.raises(Damaged):
-            unsealed(whole[:place], CUBIN)
+            unsealed(whole[:place], CUBIN, PROBLEM)
     with pytest.raises(Damaged, match="another cubin"):
-        unsealed(whole, b"another")
+        unsealed(whole, b"another", PROBLEM)
 
 
 def forged(packed: bytes) -> bytes:

@@ -16,6 +16,7 @@ import torch
 from processes import below, names, wait_for
 from transformers import TrainingArguments
 
+from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
@@ -229,7 +230,7 @@ def test_a_process_of_other_code_than_the_command_began_with_judges_nothing(monk
     monkeypatch.setattr(processes.lifetime, "leave_with_parent", lambda: None)
     monkeypatch.setattr(processes, "_worker", None)
     monkeypatch.setattr(processes, "_given", None)
-    processes._start(WorkerConfig(), "cpu", None, "0.1.0+changed")
+    processes._start(WorkerConfig(), "cpu", None, "0.1.0+changed", list(operators.__path__))
     with pytest.raises(HarnessFault, match="have changed since"):
         processes.judge(candidates(1)[0])
 

@@ -86,8 +86,10 @@ def adapt(source: str, problem: Problem) -> Adapted:
 
     Only the B of the problem's layout exists: `b` for nn, `b_col_major` for tn; the other is a null pointer, so that a
     kernel which reads it fails (`layout_of` says beforehand which one a source reads). ValueError where the source
-    has no function of four tensors, or several.
+    has no function of four tensors, or several, or for a problem that is not the product alone in fp16.
     """
+    if (problem.dtype, problem.epilogue) != ("fp16", "none"):
+        raise ValueError(f"published kernels multiply fp16 and nothing more, not {problem.name}")
     entry = _entry(source)
     memory = [what for what, how in _ALLOCATES.items() if how.search(source)]
     return Adapted(

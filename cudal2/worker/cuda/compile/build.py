@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from cudal2.contract import PLAIN
+from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
 from cudal2.worker import boundary
@@ -116,18 +118,20 @@ def build(
     includes: tuple[Path, ...] = (),
     extra_flags: tuple[str, ...] = (),
     memory: int = MEMORY,
+    problem: Problem = PLAIN,
 ) -> CudaBuild:
     """Compile `source` for `target` in a jail of that kind, `seconds` of CPU time for each process, or recall it.
 
-    `includes` are further folders of headers; `memory` is the address space, in bytes, of each compiler process.
-    A recalled build counts only while every header it included is unchanged. A source that fails to compile is a
-    CudaBuild with its status; HarnessFault is for a missing compiler, a jail that does not start or a full disk.
+    Of the problem only its types and operands matter. `includes` are further folders of headers; `memory` is the
+    address space, in bytes, of each compiler process. A recalled build counts only while every header it included is
+    unchanged. A source that fails to compile is a CudaBuild with its status; HarnessFault is for a missing compiler, a
+    jail that does not start or a full disk.
     """
     tools = toolchain.find()
     folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
-        *("cuda", source, boundary.header(target.contract), " ".join(flags)),
+        *("cuda", source, boundary.header(target.contract, problem=problem), " ".join(flags)),
         *(tools.version, tools.host_version, target.name),
         *(Path(str(module.__file__)).read_text() for module in (parameters, ptx, scopes, special, unwritten, boundary)),
         *map(str, (*folders, *tools.cutlass)),
@@ -141,6 +145,7 @@ def build(
         lambda: boundary.checked(
             target.contract,
             lambda *beside: _compile(source, target, tools, flags, folders, kind, seconds, memory, *beside),
+            problem,
         ),
         current=lambda known: headers.unchanged(known.headers),
     )

@@ -2,7 +2,9 @@
 
 A gate names a fault early and cheaply. It is never the only defence: what a kernel computes is measured by
 `verify`, what its host code does is confined by the jail. One thing it cannot see: the accumulator of tcgen05's
-UTCHMMA (sm_100a) stands in a descriptor made at run time, so there only the measured error tells f16 from f32.
+UTCHMMA (sm_100a), and whether it multiplies fp16 or bf16, stand in a descriptor made at run time, so there only the
+measured error tells. Nor is arithmetic of 16 bits outside of matrix instructions refused, be it HFMA2 or HFMA2.BF16: a
+finish may use it, and sums that are kept so are measured.
 
 Instruction names: CUDA Binary Utilities, "Instruction Set Reference", and samples of each kind of `mma`, `wgmma` and
 `tcgen05.mma` compiled for each target. Sections and symbols of a cubin are ELF's.
@@ -19,7 +21,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from cudal2.contract import CUDA_CONTRACT, ENTRY, SIZER
-from cudal2.problem import Accumulate, Problem
+from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import banks, elf, parameters, sass, special, unwritten
@@ -55,20 +57,20 @@ def inspect(
 ) -> tuple[Finding, ...]:
     """What speaks against a build that is ok, fatal findings first; recalled where it was found before.
 
-    Of the problem only `accumulate` matters. What a clock decided is found again each time. Raises HarnessFault where
-    there is no disassembler or no jail.
+    Of the problem only `accumulate` and `dtype` matter. What a clock decided is found again each time. Raises
+    HarnessFault where there is no disassembler or no jail.
     """
     modules = (banks, elf, sass, parameters, special, unwritten)
     rules = [Path(file).read_text() for file in (__file__, *(str(module.__file__) for module in modules))]
     seen = *built.imports, "", *built.parameters, "", *built.special, "", *built.unwritten
-    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate)
+    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate, problem.dtype)
     with cache.lock("gates", key):
         stored = cache.read("gates", key)
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
         try:
             code = sass.read(built.cubin, kind, seconds)
-            device = (*_instructions(code, problem.accumulate), *_cubin(built.cubin, code))
+            device = (*_instructions(code, problem), *_cubin(built.cubin, code))
             device += tuple(Finding("special_register", f"{fault}; {special.REMEDY}") for fault in built.special)
             device += tuple(Finding("unwritten_register", f"{one}; {unwritten.REMEDY}") for one in built.unwritten)
             # What was exported has no host code left.
@@ -84,10 +86,10 @@ def inspect(
         return found
 
 
-def _instructions(code: Sass, accumulate: Accumulate) -> Iterator[Finding]:
+def _instructions(code: Sass, problem: Problem) -> Iterator[Finding]:
     seen: dict[str, str] = {}
     for operation in sorted(code.operations):
-        if name := _suspicion(operation, accumulate):
+        if name := _suspicion(operation, problem):
             seen.setdefault(name, operation)
     for name, operation in seen.items():
         status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
@@ -101,10 +103,11 @@ _MEANING = {
     "integer_mma": "a matrix instruction multiplies integers",
     "fp8_mma": "values are narrowed to eight bits or fewer",
     "bf16_mma": "a matrix instruction multiplies bf16, which has fewer digits than f16",
+    "fp16_mma": "a matrix instruction multiplies f16, which has a narrower range than bf16",
 }
 
 
-def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
+def _suspicion(instruction: str, problem: Problem) -> str | None:
     """The name in `_MEANING` of what an instruction does wrong: `HMMA.16816.F16`."""
     operation, *modifiers = instruction.split(".")
     if re.fullmatch(r"(?:UTC)?[IB]G?MMA(?:A)?", operation):
@@ -112,9 +115,10 @@ def _suspicion(instruction: str, accumulate: Accumulate) -> str | None:
     if re.fullmatch(r"(?:UTC)?(?:MX)?[QO]G?MMA", operation) or _NARROW.intersection(modifiers):
         return "fp8_mma"
     if operation in ("HMMA", "HGMMA"):
-        if "BF16" in modifiers:
-            return "bf16_mma"
-        if "F16" in modifiers and accumulate == "f32":
+        type_ = "bf16" if "BF16" in modifiers else "tf32" if "TF32" in modifiers else "fp16"
+        if type_ not in (problem.dtype, "tf32"):
+            return f"{type_}_mma"
+        if "F16" in modifiers and problem.accumulate == "f32":
             return "fp16_accumulate"
     return None
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import torch
 
+from cudal2 import operators
 from cudal2.config import EffortConfig
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
@@ -196,7 +197,7 @@ class EditBench:
         raced = racing.race(take, effort, self._config, best, aside.low)
         beside.check()
         found = timing.summary(raced.edited, raced.parent, "unedited", "device", count, raced.config)
-        floor = self._backend.device.floor(self.problem.flop, self.problem.bytes)
+        floor = self._backend.device.floor(self.problem.flop, operators.nbytes(self.problem))
         measurement.plausible(found, floor)
         given = aside if raced.alone else UNBIASED
         figures = found.speedup / given.speedup, found.low / given.high, found.high / given.low

@@ -29,7 +29,7 @@ def sources() -> dict[str, str]:
     for name in ("alignment", "semaphores"):
         header = header.replace(f"@{name}@", str(getattr(CUDA_CONTRACT, name)))
     shared = _HERE.parent / "programs"
-    private = (_HERE / "hgemm.cpp", _HERE / "recipe.h", shared / "replay.h", shared / "driver.h")
+    private = (_HERE / "hgemm.cpp", _HERE / "folder.h", _HERE / "recipe.h", shared / "replay.h", shared / "driver.h")
     return {
         "include/cudal2.h": header,
         "lib/cmake/cudal2/cudal2Config.cmake": (_HERE / "cudal2Config.cmake").read_text(),

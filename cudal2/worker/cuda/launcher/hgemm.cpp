@@ -1,11 +1,7 @@
 // The library of an exported folder: cudal2.h says what its functions do. No host code of a kernel's author is in it.
 //
 //   g++ -std=c++17 -O2 -shared -fPIC -I../include hgemm.cpp -lcuda -o ../lib/libcudal2.so
-#include <dlfcn.h>
-
 #include <array>
-#include <climits>
-#include <cstdlib>
 #include <map>
 #include <shared_mutex>
 
@@ -51,24 +47,25 @@ uint32_t crc32(const char* data, size_t size) {
     return ~crc;
 }
 
-// The head of a recipe's file (recipe.seal). Throws Failed where the file is damaged.
+// A recipe's file (recipe.seal). Throws Failed where it is damaged.
 struct Header {
     uint32_t cubin_crc;
     std::string cubin_name;
-    size_t workspace, body;  // bytes asked for; where the recipe goes on
+    std::unique_ptr<Contents> body;
 
     explicit Header(const std::string& file) {
         Reader in = {file.data(), file.data() + file.size()};
         try {
-            const std::string magic(in.bytes(8), 8);
-            if (magic != std::string("cudal2\0\1", 8)) throw std::runtime_error("this is no recipe of this format");
+            const std::string magic(in.bytes(7), 7);
+            const int format = *in.bytes(1);
+            if (magic != std::string("cudal2\0", 7) || format < 1 || format > 2)
+                throw std::runtime_error("this is no recipe of this format");
             const auto crc = in.take<uint32_t>();
             if (crc32(in.at, in.end - in.at) != crc) throw std::runtime_error("its checksum is another");
             cubin_crc = in.take<uint32_t>();
             const auto length = in.take<uint32_t>();
             cubin_name.assign(in.bytes(length), length);
-            workspace = in.take<uint64_t>();
-            body = in.at - file.data();
+            body = std::make_unique<Contents>(in, format);
         } catch (const std::exception& error) {
             throw Failed(CUDAL2_DAMAGED, std::string("a recipe is damaged: ") + error.what());
         }
@@ -108,19 +105,30 @@ struct cudal2_kernel {
             throw Failed(CUDAL2_DAMAGED, "a cubin is not the one that its recipe was made for");
     }
 
-    size_t workspace() const { return header.workspace > CUDAL2_SEMAPHORES ? header.workspace : CUDAL2_SEMAPHORES; }
+    size_t workspace() const { return std::max<size_t>(header.body->workspace, CUDAL2_SEMAPHORES); }
+
+    // Its number of rows, 0 where it does not say.
+    int only() const { return header.body->rows.empty() ? 0 : header.body->rows.begin()->first; }
+    bool several() const { return header.body->rows.size() > 1; }
+    bool serves(int m) const { return header.body->rows.empty() || header.body->rows.count(m); }
 
     // Bytes of workspace in this context: none where no launch is told where it lies.
     size_t needs(CUcontext context) { return in_context(context).touches_workspace() ? workspace() : 0; }
 
-    void launch(const void* a, const void* b, void* c, void* workspace, void* stream) {
-        if (!aligned(a) || !aligned(b) || !aligned(c) || (workspace && !aligned(workspace)))
-            throw Failed(CUDAL2_INVALID, "A, B, C and the workspace begin at multiples of CUDAL2_ALIGNMENT bytes");
-        const CUdeviceptr at[Recipe::PLACES] = {
-            (CUdeviceptr)a, (CUdeviceptr)b, (CUdeviceptr)c, (CUdeviceptr)workspace};
-        Recipe& recipe = in_context(current_context(a));
+    // An M of 0 is the only one that the recipe is for; M does not matter where it does not say which.
+    void launch(const void* const* operands, int count, int m, void* workspace, void* stream) {
+        if (count != (int)header.body->operands)
+            throw Failed(CUDAL2_INVALID, "the kernel takes " + std::to_string(header.body->operands) + " operands");
+        if (!m && !several()) m = only();
+        if (!serves(m)) throw Failed(CUDAL2_NO_KERNEL, "the kernel is for other numbers of rows");
+        bool fit = !workspace || aligned(workspace);
+        std::array<CUdeviceptr, 65> at;
+        for (int i = 0; i < count; ++i) fit = fit && aligned(operands[i]), at[i] = (CUdeviceptr)operands[i];
+        if (!fit) throw Failed(CUDAL2_INVALID, "operands and workspace begin at multiples of CUDAL2_ALIGNMENT bytes");
+        at[count] = (CUdeviceptr)workspace;
+        Recipe& recipe = in_context(current_context(operands[0]));
         if (!workspace && recipe.touches_workspace()) throw Failed(CUDAL2_INVALID, "the kernel needs a workspace");
-        recipe.launch(at, (CUstream)stream);
+        recipe.launch(at.data(), m, (CUstream)stream);
     }
 
     Recipe& in_context(CUcontext context) {
@@ -133,8 +141,7 @@ struct cudal2_kernel {
         auto& place = loaded[context];
         if (!place) {
             const Relaxed while_loading;
-            const Reader body = {recipe.data() + header.body, recipe.data() + recipe.size()};
-            place = std::make_unique<Recipe>(body, cubin.data());
+            place = std::make_unique<Recipe>(*header.body, cubin.data());
         }
         return *place;
     }
@@ -144,54 +151,21 @@ private:
     std::map<CUcontext, std::unique_ptr<Recipe>> loaded;
 };
 
+#include "folder.h"
+
 namespace {
 
-// The folder above the one that this library was loaded from; empty where that cannot be told. Asked when the library
-// is loaded: its name may be relative to a working directory that changes.
-std::string find_folder() {
-    Dl_info info;
-    char path[PATH_MAX];
-    if (!dladdr((void*)&cudal2_hgemm, &info) || !info.dli_fname || !realpath(info.dli_fname, path)) return "";
-    const std::string file = path, lib = file.substr(0, file.rfind('/'));
-    return lib.substr(0, lib.rfind('/'));
-}
-const std::string folder = find_folder();
-
-// Nothing where there is no such file.
-bool read_file(const std::string& path, std::string& content) {
-    FILE* file = fopen(path.c_str(), "rb");
-    if (!file) return false;
-    char part[1 << 16];
-    for (size_t count; (count = fread(part, 1, sizeof part, file)) > 0;) content.append(part, count);
-    const bool complete = !ferror(file);
-    fclose(file);
-    return complete;
+void call(const Wanted& problem, const void* const* operands, int count, void* workspace, size_t bytes, void* stream) {
+    auto* kernel = find_kernel(problem);
+    if (!kernel) throw Failed(CUDAL2_NO_KERNEL, "there is no kernel for this problem in " + folder);
+    if (bytes < kernel->workspace())
+        throw Failed(CUDAL2_INVALID, "the kernel needs " + std::to_string(kernel->workspace()) + " bytes of workspace");
+    kernel->launch(operands, count, problem.m, workspace, stream);
 }
 
-// The kernel of a problem, read from the folder when it is first asked for; null where there is none.
-cudal2_kernel* find_kernel(const std::array<int, 5>& problem) {
-    static std::shared_mutex mutex;
-    static std::map<std::array<int, 5>, std::unique_ptr<cudal2_kernel>> kernels;
-    {
-        const std::shared_lock<std::shared_mutex> reading(mutex);
-        const auto found = kernels.find(problem);
-        if (found != kernels.end()) return found->second.get();
-    }
-    const int layout = problem[3], accumulate = problem[4];
-    if (layout < 0 || layout > 1 || accumulate < 0 || accumulate > 1)
-        throw Failed(CUDAL2_INVALID, "layout is CUDAL2_NN or CUDAL2_TN, accumulate CUDAL2_F32 or CUDAL2_F16");
-    std::string name, recipe, cubin;
-    for (int i = 0; i < 3; ++i) name += std::to_string(problem[i]) + "_";
-    name += std::string(layout == CUDAL2_TN ? "tn" : "nn") + (accumulate == CUDAL2_F16 ? "_f16" : "_f32");
-    std::unique_ptr<cudal2_kernel> made;
-    if (read_file(folder + "/recipes/" + name + ".recipe", recipe)) {
-        const std::string cubin_name = Header(recipe).cubin_name;
-        if (cubin_name.find('/') != std::string::npos || !read_file(folder + "/cubins/" + cubin_name, cubin))
-            throw Failed(CUDAL2_DAMAGED, "the cubin of " + name + " cannot be read: " + cubin_name);
-        made = std::make_unique<cudal2_kernel>(std::move(recipe), std::move(cubin));
-    }
-    const std::unique_lock<std::shared_mutex> writing(mutex);
-    return kernels.emplace(problem, std::move(made)).first->second.get();  // another thread may have been faster
+size_t workspace_of(const Wanted& problem) {
+    const auto* kernel = find_kernel(problem);
+    return kernel ? kernel->workspace() : 0;
 }
 
 }  // namespace
@@ -200,22 +174,25 @@ EXPORTED const char* cudal2_message(void) { return message.c_str(); }
 
 EXPORTED size_t cudal2_hgemm_workspace(int M, int N, int K, int layout, int accumulate) {
     size_t bytes = 0;
-    reported([&] {
-        const auto* kernel = find_kernel({M, N, K, layout, accumulate});
-        if (kernel) bytes = kernel->workspace();
-    });
+    reported([&] { bytes = workspace_of({M, N, K, layout, accumulate, ""}); });
     return bytes;
 }
 
 EXPORTED int cudal2_hgemm(const void* A, const void* B, void* C, int M, int N, int K, int layout, int accumulate,
                           void* workspace, size_t workspace_bytes, void* stream) {
-    return reported([&] {
-        auto* kernel = find_kernel({M, N, K, layout, accumulate});
-        if (!kernel) throw Failed(CUDAL2_NO_KERNEL, "there is no kernel for this problem in " + folder);
-        if (workspace_bytes < kernel->workspace())
-            throw Failed(CUDAL2_INVALID, "the kernel needs " + std::to_string(kernel->workspace()) + " bytes of workspace");
-        kernel->launch(A, B, C, workspace, stream);
-    });
+    const void* operands[] = {A, B, C};
+    return reported([&] { call({M, N, K, layout, accumulate, ""}, operands, 3, workspace, workspace_bytes, stream); });
+}
+
+EXPORTED size_t cudal2_gemm_workspace(const cudal2_problem* problem) {
+    size_t bytes = 0;
+    reported([&] { bytes = workspace_of(wanted(*problem)); });
+    return bytes;
+}
+
+EXPORTED int cudal2_gemm(const cudal2_problem* problem, const void* const* operands, int count, void* workspace,
+                         size_t workspace_bytes, void* stream) {
+    return reported([&] { call(wanted(*problem), operands, count, workspace, workspace_bytes, stream); });
 }
 
 EXPORTED int cudal2_load(const void* recipe, size_t recipe_bytes, const void* cubin, size_t cubin_bytes,
@@ -228,7 +205,15 @@ EXPORTED int cudal2_load(const void* recipe, size_t recipe_bytes, const void* cu
 }
 
 EXPORTED int cudal2_launch(cudal2_kernel* kernel, const void* A, const void* B, void* C, void* workspace, void* stream) {
-    return reported([&] { kernel->launch(A, B, C, workspace, stream); });
+    const void* operands[] = {A, B, C};
+    return reported([&] {
+        if (kernel->several()) throw Failed(CUDAL2_INVALID, "the kernel is for several numbers of rows: cudal2_run");
+        kernel->launch(operands, 3, 0, workspace, stream);
+    });
+}
+
+EXPORTED int cudal2_run(cudal2_kernel* kernel, const void* const* operands, int count, int M, void* workspace, void* stream) {
+    return reported([&] { kernel->launch(operands, count, M, workspace, stream); });
 }
 
 EXPORTED int cudal2_prepare(cudal2_kernel* kernel) {

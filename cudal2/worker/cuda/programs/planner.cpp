@@ -2,8 +2,8 @@
 //
 //   planner KERNEL.so FD PLACES BASE BYTES M N K STREAM REHEARSED
 //
-// PLACES is a file of places, four 64-bit numbers each: the addresses of A, B, C and the workspace that a call is given.
-// All are within BYTES from BASE on. STREAM is "own" or "per-thread"; REHEARSED 1 where a call that is not recorded comes
+// PLACES is a file that begins with how many addresses a place has (range.h); then follow the places: the addresses of the
+// operands and of the workspace that a call is given. All are within BYTES from BASE on. STREAM is "own" or "per-thread"; REHEARSED 1 where a call that is not recorded comes
 // first. What a kernel's functions are called, and how, comes with the compiler's command line: CONTRACT_… of contract.py.
 // Written to FD: a "+" once the device is open, before anything of the candidate's is loaded; then one JSON object,
 // `Recording` of plan.py, or {"error": …}. That object is the word of a process that the candidate shares: whoever reads it
@@ -17,6 +17,7 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "range.h"
@@ -25,7 +26,6 @@ struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-using Launcher = int (*)(CONTRACT_PARAMETERS);
 using Sizer = size_t (*)(int, int, int);
 
 // Small pieces of memory behind the whole range: a launcher may ask what its pointers are, but none of it is data.
@@ -150,18 +150,31 @@ static std::string plan(CUgraph graph, CUdeviceptr workspace) {
     return "[" + out + "]";
 }
 
-struct Place {
-    uint64_t a, b, c, workspace;
-};
-
 static std::vector<Place> read_places(const char* path) {
     FILE* file = fopen(path, "rb");
     if (!file) throw std::runtime_error("the places cannot be read");
     std::vector<Place> places;
-    for (Place place; fread(&place, sizeof place, 1, file) == 1;) places.push_back(place);
+    uint32_t count = 0;
+    if (fread(&count, sizeof count, 1, file) != 1 || !is_place(count)) count = 0;
+    for (Place place(count); count && fread(place.data(), sizeof(uint64_t), count, file) == count;) places.push_back(place);
     fclose(file);
     if (places.empty()) throw std::runtime_error("there is no place to record at");
     return places;
+}
+
+// Calls the candidate's function, which takes as many addresses as a place has but for the last, three sizes, the last
+// address, the workspace's, and the stream.
+template <size_t... I>
+static int call_with(void* function, const Place& at, const int* size, CUstream stream, std::index_sequence<I...>) {
+    using Launcher = int (*)(decltype((void)I, (void*)nullptr)..., int, int, int, void*, void*);
+    return ((Launcher)function)((void*)at[I]..., size[0], size[1], size[2], (void*)at.back(), stream);
+}
+
+template <size_t Count = LEAST_OPERANDS>
+static int call_at(void* function, const Place& at, const int* size, CUstream stream) {
+    if (at.size() == Count + 1) return call_with(function, at, size, stream, std::make_index_sequence<Count>());
+    if constexpr (Count < MOST_OPERANDS) return call_at<Count + 1>(function, at, size, stream);
+    throw std::runtime_error("a kernel of so many operands cannot be called");
 }
 
 static bool cannot_be_captured(int code) { return code >= 900 && code <= 908; }  // cudaErrorStreamCapture…
@@ -184,7 +197,7 @@ __attribute__((noinline)) static void clear_stack() {
 
 static std::string record(char** argument) {
     const auto places = read_places(argument[3]);
-    const int m = atoi(argument[6]), n = atoi(argument[7]), k = atoi(argument[8]);
+    const int sizes[] = {atoi(argument[6]), atoi(argument[7]), atoi(argument[8])};
     const CUdevice device = open_device();
     reserve_range(strtoull(argument[4], nullptr, 0));
     back_range(device, strtoull(argument[5], nullptr, 0));
@@ -193,15 +206,15 @@ static std::string record(char** argument) {
     send(atoi(argument[2]), "+");
     void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) throw Refused("the shared object could not be loaded");
-    const auto launch = (Launcher)dlsym(library, CONTRACT_ENTRY);
+    void* const launch = dlsym(library, CONTRACT_ENTRY);
     const auto size = (Sizer)dlsym(library, CONTRACT_SIZER);
     if (!launch) throw Refused("no extern \"C\" function " CONTRACT_ENTRY " is defined");
-    const size_t workspace = size ? size(m, n, k) : 0;
+    const size_t workspace = size ? size(sizes[0], sizes[1], sizes[2]) : 0;
     if (workspace > CONTRACT_WORKSPACE_LIMIT) throw Refused("asks for " + std::to_string(workspace) + " bytes of workspace");
     const auto call = [&](const Place& at) {
         clear_stack();
         try {
-            return launch((void*)at.a, (void*)at.b, (void*)at.c, m, n, k, (void*)at.workspace, stream);
+            return call_at(launch, at, sizes, stream);
         } catch (const std::exception& error) {
             throw Refused(std::string("the launcher threw an exception: ") + error.what());
         } catch (...) {
@@ -225,7 +238,7 @@ static std::string record(char** argument) {
                           error_name((CUresult)(cannot_be_captured(code) ? code : (int)ended)));
         if (code) throw Refused(CONTRACT_ENTRY " returned " + error_name((CUresult)code));
         check(ended, "the capture ended with");
-        plans += (plans.empty() ? "" : ",\n") + plan(graph, at.workspace);
+        plans += (plans.empty() ? "" : ",\n") + plan(graph, at.back());
         cuGraphDestroy(graph);
     }
     return "{\"workspace\":" + std::to_string(workspace) + ",\"plans\":[" + plans + "]}";

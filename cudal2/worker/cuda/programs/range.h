@@ -1,10 +1,19 @@
 // The range of addresses in which planner, runner and nobody else map a problem's buffers. It begins where the referee
 // says, somewhere else for each recording, so that no kernel knows by its addresses that it is being judged.
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "driver.h"
 
 constexpr size_t RESERVED = (size_t)64 << 30;  // reserving all of it at once returns the address asked for
 static CUdeviceptr BASE;                       // where it begins
+
+// Addresses that a call is given: of its operands, in order, and last of the workspace. In a file (plan.py) their number
+// stands before all places.
+using Place = std::vector<uint64_t>;
+constexpr size_t LEAST_OPERANDS = 3, MOST_OPERANDS = 8;
+inline bool is_place(size_t count) { return LEAST_OPERANDS < count && count <= MOST_OPERANDS + 1; }
 
 // The first visible device's primary context, current to this thread.
 inline CUdevice open_device() {

@@ -49,9 +49,6 @@ struct Slot {
 };
 static Slot slots[2];
 static cudal2_kernel* exported;  // of the first slot, where there is a recipe
-struct Place {
-    uint64_t a, b, c, workspace;
-};
 static std::vector<Place> places;  // of every set, for it
 
 static void map_buffers(int file, size_t bytes) try {
@@ -77,10 +74,19 @@ static void load_recipe(Reader in, const char* cubin) {
     exported = nullptr;
     places.clear();
     if (!size) return;
-    while (in.at < in.end) places.push_back(in.take<Place>());
+    const uint32_t addresses = in.take<uint32_t>();
+    if (!is_place(addresses)) throw std::runtime_error("a place has an impossible number of addresses");
+    while (in.at < in.end) {
+        places.emplace_back();
+        for (uint32_t i = 0; i < addresses; ++i) places.back().push_back(in.take<uint64_t>());
+    }
     size_t workspace;
     check_exported(cudal2_load(recipe, size, cubin, cubin_size, &exported, &workspace));
     check_exported(cudal2_prepare(exported));
+}
+
+static int launch_exported(const Place& at) {
+    return cudal2_run(exported, (const void* const*)at.data(), at.size() - 1, 0, (void*)at.back(), stream);
 }
 
 static std::string contents(int file) {
@@ -186,9 +192,9 @@ static std::vector<double> host(
             }
         if (command.touches) ours.touch_now(&touches[i * command.touches], command.touches, stream);
         const Plan& plan = slots[0].plans.plans.at(sets[i]);
-        const Place at = exported ? places.at(sets[i]) : Place{};
+        const Place* at = exported ? &places.at(sets[i]) : nullptr;
         const double start = now();
-        if (exported) check_exported(cudal2_launch(exported, (void*)at.a, (void*)at.b, (void*)at.c, (void*)at.workspace, stream));
+        if (exported) check_exported(launch_exported(*at));
         else for (const auto& node : plan) launch(node, stream);
         CHECK(cuStreamSynchronize(stream));
         seconds.push_back(now() - start);

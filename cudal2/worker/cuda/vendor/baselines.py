@@ -1,9 +1,7 @@
 """The baselines on CUDA: torch.matmul, cuBLAS and cuBLASLt, in a trusted process that owns the GPU's tensors."""
 
-import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import msgspec
@@ -11,21 +9,19 @@ import torch
 from nvmath.bindings import cublas, cublasLt
 from torch import Tensor
 
-from cudal2.kernels import processor
+from cudal2 import operators
 from cudal2.problem import Accumulate, Layout, Problem
-from cudal2.records import HarnessFault, digest
+from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import device, settings
 from cudal2.worker.cuda.history import Touches
-from cudal2.worker.cuda.vendor import hostcalls, lt
+from cudal2.worker.cuda.vendor import hostcalls, lt, names
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
-from cudal2.worker.cuda.vendor.names import LAYOUTS, NAMES, split
+from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
+from cudal2.worker.cuda.vendor.names import LAYOUTS, split
 from cudal2.worker.cuda.vendor.replay import Calls, Replayer
 from cudal2.worker.cuda.vendor.tuning import REQUESTED, fastest, finalists, in_turn
 
 KIND = "baselines"
-METHOD = "3"
-"""Part of every cache key: raise it when what is tuned or how changes."""
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -52,58 +48,6 @@ Finalists = list[tuple[lt.Algorithm, Enqueue]]
 """Algorithms that may be the fastest, each with what enqueues it; the library's first choice is the first."""
 
 
-def cache_key(problem: Problem, model: str, multiprocessors: int, versions: str) -> str:
-    """Where a problem's tuning is kept. Both layouts are tuned together, so the problem's own plays no part."""
-    gpu = processor.gpu_name(model, multiprocessors)
-    return digest(METHOD, str(lt.WORKSPACE), problem.mnk, problem.accumulate, gpu, versions)
-
-
-def check_sets(problem: Problem, layout: Layout, sets: Sequence[Set]) -> None:
-    """Raises ValueError where a set is not (A, B, C) as the libraries are told: contiguous, aligned fp16."""
-    b_shape = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
-    expected = ((problem.m, problem.k), b_shape, (problem.m, problem.n))
-    if not sets:
-        raise ValueError("no buffer sets to time on")
-    for tensors in sets:
-        for letter, tensor, shape in zip("ABC", tensors, expected):
-            if tensor.dtype != torch.float16 or tuple(tensor.shape) != shape or not tensor.is_contiguous():
-                raise ValueError(f"{letter} is {tuple(tensor.shape)} {tensor.dtype}: want contiguous fp16 {shape}")
-            if tensor.data_ptr() % lt.alignment(*shape):
-                raise ValueError(f"{letter} at {tensor.data_ptr():#x} is not aligned to {lt.alignment(*shape)} bytes")
-
-
-@contextmanager
-def torch_flags(accumulate: Accumulate) -> Iterator[None]:
-    """torch.matmul with that accumulator: in f32 nothing is ever added up in fp16, in f16 everything may be."""
-    flags, half = torch.backends.cuda.matmul, accumulate == "f16"
-    accumulation = flags.allow_fp16_accumulation
-    reduction = (
-        flags.allow_fp16_reduced_precision_reduction,
-        flags.allow_fp16_reduced_precision_reduction_split_k,
-    )
-    flags.allow_fp16_accumulation = half
-    flags.allow_fp16_reduced_precision_reduction = (half, True)
-    try:
-        yield
-    finally:
-        flags.allow_fp16_accumulation = accumulation
-        flags.allow_fp16_reduced_precision_reduction = reduction
-
-
-def library_versions(handle: int) -> str:
-    """`torch 2.11.0, cuBLAS 13.1.0, …` with a cuBLAS handle at hand, and what else decides their speed.
-
-    Raises HarnessFault without a driver.
-    """
-    blas, blas_lt = (
-        f"{version // 10000}.{version // 100 % 100}.{version % 100}"
-        for version in (cublas.get_version(handle), cublasLt.get_version())
-    )
-    gpu = device.find()
-    versions = f"torch {torch.__version__}, cuBLAS {blas}, cuBLASLt {blas_lt}, driver {gpu.driver}"
-    return ", ".join((versions, settings.power(gpu.uuid), *settings.variables(os.environ)))
-
-
 class Vendor:
     """The baselines of one GPU, which becomes the process's current device. One call at a time: all of them share a
     workspace. Handles and descriptors live as long as the process.
@@ -126,14 +70,14 @@ class Vendor:
         mode = cublas.Math.DEFAULT_MATH | cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION
         cublas.set_math_mode(self._blas["f32"], mode)
         self._versions = library_versions(self._blas["f32"])
-        self._prepared: dict[tuple[str, Accumulate, Layout], Prepared] = {}
+        self._prepared: dict[Problem, Prepared] = {}
 
     def versions(self) -> str:
         """Everything a baseline's speed depends on but the device: versions, power limit, variables that they read."""
         return self._versions
 
-    def enqueue(self, name: str, problem: Problem, a: Tensor, b: Tensor, c: Tensor) -> None:
-        """One C = A·B on torch's current stream: A (M,K), B stored in the name's layout, C (M,N), fp16, contiguous.
+    def enqueue(self, name: str, problem: Problem, *given: Tensor) -> None:
+        """One call on torch's stream on A (M,K), B stored in the name's layout, what more there is, and C (M,N).
 
         Works under stream capture. torch.matmul wants to have run once before on a stream that is captured by other
         means than torch's own. Raises HarnessFault where the library fails, ValueError where the problem has not been
@@ -143,27 +87,28 @@ class Vendor:
         stream = torch.cuda.current_stream(self._device).cuda_stream
         try:
             if library == "torch":
-                with torch_flags(problem.accumulate):
-                    torch.matmul(a, b if layout == "nn" else b.t(), out=c)
+                with torch_flags(problem):
+                    _by_torch(problem, layout, *given)
             elif library == "cublas":
-                self._gemm_ex(problem, layout, a.data_ptr(), b.data_ptr(), c.data_ptr(), stream)
+                a, b, c = (tensor.data_ptr() for tensor in given)
+                self._gemm_ex(problem, layout, a, b, c, stream)
             else:
                 prepared = self._find(problem, layout)
                 algorithm = prepared.first if library == "cublaslt" else prepared.tuned
-                self._bound_lt(prepared.plan, algorithm)(a, b, c)
+                self._bound_lt(prepared.plan, algorithm)(*given)
         except (cublas.cuBLASError, cublasLt.cuBLASLtError) as error:
             raise HarnessFault(f"{name} failed on {problem.name}: {error}", "Look at nvidia-smi for errors") from error
 
     def _find(self, problem: Problem, layout: Layout) -> Prepared:
         try:
-            return self._prepared[problem.mnk, problem.accumulate, layout]
+            return self._prepared[msgspec.structs.replace(problem, layout=layout)]
         except KeyError:
             raise ValueError(f"{problem.name} has not been prepared: call prepare() first") from None
 
     def _bound_lt(self, plan: lt.Plan, algorithm: lt.Algorithm) -> Enqueue:
-        def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
+        def enqueue(*given: Tensor) -> None:
             stream = torch.cuda.current_stream(self._device).cuda_stream
-            plan.enqueue(algorithm, a.data_ptr(), b.data_ptr(), c.data_ptr(), self._workspace.data_ptr(), stream)
+            plan.enqueue(algorithm, [tensor.data_ptr() for tensor in given], self._workspace.data_ptr(), stream)
 
         return enqueue
 
@@ -176,11 +121,11 @@ class Vendor:
 
     def _gemm_ex(self, problem: Problem, layout: Layout, a: int, b: int, c: int, stream: int) -> None:
         gemm, (compute, _) = lt.column_major(problem, layout), lt.COMPUTE[problem.accumulate]
-        alpha, beta = lt.scalars(problem.accumulate)
+        (alpha, beta), kind = lt.scalars(problem.accumulate), lt.type_of(problem)
         cublas.gemm_ex(
             *(self._blas_on(problem, stream), gemm.transa, gemm.transb, gemm.m, gemm.n, gemm.k),
-            *(alpha, b, lt.R_16F, gemm.lda, a, lt.R_16F, gemm.ldb),
-            *(beta, c, lt.R_16F, gemm.ldc, compute, cublas.GemmAlgo.DFALT),
+            *(alpha, b, kind, gemm.lda, a, kind, gemm.ldb),
+            *(beta, c, kind, gemm.ldc, compute, cublas.GemmAlgo.DFALT),
         )
 
     def prepare(self, problem: Problem, sets: Callable[[str], Sequence[Set]]) -> Tuning:
@@ -197,7 +142,7 @@ class Vendor:
             stored = self._cache.read(KIND, key)
             if stored is not None:
                 tuning = msgspec.msgpack.decode(stored, type=Tuning)
-                if all([self._recall(problem, layout, tuning.algorithms[layout]) for layout in LAYOUTS]):
+                if all([self._recall(problem, layout, found) for layout, found in tuning.algorithms.items()]):
                     return tuning
             buffers = {layout: list(sets(layout)) for layout in LAYOUTS}
             torch.cuda.synchronize(self._device)  # whoever filled the buffers may have used another stream
@@ -212,7 +157,7 @@ class Vendor:
         plan, tuned = lt.Plan(self._lt, problem, layout), lt.Algorithm.of(algorithm)
         if not plan.accepts(tuned):
             return False
-        self._prepared[problem.mnk, problem.accumulate, layout] = Prepared(plan, plan.heuristics(1)[0], tuned)
+        self._prepared[msgspec.structs.replace(problem, layout=layout)] = Prepared(plan, plan.heuristics(1)[0], tuned)
         return True
 
     def _finalists(self, plan: lt.Plan, problem: Problem, sets: Sequence[Set]) -> Finalists:
@@ -234,8 +179,8 @@ class Vendor:
         nodes can be read.
         """
 
-        def enqueue(a: Tensor, b: Tensor, c: Tensor) -> None:
-            self.enqueue(name, problem, a, b, c)
+        def enqueue(*given: Tensor) -> None:
+            self.enqueue(name, problem, *given)
 
         return self._captured(enqueue, sets, keep)
 
@@ -249,28 +194,30 @@ class Vendor:
         The finalists are measured in turn with the others, and the choice among them is by the very figures that are
         remembered. It favours the auto-tuned baseline: the least of some noisy medians is below its true one.
         """
-        plans = {layout: lt.Plan(self._lt, problem, layout) for layout in LAYOUTS}
+        every = names.names(problem)
+        tuned_in: tuple[Layout, ...] = LAYOUTS if f"cublaslt-{LAYOUTS[0]}" in every else ()
+        plans = {layout: lt.Plan(self._lt, problem, layout) for layout in tuned_in}
         try:
-            found = {layout: self._finalists(plans[layout], problem, buffers[layout]) for layout in LAYOUTS}
+            found = {layout: self._finalists(plans[layout], problem, buffers[layout]) for layout in tuned_in}
             graphs = {
                 (layout, number): self._captured(enqueue, buffers[layout])
-                for layout in LAYOUTS
+                for layout in tuned_in
                 for number, (_, enqueue) in enumerate(found[layout])
             }
         except cublasLt.cuBLASLtError as error:
             raise HarnessFault(f"cuBLASLt failed on {problem.name}: {error}", "Look at nvidia-smi") from error
-        others = [name for name in NAMES if not name.startswith("cublaslt")]
+        others = [name for name in every if not name.startswith("cublaslt")]
         named = {name: self.capture(name, problem, buffers[split(name)[1]]) for name in others}
         measured = in_turn(self.clock, graphs | named, len(buffers["nn"]))
         rounds = {name: measured[name] for name in others}
         chosen: dict[Layout, bytes] = {}
-        for layout in LAYOUTS:
+        for layout in tuned_in:
             own = {number: measured[layout, number] for number in range(len(found[layout]))}
             rounds |= {f"cublaslt-{layout}": own[0], f"cublaslt-auto-{layout}": own[fastest(own)]}
             first, tuned = found[layout][0][0], found[layout][fastest(own)][0]
-            self._prepared[problem.mnk, problem.accumulate, layout] = Prepared(plans[layout], first, tuned)
+            self._prepared[msgspec.structs.replace(problem, layout=layout)] = Prepared(plans[layout], first, tuned)
             chosen[layout] = tuned.data
-        return Tuning(chosen, {name: statistics.median(rounds[name]) for name in NAMES}, rounds)
+        return Tuning(chosen, {name: statistics.median(rounds[name]) for name in every}, rounds)
 
     def host_seconds(
         self,
@@ -308,3 +255,18 @@ class Vendor:
         self.clock.take_turn()
         before = None if touches is None else self._replayer.before(touches, calls)
         return hostcalls.seconds(call, sets, calls, stream, gap_seconds, before)
+
+
+def _by_torch(problem: Problem, layout: Layout, a: Tensor, b: Tensor, *rest: Tensor) -> None:
+    """As a user calls it, into memory that is there already; an operator that torch cannot write there is copied."""
+    *more, c = rest
+    right = b if layout == "nn" else b.t()
+    operator = operators.find(problem.epilogue)
+    if operator.lt == "DEFAULT":
+        torch.matmul(a, right, out=c)
+    elif operator.lt == "BIAS":
+        torch.addmm(more[0], a, right, out=c)
+    elif operator.lt in names.FUSED:
+        torch._addmm_activation(more[0], a, right, use_gelu=True, out=c)
+    else:
+        c.copy_(operator.torch(a, right, more))

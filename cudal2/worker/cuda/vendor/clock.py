@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-Set = tuple[Tensor, Tensor, Tensor]
-"""(A, B, C): A (M,K), B as its layout stores it, C (M,N)."""
-Enqueue = Callable[[Tensor, Tensor, Tensor], None]
-"""Enqueues one C = A·B on torch's current stream."""
+Set = tuple[Tensor, ...]
+"""(A, B, what more there is, C): A (M,K), B as its layout stores it, C (M,N)."""
+Enqueue = Callable[..., None]
+"""Enqueues one call on a set's tensors on torch's current stream."""
 
 SPIN_CYCLES = 300_000
 """About 150 µs at 2 GHz, in which the host gets ahead of the GPU; the runner spins as long."""
@@ -26,10 +26,10 @@ class DeviceClock:
     def run(self, enqueue: Enqueue, buffers: Set) -> Tensor:
         """C after one call, which found it poisoned. Waits for it."""
         with torch.cuda.stream(self.stream):
-            buffers[2].fill_(float("nan"))
+            buffers[-1].fill_(float("nan"))
             enqueue(*buffers)
         self.stream.synchronize()
-        return buffers[2]
+        return buffers[-1]
 
     def graph(self, enqueue: Enqueue, sets: Sequence[Set], keep: bool = False) -> torch.cuda.CUDAGraph:
         """One call on each of the sets, in turn. `enqueue` has run before: nothing may be loaded during capture. With

@@ -21,15 +21,16 @@ def gemm_ex(problem: Problem, layout: Layout, handle: int) -> hosttime.GemmEx:
     return hosttime.GemmEx(
         *(lt.function_address("cublasGemmEx"), handle, alpha, beta),
         *msgspec.structs.astuple(gemm),
-        *(lt.R_16F, compute, cublas.GemmAlgo.DFALT),
+        *(lt.type_of(problem), compute, cublas.GemmAlgo.DFALT),
     )
 
 
 def matmul(problem: Problem, plan: lt.Plan, algorithm: lt.Algorithm, workspace: int) -> hosttime.Lt:
     """cublasLtMatmul with a workspace of `lt.WORKSPACE` bytes at that address. Plan and algorithm must outlive it."""
+    describe = lt.function_address("cublasLtMatmulDescSetAttribute") if plan.biased else None
     alpha, beta = lt.scalars(problem.accumulate)
     return hosttime.Lt(
-        *(lt.function_address("cublasLtMatmul"), plan.handle, plan.operation, plan.a, plan.b, plan.c),
+        *(lt.function_address("cublasLtMatmul"), describe, plan.handle, plan.operation, plan.a, plan.b, plan.c),
         *(alpha, beta, algorithm.address, workspace, lt.WORKSPACE),
     )
 
@@ -45,7 +46,7 @@ def seconds(
     """Seconds on the host's clock of each of `calls` calls with their synchronise of `stream`: `hosttime.seconds`."""
     return hosttime.seconds(
         call,
-        [(a.data_ptr(), b.data_ptr(), c.data_ptr()) for a, b, c in sets],
+        [tuple(tensor.data_ptr() for tensor in one) for one in sets],
         calls,
         synchronise=hosttime.stream_synchronise(),
         stream=stream,

@@ -16,6 +16,7 @@ struct Loop {
     const void* const* a;  // device addresses of every set
     const void* const* b;
     void* const* c;
+    const void* const* bias;  // null where there is none
     int64_t sets, calls;
     double mean_gap;  // nanoseconds, 0 for none
     uint64_t seed;
@@ -26,12 +27,14 @@ struct Loop {
     const char* touches;  // `each` for each call, of TOUCH bytes
     size_t each;          // 0 for none
 };
+constexpr int BIAS_POINTER = 8;  // CUBLASLT_MATMUL_DESC_BIAS_POINTER
 constexpr size_t TOUCH = 16;  // sizeof(Touch) of history.h
 
 struct Lt {
     int (*matmul)(void* handle, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
                   void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                   const void* algorithm, void* workspace, size_t workspace_bytes, void* stream);
+    int (*describe)(void* operation, int attribute, const void* value, size_t bytes);  // null where nothing is added
     void *handle, *operation, *a_layout, *b_layout, *c_layout;
     const void *alpha, *beta, *algorithm;
     void* workspace;
@@ -90,6 +93,8 @@ int timed(const Loop& loop, double* seconds, const Call& call) {
 
 extern "C" int time_lt(const Lt* lt, const Loop* loop, double* seconds) {
     return timed(*loop, seconds, [&](int64_t set) {
+        if (lt->describe)
+            if (const int status = lt->describe(lt->operation, BIAS_POINTER, &loop->bias[set], sizeof(void*))) return status;
         // Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: the library's first operand is our B.
         return lt->matmul(lt->handle, lt->operation, lt->alpha, loop->b[set], lt->a_layout, loop->a[set], lt->b_layout,
                           lt->beta, loop->c[set], lt->c_layout, loop->c[set], lt->c_layout, lt->algorithm,

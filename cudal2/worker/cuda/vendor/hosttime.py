@@ -23,7 +23,7 @@ class Loop(ctypes.Structure):
     """Mirrors `Loop` of hosttime.cpp; `loop` makes one."""
 
     _fields_: ClassVar = [
-        *((name, c_void_p) for name in ("a", "b", "c")),
+        *((name, c_void_p) for name in ("a", "b", "c", "bias")),
         *((name, c_int64) for name in ("sets", "calls")),
         ("mean_gap", c_double),
         ("seed", c_uint64),
@@ -43,10 +43,13 @@ class Before(NamedTuple):
 
 
 class Lt(ctypes.Structure):
-    """Mirrors `Lt` of hosttime.cpp: one cublasLtMatmul but for its matrices."""
+    """Mirrors `Lt` of hosttime.cpp: one cublasLtMatmul but for its operands. `describe` is 0 where it has no bias."""
 
     _fields_: ClassVar = [
-        *((name, c_void_p) for name in ("matmul", "handle", "operation", "a_layout", "b_layout", "c_layout")),
+        *(
+            (name, c_void_p)
+            for name in ("matmul", "describe", "handle", "operation", "a_layout", "b_layout", "c_layout")
+        ),
         *((name, c_void_p) for name in ("alpha", "beta", "algorithm", "workspace")),
         ("workspace_bytes", c_size_t),
     ]
@@ -76,7 +79,7 @@ def library() -> ctypes.CDLL:
 
 def seconds(
     call: Lt | GemmEx | Callable[[int], None],
-    sets: Sequence[tuple[int, int, int]],
+    sets: Sequence[tuple[int, ...]],
     calls: int,
     *,
     synchronise: int,
@@ -87,7 +90,7 @@ def seconds(
 ) -> list[float]:
     """Seconds on the host's clock of each of `calls` calls, each with its synchronise.
 
-    `sets` are the addresses of (A, B, C), used in turn; `synchronise` is the address of an
+    `sets` are the addresses of (A, B, C) or (A, B, bias, C), used in turn; `synchronise` is the address of an
     `int (*)(void* stream)` such as cuStreamSynchronize; `gap_seconds` the mean of the exponential sleep before a
     call, not counted. A Python callable gets the set's number and must enqueue by itself; its overhead is counted.
 
@@ -96,8 +99,9 @@ def seconds(
     if not sets or calls < 1 or gap_seconds < 0:
         raise ValueError(f"{len(sets)} sets, {calls} calls, a gap of {gap_seconds} s: nothing to time")
     columns = [(c_void_p * len(sets))(*column) for column in zip(*sets)]
+    a, b, *more, c = (ctypes.addressof(column) for column in columns)
     loop = Loop(
-        *(ctypes.addressof(column) for column in columns),
+        *(a, b, c, more[0] if more else None),
         *(len(sets), calls),
         *(gap_seconds * 1e9, seed, synchronise, stream),
     )

@@ -4,6 +4,7 @@ Everything passed to the library is an integer address or an enum's value; argum
 (https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api), bound by nvmath-python.
 """
 
+from collections.abc import Sequence
 from functools import cache as memoise
 
 import msgspec
@@ -13,17 +14,21 @@ from nvmath.bindings import cublas, cublasLt
 from nvmath.bindings._internal import cublas as cublas_symbols
 from nvmath.bindings._internal import cublasLt as cublasLt_symbols
 
+from cudal2 import operators
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
 
+ALIGNED = 1 << 40
+"""Stands for a bias's address, which begins at as round a number, until a call brings its own."""
 WORKSPACE = 32 << 20
 """Bytes. What NVIDIA recommends and cuBLAS and torch take by themselves on Hopper, so that no baseline is held back and
 none is favoured: https://docs.nvidia.com/cuda/cublas/#cublassetworkspace"""
 
-R_32F, R_16F = 0, 2  # cudaDataType in library_types.h
+R_32F = 0  # cudaDataType in library_types.h
+TYPES = {"CUDA_R_16F": 2, "CUDA_R_16BF": 14}
 COMPUTE: dict[Accumulate, tuple[int, int]] = {
     "f32": (cublas.ComputeType.COMPUTE_32F, R_32F),
-    "f16": (cublas.ComputeType.COMPUTE_16F, R_16F),
+    "f16": (cublas.ComputeType.COMPUTE_16F, TYPES["CUDA_R_16F"]),
 }
 """Compute type and the type of alpha and beta."""
 
@@ -42,6 +47,19 @@ def scalars(accumulate: Accumulate) -> tuple[int, int]:
     """Addresses of alpha = 1 and beta = 0 on the host. They live as long as the module, so past every call."""
     array = _SCALARS[accumulate]
     return array.ctypes.data, array.ctypes.data + array.itemsize
+
+
+def type_of(problem: Problem) -> int:
+    """The cudaDataType of all matrices."""
+    return TYPES[problem.type.blas]
+
+
+def epilogue(problem: Problem) -> int:
+    """cuBLASLt's number for what follows the product; ValueError where it has none."""
+    name = operators.find(problem.epilogue).lt
+    if not name:
+        raise ValueError(f"cuBLASLt has no epilogue {problem.epilogue}")
+    return int(cublasLt.Epilogue[name])
 
 
 class Gemm(msgspec.Struct, frozen=True):
@@ -70,7 +88,7 @@ def column_major(problem: Problem, layout: Layout) -> Gemm:
 
 
 def alignment(rows: int, columns: int) -> int:
-    """Bytes that fp16 matrices of this size are aligned to, packed one behind another: 256, or less for odd sizes.
+    """Bytes that matrices of 16-bit numbers are aligned to, packed one behind another: 256, or less for odd sizes.
 
     256 is the most that cuBLASLt asks about, and what it assumes unless told.
     """
@@ -100,21 +118,24 @@ class Plan:
     """The descriptors of one problem with B stored in one layout. They are small and live as long as the process."""
 
     def __init__(self, handle: int, problem: Problem, layout: Layout) -> None:
-        gemm, compute = column_major(problem, layout), COMPUTE[problem.accumulate]
+        gemm, compute, kind = column_major(problem, layout), COMPUTE[problem.accumulate], type_of(problem)
         self.handle = handle
         self.alpha, self.beta = scalars(problem.accumulate)
         self.operation: int = cublasLt.matmul_desc_create(*compute)
-        for attribute, value in (
-            (cublasLt.MatmulDescAttribute.TRANSA, gemm.transa),
-            (cublasLt.MatmulDescAttribute.TRANSB, gemm.transb),
-        ):
-            operation = np.array([value], np.int32)
-            cublasLt.matmul_desc_set_attribute(self.operation, attribute, operation.ctypes.data, operation.nbytes)
+        self.biased = "BIAS" in operators.find(problem.epilogue).lt
+        attributes = cublasLt.MatmulDescAttribute
+        self._describe(attributes.TRANSA, gemm.transa, np.int32)
+        self._describe(attributes.TRANSB, gemm.transb, np.int32)
+        if problem.epilogue != "none":
+            self._describe(attributes.EPILOGUE, epilogue(problem), np.uint32)
+        if self.biased:
+            # Along the rows of the column-major C: our N. An address must be there before an algorithm is asked for.
+            self.point_at(ALIGNED)
         # Rows and columns as stored, before any transposition.
         stored = (gemm.m, gemm.k) if gemm.transa == cublas.Operation.N else (gemm.k, gemm.m)
-        self.a: int = cublasLt.matrix_layout_create(R_16F, *stored, gemm.lda)
-        self.b: int = cublasLt.matrix_layout_create(R_16F, gemm.k, gemm.n, gemm.ldb)
-        self.c: int = cublasLt.matrix_layout_create(R_16F, gemm.m, gemm.n, gemm.ldc)
+        self.a: int = cublasLt.matrix_layout_create(kind, *stored, gemm.lda)
+        self.b: int = cublasLt.matrix_layout_create(kind, gemm.k, gemm.n, gemm.ldb)
+        self.c: int = cublasLt.matrix_layout_create(kind, gemm.m, gemm.n, gemm.ldc)
         self._matrices = (self.operation, self.a, self.b, self.c, self.c)
         self._preference: int = cublasLt.matmul_preference_create()
         limits = cublasLt.MatmulPreferenceAttribute
@@ -129,6 +150,14 @@ class Plan:
         values[limits.MAX_WORKSPACE_BYTES] = np.array([WORKSPACE], np.uint64)
         for attribute, array in values.items():
             cublasLt.matmul_preference_set_attribute(self._preference, attribute, array.ctypes.data, array.nbytes)
+
+    def _describe(self, attribute: int, value: int, width: type) -> None:
+        word: np.ndarray = np.array([value], width)
+        cublasLt.matmul_desc_set_attribute(self.operation, attribute, word.ctypes.data, word.nbytes)
+
+    def point_at(self, bias: int) -> None:
+        """Have the next call add the vector at this device address."""
+        self._describe(cublasLt.MatmulDescAttribute.BIAS_POINTER, bias, np.uint64)
 
     def heuristics(self, count: int) -> list[Algorithm]:
         """Up to `count` algorithms, the one the library thinks fastest first; at least one.
@@ -154,11 +183,15 @@ class Plan:
             return False
         return int(result[0]["state"]) == 0 and int(result[0]["workspace_size"]) <= WORKSPACE
 
-    def enqueue(self, algorithm: Algorithm, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """One product of the matrices at these device addresses (A row-major, B as stored, C row-major).
+    def enqueue(self, algorithm: Algorithm, given: Sequence[int], workspace: int, stream: int) -> None:
+        """One call on the operands at these device addresses (A row-major, B as stored, a bias if there is one, C
+        row-major).
 
         Raises cuBLASLtError.
         """
+        a, b, *more, c = given
+        if self.biased:
+            self.point_at(more[0])
         cublasLt.matmul(
             *(self.handle, self.operation, self.alpha),
             *(b, self.a, a, self.b),
@@ -169,7 +202,7 @@ class Plan:
 
 @memoise
 def function_address(name: str) -> int:
-    """Address of `cublasLtMatmul` or `cublasGemmEx` in the very library whose handles nvmath-python makes.
+    """Address of `cublasLtMatmul`, for example, in the very library whose handles nvmath-python makes.
 
     Raises HarnessFault where nvmath-python no longer tells.
     """

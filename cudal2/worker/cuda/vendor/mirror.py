@@ -16,7 +16,7 @@ import torch
 
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.arena import matrices
+from cudal2.worker.cuda.arena import views
 from cudal2.worker.cuda.buffers import BufferLayout
 from cudal2.worker.cuda.history import History
 from cudal2.worker.cuda.memory import SharedMemory, imported
@@ -81,8 +81,8 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
     torch.cuda.init()
     torch.empty(1, device="cuda")
     vendor = Vendor(0, Cache(cache))
-    a, b, c = matrices(imported(memory_fd, buffers.bytes), buffers)
-    side = BaselineSide(vendor, buffers, a, b, c)
+    *given, c = views(imported(memory_fd, buffers.bytes), buffers)
+    side = BaselineSide(vendor, buffers, given, c)
     vendor.prepare(buffers.problem, side.sets)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
@@ -92,16 +92,16 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
             side.refresh(split(name)[1], slice(min(history.order), max(history.order) + 1))
             torch.cuda.synchronize()
             seconds = side.host_seconds(name, history, gap) if singly else side.run(name, history)
-            history.apply(a, b)  # a baseline may have gone through it on a copy in another layout
+            history.apply(given)  # a baseline may have gone through it on a copy in another layout
             torch.cuda.synchronize()
             commands.sendall(REPLY.pack(seconds))
 
 
 def _received(data: bytes, calls: int) -> History:
     numbers = np.frombuffer(data, np.int64)
-    number, second, row, column, bits, changes, over = numbers[calls:].reshape(ROWS, -1)
-    flags = (second.astype(bool), changes.astype(bool), over.astype(bool))
-    return History(numbers[:calls].tolist(), number, flags[0], row, column, bits.astype(np.uint16), *flags[1:])
+    number, operand, row, column, bits, changes, over = numbers[calls:].reshape(ROWS, -1)
+    flags = changes.astype(bool), over.astype(bool)
+    return History(numbers[:calls].tolist(), number, operand, row, column, bits.astype(np.uint16), *flags)
 
 
 if __name__ == "__main__":

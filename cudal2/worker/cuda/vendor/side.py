@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import torch
 from torch import Tensor
 
+from cudal2 import operators
+from cudal2.worker import limits, verify
 from cudal2.worker.cuda.arena import private
 from cudal2.worker.cuda.buffers import BufferLayout
 from cudal2.worker.cuda.history import History, Touches
@@ -17,30 +20,34 @@ if TYPE_CHECKING:
 
 
 class BaselineSide:
-    """Baselines on sets of matrices a [sets,M,K], b [sets,*b_shape], c [sets,M,N], whose calls are captured once."""
+    """Baselines on sets of input operands `given` [sets, …] and of outputs c [sets,M,N], whose calls are captured once.
 
-    def __init__(self, vendor: "Vendor", buffers: BufferLayout, a: Tensor, b: Tensor, c: Tensor) -> None:
+    `products` [sets,M,N] in fp32 are those of `restate`, None before.
+    """
+
+    def __init__(self, vendor: "Vendor", buffers: BufferLayout, given: Sequence[Tensor], c: Tensor) -> None:
         self.vendor, self.problem, self.c, self._buffers = vendor, buffers.problem, c, buffers
-        self._inputs: dict[str, tuple[Tensor, Tensor]] = {buffers.problem.layout: (a, b)}
+        self._inputs: dict[str, tuple[Tensor, ...]] = {buffers.problem.layout: tuple(given)}
+        self.products: Tensor | None = None
         self._calls: dict[str, Calls] = {}
 
-    def inputs(self, layout: str) -> tuple[Tensor, Tensor]:
-        """A and B of every set, B stored in `layout`; up to date after `refresh`."""
+    def inputs(self, layout: str) -> tuple[Tensor, ...]:
+        """The inputs of every set, B stored in `layout`; up to date after `refresh`."""
         if layout not in self._inputs:
             turned = msgspec.structs.replace(self.problem, layout=layout)
-            self._inputs[layout] = private(msgspec.structs.replace(self._buffers, problem=turned), self.c.device)[:2]
+            self._inputs[layout] = private(msgspec.structs.replace(self._buffers, problem=turned), self.c.device)[:-1]
             self.refresh(layout, slice(None))
         return self._inputs[layout]
 
     def refresh(self, layout: str, window: slice) -> None:
         """Bring the inputs of these sets into `layout`, where that is not how they were filled."""
         if layout != self.problem.layout:
-            (a, b), (filled_a, filled_b) = self.inputs(layout), self._inputs[self.problem.layout]
-            a[window] = filled_a[window]
-            b[window] = filled_b[window].transpose(1, 2)
+            pairs = zip(self.inputs(layout), self._inputs[self.problem.layout])
+            for number, (copy, filled) in enumerate(pairs):
+                copy[window] = filled[window].transpose(1, 2) if number == 1 else filled[window]
 
-    def sets(self, layout: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(a, b, c) of every set."""
+    def sets(self, layout: str) -> list[tuple[Tensor, ...]]:
+        """(A, B, what more there is, C) of every set."""
         return list(zip(*self.inputs(layout), self.c))
 
     def run(self, name: str, history: History) -> float:
@@ -65,5 +72,38 @@ class BaselineSide:
     def _touches(self, name: str, history: History) -> Touches:
         """A history's touches of the inputs that this baseline reads."""
         layout = split(name)[1]
-        a, b = self.inputs(layout)
-        return history.touches(a, b if layout == self.problem.layout else b.transpose(1, 2))
+        a, b, *more = self.inputs(layout)
+        return history.touches((a, b if layout == self.problem.layout else b.transpose(1, 2), *more))
+
+    def restate(self, history: History, window: slice) -> None:
+        """Where an operator follows the product: write what it is over the outputs of these sets, rounded once, and
+        keep the products. The inputs are as when all calls are over.
+
+        A library may finish in a second kernel, on a product that it has rounded, or be off elsewhere; its time counts
+        then, and not its result.
+        """
+        if not limits.finishing(self.problem):
+            return
+        given, finish = self._inputs[self.problem.layout], operators.find(self.problem.epilogue).finish
+        if self.products is None:
+            self.products = torch.empty(self.c.shape, dtype=torch.float32, device=self.c.device)
+        with history.as_called(given):
+            parts = [tensor[window].split(self._together) for tensor in (*given, self.products, self.c)]
+            for a, b, *more, product, c in zip(*parts):
+                product.copy_(_products(a, b.transpose(1, 2) if self.problem.layout == "tn" else b))
+                c.copy_(finish(product, [_broadcasting(operand).float() for operand in more]))
+
+    @property
+    def _together(self) -> int:
+        """Sets that `restate` looks at together, which bounds its temporaries."""
+        return max(1, verify.BLOCK // (self.problem.m * self.problem.n))
+
+
+def _broadcasting(operand: Tensor) -> Tensor:
+    """[sets, …] so that it broadcasts against [sets,M,N]."""
+    return operand if operand.dim() == 3 else operand[:, None]
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """A [sets,M,K] times B [sets,K,N], in fp32 from sums in fp32."""
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()

@@ -39,11 +39,11 @@ ROUNDS = 7
 def tolerance(problem: Problem) -> float:
     """Largest relative RMS difference between two right results on zero-mean random inputs.
 
-    Rounding to fp16 is 2⁻¹¹/√3 at most; accumulating in fp16 multiplies it by about √(K/32 + ½). Two results differ by
-    √2 of that; three times as much is allowed.
+    Rounding is a unit/√3 at most, 2⁻¹¹/√3 in fp16; accumulating in fp16 multiplies it by about √(K/32 + ½). Two results
+    differ by √2 of that; three times as much is allowed.
     """
     growth = 1.0 if problem.accumulate == "f32" else (problem.k / 32 + 0.5) ** 0.5
-    return 3 * 2**0.5 * 2**-11 / 3**0.5 * growth
+    return 3 * 2**0.5 * problem.type.unit / 3**0.5 * growth
 
 
 def difference(result: Tensor, reference: Tensor) -> float:

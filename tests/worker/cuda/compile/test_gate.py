@@ -67,6 +67,32 @@ def test_each_thing_has_its_name(judge, case):
         assert finding.status is (Status.IMPRECISE if imprecise else Status.REJECTED)
 
 
+BF16 = Problem(64, 64, 64, dtype="bf16")
+
+
+@pytest.mark.parametrize(
+    ("target", "defines", "names"),
+    [
+        ("sm_80", "BF16", {"fp16_mma"}),
+        ("sm_80", "F16 S4", {"fp16_mma", "integer_mma"}),
+        ("sm_90a", "BF16_WGMMA", {"fp16_mma"}),
+        ("sm_90a", "F16_WGMMA E4M3_WGMMA", {"fp16_mma", "fp8_mma"}),
+    ],
+)
+def test_a_bf16_problem_is_multiplied_in_bf16(judge, target, defines, names):
+    """These sources have an honest fp16 product beside what is asked for."""
+    found = judge(SUSPICIOUS, target, *(f"-D{define}" for define in defines.split()), problem=BF16)
+    assert {finding.name for finding in found} == names
+    assert all(finding.fatal and finding.status is Status.REJECTED for finding in found)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_products_of_bf16_are_the_ones_of_a_bf16_problem_alone(judge, target):
+    source = (SOURCES.parent / "kernels/bf16_mma.cu").read_text()
+    assert judge(source, target, problem=BF16) == ()
+    assert [finding.name for finding in judge(source, target)] == ["bf16_mma"]
+
+
 def test_an_f16_problem_may_accumulate_in_f16(judge):
     found = judge(SUSPICIOUS, "sm_80", "-DF16", "-DBF16", problem=F16)
     assert {finding.name for finding in found} == {"bf16_mma"}

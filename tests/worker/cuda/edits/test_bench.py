@@ -53,7 +53,7 @@ class LeavesOut(Candidate):
 class HarmsAnInput(Candidate):
     def call(self, number: int) -> None:
         super().call(number)
-        self.arena.a[number][0, 0] = 7
+        self.arena.given[0][number][0, 0] = 7
 
 
 class HarmsTheOther(Candidate):
@@ -87,7 +87,7 @@ class Wavering(Candidate):
     def call(self, number: int) -> None:
         super().call(number)
         if self.calls > 10 and self.calls % 3 == 0:  # after the single calls, and one on each set
-            exact = self.arena.a[number][0].double() @ self.arena.b[number][0].double()
+            exact = self.arena.given[0][number][0].double() @ self.arena.given[1][number][0].double()
             further = bool(exact.abs() > self.arena.c[number][0, 0].abs())
             self.arena.c[number].view(torch.int16)[0, 0] += 1 if further else -1
 

@@ -14,7 +14,7 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda.vendor import baselines, hostcalls, hosttime, lt, names, tuning
+from cudal2.worker.cuda.vendor import baselines, conditions, hostcalls, hosttime, lt, names, tuning
 from cudal2.worker.cuda.vendor.clock import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
@@ -60,6 +60,15 @@ def test_every_library_comes_in_both_layouts() -> None:
         names.split("cublaslt")
 
 
+def test_a_problem_has_the_baselines_that_finish_it() -> None:
+    problem = Problem(3, 64, 64, dtype="bf16")
+    assert names.names(problem) == names.NAMES and lt.type_of(problem) == 14
+    for epilogue in ("bias", "bias_gelu"):
+        finished = msgspec.structs.replace(problem, epilogue=epilogue)
+        assert {names.split(name)[0] for name in names.names(finished)} == {"torch", "cublaslt", "cublaslt-auto"}
+        assert lt.epilogue(finished) in (4, 36)
+
+
 def test_scalars_are_one_and_zero_in_the_scale_type() -> None:
     for accumulate, kind in (("f32", np.float32), ("f16", np.float16)):
         for address, value in zip(lt.scalars(accumulate), (1, 0)):
@@ -70,27 +79,27 @@ def test_scalars_are_one_and_zero_in_the_scale_type() -> None:
 def test_what_changes_the_speed_changes_the_key() -> None:
     problem = Problem(64, 128, 256)
     keys = [
-        baselines.cache_key(problem, "one", 132, "v1"),
-        baselines.cache_key(problem, "other", 132, "v1"),
-        baselines.cache_key(problem, "one", 114, "v1"),
-        baselines.cache_key(problem, "one", 132, "v2"),
-        baselines.cache_key(Problem(128, 64, 256), "one", 132, "v1"),
-        baselines.cache_key(Problem(64, 128, 256, accumulate="f16"), "one", 132, "v1"),
+        conditions.cache_key(problem, "one", 132, "v1"),
+        conditions.cache_key(problem, "other", 132, "v1"),
+        conditions.cache_key(problem, "one", 114, "v1"),
+        conditions.cache_key(problem, "one", 132, "v2"),
+        conditions.cache_key(Problem(128, 64, 256), "one", 132, "v1"),
+        conditions.cache_key(Problem(64, 128, 256, accumulate="f16"), "one", 132, "v1"),
     ]
     assert len(set(keys)) == len(keys)
     # both layouts are tuned anyway
-    assert baselines.cache_key(Problem(64, 128, 256, "nn"), "one", 132, "v1") == keys[0]
+    assert conditions.cache_key(Problem(64, 128, 256, "nn"), "one", 132, "v1") == keys[0]
 
 
 def test_versions_tell_the_power_limit_and_the_callers_variables(monkeypatch) -> None:
-    monkeypatch.setattr(baselines.cublas, "get_version", lambda handle: 130100)
-    monkeypatch.setattr(baselines.cublasLt, "get_version", lambda: 130100)
-    monkeypatch.setattr(baselines.device, "find", lambda: SimpleNamespace(driver="580", uuid="0" * 32))
+    monkeypatch.setattr(conditions.cublas, "get_version", lambda handle: 130100)
+    monkeypatch.setattr(conditions.cublasLt, "get_version", lambda: 130100)
+    monkeypatch.setattr(conditions.device, "find", lambda: SimpleNamespace(driver="580", uuid="0" * 32))
     said = []
     for limit, override in (("power limit 700 W", "0"), ("power limit 500 W", "0"), ("power limit 500 W", "1")):
-        monkeypatch.setattr(baselines.settings, "power", lambda uuid, limit=limit: limit)
+        monkeypatch.setattr(conditions.settings, "power", lambda uuid, limit=limit: limit)
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
-        said.append(baselines.library_versions(0))
+        said.append(conditions.library_versions(0))
         assert limit in said[-1] and "cuBLASLt 13.1.0" in said[-1]
     assert len(set(said)) == 3
 
@@ -134,12 +143,12 @@ def test_unfit_buffers_are_refused(spoil) -> None:
         room[start + at : start + at + rows * columns].view(rows, columns)
         for at, rows, columns in ((0, 64, 256), (64 * 256, 128, 256), ((64 + 128) * 256, 64, 128))
     )
-    baselines.check_sets(problem, "tn", [(a, b, c)])
+    conditions.check_sets(problem, "tn", [(a, b, c)])
     with pytest.raises(ValueError):
-        baselines.check_sets(problem, "tn", spoil(a, b, c))
+        conditions.check_sets(problem, "tn", spoil(a, b, c))
     with pytest.raises(ValueError, match="aligned"):
         off = room[start + 1 : start + 1 + 64 * 256].view(64, 256)
-        baselines.check_sets(problem, "tn", [(off, b, c)])
+        conditions.check_sets(problem, "tn", [(off, b, c)])
 
 
 def test_odd_sizes_promise_less_alignment() -> None:
@@ -246,8 +255,8 @@ def scripted_vendor(monkeypatch, cache: Cache, cold: list[float], rotation) -> b
     """A Vendor whose libraries are torch on this processor and whose clock is a script; torch and cuBLAS take 1 s."""
     vendor = object.__new__(baselines.Vendor)
     script = SimpleNamespace(cold=cold)
-    monkeypatch.setattr(baselines.lt, "Plan", lambda handle, problem, layout: FakePlan(script, layout))
-    monkeypatch.setattr(baselines.torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(conditions.lt, "Plan", lambda handle, problem, layout: FakePlan(script, layout))
+    monkeypatch.setattr(conditions.torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(baselines, "check_sets", lambda *_: None)  # this processor's memory is less aligned
     vendor._cache, vendor._gpu, vendor._versions, vendor._lt = cache, ("one", 132), "v1", 0
     vendor._device, vendor._prepared, vendor.clock = None, {}, ScriptedClock()
@@ -323,17 +332,19 @@ def test_torch_flags_are_put_back() -> None:
         "allow_fp16_accumulation",
         "allow_fp16_reduced_precision_reduction",
         "allow_fp16_reduced_precision_reduction_split_k",
+        "allow_bf16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction_split_k",
     )
 
     def state() -> list[bool]:
         return [getattr(flags, name) for name in names]
 
     before = state()
-    with pytest.raises(KeyError), baselines.torch_flags("f16"):
-        assert state() == [True, True, True]
-        with baselines.torch_flags("f32"):
-            assert state() == [False, False, True]
-        assert state() == [True, True, True]
+    with pytest.raises(KeyError), conditions.torch_flags(Problem(8, 8, 8, accumulate="f16")):
+        assert state() == [True, True, True, True, True]
+        with conditions.torch_flags(Problem(8, 8, 8)):
+            assert state() == [False, False, True, False, True]
+        assert state() == [True, True, True, True, True]
         raise KeyError
     assert state() == before
 
@@ -364,7 +375,7 @@ def test_cublaslt_gets_its_arguments_in_its_order() -> None:
         synchronised.append((stream, len(seen)))
         return 0
 
-    call = hosttime.Lt(address(matmul), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    call = hosttime.Lt(address(matmul), None, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
     seconds = hosttime.seconds(call, SETS, 4, synchronise=address(synchronise), stream=77)
     # handle, operation, alpha, our B, its layout, our A, its layout, beta, C twice, algorithm, workspace, stream
     assert seen == [
@@ -433,7 +444,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     pointers = [tuple(tensor.data_ptr() for tensor in each) for each in sets]
 
     assert len(hostcalls.seconds(hostcalls.gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
-    half, (compute, _) = lt.R_16F, lt.COMPUTE["f16"]
+    half, (compute, _) = lt.type_of(problem), lt.COMPUTE["f16"]
     transposed, b_leading = (0, 128) if layout == "nn" else (1, 256)
     assert seen == [
         (5, transposed, 0, 128, 64, 256, alpha, b, half, b_leading, a, half, 256, beta, c, half, 128, compute, -1)
@@ -441,7 +452,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     ]
 
     seen.clear()
-    plan = SimpleNamespace(handle=1, operation=2, a=3, b=4, c=5)
+    plan = SimpleNamespace(handle=1, operation=2, a=3, b=4, c=5, biased=False)
     algorithm = lt.Algorithm.of(bytes(range(64)))
     assert len(hostcalls.seconds(hostcalls.matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
     assert seen == [

@@ -1,0 +1,142 @@
+"""What goes over the wire, as records, and their JSON schema, which `GET /schema` publishes."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from cudal2.records import Environment, Verdict
+from cudal2.serving.client import VERSION
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Word = Annotated[str, msgspec.Meta(max_length=200)]
+Version = Literal[1]
+"""Of the schema; the same number as `client.VERSION`."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Every request and every answer states the version of the schema."""
+
+    schema: Version = VERSION
+
+
+class PromptRequest(Message, frozen=True):
+    """Asks for the prompt for a `problem` (M_N_K, a whole name, or the name of a layer). It may show kernels of the
+    archive; which ones is drawn anew for each `step`."""
+
+    problem: str
+    step: Count = 0
+
+
+class PromptAnswer(Message, frozen=True):
+    """`problem` is its whole name."""
+
+    problem: str
+    target: str
+    prompt: str
+
+
+class JudgeRequest(Message, frozen=True):
+    """Asks for a verdict on one kernel: the one in a `completion`, which is what a model wrote, or a `source`.
+
+    `session` and `number` name the sample in the archive. One that is sent again under both replaces itself; without a
+    session the server gives it one. `author`, `prompt` and `turn` are archived with it (`archive.records.Origin`).
+    `target` may be left out; another than the server's is refused.
+    """
+
+    problem: str
+    completion: str | msgspec.UnsetType = msgspec.UNSET
+    source: str | msgspec.UnsetType = msgspec.UNSET
+    target: str = ""
+    session: Word = ""
+    number: Count = 0
+    author: Word = ""
+    prompt: str = ""
+    turn: Count = 0
+
+    def __post_init__(self) -> None:
+        if (self.completion is msgspec.UNSET) == (self.source is msgspec.UNSET):
+            raise ValueError("give either `completion`, what a model wrote, or `source`")
+
+
+class JudgeAnswer(Message, frozen=True):
+    """The verdict on one kernel.
+
+    `reward` is what `reward.name` makes of it, and `message` what a model may be told. `recalled` says that it was
+    judged earlier: nothing was built or timed for this request. `waited` is seconds from the request to the verdict.
+    """
+
+    verdict: Verdict
+    reward: float
+    metrics: dict[str, float]
+    message: str
+    recalled: bool
+    waited: float
+
+
+class Health(Message, frozen=True):
+    """What the server judges for, and what became of the requests since it was started."""
+
+    version: str
+    target: str
+    environment: Environment
+    reward: str
+    waiting: int
+    judging: int
+    judged: int
+    recalled: int
+    left: int
+    batches: int
+
+
+class Trouble(Message, frozen=True):
+    """The answer where there is no verdict. It says nothing about the kernel."""
+
+    problem: str
+    remedy: str
+
+
+ROUTES: dict[str, tuple[Any, Any]] = {
+    "GET /health": (None, Health),
+    "GET /schema": (None, None),
+    "POST /prompt": (PromptRequest, PromptAnswer),
+    "POST /judge": (JudgeRequest, JudgeAnswer),
+}
+"""The records of each route: of the request, and of the answer with code 200. With any other code it is a Trouble."""
+
+
+class Refusal(Exception):
+    """The request is answered with this HTTP code and a Trouble; `pause` is after how many seconds to ask again."""
+
+    def __init__(self, code: int, problem: str, remedy: str, pause: int = 0) -> None:
+        super().__init__(f"{problem}. {remedy}")
+        self.code, self.pause = code, pause
+        self.trouble = Trouble(problem=problem, remedy=remedy)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of every record above, and which of them each route takes and gives."""
+    records = [Trouble, *(record for pair in ROUTES.values() for record in pair if record)]
+    references, definitions = msgspec.json.schema_components(records, ref_template="#/$defs/{name}")
+    named = dict(zip(records, references))
+    routes = {
+        route: {"request": named.get(request), "answer": named.get(answer), "trouble": named[Trouble]}
+        for route, (request, answer) in ROUTES.items()
+    }
+    return {"schema": VERSION, "routes": routes, "$defs": definitions}
+
+
+def read(body: bytes, record: type[Message]) -> Any:
+    """The request in a body. Raises Refusal with what is wrong with it, the version first."""
+    try:
+        version = msgspec.json.decode(body, type=_Versioned).schema
+        if version != VERSION:
+            remedy = "Install the same version of cudal2 on both sides"
+            raise Refusal(400, f"this server speaks schema {VERSION}, and the request {version}", remedy)
+        return msgspec.json.decode(body, type=record)
+    except msgspec.MsgspecError as error:
+        remedy = "GET /schema says what it must be"
+        raise Refusal(400, f"the request is no {record.__name__}: {error}", remedy) from error
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    schema: int = VERSION

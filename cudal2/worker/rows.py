@@ -1,0 +1,36 @@
+"""For which numbers of rows one kernel is exported: its own, and those about it without a gap at which it is right."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from cudal2.records import Candidate
+
+L = TypeVar("L")
+
+
+def right_about(candidate: Candidate, rows: Iterable[int], right: Callable[[Candidate], L | None]) -> dict[int, L]:
+    """What `right` gives of the candidate at each of these numbers of rows, down and up from its own to the first for
+    which that is nothing."""
+    wanted, found = set(rows), {}
+    for step in (-1, 1):
+        m = candidate.problem.m + step
+        while m in wanted:
+            problem = msgspec.structs.replace(candidate.problem, m=m)
+            made = right(msgspec.structs.replace(candidate, problem=problem))
+            if made is None:
+                break
+            found[m] = made
+            m += step
+    return found
+
+
+def range_about(rows: Iterable[int], own: int) -> tuple[int, int] | None:
+    """The first and the last of these numbers that lead to `own` without a gap; None where there is no other."""
+    known, first, last = {own, *rows}, own, own
+    while first - 1 in known:
+        first -= 1
+    while last + 1 in known:
+        last += 1
+    return None if first == last else (first, last)

@@ -1,0 +1,51 @@
+"""A problem in bf16 with a bias, of a number of rows that no tile has, goes through every verb."""
+
+import csv
+import math
+
+import pytest
+
+from cudal2 import operators
+from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
+from cudal2.archive.store import ANY
+from cudal2.cli import main
+from cudal2.problem import parse
+from cudal2.report import packed
+from cudal2.runtime import manifest
+
+PROBLEM = parse("7_64_64_tn_f32_bf16_bias")
+PLAIN = parse(PROBLEM.mnk)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_search_an_evaluation_an_export_and_a_page(tmp_path, capsys) -> None:
+    """What is found is of that problem alone: it neither takes nor leaves anything for fp16 without a bias."""
+    run, worker = tmp_path / "run", ["worker=quick", f"worker.cache={tmp_path / 'cache'}"]
+    kind = [f"shapes={PROBLEM.mnk}", "shapes.dtype=bf16", "shapes.epilogue=bias"]
+    asked = ["search.kernels=4", "search.generation=2", "search.families=[convert]"]
+    assert not main(["search", f"run={run}", *kind, *asked, *worker])
+    with Archive.of(run) as archive:
+        kernels = Comparable(archive, "cpu", ANY)
+        assert kernels.problems() == [PROBLEM] and not kernels.ranked(PLAIN)
+        assert all(entry.verdict.rho == pytest.approx(1.0, abs=0.05) for entry in kernels.ranked(PROBLEM))
+    assert not main(["eval", str(run), *kind, *worker])
+    (row, *_) = csv.DictReader((run / "eval/results.csv").read_text().splitlines())
+    assert [row[name] for name in ("m", "dtype", "epilogue", "status")] == ["7", "bf16", "bias", "ok"]
+    assert not main(["export", str(run), *worker])
+    assert [kernel.problem for kernel in manifest.read(run / "export").kernels] == [PROBLEM]
+    assert not main(["report", "page", str(run)])
+    capsys.readouterr()
+    assert not main(["report", "tables", str(run)])
+    assert "torch.matmul" in capsys.readouterr().out
+
+
+def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
+    from cudal2 import roof
+
+    found = roof.of("a processor", [(PROBLEM, 1.0)])
+    assert found.flops == pytest.approx(1e6 * operators.flop(PROBLEM)) and operators.flop(PROBLEM) > PROBLEM.flop
+    assert math.isclose(found.bandwidth, 1e6 * (PROBLEM.bytes + 2 * PROBLEM.n))
+    assert packed._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")
+    assert packed._problem(PLAIN) == (7, 64, 64, "tn", "f32")
