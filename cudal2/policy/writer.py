@@ -29,9 +29,12 @@ class Writer(Protocol):
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
     ) -> list[Found]:
-        """What the completion of each prompt holds, in order. Each prompt's name says which sample of the run it is: at
-        the next start the same one has the same name. `finished` is called, in the caller's thread, with the place of
-        each and what it holds, while others are still being written."""
+        """What the completion of each prompt holds, in order.
+
+        Each prompt's name says which sample of the run it is: at the next start the same one has the same name, and in
+        another work, such as one with another seed, it has another. `finished` is called, in the caller's thread, with
+        the place of each and what it holds, while others are still being written.
+        """
         ...
 
     def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:

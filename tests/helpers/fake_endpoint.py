@@ -73,7 +73,7 @@ BEHAVIOURS: dict[str, Callable[[int], Reply]] = {
     "endless": lambda number: say("x" * (40 << 20)),
     "dies": lambda number: fenced(number) | {"dies": True},
     "silent": lambda number: {"silent": True},
-    "wrong_key": lambda number: _status(401, "Incorrect API key provided"),
+    "wrong_key": lambda number: _status(401, "Incorrect API key provided: secret-123"),
     "no_model": lambda number: _status(404, "The model `fake` does not exist"),
     "too_large": lambda number: _status(400, "This model's maximum context length is 4096 tokens"),
     "busy": lambda number: _status(429, "Rate limit reached", **{"retry-after-ms": "10"}),
@@ -104,8 +104,8 @@ def _body(reply: Reply, stream: bool) -> bytes:
     return "".join([*lines, "data: [DONE]\n\n"]).encode()
 
 
-def _handler(model: Model, behaviours: Iterator[str]) -> type[BaseHTTPRequestHandler]:
-    numbers = itertools.count()
+def _handler(model: Model, behaviours: Iterator[str], first: int = 0) -> type[BaseHTTPRequestHandler]:
+    numbers = itertools.count(first)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,6 +127,7 @@ def _handler(model: Model, behaviours: Iterator[str]) -> type[BaseHTTPRequestHan
             plain = "error" in reply or not stream
             self.send_header("content-type", "application/json" if plain else "text/event-stream")
             self.send_header("content-length", str(len(data)))
+            self.send_header("connection", "close")
             for name, value in reply.get("headers", {}).items():
                 self.send_header(name, value)
             self.end_headers()
@@ -147,11 +148,12 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(*behaviours: str, port: int = 0) -> Iterator[tuple[str, Model]]:
-    """The address of a server that takes these behaviours in turn, the last one for ever; and what it was asked."""
+def serving(*behaviours: str, first: int = 0) -> Iterator[tuple[str, Model]]:
+    """The address of a server that takes these behaviours in turn, the last one for ever; and what it was asked. Its
+    kernels are numbered from the `first` on."""
     model = Model()
     turn = itertools.chain(behaviours, itertools.repeat(behaviours[-1] if behaviours else "kernel"))
-    server = _Server(("127.0.0.1", port), _handler(model, turn))
+    server = _Server(("127.0.0.1", 0), _handler(model, turn, first))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -117,7 +117,7 @@ class Endpoint:
                 tell(place, answer)
             else:
                 lacking.append(place)
-        for place, answer in self._asked(lacking, prompts, names, seed):
+        for place, answer in self._asked(lacking, prompts, names):
             tell(place, answer)
         return [found[place] for place in range(len(names))]
 
@@ -127,29 +127,37 @@ class Endpoint:
         return turns.fitting(_estimated, first, attempts, self._target, measured)
 
     def _asked(
-        self, places: Sequence[int], prompts: Sequence[Prompt], names: Sequence[str], seed: int
+        self, places: Sequence[int], prompts: Sequence[Prompt], names: Sequence[str]
     ) -> Iterator[tuple[int, Answer]]:
         """The answers as they come. After a failure no request begins any more, and those under way are kept."""
         if not places:
             return
         _ = self._client  # made in this thread, where its package may be missing
+        failed = threading.Event()
         with ThreadPoolExecutor(min(self._config.endpoint.at_once, len(places))) as threads:
-            futures = {threads.submit(self._one, prompts[place], names[place], seed): place for place in places}
+            futures = {threads.submit(self._one, prompts[place], names[place], failed): place for place in places}
             try:
                 for future in as_completed(futures):
-                    yield futures[future], future.result()
+                    if answer := future.result():
+                        yield futures[future], answer
             finally:
-                for future in futures:
-                    future.cancel()
+                failed.set()
 
-    def _one(self, prompt: Prompt, name: str, seed: int) -> Answer:
-        self._begin()
-        started = time.monotonic()
-        with trouble.told(self._config):
-            data, whole = self._sent(prompt, name, seed)
-            answer = reading.answer(data, name, self._config.path, time.monotonic() - started, whole)
-        self._answers.add(answer)
-        return answer
+    def _one(self, prompt: Prompt, name: str, failed: threading.Event) -> Answer | None:
+        """The answer, kept; None where another request has failed before this one began."""
+        if failed.is_set():
+            return None
+        try:
+            self._begin()
+            started = time.monotonic()
+            with trouble.told(self._config):
+                data, whole = self._sent(prompt, name)
+                answer = reading.answer(data, name, self._config.path, time.monotonic() - started, whole)
+            self._answers.add(answer)
+            return answer
+        except BaseException:
+            failed.set()
+            raise
 
     def _begin(self) -> None:
         """Raises ValueError where a limit is reached. What fails counts, too: it may have been paid for."""
@@ -167,12 +175,12 @@ class Endpoint:
                     )
             self._begun += 1
 
-    def _sent(self, prompt: Prompt, name: str, seed: int) -> tuple[bytes, bool]:
+    def _sent(self, prompt: Prompt, name: str) -> tuple[bytes, bool]:
         """The body of an answer, and whether that is all of it."""
         there, data = self._config.endpoint, bytearray()
         started = time.monotonic()
         ask = self._client.chat.completions.with_streaming_response.create
-        with ask(**request(self._config, prompt, f"{seed} {name}"), extra_headers=self._unnamed) as response:
+        with ask(**request(self._config, prompt, name), extra_headers=self._unnamed) as response:
             for piece in response.iter_bytes():
                 data += piece
                 if len(data) > LARGEST:
@@ -182,8 +190,8 @@ class Endpoint:
         return bytes(data), True
 
 
-def request(config: PolicyConfig, prompt: Prompt, sample: str) -> dict[str, Any]:
-    """What is sent: beside the prompt and the limit of the answer only what was set."""
+def request(config: PolicyConfig, prompt: Prompt, name: str) -> dict[str, Any]:
+    """What is sent: beside the prompt, the limit of the answer and a seed of the sample's own, only what was set."""
     there = config.endpoint
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     asked: dict[str, Any] = {
@@ -200,7 +208,7 @@ def request(config: PolicyConfig, prompt: Prompt, sample: str) -> dict[str, Any]
     if there.effort:
         asked["reasoning_effort"] = there.effort
     if there.seeded:
-        asked["seed"] = random.Random(sample).getrandbits(31)
+        asked["seed"] = random.Random(name).getrandbits(31)
     if there.stream:
         asked |= {"stream": True, "stream_options": {"include_usage": True}}
     return asked

@@ -76,7 +76,7 @@ def answer(data: bytes, name: str, model: str, seconds: float, whole: bool = Tru
     known = {"name": name, "model": model, "seconds": seconds}
     if not whole:
         return Answer(**known, finish="too_long")
-    content, reasoning, finish, usage, done = [], [], "", _Usage(), False
+    content, reasoning, finish, usage, done, refused = [], [], "", _Usage(), False, False
     for event in _events(data):
         if event.error:
             said = event.error.get("message") if isinstance(event.error, dict) else None
@@ -87,17 +87,16 @@ def answer(data: bytes, name: str, model: str, seconds: float, whole: bool = Tru
             if choice.index == 0:
                 content.append(text.content or "")
                 reasoning.append(text.reasoning or text.reasoning_content or "")
-                finish = choice.finish_reason or ("refusal" if text.refusal else finish)
+                finish, refused = choice.finish_reason or finish, refused or bool(text.refusal)
                 done = done or choice.finish_reason is not None or choice.message is not None
-    if not done and not data.rstrip().endswith(b"[DONE]"):
-        raise Unreadable(
-            "the answer broke off in the middle" if any(content + reasoning) else "there is no answer in it"
-        )
+    begun = any(content + reasoning)
+    if not done and not (begun and data.rstrip().endswith(b"[DONE]")):  # some servers say no reason for the end
+        raise Unreadable("the answer broke off in the middle" if begun else "there is no answer in what it sent")
     return Answer(
         **known,
         content="".join(content)[-LONGEST:],
         reasoning="".join(reasoning)[-LONGEST:],
-        finish=finish,
+        finish="refusal" if refused else finish,
         prompt=usage.prompt_tokens or 0,
         completion=usage.completion_tokens or 0,
         reasoning_tokens=(usage.completion_tokens_details or _Details()).reasoning_tokens or 0,
