@@ -28,6 +28,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
+from cudal2 import split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
@@ -71,6 +72,7 @@ def run(config: TrainConfig) -> None:
     _quiet()
     find(config.target)
     problems = config.shapes.problems()
+    split.refuse(problems, "training")
     arguments = one_gpu(trl_options(config))
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)
