@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from cudal2 import corpus, llm, operators
-from cudal2.config.parts import ShapesConfig
+from cudal2.config import EvalConfig, ShapesConfig, load
 from cudal2.problem import LLM_SHAPES, Problem, off_lattice, parse
 from cudal2.target import find
 from cudal2.worker.gpu.buffers import buffer_layout
@@ -93,6 +93,18 @@ def test_names_say_rows_dtype_and_bias() -> None:
     assert parse("gemma-3-27b.head@1").n == 262208
     assert parse("deepseek-v3.kv_a@1") == Problem(1, 576, 7168)
     assert parse("gpt-oss-20b.expert_gate_up@64") == Problem(64, 5760, 2880, epilogue="bias")
+
+
+def test_lists_and_layers_are_named_where_shapes_are() -> None:
+    words = "shapes=llm-sample,qwen2.5-7b.qkv@8_bf16,off-lattice"
+    shapes = load("eval", ["run=x", words, "shapes.count=20"], EvalConfig).shapes
+    problems = shapes.problems()
+    assert problems[:20] == [parse(name) for name in llm.sample(20, 2026)] and problems[21:] == off_lattice(20, 2026)
+    assert problems[20] == parse("qwen2.5-7b.qkv@8_bf16")
+    both = ShapesConfig(names=("llm-sample_bf16", "sample_fp16"), dtype="bf16", count=20).problems()
+    assert {problem.dtype for problem in both[:20]} == {"bf16"} and {problem.dtype for problem in both[20:]} == {"fp16"}
+    with pytest.raises(ValueError, match="fp8"):
+        ShapesConfig(names=("llm_fp8",)).problems()
 
 
 def test_the_names_of_before_mean_what_they_meant() -> None:

@@ -125,13 +125,17 @@ def _by(rows: Iterable[Row], number: Callable[[Row], int]) -> dict[int, list[Row
 
 
 def by_list(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each list of shapes: `grid`, each model's layers and, if there are any, other shapes."""
+    """The rows of each list of shapes: `grid`, each model's layers and, if there are any, other shapes.
+
+    Some layers are on the grid: a model is shown where others of its layers are among the rows.
+    """
     lists: dict[str, set[str]] = {"grid": {problem.mnk for problem in grid()}}
     for layer in (*LLM_SHAPES, *llm.names()):
         lists.setdefault(layer.rpartition(".")[0], set()).add(parse(layer).mnk)
     lists["other"] = {row.problem.mnk for row in rows}.difference(*lists.values())
     parts = {name: [row for row in rows if row.problem.mnk in shapes] for name, shapes in lists.items()}
-    return {name: part for name, part in parts.items() if part}
+    alone = {name for name in llm.models() if all(row.problem.mnk in lists["grid"] for row in parts[name])}
+    return {name: part for name, part in parts.items() if part and name not in alone}
 
 
 def by_split(rows: Iterable[Row]) -> dict[str, list[Row]]:
