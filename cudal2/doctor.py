@@ -85,13 +85,13 @@ def _module(name: str, remedy: str, needed: bool = False) -> Check:
 
 
 def _vllm() -> Check:
-    from cudal2.policy import engine
+    from cudal2.policy import vllm_engine
 
     try:
-        engine.check()
+        vllm_engine.check()
     except ValueError as error:
-        return Check("vllm", False, engine.installed() or "not installed", str(error))
-    return Check("vllm", True, engine.installed() or "version unknown")
+        return Check("vllm", False, vllm_engine.installed() or "not installed", str(error))
+    return Check("vllm", True, vllm_engine.installed() or "version unknown")
 
 
 def _distribution(name: str, remedy: str) -> Check:

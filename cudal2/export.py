@@ -17,7 +17,7 @@ or for a GPU, where no host code of a kernel's author is needed
 and for torch
 
     RUN/export/lib/libcudal2_torch.so   torch.ops.cudal2, of whose sources src has a copy
-    RUN/export/cudal2_kernels           a Python package, cudal2/kernels: `pip install RUN/export`
+    RUN/export/cudal2_kernels           a Python package, cudal2/exported: `pip install RUN/export`
 
 Only kernels that an evaluation measured are exported: the archive's own figures selected the kernels, and therefore
 flatter them. `cudal2.runtime.load` loads the folder, which may be copied anywhere.
@@ -37,7 +37,7 @@ from cudal2.archive import Archive
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.results import load
 from cudal2.evaluation.summary import surely_faster
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, write
 from cudal2.runtime.op import build as op

@@ -6,7 +6,7 @@ from collections import namedtuple
 import torch
 
 from cudal2 import cli, doctor
-from cudal2.policy import engine
+from cudal2.policy import vllm_engine
 from cudal2.worker import build
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.sandbox import jail
@@ -28,7 +28,7 @@ def test_only_what_is_needed_makes_it_unhealthy():
 def test_every_missing_thing_comes_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(jail, "works", lambda kind: False)
     monkeypatch.setattr(build.shutil, "which", lambda *_, **__: None)
-    for module in (doctor, toolchain, engine):
+    for module in (doctor, toolchain, vllm_engine):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 20))
     for cached in CACHED:

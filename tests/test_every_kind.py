@@ -1,7 +1,10 @@
-"""A problem in bf16 with a bias, of a number of rows that no tile has, goes through every verb."""
+"""A problem in bf16 with a bias, of a number of rows that no tile has, goes through every verb; so does one of an
+operator that is one file, with a family that is another."""
 
 import csv
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,20 +12,24 @@ from cudal2 import operators
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY
+from cudal2.assets import asset
 from cudal2.cli import main
+from cudal2.corpus import family
 from cudal2.problem import parse
 from cudal2.report import packed
 from cudal2.runtime import manifest
+from tests.helpers import toy
 
 PROBLEM = parse("7_64_64_tn_f32_bf16_bias")
 PLAIN = parse(PROBLEM.mnk)
+QUICK = "worker=quick", "worker.threads=1", "worker.disturbed=1000"
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_search_an_evaluation_an_export_and_a_page(tmp_path, capsys) -> None:
     """What is found is of that problem alone: it neither takes nor leaves anything for fp16 without a bias."""
-    run, worker = tmp_path / "run", ["worker=quick", f"worker.cache={tmp_path / 'cache'}"]
+    run, worker = tmp_path / "run", [*QUICK, f"worker.cache={tmp_path / 'cache'}"]
     kind = [f"shapes={PROBLEM.mnk}", "shapes.dtype=bf16", "shapes.epilogue=bias"]
     asked = ["search.kernels=4", "search.generation=2", "search.families=[convert]"]
     assert not main(["search", f"run={run}", *kind, *asked, *worker])
@@ -41,10 +48,46 @@ def test_a_search_an_evaluation_an_export_and_a_page(tmp_path, capsys) -> None:
     assert "torch.matmul" in capsys.readouterr().out
 
 
-def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
-    from cudal2 import roof
+@pytest.fixture
+def residual(tmp_path, monkeypatch):
+    """The name of an operator that exists in this test only, with its family."""
+    families = tmp_path / "data/families"
+    shutil.copytree(asset("data", "families"), families)
+    toy.family(families)
 
-    found = roof.of("a processor", [(PROBLEM, 1.0)])
+    def found(*parts: str) -> Path:
+        return tmp_path.joinpath(*parts) if parts[:2] == ("data", "families") else asset(*parts)
+
+    monkeypatch.setattr(family, "asset", found)
+    cached = (family._families, family._styles, family._environment, family._expression)
+    for one in cached:
+        one.cache_clear()
+    with toy.operator(tmp_path) as name:
+        yield name
+    for one in cached:
+        one.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_an_operator_and_a_family_are_a_file_each(residual, tmp_path, capsys) -> None:
+    run, worker = tmp_path / "run", [*QUICK, f"worker.cache={tmp_path / 'cache'}"]
+    kind = ["shapes=7_64_64", f"shapes.epilogue={residual}"]
+    assert not main(["search", f"run={run}", *kind, "search.kernels=2", "search.generation=2", *worker])
+    assert not main(["eval", str(run), *kind, *worker])
+    (row, *_) = csv.DictReader((run / "eval/results.csv").read_text().splitlines())
+    assert [row[name] for name in ("m", "dtype", "epilogue", "status")] == ["7", "fp16", residual, "ok"]
+    assert not main(["export", str(run), *worker])
+    assert [kernel.problem.epilogue for kernel in manifest.read(run / "export").kernels] == [residual]
+    with Archive.of(run) as archive:
+        (entry, *_) = Comparable(archive, "cpu", ANY).ranked(parse(f"7_64_64_tn_f32_fp16_{residual}"))
+    assert "GCC unroll" in entry.source and entry.verdict.rho == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
+    from cudal2 import roofline
+
+    found = roofline.of("a processor", [(PROBLEM, 1.0)])
     assert found.flops == pytest.approx(1e6 * operators.flop(PROBLEM)) and operators.flop(PROBLEM) > PROBLEM.flop
     assert math.isclose(found.bandwidth, 1e6 * (PROBLEM.bytes + 2 * PROBLEM.n))
     assert packed._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")

@@ -20,7 +20,7 @@ from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Results
 from cudal2.evaluation.results import load as load_results
 from cudal2.evaluation.results import save
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest

@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
-    *("train", "sft", "pack", "unpack", "eval", "search", "campaign", "export", "report", "doctor"),
+    *("train", "sft", "pack", "unpack", "eval", "search", "campaign", "export", "report", "serve"),
+    *("archive export", "archive import", "doctor"),
     *("sass list", "sass check", "sass play", "sass compare", "sass polish"),
     *("bench kernel", "bench baseline", "bench worker", "bench call", "bench aa"),
 )

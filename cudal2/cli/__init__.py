@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, interrupt, learning, measuring, missing, old, reporting, sass, serving
+from cudal2.cli import bench, datasets, interrupt, learning, measuring, missing, old, reporting, sass, serving
 from cudal2.cli.arguments import add_verb, options, show, sort
 
 
@@ -107,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add(verbs)
     sass.add(verbs)
     serving.add(verbs)
+    datasets.add(verbs)
 
     text = "what this machine can do, and what to install for more"
     verb = add_verb(verbs, "doctor", _doctor, text, keys="cudal2 doctor cache=~/.cache/cudal2")

@@ -86,7 +86,7 @@ def _call(arguments: argparse.Namespace) -> None:
         _clocks(folder, config, arguments.json)
         return
     from cudal2 import bench
-    from cudal2.calling import cost, neighbours, settling
+    from cudal2.overhead import cost, neighbours, settling
 
     called = neighbours if config.neighbours else cost
     if config.settle:
@@ -101,8 +101,8 @@ def _call(arguments: argparse.Namespace) -> None:
 def _clocks(folder: Path, config: Any, as_json: bool) -> None:
     import msgspec
 
-    from cudal2.calling import clocks
     from cudal2.evaluation import tables
+    from cudal2.overhead import clocks
 
     rows = clocks.run(folder, Path(config.clocks), config, config.accumulate, config.count)
     whole = msgspec.json.encode(rows).decode() if as_json else tables.text(rows)

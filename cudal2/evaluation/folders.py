@@ -20,7 +20,7 @@ import msgspec
 from cudal2 import operators
 from cudal2.dtype import DTYPES
 from cudal2.evaluation.sources import AT_ONCE, Candidates, Source
-from cudal2.kernels import held
+from cudal2.exported import held
 from cudal2.problem import Accumulate, Layout, Problem, parse
 from cudal2.records import Abi, Binary, Candidate, edit_from_json
 from cudal2.runtime import manifest

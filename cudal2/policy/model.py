@@ -20,8 +20,8 @@ from transformers import (
 
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import adapters, gguf, sampling
-from cudal2.policy.places import locate
-from cudal2.policy.trouble import SAMPLED, told
+from cudal2.policy.hints import SAMPLED, out_of_memory_hint
+from cudal2.policy.locate import locate
 from cudal2.target import targets
 
 
@@ -43,7 +43,7 @@ def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
         )
 
 
-@told(SAMPLED)
+@out_of_memory_hint(SAMPLED)
 def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 

@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig
-from cudal2.policy import decoding, engine
+from cudal2.policy import decoding, vllm_engine
+from cudal2.policy.hints import SAMPLED, out_of_memory_hint
 from cudal2.policy.quoting import quoted
 from cudal2.policy.tokenizer import check_prompt
-from cudal2.policy.trouble import SAMPLED, told
 from cudal2.target import Target
 
 CACHE_BYTES = 8 << 30
@@ -71,14 +71,14 @@ def _ends(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None)
     return sorted(end for end in ends if end is not None)
 
 
-@told(SAMPLED)
+@out_of_memory_hint(SAMPLED)
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     config: PolicyConfig,
     seed: int,
-    finished: engine.Finished = lambda place, completion: None,
+    finished: vllm_engine.Finished = lambda place, completion: None,
     target: Target | None = None,
     limit: int = 0,
 ) -> list[str]:
@@ -95,7 +95,7 @@ def sample(
     for prompt, these in zip(prompts, ids):
         check_room(prompt, len(these), context(model.config, config), limit)
     if config.sampler == "vllm":
-        return engine.complete(model, tokenizer, ids, config, choice(config), seed, finished)
+        return vllm_engine.complete(model, tokenizer, ids, config, choice(config), seed, finished)
     # Prompts of similar length share a batch; completions go back to their places.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     completions = [""] * len(ids)

@@ -12,9 +12,9 @@ The same code, without this repository, is in the exported folder: `pip install 
 import logging
 from pathlib import Path
 
-from cudal2.kernels.held import Unusable
-from cudal2.kernels.library import Library
-from cudal2.kernels.patch import patch, unpatch
+from cudal2.exported.held import Unusable
+from cudal2.exported.library import Library
+from cudal2.exported.patch import patch, unpatch
 from cudal2.problem import Accumulate
 from cudal2.records import HarnessFault
 

@@ -1,7 +1,7 @@
 """`export/manifest.json`: which kernels a folder holds, for which problems, and how they were measured.
 
 Paths are relative to the folder and stay in it, so that it may be copied anywhere. `manifest.schema.json` beside it is
-the JSON schema of these records. `cudal2.kernels.held` reads the part that is needed to run the kernels.
+the JSON schema of these records. `cudal2.exported.held` reads the part that is needed to run the kernels.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 
 from cudal2.contract import ENTRY, SIZER
+from cudal2.exported.held import DIGEST, FILE, VERSION, Unusable, decoded
 from cudal2.files import replace
-from cudal2.kernels.held import DIGEST, FILE, VERSION, Unusable, decoded
 from cudal2.problem import Problem
 from cudal2.records import Environment, HarnessFault, Timing
 

@@ -83,7 +83,7 @@ class Queue:
             self._waiting[place] = candidate, origin
             self._changed.notify()
         # A pool that is just losing its processes, or told to end, has nobody to build.
-        with suppress(HarnessFault, StopIteration):
+        with suppress(RuntimeError, StopIteration):
             self.pool.ahead([candidate])
         return place
 
@@ -154,7 +154,8 @@ class Queue:
             return False
         earned = msgspec.structs.replace(origin, reward=self.reward(candidate, verdict))
         self.archive.add(verdict, candidate, earned)
-        self.recalled += 1
+        with self._changed:
+            self.recalled += 1
         place.set_result(Found(verdict, True))
         return True
 

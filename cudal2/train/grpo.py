@@ -33,8 +33,8 @@ from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy import turns
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
+from cudal2.policy.hints import ADAPTERS, SHARED, TRAINED, out_of_memory_hint
 from cudal2.policy.sampling import check_room, context, tokenize
-from cudal2.policy.trouble import ADAPTERS, SHARED, TRAINED, told
 from cudal2.problem import Problem
 from cudal2.target import find
 from cudal2.tracking.metrics import Metrics, read_metrics
@@ -121,7 +121,7 @@ def _train(
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
         first = judge.prompt(problems[0], done + 1)
-        stack.enter_context(told(TRAINED, ADAPTERS, SHARED))
+        stack.enter_context(out_of_memory_hint(TRAINED, ADAPTERS, SHARED))
         if config.trainer.deepspeed:
             connect()
         model, tokenizer = policy.load_to_train(config.policy, config.seed, config.target, reference=arguments.beta > 0)

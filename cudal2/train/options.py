@@ -8,7 +8,7 @@ import torch
 from trl import GRPOConfig
 
 from cudal2.config import TrainConfig
-from cudal2.policy import engine
+from cudal2.policy import vllm_engine
 from cudal2.policy.sampling import choice
 from cudal2.train import algorithms
 from cudal2.train.sharded import deepspeed_file
@@ -30,7 +30,7 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
     trainer, sampling = config.trainer, config.policy
     algorithms.options(trainer).check(config)
     if sampling.sampler == "vllm":
-        engine.check()
+        vllm_engine.check()
     if trainer.deepspeed:
         _require("deepspeed", f"trainer.deepspeed={trainer.deepspeed}")
     ranks, vllm = int(os.environ.get("WORLD_SIZE", "1")), sampling.vllm

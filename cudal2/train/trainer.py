@@ -10,7 +10,7 @@ import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 
-from cudal2.policy import decoding, engine
+from cudal2.policy import decoding, vllm_engine
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
@@ -33,7 +33,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         with sampler.in_place(judge.config.policy):
             super().__init__(**{"reward_funcs": judge} | arguments)
         words: Any = self._tokenizer
-        judge.ends = frozenset({*engine.stops(arguments["model"]), words.eos_token_id, words.pad_token_id})
+        judge.ends = frozenset({*vllm_engine.stops(arguments["model"]), words.eos_token_id, words.pad_token_id})
         # vLLM's processes that share a model draw each token alike, or they would compute on different texts.
         colocated = self.use_vllm and self.vllm_mode == "colocate"
         self._sharing = self.vllm_tensor_parallel_size if colocated else 1
@@ -98,8 +98,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         rank, ranks, rows = self.accelerator.process_index, self.accelerator.num_processes, len(asked)
         if self._draws:
             self._draws.begin(hash((self.seed, self._sampled_step(), turn)), rank * rows, ranks * rows)
-        engine: Any = self._draws or self.vllm_generation
-        engine.finished = partial(self._finished, {tuple(ids): problem for ids, problem in asked})
+        sampler: Any = self._draws or self.vllm_generation
+        sampler.finished = partial(self._finished, {tuple(ids): problem for ids, problem in asked})
 
     def _finished(
         self, asked: dict[tuple[int, ...], Problem], prompt: Sequence[int], completion: Sequence[int]

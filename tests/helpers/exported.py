@@ -15,7 +15,7 @@ import torch
 from specimens import HERE, timing
 
 from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.runtime import manifest as manifests

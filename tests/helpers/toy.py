@@ -55,3 +55,32 @@ def operator(folder: Path) -> Iterator[str]:
     finally:
         operators.__path__.remove(str(folder))
         sys.modules.pop(f"{operators.__name__}.{NAME}", None)
+
+
+FAMILY = """
+summary = "The plainest product with another matrix added"
+layouts = ["tn"]
+epilogues = ["residual"]
+
+[knobs]
+unroll = [1, 2, 4, 8]
+style = ["plain"]
+"""
+TEMPLATE = """
+extern "C" int hgemm(const _Float16* A, const _Float16* B, const _Float16* R, _Float16* C, int M, int N, int K, void*) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < N; ++j) {
+            float sum = (float)R[i * N + j];
+#pragma GCC unroll {{ unroll }}
+            for (int k = 0; k < K; ++k) sum += (float)A[i * K + k] * (float)B[j * K + k];
+            C[i * N + j] = (_Float16)sum;
+        }
+    return 0;
+}
+"""
+
+
+def family(families: Path) -> None:
+    """Writes a kernel family that serves the operator into a copy of data/families."""
+    (families / "cpu" / f"{NAME}.toml").write_text(FAMILY)
+    (families / "cpu" / f"{NAME}.cpp.j2").write_text(TEMPLATE)

@@ -10,9 +10,9 @@ import torch
 from cudal2.config import LoraConfig, PolicyConfig, load
 from cudal2.config import TrainConfig as Train
 from cudal2.policy import gguf, sampling
+from cudal2.policy.locate import locate
 from cudal2.policy.model import load as load_policy
 from cudal2.policy.model import load_to_train
-from cudal2.policy.places import locate
 
 CHAT = [{"role": "user", "content": "int hgemm();"}]
 

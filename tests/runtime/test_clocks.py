@@ -7,11 +7,11 @@ import torch
 from exported import TN, write
 from specimens import HERE
 
-from cudal2.calling import clocks
 from cudal2.cli import main
 from cudal2.config import WorkerConfig
 from cudal2.config.bench import BenchConfig
 from cudal2.evaluation import results
+from cudal2.overhead import clocks
 from cudal2.problem import Problem
 from cudal2.runtime import manifest
 from cudal2.worker.cuda.vendor import hosttime

@@ -11,10 +11,10 @@ from exported import change, described, imported, write_launched
 from launcher import launched, multiplier
 from specimens import HERE
 
-from cudal2.kernels import cuda
-from cudal2.kernels.held import Unusable
-from cudal2.kernels.loaded import opened
-from cudal2.kernels.op import PADDED, TRIED
+from cudal2.exported import cuda
+from cudal2.exported.held import Unusable
+from cudal2.exported.loaded import opened
+from cudal2.exported.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load

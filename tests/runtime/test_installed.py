@@ -20,7 +20,7 @@ from callings import K, M, N, half
 from disks import disk
 from exported import TN, imported, wheel, write
 
-from cudal2.kernels.held import DIGEST
+from cudal2.exported.held import DIGEST
 from cudal2.problem import Problem
 from cudal2.runtime.op.build import LIBRARY, PACKAGE
 

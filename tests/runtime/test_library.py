@@ -8,7 +8,7 @@ import torch
 from exported import NN, REFUSES, TN, write
 from specimens import HERE
 
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load

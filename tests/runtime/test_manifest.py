@@ -2,7 +2,7 @@ import msgspec
 import pytest
 from exported import REFUSES, change, write
 
-from cudal2.kernels import held
+from cudal2.exported import held
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load

@@ -5,9 +5,9 @@ from callings import half
 from exported import NN, TN, change, write
 from test_padding import TELLS
 
-from cudal2.calling import cost, neighbours
 from cudal2.cli import main
-from cudal2.kernels.op import PADDED
+from cudal2.exported.op import PADDED
+from cudal2.overhead import cost, neighbours
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load

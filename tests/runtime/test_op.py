@@ -7,7 +7,7 @@ import torch
 from callings import K, M, N, half
 from exported import TN, change, write
 
-from cudal2.kernels.op import PADDED
+from cudal2.exported.op import PADDED
 from cudal2.problem import Problem
 from cudal2.runtime import load, patch
 

@@ -13,8 +13,8 @@ from exported import change, wheel
 from gpu_export import SEMAPHORES, SOURCES, inputs, right
 
 from cudal2.cli import main
-from cudal2.kernels.library import Library
-from cudal2.kernels.op import PADDED, TRIED
+from cudal2.exported.library import Library
+from cudal2.exported.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.runtime import load, manifest, patch
 

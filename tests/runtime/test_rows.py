@@ -7,8 +7,8 @@ import pytest
 import torch
 from exported import plain, write
 
-from cudal2.kernels.library import Library
-from cudal2.kernels.op import TRIED
+from cudal2.exported.library import Library
+from cudal2.exported.op import TRIED
 from cudal2.problem import Problem
 from cudal2.runtime import load, manifest, patch
 

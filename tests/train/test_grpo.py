@@ -19,7 +19,7 @@ from trl import GRPOConfig
 
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
-from cudal2.policy import decoding, engine, sampling
+from cudal2.policy import decoding, sampling, vllm_engine
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import load as load_policy
 from cudal2.policy.prompts import template
@@ -341,7 +341,7 @@ def test_unequal_shares_are_refused(tmp_path, policy):
 def test_missing_packages_are_named(tmp_path, policy, override, monkeypatch):
     for package in ("vllm", "deepspeed", "wandb"):
         monkeypatch.setitem(sys.modules, package, None)
-    for module in (options, engine):
+    for module in (options, vllm_engine):
         monkeypatch.setattr(module, "find_spec", lambda package: None)
     with pytest.raises(ValueError, match=r"pip install .cudal2\["):
         grpo.run(config(tmp_path / "run", policy, override))

@@ -18,7 +18,7 @@ from trl.distributed import DistributedBackend
 
 from cudal2.archive import Archive
 from cudal2.config import ReturnsConfig, TrainConfig, load
-from cudal2.policy import engine
+from cudal2.policy import vllm_engine
 from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.source import fenced
 from cudal2.tracking.metrics import read_metrics
@@ -178,7 +178,7 @@ def test_what_an_engine_sampled_keeps_its_own_likelihoods(config, learnt, monkey
             words = [[3, 4] * (1 + len(self.asked) % 3) + [1] for _ in prompts]
             return None, words, [[[-float(len(prompt))] for _ in ids] for prompt, ids in zip(prompts, words)], None
 
-    monkeypatch.setattr(engine, "check", lambda: None)
+    monkeypatch.setattr(vllm_engine, "check", lambda: None)
     monkeypatch.setattr(sampler, "Sampler", Engine)
     grpo.run(config("policy.sampler=vllm", "trainer.steps=1"))
     (batch,) = learnt

@@ -13,7 +13,7 @@ from trl import GRPOConfig
 
 from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
-from cudal2.policy import engine
+from cudal2.policy import vllm_engine
 from cudal2.train import options, sharded
 
 GB, GPU, GPUS = 1e9, 80e9, 8
@@ -38,7 +38,7 @@ def config() -> TrainConfig:
 def arguments(config, monkeypatch) -> dict:
     """What the trainer of one of eight processes is made with; vLLM and DeepSpeed are not here."""
     monkeypatch.setattr(options, "_require", lambda *_: None)
-    monkeypatch.setattr(engine, "check", lambda: None)
+    monkeypatch.setattr(vllm_engine, "check", lambda: None)
     monkeypatch.setattr(options, "GRPOConfig", dict)
     monkeypatch.setenv("WORLD_SIZE", str(GPUS))
     return options.trl_options(config)
@@ -100,7 +100,7 @@ def test_deepspeed_configurations_are_named_or_a_path(tmp_path):
 
 def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch):
     monkeypatch.setattr(options, "_require", lambda *_: None)
-    monkeypatch.setattr(engine, "check", lambda: None)
+    monkeypatch.setattr(vllm_engine, "check", lambda: None)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(ValueError, match="--num_processes"):
         options.trl_options(config)

@@ -12,7 +12,7 @@ from trl.generation.vllm_generation import DistributedBackend
 from cudal2 import cli
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig, VllmConfig, load
-from cudal2.policy import engine, model, sampling
+from cudal2.policy import model, sampling, vllm_engine
 from cudal2.report import page
 from cudal2.tracking import troubles
 from cudal2.tracking.metrics import read_metrics
@@ -97,7 +97,7 @@ def test_a_mask_that_leaves_out_most_samples_is_told(train, monkeypatch, capsys)
             words = [[3, 4 + number % 3, 1] for number in range(len(prompts))]
             return prompts, words, [[[-9.0] for _ in ids] for ids in words], None
 
-    monkeypatch.setattr(engine, "check", lambda: None)
+    monkeypatch.setattr(vllm_engine, "check", lambda: None)
     monkeypatch.setattr(sampler, "Sampler", Engine)
     rows, _ = train("policy.sampler=vllm", "policy.vllm.correction=sequence_mask")
     assert all(row["vllm_left_out"] == 1.0 for row in rows)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from cudal2 import kernels
+from cudal2 import exported
 from cudal2.contract import CPU_CONTRACT
-from cudal2.kernels.op import SONAME
+from cudal2.exported.op import SONAME
 from cudal2.records import digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
 
@@ -23,7 +23,7 @@ FLAGS = (
 )
 _HERE = Path(__file__).parent
 _SOURCES = ("op.cpp", "product.h", "table.h")
-_PACKAGE = Path(kernels.__file__).parent
+_PACKAGE = Path(exported.__file__).parent
 
 
 def sources() -> dict[str, str]:

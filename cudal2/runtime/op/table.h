@@ -1,6 +1,6 @@
 // What the ops look kernels up in: the kernels of one exported folder by their problem, and how they are called.
 //
-// Python fills a table when a folder is loaded (cudal2/kernels/op.py) and never changes it then. It stays for ever: a call
+// Python fills a table when a folder is loaded (cudal2/exported/op.py) and never changes it then. It stays for ever: a call
 // may be under way in any thread.
 #pragma once
 #include <array>

@@ -17,7 +17,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
 from cudal2.config import PolicyConfig
-from cudal2.policy import engine
+from cudal2.policy import vllm_engine
 from cudal2.train.sampling.server import Client
 from cudal2.train.sharded import merged_weights
 
@@ -31,11 +31,11 @@ class Sampler(VLLMGeneration):
     """
 
     def __init__(self, policy: PolicyConfig, **arguments: Any) -> None:
-        engine.check_model(arguments["model"], policy)
+        vllm_engine.check_model(arguments["model"], policy)
         self.policy, self.longest = policy, 0
         self.finished: Callable[[Sequence[int], Sequence[int]], None] = lambda prompt, completion: None
         # vLLM reads the end-of-text tokens from the model's folder; ours may differ.
-        arguments["generation_kwargs"] = {"stop_token_ids": engine.stops(arguments["model"])}
+        arguments["generation_kwargs"] = {"stop_token_ids": vllm_engine.stops(arguments["model"])}
         super().__init__(**arguments)
 
     def _init_vllm(self) -> None:
@@ -46,11 +46,11 @@ class Sampler(VLLMGeneration):
                 info = self.vllm_client.get_server_info()
                 self.longest = info["model_config"]["max_model_len"]
             return
-        made = partial(vllm_generation.LLM, **engine.options(self.policy))
-        with engine.starting(), _replaced(vllm_generation, "LLM", made):
+        made = partial(vllm_generation.LLM, **vllm_engine.options(self.policy))
+        with vllm_engine.starting(), _replaced(vllm_generation, "LLM", made):
             super()._init_vllm()
         self.longest = self.llm.llm_engine.model_config.max_model_len
-        engine.watch(self.llm, lambda one: self.finished(one.prompt_token_ids, one.outputs[0].token_ids))
+        vllm_engine.watch(self.llm, lambda one: self.finished(one.prompt_token_ids, one.outputs[0].token_ids))
 
     def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
         if is_peft_model(self.model) and not self._dist.is_fsdp:
@@ -66,7 +66,7 @@ class Sampler(VLLMGeneration):
 
     def generate(self, prompts: list[list[int]], *arguments: Any, **options: Any) -> tuple:
         if self.longest:
-            engine.check_prompts(prompts, self.longest)
+            vllm_engine.check_prompts(prompts, self.longest)
         return super().generate(prompts, *arguments, **options)
 
 

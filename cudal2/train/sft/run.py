@@ -25,10 +25,10 @@ from transformers import (
 
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.hints import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
-from cudal2.policy.trouble import ADAPTERS, TUNED, told
 from cudal2.records import HarnessFault
 from cudal2.train.devices import one_gpu
 from cudal2.train.folder import changes, only_trainer_of, record, stored
@@ -75,7 +75,7 @@ def run(config: SftConfig) -> None:
             print(json.dumps(report), flush=True)
 
 
-@told(TUNED, ADAPTERS)
+@out_of_memory_hint(TUNED, ADAPTERS)
 def _train(config: SftConfig) -> list[Row]:
     """Makes `RUN/policy`, which gets this name when it is complete, and returns the rows that it was trained on."""
     folder = Path(config.run)

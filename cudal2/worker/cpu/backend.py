@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cudal2.config import WorkerConfig
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing, digest
 from cudal2.target import Target

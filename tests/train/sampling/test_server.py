@@ -18,7 +18,7 @@ from with_vllm import MARKS, SMALL  # noqa: F401
 from cudal2.archive import Archive
 from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
-from cudal2.policy import engine
+from cudal2.policy import vllm_engine
 from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.records import HarnessFault
 from cudal2.train import grpo
@@ -37,7 +37,7 @@ def server(tmp_path_factory):
     log = (tmp_path_factory.mktemp("server") / "log").open("w+")
     command = [Path(sys.executable).parent / "trl", "vllm-serve", "--model", asset("data", "policy", "cpu")]
     command += ["--host", "127.0.0.1", "--port", port, "--dtype", "float32", "--enforce_eager", "true"]
-    command += ["--gpu_memory_utilization", "0.05", "--worker-extension-cls", engine.EXTENSION]
+    command += ["--gpu_memory_utilization", "0.05", "--worker-extension-cls", vllm_engine.EXTENSION]
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     process = subprocess.Popen(
         list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nvmath.bindings import cublas, cublasLt
 
 from cudal2 import operators
-from cudal2.kernels import processor
+from cudal2.exported import processor
 from cudal2.problem import Layout, Problem
 from cudal2.records import digest
 from cudal2.worker import inputs

@@ -5,8 +5,8 @@ import pytest
 from exported import NN, TN, write
 from specimens import HERE
 
-from cudal2.calling import cost, settling
 from cudal2.cli import main
+from cudal2.overhead import cost, settling
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load

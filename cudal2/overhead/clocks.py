@@ -19,20 +19,20 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from cudal2.calling import cost
 from cudal2.config import BenchConfig, WorkerConfig
 from cudal2.evaluation import folders, results
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.run import reporting_worker
-from cudal2.kernels.held import Kernel
-from cudal2.kernels.library import Library
+from cudal2.exported.held import Kernel
+from cudal2.exported.library import Library
+from cudal2.overhead import cost
 from cudal2.problem import Problem, stratified
 from cudal2.records import Candidate, Status, Timing
 from cudal2.target import find
 from cudal2.worker import timing, verify
-from cudal2.worker.cuda.buffers import buffer_layout
 from cudal2.worker.cuda.pairing import gap_seconds
 from cudal2.worker.cuda.vendor import hosttime
+from cudal2.worker.gpu.buffers import buffer_layout
 from cudal2.worker.measurement import next_start
 from cudal2.worker.worker import Worker
 

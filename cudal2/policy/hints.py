@@ -21,7 +21,7 @@ _NO_TOOLKIT = ("MissingCUDAException", "CUDAMismatchException")  # DeepSpeed's, 
 
 
 @contextmanager
-def told(*remedies: str) -> Iterator[None]:
+def out_of_memory_hint(*remedies: str) -> Iterator[None]:
     """Raises ValueError, with these remedies, where memory runs out inside, or where DeepSpeed cannot compile one of
     its operators on this machine."""
     try:

@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 import torch
 
-from cudal2.calling import cost
-from cudal2.calling.cost import Row, as_fast, measured, operands, problem, rewrite, spread
-from cudal2.kernels.held import Kernel
-from cudal2.kernels.library import Library
+from cudal2.exported.held import Kernel
+from cudal2.exported.library import Library
+from cudal2.overhead import cost
+from cudal2.overhead.cost import Row, as_fast, measured, operands, problem, rewrite, spread
 from cudal2.records import HarnessFault
 from cudal2.runtime import manifest
 from cudal2.worker import limits, verify

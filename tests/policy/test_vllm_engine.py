@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from with_vllm import MARKS, small  # noqa: F401
 
 from cudal2.config import PolicyConfig, PromptConfig, VllmConfig
-from cudal2.policy import engine, prompts, sampling
+from cudal2.policy import prompts, sampling, vllm_engine
 from cudal2.policy.model import load
 from cudal2.problem import parse
 from cudal2.target import find
@@ -75,24 +75,24 @@ def test_memory_that_is_not_there_is_told_with_the_setting(monkeypatch):
 
 @pytest.mark.parametrize(("version", "fits"), [("0.26.0", False), ("0.31.0+cpu", True), ("0.32.0", False)])
 def test_versions_that_do_not_fit_are_refused(monkeypatch, version, fits):
-    monkeypatch.setattr(engine, "find_spec", lambda name: True)
-    monkeypatch.setattr(engine, "installed", lambda: version)
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: True)
+    monkeypatch.setattr(vllm_engine, "installed", lambda: version)
     if fits:
-        engine.check()
+        vllm_engine.check()
     else:
         with pytest.raises(ValueError, match=r"cudal2\[vllm\]"):
-            engine.check()
+            vllm_engine.check()
 
 
 def test_more_than_the_model_allows_is_refused():
     model, _ = load(GREEDY)
-    engine.check_model(model, GREEDY)
+    vllm_engine.check_model(model, GREEDY)
     for asked, said in ({"max_model_length": 1024}, "512"), ({"tensor_parallel_size": 3}, "heads"):
         with pytest.raises(ValueError, match=said):
-            engine.check_model(model, replace(GREEDY, vllm=VllmConfig(**asked)))
+            vllm_engine.check_model(model, replace(GREEDY, vllm=VllmConfig(**asked)))
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"cudal2\[vllm\]"):
         sampling.sample(*load(GREEDY), ["x"], replace(GREEDY, sampler="vllm"), 0)

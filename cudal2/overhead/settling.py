@@ -6,7 +6,7 @@ from types import ModuleType
 from rich.console import Console
 from rich.progress import track
 
-from cudal2.calling.cost import Row
+from cudal2.overhead.cost import Row
 
 BATCH = 25
 """The folder is settled after so many kernels, so that whatever ends the command loses no more than these."""

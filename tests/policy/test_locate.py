@@ -7,7 +7,7 @@ import pytest
 
 from cudal2.assets import asset
 from cudal2.policy import gguf
-from cudal2.policy.places import locate
+from cudal2.policy.locate import locate
 
 SHIPPED = asset("data", "policy")
 ADAPTERS = sorted(path.parent.name for path in SHIPPED.glob("*/adapter_config.json"))

@@ -21,9 +21,9 @@ import msgspec
 import torch
 
 from cudal2.evaluation.summary import surely_faster
-from cudal2.kernels.held import Kernel, Unusable
-from cudal2.kernels.library import Library
-from cudal2.kernels.op import PADDED
+from cudal2.exported.held import Kernel, Unusable
+from cudal2.exported.library import Library
+from cudal2.exported.op import PADDED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import manifest

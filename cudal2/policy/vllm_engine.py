@@ -20,7 +20,7 @@ from cudal2.config import PolicyConfig
 FITS = Version("0.27"), Version("0.31.0")
 """The first and the last version that fit. Earlier ones need an older torch, and TRL 1.16 does not know later ones.
 (0.31, unlike the others, needs transformers < 5.18.)"""
-EXTENSION = "cudal2.policy.worker.Renewing"
+EXTENSION = "cudal2.policy.vllm_extension.Renewing"
 INSTALL = 'pip install "cudal2[vllm]" (without a GPU: make vllm)'
 
 Finished = Callable[[int, str], None]
