@@ -28,6 +28,7 @@ from cudal2.train.folder import only_trainer_of
 PART_BYTES = 15 << 20
 KEPT = (
     *("config.json", "metrics.jsonl", "verify.json", "campaign.jsonl", "eval/results.json", "eval/results.jsonl", ID),
+    "answers.jsonl",
     *("policy", "sass"),
 )
 """Files and folders of a run that are in a parcel, beside its archive and a checkpoint."""

@@ -64,10 +64,11 @@ def _eval(arguments: argparse.Namespace) -> None:
     config = _everywhere(config, arguments)
     workers = evaluate.selection_worker(config.worker), evaluate.reporting_worker(config.worker)
     create = bool(config.source)
+    sampler = evaluate.sampler(config) if config.samples else None  # what is refused leaves no archive
     with judging.opened(config.run, config.target, *workers, create=create) as (archive, [select, report]):
-        sampler = evaluate.sampler(config) if config.samples else None
         rows = evaluate.run(config, archive, select, report, sampler=sampler)
     terminal.show(rows)
+    _paid(config)
     if against:
         print(f"\n{published.text(rows, against)}")
 
@@ -80,6 +81,7 @@ def _search(arguments: argparse.Namespace) -> None:
     search.check(config)  # what is refused leaves no archive
     with judging.opened(config.run, config.target, config.worker) as (archive, [pool]):
         search.run(config, pool, archive)
+    _paid(config)
 
 
 def _campaign(arguments: argparse.Namespace) -> None:
@@ -89,6 +91,14 @@ def _campaign(arguments: argparse.Namespace) -> None:
     from cudal2 import campaign
 
     campaign.run(_everywhere(config, arguments))
+
+
+def _paid(config: Any) -> None:
+    """Says what the answers in this run came to, where they were asked of an endpoint."""
+    if config.policy.sampler == "endpoint":
+        from cudal2.policy import endpoint
+
+        print(endpoint.told(endpoint.spent(Path(config.run))))
 
 
 def _everywhere(config: Any, arguments: argparse.Namespace) -> Any:

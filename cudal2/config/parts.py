@@ -6,6 +6,7 @@ import msgspec
 
 from cudal2.config import kinds
 from cudal2.config.base import NEUTRAL, Schema
+from cudal2.config.endpoint import EndpointConfig
 from cudal2.config.kinds import Dtype, Epilogue
 from cudal2.problem import Accumulate, Layout, Problem, grid, sample
 from cudal2.split import training
@@ -86,18 +87,31 @@ class PolicyConfig(Schema, frozen=True):
     The model computes in `dtype`. Weights that are trained are float32 in any case, so bfloat16 saves memory for
     weights only with adapters. A completion has at most `max_new_tokens` tokens; `top_k` 0 means no limit. With `chat`
     the model is asked in its chat template, which it must have.
+
+    With `sampler` endpoint a model elsewhere is asked, by an API; it is always a chat, and temperature, top p and top k
+    are sent only where they are not the defaults.
     """
 
     path: str = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
     lora: LoraConfig = LoraConfig()
-    sampler: Literal["transformers", "vllm"] = "transformers"
+    sampler: Literal["transformers", "vllm", "endpoint"] = "transformers"
     vllm: VllmConfig = VllmConfig()
+    endpoint: EndpointConfig = EndpointConfig()
     temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512
     chat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sampler == "endpoint":
+            msgspec.structs.force_setattr(self, "chat", True)
+
+    def check_here(self) -> None:
+        """Raises ValueError where the model is elsewhere, and so cannot be trained."""
+        if self.sampler == "endpoint":
+            raise ValueError("policy.sampler=endpoint cannot be trained: its weights are elsewhere; use search or eval")
 
 
 class PromptConfig(Schema, frozen=True):

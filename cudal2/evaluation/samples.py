@@ -5,7 +5,7 @@ A small model takes as long for one completion as for hundreds, and a large one'
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from itertools import count
 
 import msgspec
 
@@ -18,7 +18,6 @@ from cudal2.evaluation.sources import Ask
 from cudal2.form import form
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Verdict, digest
-from cudal2.target import find
 from cudal2.worker.pool.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -26,44 +25,51 @@ log = logging.getLogger(__name__)
 Attempts = list[tuple[str, Verdict | None]]
 """The turns of one series so far: each with its source and verdict (None: the harness failed)."""
 
-Writer = Callable[[Sequence[Attempts], Callable[[int, Found], None]], Sequence[Found]]
+Turn = Callable[[Sequence[Attempts], Callable[[int, Found], None]], Sequence[Found]]
 """Writes a turn: for the attempts of each series what a new completion holds. The second argument is called with the
 index of a series and what was found for it, while others are still being written."""
 
-Sampler = Callable[[Sequence[Problem], Comparable, Environment], Writer]
-"""Makes a writer for these problems, whose prompts may show kernels archived by now. A problem occurs as often as it
-needs kernels or, where the policy has turns, series."""
+Sampler = Callable[[Sequence[Problem], Comparable, Environment], Turn]
+"""Makes what writes the turns for these problems, whose prompts may show kernels archived by now. A problem occurs as
+often as it needs kernels or, where the policy has turns, series."""
 
 
 def sampler(config: EvalConfig) -> Sampler:
-    """Kernels from `config.policy`, prompted as in training; loaded when first asked."""
-    from cudal2.policy import model, prompts, turns, writer
+    """Kernels from `config.policy`, prompted as in training; loaded when first asked. ValueError where it cannot be."""
+    from cudal2.policy import prompts, turns, writer
 
-    target = find(config.target)
-    loaded = cache(partial(model.load, config.policy, config.target))
+    policy = writer.make(config.policy, config.prompt, config.target, config.run)
 
-    def begin(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> Writer:
+    def begin(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> Turn:
         def prompt(problem: Problem):
             what = config.prompt, config.policy.chat, problem, kernels
             return prompts.from_archive(*what, environment, config.seed, 0, worker=config.worker)
 
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
         firsts = [shown[one] for one in problems]
+        numbers = {problem: count(0, config.turns.count) for problem in shown}  # samples by their index, as in `asking`
+        places = [(problem, next(numbers[problem])) for problem in problems]
 
         def write(tried: Sequence[Attempts], finished: Callable[[int, Found], None] = lambda *_: None) -> list[Found]:
-            network, tokenizer = loaded()
-            limit = config.prompt.bytes
+            turn = len(tried[0])
+            names = [f"eval {problem.name} {_series(config)} {first + turn}" for problem, first in places]
             if config.turns.count == 1:
-                return writer.write(network, tokenizer, firsts, config.policy, target, config.seed, finished, limit)
-            room = turns.room(network, config.policy)
+                return policy.write(firsts, names, config.seed, finished)
             attempts = [[turns.Attempt(*one) for one in some] for some in tried]
-            written = [turns.fitted(tokenizer, *what, target, room).prompt for what in zip(firsts, attempts)]
-            seed = turns.seeded(config.seed, len(attempts[0]))
-            return writer.write(network, tokenizer, written, config.policy, target, seed, finished, limit)
+            written = [policy.fits(*what).prompt for what in zip(firsts, attempts)]
+            return policy.write(written, names, turns.seeded(config.seed, turn), finished)
 
         return write
 
     return begin
+
+
+def _series(config: EvalConfig) -> str:
+    """What another policy wrote, or this one with another seed, is another series."""
+    what = identity(config.policy) | identity(config.prompt) | {"seed": config.seed}
+    if config.turns.count > 1:
+        what |= identity(config.turns, "turns.")
+    return digest(msgspec.json.encode(what, order="sorted").decode())[:12]
 
 
 def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparable, environment: Environment) -> Ask:
@@ -71,12 +77,7 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
 
     Of samples that are one kernel (`cudal2.form`) one is judged, and its verdict is archived for all of them.
     """
-    series = ""
-    if config.source == "policy":  # what another policy wrote, or this one with another seed, is another series
-        what = identity(config.policy) | identity(config.prompt) | {"seed": config.seed}
-        if config.turns.count > 1:
-            what |= identity(config.turns, "turns.")
-        series = " " + digest(msgspec.json.encode(what, order="sorted").decode())[:12]
+    series = " " + _series(config) if config.source == "policy" else ""
     firsts = range(0, config.samples, config.turns.count)
     here = msgspec.structs.replace(kernels, fingerprint=environment.fingerprint)
 

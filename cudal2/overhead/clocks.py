@@ -30,9 +30,9 @@ from cudal2.problem import Problem, stratified
 from cudal2.records import Candidate, Status, Timing
 from cudal2.target import find
 from cudal2.worker import timing, verify
-from cudal2.worker.cuda.buffers import buffer_layout
 from cudal2.worker.cuda.pairing import gap_seconds
 from cudal2.worker.cuda.vendor import hosttime
+from cudal2.worker.gpu.buffers import buffer_layout
 from cudal2.worker.measurement import next_start
 from cudal2.worker.worker import Worker
 

@@ -5,7 +5,8 @@ are too long for the model's context, the oldest turns are dropped first.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,10 +34,11 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The prompt of a turn, its token ids, and how many earlier attempts it shows."""
+    """The prompt of a turn, its token ids (of a model elsewhere as many numbers as they may be), and how many earlier
+    attempts it shows."""
 
     prompt: Prompt
-    ids: list[int]
+    ids: Sequence[int]
     shown: int
 
     @property
@@ -62,6 +64,13 @@ def conversation(first: list[Message], attempts: Sequence[Attempt], target: Targ
 def fitted(
     tokenizer: PreTrainedTokenizerBase, first: Prompt, attempts: Sequence[Attempt], target: Target, room: int
 ) -> Written:
+    """`fitting` for a tokenizer that is here."""
+    return fitting(partial(tokenize, tokenizer), first, attempts, target, room)
+
+
+def fitting(
+    tokens: Callable[[Prompt], Sequence[int]], first: Prompt, attempts: Sequence[Attempt], target: Target, room: int
+) -> Written:
     """The prompt of the next turn, in at most `room` tokens: it shows as many of the last attempts as fit.
 
     Raises ValueError with the remedy where the first prompt alone does not fit.
@@ -69,7 +78,7 @@ def fitted(
     judged = [attempt for attempt in attempts if attempt.verdict is not None]
     for dropped in range(len(judged) + 1):
         prompt = conversation(first, judged[dropped:], target) if isinstance(first, list) else first
-        ids = tokenize(tokenizer, prompt)
+        ids = tokens(prompt)
         if len(ids) <= room:
             return Written(prompt, ids, len(judged) - dropped)
     raise ValueError(

@@ -1,14 +1,84 @@
-"""Kernels that a policy writes: what its completions hold."""
+"""Kernels that a policy writes: what its completions hold, whether its model is here or elsewhere."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.completion import Found, read
-from cudal2.config import PolicyConfig
-from cudal2.policy import sampling
+from cudal2.config import PolicyConfig, PromptConfig
+from cudal2.policy import endpoint, sampling, turns
+from cudal2.policy import model as models
 from cudal2.policy.sampling import Prompt
-from cudal2.target import Target
+from cudal2.policy.turns import Attempt, Written
+from cudal2.target import Target, find
+
+
+class Writer(Protocol):
+    """A policy as searches and evaluations see it. Where answers are `paid` for, no more are asked for than are needed,
+    and an answer that is there is not asked for again."""
+
+    paid: bool
+
+    def write(
+        self,
+        prompts: Sequence[Prompt],
+        names: Sequence[str],
+        seed: int,
+        finished: Callable[[int, Found], None] = lambda place, found: None,
+    ) -> list[Found]:
+        """What the completion of each prompt holds, in order.
+
+        Each prompt's name says which sample of the run it is: at the next start the same one has the same name, and in
+        another work, such as one with another seed, it has another. `finished` is called, in the caller's thread, with
+        the place of each and what it holds, while others are still being written.
+        """
+        ...
+
+    def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
+        """The prompt of a turn after these attempts, which shows as many of the last ones as fit. ValueError where the
+        first prompt alone does not."""
+        ...
+
+
+class Here:
+    """A model that is loaded here, when it is first asked; ValueError where it cannot be, or does not know the target.
+    `limit` is the `prompt.bytes` that its prompts are made with."""
+
+    paid = False
+
+    def __init__(self, config: PolicyConfig, target: Target, limit: int = 0) -> None:
+        self._config, self._target, self._limit = config, target, limit
+
+    @cached_property
+    def _loaded(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        model, tokenizer = models.load(self._config, self._target.name)
+        models.check(tokenizer, self._target.name)
+        return model, tokenizer
+
+    def write(
+        self,
+        prompts: Sequence[Prompt],
+        names: Sequence[str],
+        seed: int,
+        finished: Callable[[int, Found], None] = lambda place, found: None,
+    ) -> list[Found]:
+        return write(*self._loaded, prompts, self._config, self._target, seed, finished, self._limit)
+
+    def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
+        model, tokenizer = self._loaded
+        return turns.fitted(tokenizer, first, attempts, self._target, turns.room(model, self._config))
+
+
+def make(config: PolicyConfig, prompt: PromptConfig, target: str, run: str) -> Writer:
+    """The policy as `policy.sampler` says; what is paid for is kept in the folder `run`. Nothing is loaded or asked
+    yet. ValueError where an endpoint cannot be asked as the configuration says."""
+    if config.sampler == "endpoint":
+        endpoint.check(config, prompt)
+        return endpoint.Endpoint(config, find(target), Path(run))
+    return Here(config, find(target), prompt.bytes)
 
 
 def write(

@@ -25,6 +25,7 @@ from cudal2 import roofline
 from cudal2.archive.store import Archive
 from cudal2.evaluation import audit, records, results, summary
 from cudal2.evaluation.records import Results, Row
+from cudal2.policy import endpoint
 from cudal2.records import Environment, HarnessFault, Status
 from cudal2.report import budget, figures, headline, kernels, outsiders, packed, steps
 from cudal2.report.budget import Estimate
@@ -79,6 +80,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             failures=[(row, audit.kind(row), audit.half_sum(row), records.why(row)) for row in failures],
             machines=Counter(row.machine or "not known" for row in rows),
             searches=(searches := _searches(archive, fingerprint, (folder / CAMPAIGN).exists())),
+            asked=endpoint.spent(folder),
             learned=bool(learned),
             troubles=troubles.over(read_metrics(folder / "metrics.jsonl")),
             outside=outsiders.load(folder, fingerprint),

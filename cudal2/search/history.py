@@ -65,7 +65,7 @@ class History(msgspec.Struct, frozen=True):
                 (sample.low or 0.0) if sample.fingerprint == here else 0.0,
                 sample.origin.seconds,
             )
-            for sample in self.archive.samples("search", self._name(problem))
+            for sample in self.archive.samples("search", self.name(problem))
         ]
 
     def forms(self, problem: Problem, trials: Sequence[Trial]) -> set[str]:
@@ -80,7 +80,7 @@ class History(msgspec.Struct, frozen=True):
         """The origin under which that trial's verdict is archived."""
         return Origin(
             kind="search",
-            run=self._name(problem),
+            run=self.name(problem),
             step=trial.generation,
             index=trial.index,
             policy=self.config.search.method,
@@ -102,7 +102,8 @@ class History(msgspec.Struct, frozen=True):
             if verdict and verdict.environment == self.environment
         ]
 
-    def _name(self, problem: Problem) -> str:
+    def name(self, problem: Problem) -> str:
+        """The `run` of an origin: this search of that problem, and no other."""
         return f"{self.config.target} {problem.name} {_digest(self.config)} {self.environment.fingerprint}"
 
 

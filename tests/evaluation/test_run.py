@@ -281,6 +281,7 @@ def test_a_policy_is_prompted_as_in_training(tmp_path, archive, monkeypatch):
     asked, kernels = [], Comparable(archive, "cpu", HERE.fingerprint)
     monkeypatch.setattr(sampling, "sample", lambda model, tokenizer, prompts, *_: asked.extend(prompts) or prompts)
     monkeypatch.setattr(model, "load", lambda config, target: (None, None))
+    monkeypatch.setattr(model, "check", lambda tokenizer, target: None)
     prompt = PromptConfig(template="instruct", exemplars=2, failures=1)
     evaluate.sampler(EvalConfig(run="", seed=3, samples=2, prompt=prompt))(2 * [PROBLEM], kernels, HERE)(2 * [[]])
     training = TrainConfig(run=str(tmp_path), seed=3, prompt=prompt)

@@ -6,7 +6,7 @@ import numpy as np
 
 from cudal2 import operators
 from cudal2.problem import Problem
-from cudal2.worker.cuda.arena import Arena
+from cudal2.worker.gpu.arena import Arena
 
 PROBLEM = Problem(40, 24, 32, "tn")
 

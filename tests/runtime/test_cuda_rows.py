@@ -14,8 +14,8 @@ from cudal2.problem import Problem
 from cudal2.runtime import load
 from cudal2.worker.cuda import unsealing
 from cudal2.worker.cuda.launcher import build
-from cudal2.worker.cuda.plan import addresses
 from cudal2.worker.cuda.recipe import applied, pack_rows, seal
+from cudal2.worker.gpu.buffers import addresses
 
 H200 = msgspec.structs.replace(HERE, device="NVIDIA H200, 132 multiprocessors", threads=0)
 KINDS = [(dtype, epilogue) for dtype in ("fp16", "bf16") for epilogue in ("none", "bias")]

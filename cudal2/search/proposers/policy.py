@@ -5,27 +5,27 @@ problem only, not from the whole archive. A completion without a source, or with
 and does not count in the budget. Kernels are told apart by what is built (`cudal2.form`): a policy writes one kernel
 with many comments, names and plans.
 
+Of a policy whose answers are paid for (`policy/endpoint`) no more are asked for than the budget covers.
+
 With `turns` a generation is a turn: the first is written from the prompt, the next one from the verdict on each kernel
 of the first, and so on; after `turns.count` generations a first turn follows again.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import cycle, groupby, islice
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.archive import islands, selection
 from cudal2.archive.records import Entry
 from cudal2.completion import Found
 from cudal2.form import form
-from cudal2.policy import model as policy
-from cudal2.policy import prompts, sampling, turns, writer
+from cudal2.policy import prompts, sampling, writer
 from cudal2.policy.sampling import Prompt
-from cudal2.policy.turns import Attempt, Written
+from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.generation import affordable_now
+from cudal2.search.generation import affordable_now, seconds
 from cudal2.search.history import History
 from cudal2.search.lineage import Told, answered
 from cudal2.search.proposer import Task, Trial, Trials, refuse_prior_and_neighbours, seeded
@@ -39,7 +39,7 @@ Way = tuple[Prompt, str]
 
 
 class Policy:
-    """The model is loaded at the first proposal; ValueError where it cannot be, or does not know the target.
+    """The model is loaded, or asked, at the first proposal; ValueError where it cannot be, or does not know the target.
 
     All problems of a search are sampled together at the first request for a generation: a small model takes as long
     for one completion as for hundreds.
@@ -48,14 +48,9 @@ class Policy:
     def __init__(self, history: History) -> None:
         refuse_prior_and_neighbours(history.config)
         self._history, self._config = history, history.config
-        self._loaded = cache(self._load)
+        self._writer = writer.make(self._config.policy, self._config.prompt, self._config.target, self._config.run)
         # All problems ask for one generation before the next, so older samples would only take memory.
         self._generation = lru_cache(maxsize=1)(self._sample)
-
-    def _load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        model, tokenizer = policy.load(self._config.policy, self._config.target)
-        policy.check(tokenizer, self._config.target)
-        return model, tokenizer
 
     def propose(self, task: Task, trials: Trials, generation: int, count: int) -> Mapping[Candidate, str]:
         return dict(islice(self._generation(generation)[task.problem].items(), count))
@@ -73,9 +68,12 @@ class Policy:
         found: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
         # One seed for a whole generation: a search that is continued samples the same batches again.
         rng = seeded(self._config, Task(problems[0]), generation)
-        lacking = [
-            (problem, way) for problem, ways in written.items() for way in islice(cycle(ways), search.generation)
-        ]
+        affordable = {problem: max(0, affordable_now(search, before)) for problem, before in earlier.items()}
+        over = {problem for problem, before in earlier.items() if 0 < search.seconds <= seconds(before)}
+        affordable |= dict.fromkeys(over, 0)
+        wanted = affordable if self._writer.paid else dict.fromkeys(problems, search.generation)
+        lacking = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), wanted[problem])]
+        asked_before: Counter[tuple[Problem, int]] = Counter()
         for _ in range(PATIENCE):
             if not lacking:
                 break
@@ -83,15 +81,19 @@ class Policy:
             soon = {  # built ahead; the budget does not cover the others
                 place: problem
                 for problem, group in groupby(enumerate(lacking), key=lambda one: one[1][0])
-                for place, _ in islice(group, max(0, affordable_now(search, earlier[problem]) - len(found[problem])))
+                for place, _ in islice(group, max(0, affordable[problem] - len(found[problem])))
             }
 
             def finished(place: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
                 if place in soon:
                     self._history.ahead([one.candidate(soon[place], target.name)])
 
-            seed, limit = rng.getrandbits(32), self._config.prompt.bytes
-            completions = writer.write(*self._loaded(), batch, self._config.policy, target, seed, finished, limit)
+            names = []
+            for problem, way in lacking:
+                place = written[problem].index(way)
+                names.append(f"{self._history.name(problem)} {generation} {place} {asked_before[problem, place]}")
+                asked_before[problem, place] += 1
+            completions = self._writer.write(batch, names, rng.getrandbits(32), finished)
             asked, lacking = lacking, []
             for (problem, way), one in zip(asked, completions):
                 if one.source and (made := form(one.source)) not in tried[problem]:
@@ -111,13 +113,13 @@ class Policy:
         begun = generation - turn
         first = self._prompt(problem, [trial for trial in trials if trial.generation < begun], begun)
         if self._config.turns.count > 1:
-            self._fitted(first, ())
+            self._writer.fits(first, ())
         if not turn:
             return [(first, sampling.text(first))]
         found = []
         for trial in trials:
             if trial.generation == generation - 1:
-                written = self._fitted(first, self._line(problem, trial, trials, turn))
+                written = self._writer.fits(first, self._line(problem, trial, trials, turn))
                 made = Told(trial.source_hash, written.told if written.shown else "")
                 found.append((written.prompt, to_json(made)))
         return found
@@ -129,11 +131,6 @@ class Policy:
         while len(line) < count and (before := answered(line[0].prompt)) and before.parent in by_hash:
             line.insert(0, by_hash[before.parent])
         return [Attempt(entry.source, entry.verdict) for entry in self._history.entries(problem, line)]
-
-    def _fitted(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
-        model, tokenizer = self._loaded()
-        room = turns.room(model, self._config.policy)
-        return turns.fitted(tokenizer, first, attempts, find(self._config.target), room)
 
     def _earlier(self, problem: Problem, generation: int) -> list[Trial]:
         return [trial for trial in self._history.trials(problem) if trial.generation < generation]

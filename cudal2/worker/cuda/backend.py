@@ -23,10 +23,10 @@ from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import counters, device, plan, recipe, recording, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
-from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.diagnostics import first_error
+from cudal2.worker.gpu.buffers import Place, addresses, buffer_layout, draw_base, scattered
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.rows import range_about
@@ -164,8 +164,8 @@ class CudaBackend:
         return build.build(foreign.source, *where, foreign.includes, foreign.flags, abi.MEMORY)
 
     def _record(
-        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, lay_out: Callable[[int], list[plan.Place]]
-    ) -> tuple[bytes, list[plan.Place], int]:
+        self, library: bytes, problem: Problem, foreign: abi.Adapted | None, lay_out: Callable[[int], list[Place]]
+    ) -> tuple[bytes, list[Place], int]:
         """What the planner says of the launcher at the places that `lay_out` gives from a base on, which is drawn, and
         again where it is not free; those places, and the base. Raises PlanError, CandidateFailed.
 
@@ -200,7 +200,7 @@ class CudaBackend:
     ) -> Portable:
         """The cubin, and a recipe that gives what was recorded on every set, and at places it was not made from, for
         each number of rows."""
-        own, operands = candidate.problem, len(plan.addresses(candidate.problem)) - 1
+        own, operands = candidate.problem, len(addresses(candidate.problem)) - 1
         made = {own.m: self._fitted(candidate, launchable)}
         for m, other in others.items():
             asked = msgspec.structs.replace(candidate, problem=msgspec.structs.replace(own, m=m))

@@ -15,10 +15,6 @@ from cudal2.worker import inputs, measurement, timing
 from cudal2.worker.allowance import Allowance
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
-from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.buffers import ROTATED, buffer_layout
-from cudal2.worker.cuda.checking import check_calls
-from cudal2.worker.cuda.history import History
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import HostRun, Replay, TimingContext, gap_seconds, host_calls, pair, pair_on_host
 from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
@@ -26,6 +22,10 @@ from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.mirror import Mirror
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.gpu.arena import Arena
+from cudal2.worker.gpu.buffers import ROTATED, buffer_layout
+from cudal2.worker.gpu.checking import check_calls
+from cudal2.worker.gpu.history import History
 from cudal2.worker.outcome import CandidateFailed, Clock, Outcome
 from cudal2.worker.sandbox import jail
 

@@ -21,9 +21,9 @@ from cudal2.problem import Problem, parse
 from cudal2.records import to_json
 from cudal2.worker.backend import Portable
 from cudal2.worker.cuda import plan
-from cudal2.worker.cuda.buffers import BufferLayout, buffer_layout, draw_base
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.cuda.recipe import Recipe, Relocation, pack, seal
+from cudal2.worker.gpu.buffers import BufferLayout, Place, addresses, buffer_layout, draw_base
 
 CUBIN, LAUNCH = "kernel.cubin", "launch.json"
 THREADS = 1024
@@ -86,7 +86,7 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
         raise ValueError(f"a block of {x * y * z} threads; at most {THREADS} are possible")
     if any(launch.cluster) and any(not c or g % c for g, c in zip(launch.grid, launch.cluster)):
         raise ValueError(f"clusters of {launch.cluster} do not tile a grid of {launch.grid}")
-    known = plan.addresses(buffers.problem)
+    known = addresses(buffers.problem)
     for one in launch.parameters:
         if isinstance(one, Pointer) and one.to not in known:
             raise ValueError(f"a pointer to {one.to!r}, which is none of {', '.join(known)}")
@@ -106,12 +106,12 @@ def portable(folder: Path) -> Portable:
 def _recipe(launch: Launch) -> bytes:
     """The launch for any addresses, packed."""
     pointers = [(index, one) for index, one in enumerate(launch.parameters) if isinstance(one, Pointer)]
-    known = plan.addresses(parse(launch.problem))
+    known = addresses(parse(launch.problem))
     relocations = (Relocation(0, index, 0, known.index(one.to)) for index, one in pointers)
     return pack(Recipe(launch.workspace, (_kernel(launch, (0,) * len(known), known),), tuple(relocations)))
 
 
-def _kernel(launch: Launch, place: plan.Place, known: Sequence[str]) -> plan.Kernel:
+def _kernel(launch: Launch, place: Place, known: Sequence[str]) -> plan.Kernel:
     return plan.Kernel(
         name=launch.function,
         grid=launch.grid,

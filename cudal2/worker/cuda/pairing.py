@@ -16,12 +16,12 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.worker import timing, verify
-from cudal2.worker.cuda import changes
-from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.buffers import BufferLayout
-from cudal2.worker.cuda.history import History, draw
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.gpu import changes
+from cudal2.worker.gpu.arena import Arena
+from cudal2.worker.gpu.buffers import BufferLayout
+from cudal2.worker.gpu.history import History, draw
 from cudal2.worker.measurement import Batch, Role, Sides, measure
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cudal2 import operators
-from cudal2.problem import Problem
 from cudal2.worker.backend import Launchable
+from cudal2.worker.gpu.buffers import Place
 
 MAX_NODES = 64
 MAX_PARAMETERS = 1024
@@ -23,8 +22,6 @@ MAX_BYTES = 64 << 20
 _HEAD = struct.Struct("<QQ")
 """What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
 
-Place = tuple[int, ...]
-"""Addresses that one call is given: of each operand, in the order of `operators.operands`, then of the workspace."""
 Triple = tuple[int, int, int]
 
 
@@ -143,11 +140,6 @@ def pack(
     """
     plans = _HEAD.pack(workspace, len(cubin)) + cubin + pack_plans(recording.plans)
     return plans + struct.pack("<I", len(recipe)) + recipe + pack_places(places)
-
-
-def addresses(problem: Problem) -> tuple[str, ...]:
-    """What the addresses of a Place are those of, by name."""
-    return (*(operand.name for operand in operators.operands(problem)), "workspace")
 
 
 def pack_places(places: Sequence[Place]) -> bytes:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
 from cudal2.worker.cuda import session
-from cudal2.worker.cuda.buffers import range_of
 from cudal2.worker.cuda.plan import MAX_BYTES, Place, PlanError, pack_places
+from cudal2.worker.gpu.buffers import range_of
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail
 

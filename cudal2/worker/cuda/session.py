@@ -25,8 +25,8 @@ from cudal2.worker.allowance import Allowance
 from cudal2.worker.build import artefact, compiler, trusted
 from cudal2.worker.cuda import device
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.history import Touches
 from cudal2.worker.cuda.launcher import build as launcher
+from cudal2.worker.gpu.history import Touches
 from cudal2.worker.outcome import CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 

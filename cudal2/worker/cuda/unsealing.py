@@ -11,8 +11,8 @@ from typing import Any
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan
-from cudal2.worker.cuda.buffers import ROTATED, buffer_layout, draw_base
 from cudal2.worker.cuda.recipe import MAGIC, SEVERAL, WORD, Recipe, Relocation, applied
+from cudal2.worker.gpu.buffers import ROTATED, addresses, buffer_layout, draw_base
 
 
 class Damaged(ValueError):
@@ -70,7 +70,7 @@ def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
     if sealed.startswith(SEVERAL):
         operands, launches = reader.take("II")
         rows = dict(reader.take("II") for _ in range(launches))
-        if operands != len(plan.addresses(problem)) - 1 or problem.m not in rows:
+        if operands != len(addresses(problem)) - 1 or problem.m not in rows:
             raise Damaged(f"it is not for {problem.name}")
         number, count = rows[problem.m], reader.number()
         if number >= count:
@@ -82,7 +82,7 @@ def unsealed(sealed: bytes, cubin: bytes, problem: Problem) -> Recipe:
     except UnicodeDecodeError as error:
         raise Damaged(f"a kernel's name cannot be read: {error}") from error
     for one in relocations:
-        _check(one, recipe, len(plan.addresses(problem)))
+        _check(one, recipe, len(addresses(problem)))
     return recipe
 
 

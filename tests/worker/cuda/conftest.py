@@ -10,10 +10,10 @@ from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
-from cudal2.worker.cuda import buffers
-from cudal2.worker.cuda.arena import Arena
 from cudal2.worker.cuda.pairing import TimingContext
 from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.gpu import buffers
+from cudal2.worker.gpu.arena import Arena
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
 from cudal2.worker.cuda import backend, plan, recipe, recording, unsealing
-from cudal2.worker.cuda.buffers import BASES, draw_base, scattered
 from cudal2.worker.cuda.compile import build, cubin
+from cudal2.worker.gpu.buffers import BASES, draw_base, scattered
 from cudal2.worker.sandbox import jail
 from tests.worker.cuda.test_bench import KERNEL, RECORDING, RightAtFirst, Runner, judge  # noqa: F401
 

@@ -13,7 +13,8 @@ from cudal2.config import WorkerConfig
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status
 from cudal2.target import find
-from cudal2.worker.cuda import buffers, plan, session
+from cudal2.worker.cuda import plan, session
+from cudal2.worker.gpu import buffers
 from cudal2.worker.outcome import CandidateFailed
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")

@@ -7,8 +7,8 @@ import pytest
 
 from cudal2.problem import Problem
 from cudal2.worker.cuda import foreign, recipe, unsealing
-from cudal2.worker.cuda.buffers import buffer_layout
 from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.gpu.buffers import buffer_layout
 
 PROBLEM = Problem(256, 512, 128, "nn", "f32")
 GOOD = {

@@ -8,8 +8,8 @@ from fake_gpu import Candidate, FakeCalls, FakeVendor
 from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.worker import inputs
-from cudal2.worker.cuda import history
-from cudal2.worker.cuda.history import History, draw
+from cudal2.worker.gpu import history
+from cudal2.worker.gpu.history import History, draw
 
 PROBLEMS = [Problem(16, 8, 24, "tn"), Problem(8, 24, 16, "nn"), Problem(3, 24, 16, "nn", "f32", "bf16", "bias")]
 

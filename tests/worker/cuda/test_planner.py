@@ -13,8 +13,8 @@ from toolkit import needs_toolkit
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import plan, recipe, recording, session
-from cudal2.worker.cuda.buffers import buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.gpu.buffers import buffer_layout, draw_base, scattered
 from tests.worker.cuda.test_launcher import launch, loaded
 
 PROBLEM = Problem(264, 200, 328)
@@ -96,7 +96,7 @@ def record(folder, monkeypatch):
     monkeypatch.setattr(recording.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
     usual = (folder / "kernel.so").read_bytes()
 
-    def record(places: list[plan.Place], base: int, library: bytes = usual, **how) -> plan.Recording:
+    def record(places: list[tuple[int, ...]], base: int, library: bytes = usual, **how) -> plan.Recording:
         text = recording.record(library, PROBLEM, places, base, "off", 20, **how)
         return plan.decode(text, len(places), CUDA_CONTRACT.workspace_limit, base)
 

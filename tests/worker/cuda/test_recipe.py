@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import recipe
-from cudal2.worker.cuda.buffers import BASES, RESERVED, buffer_layout, draw_base, scattered
 from cudal2.worker.cuda.plan import Kernel, Memset, Plan
 from cudal2.worker.cuda.recipe import RecipeRefused, applied, check, fit
+from cudal2.worker.gpu.buffers import BASES, RESERVED, buffer_layout, draw_base, scattered
 
 PROBLEM = Problem(264, 200, 328)
 MASK = (1 << 64) - 1

@@ -12,8 +12,8 @@ from cudal2.records import HarnessFault, Status
 from cudal2.worker.allowance import Allowance
 from cudal2.worker.cuda import plan, recipe, session
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.history import TOUCH
 from cudal2.worker.cuda.launcher import build
+from cudal2.worker.gpu.history import TOUCH
 from cudal2.worker.outcome import CandidateFailed
 
 SETS, BASE = 5, 0x300000000000
@@ -74,7 +74,7 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     cubin, at = b"k 0.001 \0", [(256, 512, 1024, 2048 + 256 * number) for number in range(SETS)]
     sealed = recipe.seal(recipe.pack(recipe.Recipe(0, RECORDING.plans[0], ())), cubin, "")
 
-    def load(one: session.Runner, sealed: bytes, places: list[plan.Place]) -> None:
+    def load(one: session.Runner, sealed: bytes, places: list[tuple[int, ...]]) -> None:
         memory = os.memfd_create("buffers")
         try:
             one.reserve(BASE)

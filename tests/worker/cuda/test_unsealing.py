@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda.buffers import BASES, buffer_layout
 from cudal2.worker.cuda.plan import Memset, PlanError, Recording, check
 from cudal2.worker.cuda.recipe import MAGIC, Recipe, Relocation, applied, pack, seal
 from cudal2.worker.cuda.unsealing import Damaged, launchable, unsealed
+from cudal2.worker.gpu.buffers import BASES, buffer_layout
 from tests.worker.cuda.test_recipe import PROBLEM, fitted, honest, kernel, words
 
 CUBIN = b"a cubin"

@@ -19,7 +19,7 @@ from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.worker import measurement, timing
 from cudal2.worker.backend import NotPortable
-from cudal2.worker.cuda import buffers, plan, recipe, unsealing
+from cudal2.worker.cuda import plan, recipe, unsealing
 from cudal2.worker.cuda.backend import CudaBackend
 from cudal2.worker.cuda.bench import SUSPECT, ProblemContext, blame, fault
 from cudal2.worker.cuda.compile import cubin
@@ -27,6 +27,7 @@ from cudal2.worker.cuda.edits import racing
 from cudal2.worker.cuda.edits.beside import Beside
 from cudal2.worker.cuda.pairing import TimingContext
 from cudal2.worker.exclusive import device
+from cudal2.worker.gpu import buffers
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.worker import Worker
 

@@ -11,10 +11,10 @@ import torch
 from cudal2.records import Status
 from cudal2.worker import inputs, measurement, verify
 from cudal2.worker.cuda import plan, session
-from cudal2.worker.cuda.checking import check_calls
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import TimingContext
 from cudal2.worker.cuda.session import Runner
+from cudal2.worker.gpu.checking import check_calls
 from cudal2.worker.outcome import CandidateFailed, Outcome, raise_finding
 
 PARENT, EDITED = 0, 1

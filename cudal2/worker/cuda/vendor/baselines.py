@@ -13,13 +13,13 @@ from cudal2 import operators
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.history import Touches
 from cudal2.worker.cuda.vendor import hostcalls, lt, names
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
 from cudal2.worker.cuda.vendor.names import LAYOUTS, split
 from cudal2.worker.cuda.vendor.replay import Calls, Replayer
 from cudal2.worker.cuda.vendor.tuning import REQUESTED, fastest, finalists, in_turn
+from cudal2.worker.gpu.history import Touches
 
 KIND = "baselines"
 

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
-from cudal2.worker.cuda.history import Touches
+from cudal2.worker.gpu.history import Touches
 
 CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64)
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")

@@ -16,13 +16,13 @@ import torch
 
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.arena import views
-from cudal2.worker.cuda.buffers import BufferLayout
-from cudal2.worker.cuda.history import History
 from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.gpu.arena import views
+from cudal2.worker.gpu.buffers import BufferLayout
+from cudal2.worker.gpu.history import History
 from cudal2.worker.sandbox.confine import ends_with_parent
 
 COMMAND, REPLY = struct.Struct("=II?d"), struct.Struct("=d")

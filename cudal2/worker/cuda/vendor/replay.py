@@ -19,8 +19,8 @@ from cudal2.records import HarnessFault, digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
 from cudal2.worker.cuda import device
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.history import Touches
 from cudal2.worker.cuda.vendor import hosttime
+from cudal2.worker.gpu.history import Touches
 
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
 TOUCHED, ROUNDS = 1000, 9

@@ -12,8 +12,8 @@ from torch import Tensor
 from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.worker import inputs
-from cudal2.worker.cuda.buffers import GUARD, BufferLayout
-from cudal2.worker.cuda.history import History, Touches
+from cudal2.worker.gpu.buffers import GUARD, BufferLayout
+from cudal2.worker.gpu.history import History, Touches
 
 
 def views(memory: Tensor, buffers: BufferLayout) -> tuple[Tensor, ...]:

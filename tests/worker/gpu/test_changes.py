@@ -12,9 +12,9 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import parse
 from cudal2.records import Status
 from cudal2.worker import inputs, limits, verify
-from cudal2.worker.cuda import buffers, changes
-from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.history import History, draw
+from cudal2.worker.gpu import buffers, changes
+from cudal2.worker.gpu.arena import Arena
+from cudal2.worker.gpu.history import History, draw
 
 CHUNK, SETS = 16, 12
 PROBLEMS = [

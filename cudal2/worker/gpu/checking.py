@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cudal2.records import Status
 from cudal2.worker import checks, inputs
-from cudal2.worker.cuda.arena import Arena
-from cudal2.worker.cuda.history import Touches
+from cudal2.worker.gpu.arena import Arena
+from cudal2.worker.gpu.history import Touches
 from cudal2.worker.outcome import CandidateFailed, Outcome
 
 

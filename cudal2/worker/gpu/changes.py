@@ -18,7 +18,7 @@ from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import Status
 from cudal2.worker import inputs, limits, verify
-from cudal2.worker.cuda.history import History
+from cudal2.worker.gpu.history import History
 
 SURE = 6.0
 """A line is judged where half of its change is so many standard deviations of what honest results are off by."""

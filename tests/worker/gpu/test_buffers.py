@@ -7,7 +7,7 @@ import pytest
 from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem, parse
-from cudal2.worker.cuda.buffers import GUARD, MAX_SETS, ROTATED, buffer_layout
+from cudal2.worker.gpu.buffers import GUARD, MAX_SETS, ROTATED, buffer_layout
 
 SHAPES = ["8_8_8", "64_64_64", "200_968_1048", "4096_4096_4096", "16384_16384_16384"]
 SHAPES += ["1_8_8_tn_f32_bf16", "3_1024_8_nn_f32_bf16_bias", "17_8_4096_tn_f32_fp16_bias_gelu"]

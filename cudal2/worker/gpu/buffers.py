@@ -15,8 +15,9 @@ import msgspec
 from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda.plan import Place
 
+Place = tuple[int, ...]
+"""Addresses that one call is given: of each operand, in the order of `operators.operands`, then of the workspace."""
 GUARD = 1024
 """Bytes of secret pattern on either side of an operand."""
 ROTATED = 200 << 20
@@ -27,6 +28,11 @@ RESERVED = 64 << 30
 """Bytes of addresses that planner and runner reserve: that of range.h."""
 BASES = range(1 << 40, 0x7E << 40, 32 << 20)
 """Where these may begin. The driver gives what it is asked for, if that is a multiple of 32 MiB and free."""
+
+
+def addresses(problem: Problem) -> tuple[str, ...]:
+    """What the addresses of a Place are those of, by name."""
+    return (*(operand.name for operand in operators.operands(problem)), "workspace")
 
 
 def draw_base() -> int:
