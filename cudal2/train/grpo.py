@@ -41,10 +41,9 @@ from cudal2.target import find
 from cudal2.tracking.metrics import Metrics, read_metrics
 from cudal2.train import artefacts
 from cudal2.train.callbacks import SavesAsAsked, Terminal, quiet, taken
-from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
-from cudal2.train.options import trl_options
+from cudal2.train.options import one_gpu, trl_options
 from cudal2.train.sharded import check_shares, connect
 from cudal2.train.trainer import KernelTrainer
 from cudal2.worker.pool.pool import Pool
