@@ -246,7 +246,11 @@ def test_bench_takes_any_kind_of_product():
     ]
 
 
-VLLM = ("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience")
+ASKED = ("url", "key", "at_once", "retries", "patience", "stream", "requests", "tokens")
+SAMPLED = (
+    *("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience"),
+    *(f"policy.endpoint.{name}" for name in ASKED),
+)
 INDEPENDENT = {
     TrainConfig: {
         *(
@@ -258,13 +262,13 @@ INDEPENDENT = {
             "trainer.resume",
             "trainer.best_of",
         ),
-        *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor", *VLLM),
+        *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor", *SAMPLED),
     },
     SearchConfig: {
-        *("run", "search.kernels", "search.seconds", *VLLM),
+        *("run", "search.kernels", "search.seconds", *SAMPLED),
         *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor"),
     },
-    SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", *VLLM},
+    SftConfig: {"run", "tracker", "verify", "worker", "tuning.save_steps", *SAMPLED},
 }
 
 

@@ -52,6 +52,7 @@ class _Cache(msgspec.Struct, frozen=True):
 
 def _train(arguments: argparse.Namespace) -> None:
     config = training_config(arguments.overrides)
+    config.policy.check_here()
     stay_offline(config.policy.path)
     if arguments.prompt:
         from cudal2.config import kinds
@@ -83,6 +84,7 @@ def training_config(overrides: list[str]) -> Any:
 
 def _sft(arguments: argparse.Namespace) -> None:
     config = configured(arguments)
+    config.policy.check_here()
     stay_offline(config.policy.path)
     from cudal2.train.sft.run import run
 

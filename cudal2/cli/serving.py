@@ -26,8 +26,6 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     def ready(server: Any) -> None:
         who = f"whoever shows {config.token}" if server.token else "everybody on this machine"
-        print(
-            f"{server.url} judges for {config.target}, for {who}; verdicts in {config.run}; Ctrl-C ends it", flush=True
-        )
+        print(f"{server.url} judges for {config.target}, for {who}; verdicts go to {config.run}", flush=True)
 
     run(config, ready)

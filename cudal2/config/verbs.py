@@ -43,7 +43,6 @@ class TrainConfig(Schema, frozen=True):
                 "use worker.protocols=[device], with others beside it where they are wanted"
             )
         self.turns.check(self.policy)
-        self.policy.check_here()
 
 
 class SftConfig(Schema, frozen=True):
@@ -97,7 +96,6 @@ class SftConfig(Schema, frozen=True):
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
 
     def __post_init__(self) -> None:
-        self.policy.check_here()
         if (self.examples == "archive") != bool(self.archive):
             raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
         if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:

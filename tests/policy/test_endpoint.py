@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from fake_endpoint import kernel, serving
 
+from cudal2 import cli
 from cudal2.completion import CUT_OFF, CUT_OFF_THINKING, EMPTY, LONGEST, NO_BLOCK
 from cudal2.config import EndpointConfig, PolicyConfig, PromptConfig, SearchConfig, TrainConfig, load
 from cudal2.policy.endpoint import Endpoint, answers, check, reading, spent, told
@@ -196,11 +197,13 @@ def test_turns_leave_out_the_oldest_attempts_where_the_model_reads_less(tmp_path
     assert "number3" in str(shown[400]) and "number0" not in str(shown[400])
 
 
-def test_a_model_elsewhere_is_not_trained_and_older_work_keeps_its_identity():
+def test_a_model_elsewhere_is_not_trained():
     chosen = ["policy=endpoint", "policy.path=x", "prompt=instruct"]
     assert load("search", chosen, SearchConfig).policy.chat
     with pytest.raises(ValueError, match="weights are elsewhere"):
-        load("train", [*chosen, "run=x"], TrainConfig)
+        load("train", [*chosen, "run=x"], TrainConfig).policy.check_here()
+    assert cli.main(["train", *chosen, "run=/nonexistent/run"]) == 2
+    assert cli.main(["sft", *chosen, "run=/nonexistent/run"]) == 2
 
 
 @pytest.mark.slow

@@ -53,15 +53,16 @@ def check(lib, value):
 
 def test_what_was_hashed_is_what_is_loaded(pair, monkeypatch):
     folder, value, other = pair
-    opening = ctypes.CDLL
+    opening, kernel = ctypes.CDLL, library(folder).read_bytes()
 
-    def swapped_first(*arguments, **options):
-        if other.exists():
+    def swapped_first(name, *arguments, **options):
+        if other.exists() and Path(name).exists() and Path(name).read_bytes() == kernel:
             other.replace(library(folder))
-        return opening(*arguments, **options)
+        return opening(name, *arguments, **options)
 
     monkeypatch.setattr(ctypes, "CDLL", swapped_first)
     check(load(folder), value)
+    assert not other.exists()
 
 
 def test_what_is_loaded_stays_when_its_file_is_written_over(pair):

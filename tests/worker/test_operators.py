@@ -73,7 +73,7 @@ def test_an_operator_s_file_gives_its_baselines_too(hasty, tmp_path: Path) -> No
 
 
 def test_another_definition_of_an_operator_is_another_verdict(worker: Worker, tmp_path: Path) -> None:
-    from cudal2.worker import worker as module
+    from cudal2.worker import harness as module
 
     with toy.operator(tmp_path) as name:
         candidate = Candidate(toy.KERNEL, Problem(40, 24, 64, epilogue=name))

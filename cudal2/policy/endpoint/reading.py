@@ -73,9 +73,9 @@ def answer(data: bytes, name: str, model: str, seconds: float, whole: bool = Tru
 
     If it was not read to its end, as it is too long (not `whole`), there is no answer in it, which is one, too.
     """
-    known = {"name": name, "model": model, "seconds": seconds}
+    known = Answer(name=name, model=model, seconds=seconds)
     if not whole:
-        return Answer(**known, finish="too_long")
+        return msgspec.structs.replace(known, finish="too_long")
     content, reasoning, finish, usage, done, refused = [], [], "", _Usage(), False, False
     for event in _events(data):
         if event.error:
@@ -92,8 +92,8 @@ def answer(data: bytes, name: str, model: str, seconds: float, whole: bool = Tru
     begun = any(content + reasoning)
     if not done and not (begun and data.rstrip().endswith(b"[DONE]")):  # some servers say no reason for the end
         raise Unreadable("the answer broke off in the middle" if begun else "there is no answer in what it sent")
-    return Answer(
-        **known,
+    return msgspec.structs.replace(
+        known,
         content="".join(content)[-LONGEST:],
         reasoning="".join(reasoning)[-LONGEST:],
         finish="refusal" if refused else finish,
