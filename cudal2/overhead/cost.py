@@ -150,7 +150,7 @@ def device(library: Library) -> str:
 
 def problem(kernel: Kernel) -> Problem:
     """The kernel's problem, by the manifest."""
-    return Problem(*kernel[:5], kernel.dtype, kernel.epilogue)
+    return Problem(*kernel[:5], kernel.dtype, kernel.epilogue)  # type: ignore[arg-type]
 
 
 def calls(
