@@ -2,16 +2,17 @@
 
 Under `offline` and `server` the judge calls kernels and the vendor's library from C, so it pairs nothing with
 torch.matmul. Here `torch.ops.cudal2.matmul`, which is what a user calls, takes turns with torch.matmul on B in either
-layout. The loop, its pauses and the statistics are the judge's: blocks of `worker.host_calls` calls, each with its
-synchronise and on inputs of its own, of which there are so many that the L2 holds only a part of them. The kernels may
-have been found on another GPU: a row says where it was measured, and nothing is dispatched by it. One product of each
-is compared with torch's, for a folder does not prove that a judge has seen what is in it.
+layout; where a kernel adds a bias, the two `linear` do. The loop, its pauses and the statistics are the judge's: blocks
+of `worker.host_calls` calls, each with its synchronise and on inputs of its own, of which there are so many that the L2
+holds only a part of them. The kernels may have been found on another GPU: a row says where it was measured, and nothing
+is dispatched by it. One product of each is compared with torch's, for a folder does not prove that a judge has seen
+what is in it.
 """
 
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ from cudal2.evaluation.run import reporting_worker
 from cudal2.exported.held import Kernel
 from cudal2.exported.library import Library
 from cudal2.overhead import cost
-from cudal2.problem import Problem, stratified
+from cudal2.problem import stratified
 from cudal2.records import Candidate, Status, Timing
 from cudal2.target import find
 from cudal2.worker import timing, verify
@@ -119,21 +120,28 @@ def _timed(row: Row, library: Library, kernel: Kernel, target: str, config: Work
 
 
 def _sides(library: Library, kernel: Kernel) -> tuple[dict[str, Call], int]:
-    """Calls of the kernel and of torch.matmul on random inputs, and how many inputs there are."""
-    m, n, k = kernel.m, kernel.n, kernel.k
-    slots = buffer_layout(Problem(m, n, k)).sets
-    where = cost.device(library)
-    a, rows = (torch.randn(slots, *shape, device=where, dtype=torch.float16) for shape in ((m, k), (k, n)))
-    columns = rows.transpose(1, 2).contiguous().transpose(1, 2)
-    stored = {"nn": rows.unbind(), "tn": columns.unbind()}
-    matrices, matmul, ours = a.unbind(), torch.matmul, torch.ops.cudal2.matmul
-    own, name = stored[kernel.layout], library.id
+    """Calls of the kernel and of torch on random inputs, and how many inputs there are: of matmul, or of linear where
+    the kernel adds a bias. Each has memory of its own, which is aligned as kernels want it."""
+    slots = buffer_layout(cost.problem(kernel)).sets
+    matrices, weights, biases = zip(*(cost.operands(library, kernel, kernel.m) for _ in range(slots)))
+    turned = [weight.t().contiguous().t() for weight in weights]
+    stored = dict(zip(("nn", "tn") if kernel.layout == "nn" else ("tn", "nn"), (weights, turned)))
+    own, name, biased = weights, library.id, biases[0] is not None
+    matmul, linear, ours = torch.matmul, torch.nn.functional.linear, torch.ops.cudal2
 
-    def torchs(b: tuple[torch.Tensor, ...]) -> Call:
+    def torchs(weights: Sequence[torch.Tensor]) -> Call:
+        if biased:
+            return lambda number: linear(matrices[number], weights[number], biases[number])
+        b = [weight.t() for weight in weights]
         return lambda number: matmul(matrices[number], b[number])
 
-    sides: dict[str, Call] = {OURS: lambda number: ours(matrices[number], own[number], name)}
-    return sides | {f"torch-{layout}": torchs(b) for layout, b in stored.items()}, slots
+    def kernels() -> Call:
+        if biased:
+            return lambda number: ours.linear(matrices[number], own[number], biases[number], name)
+        b = [weight.t() for weight in own]
+        return lambda number: ours.matmul(matrices[number], b[number], name)
+
+    return {OURS: kernels(), **{f"torch-{layout}": torchs(weights) for layout, weights in stored.items()}}, slots
 
 
 def paired(

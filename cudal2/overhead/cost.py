@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import torch
 
+from cudal2 import operators
 from cudal2.evaluation.summary import surely_faster
 from cudal2.exported.held import Kernel, Unusable
 from cudal2.exported.library import Library
@@ -133,10 +134,13 @@ def as_fast(row: Row) -> bool:
     return max(_ratios(row).values()) <= LIMIT
 
 
-def operands(library: Library, kernel: Kernel, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random A [rows, K] and B [N, K] where the library's kernels run."""
-    a, b = (torch.randn(count, kernel.k, device=device(library)).half() for count in (rows, kernel.n))
-    return a, b
+def operands(library: Library, kernel: Kernel, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Random A [rows, K], weight [N, K] and bias [N], None where the kernel adds none, where the library's kernels run.
+    The weight of a kernel of layout "nn" is the transpose of a matrix that is stored as K x N."""
+    asked = msgspec.structs.replace(problem(kernel), m=rows)
+    made, where = getattr(torch, asked.type.torch), device(library)
+    a, b, *more = (torch.randn(one.shape, device=where).to(made) for one in operators.inputs(asked))
+    return a, b if kernel.layout == "tn" else b.t(), more[0] if more else None
 
 
 def device(library: Library) -> str:
@@ -146,39 +150,47 @@ def device(library: Library) -> str:
 
 def problem(kernel: Kernel) -> Problem:
     """The kernel's problem, by the manifest."""
-    return Problem(kernel.m, kernel.n, kernel.k, kernel.layout, kernel.accumulate)  # type: ignore[arg-type]
+    return Problem(*kernel[:5], kernel.dtype, kernel.epilogue)  # type: ignore[arg-type]
+
+
+def calls(
+    library: Library, kernel: Kernel, a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> dict[str, Call]:
+    """The same product by torch, by the library ("") and by its operator: as `matmul` where B is stored as K x N and
+    nothing is added, else as `linear`."""
+    linear, own = torch.nn.functional.linear, library.id
+    if kernel.layout == "nn" and bias is None:
+        b = weight.t()
+        return {
+            "torch": lambda: torch.matmul(a, b),
+            "": lambda: library.matmul(a, b),
+            "op": lambda: torch.ops.cudal2.matmul(a, b, own),
+        }
+    return {
+        "torch": lambda: linear(a, weight, bias),
+        "": lambda: library.linear(a, weight, bias),
+        "op": lambda: torch.ops.cudal2.linear(a, weight, bias, own),
+    }
 
 
 def measured(library: Library, kernel: Kernel, rows: int) -> Row:
-    """The figures of calls with so many `rows` of A, at most the kernel's own."""
-    a, b = operands(library, kernel, rows)
-    linear = torch.nn.functional.linear
-    sides: dict[str, Call] = {
-        "torch": lambda: linear(a, b),
-        "": lambda: library.linear(a, b),
-        "op": lambda: torch.ops.cudal2.linear(a, b, None, library.id),
-    }
-    if kernel.layout == "nn":
-        b = b.t().contiguous()
-        sides = {
-            "torch": lambda: torch.matmul(a, b),
-            "": lambda: library.matmul(a, b),
-            "op": lambda: torch.ops.cudal2.matmul(a, b, library.id),
-        }
+    """The figures of calls with so many `rows` of A: any that the kernel is for, or fewer."""
+    a, weight, bias = operands(library, kernel, rows)
+    sides = calls(library, kernel, a, weight, bias)
     row: Row = {"problem": problem(kernel).name, "rows": rows}
-    by = "kernel" if rows == kernel.m else PADDED
+    by = "kernel" if kernel.rows[0] <= rows <= kernel.rows[1] else PADDED
     with torch.inference_mode(False), torch.no_grad():
         before = library.calls[by]
         for side in sides.values():
             side()
         row["served"] = library.calls[by] > before
-        calls = max(FEWEST, min(CALLS, int(SECONDS / _until_done(sides["torch"], FEWEST))))
-        row |= _figures("call", _timed(sides, _until_done, calls))
+        count = max(FEWEST, min(CALLS, int(SECONDS / _until_done(sides["torch"], FEWEST))))
+        row |= _figures("call", _timed(sides, _until_done, count))
         if not a.is_cuda:
             return row
-        row |= _figures("host", _timed(sides, _until_enqueued, calls))
-        graphs = {name: _captured(side, calls) for name, side in sides.items()}
-        return row | _figures("graph", _timed(graphs, _replayed, calls))
+        row |= _figures("host", _timed(sides, _until_enqueued, count))
+        graphs = {name: _captured(side, count) for name, side in sides.items()}
+        return row | _figures("graph", _timed(graphs, _replayed, count))
 
 
 def _figures(figure: str, seconds: dict[str, float]) -> Row:

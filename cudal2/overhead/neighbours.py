@@ -3,7 +3,8 @@
 In a model, N and K belong to a layer, and M, the number of tokens, varies. A kernel for M rows can multiply m < M rows
 that are padded to M. Whether this is faster than torch depends on M - m, and on the steps in torch's own time. So each
 dispatched kernel is called, as in `cost`, with numbers of rows from M - 1 down to the next smaller kernel of the same N
-and K: on both sides of multiples of 64 (of 8 where M is small), where another tile begins. Measuring stops at the first
+and K: on both sides of multiples of 64 (of 8 where M is small), where another tile begins. A kernel that is for several
+numbers of rows is called with fewer than these. Measuring stops at the first
 number at which the kernel is slower than torch, because `settle` lets it serve down to the smallest number such that it
 was not slower there and at every larger one. Numbers between two measured ones are assumed to be alike.
 
@@ -22,7 +23,7 @@ import torch
 from cudal2.exported.held import Kernel
 from cudal2.exported.library import Library
 from cudal2.overhead import cost
-from cudal2.overhead.cost import Row, as_fast, measured, operands, problem, rewrite, spread
+from cudal2.overhead.cost import Row, as_fast, calls, measured, operands, problem, rewrite, spread
 from cudal2.records import HarnessFault
 from cudal2.runtime import manifest
 from cudal2.worker import limits, verify
@@ -89,11 +90,12 @@ def numbers(below: int, m: int) -> list[int]:
 
 def figures(library: Library, kernel: Kernel) -> list[Row]:
     """A row for each number of rows that was measured, from more to fewer; the last may be slower than torch."""
-    alike = [one for one in library.kernels if one[1:5] == kernel[1:5]]  # N, K, layout and accumulator
-    below = max((one.m for one in alike if one.m < kernel.m), default=0)
+    own, first = problem(kernel), kernel.rows[0]
+    alike = [one for one in library.kernels if msgspec.structs.replace(problem(one), m=own.m) == own]
+    below = max((one.rows[1] for one in alike if one.rows[1] < first), default=0)
     rows: list[Row] = []
     apart = _apart(library, kernel)
-    for count in numbers(below, kernel.m):
+    for count in numbers(below, first):
         rows.append(measured(library, kernel, count) | {"apart": apart})
         if not (rows[-1]["served"] and _good(rows[-1])):
             break
@@ -102,15 +104,15 @@ def figures(library: Library, kernel: Kernel) -> list[Row]:
 
 def _apart(library: Library, kernel: Kernel) -> bool:
     """Whether STRANGE values, in about half of the rows of A or in all behind one, change only these rows of C."""
-    a, b = operands(library, kernel, kernel.m)
-    b = b.t() if kernel.layout == "tn" else b.t().contiguous()
+    a, weight, bias = operands(library, kernel, kernel.m)
     rows = torch.arange(kernel.m, device=a.device)
     loss = limits.loss_bound(problem(kernel), 1)
     with torch.no_grad():
-        usual = library.matmul(a, b)
+        usual = calls(library, kernel, a, weight, bias)[""]()
         for value in STRANGE:
             for strange in (torch.rand(kernel.m, device=a.device) < 0.5, rows >= random.randint(1, kernel.m)):
-                found = library.matmul(a.masked_fill(strange[:, None], value), b)[~strange]
+                spoilt = a.masked_fill(strange[:, None], value)
+                found = calls(library, kernel, spoilt, weight, bias)[""]()[~strange]
                 # If a kernel sums in no fixed order, its results may differ as much from one call to the next.
                 bound = 2 * (verify.ulp(usual[~strange]) + loss)
                 if not ((found.float() - usual[~strange].float()).abs() <= bound).all():

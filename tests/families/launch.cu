@@ -1,13 +1,19 @@
 // Launches a candidate's shared object on buffers of its own, for a tool that watches a whole process (compute-sanitizer):
 //
-//   launch KERNEL.so M N K CALLS
+//   launch KERNEL.so NORMALS M N K CALLS BYTES_OF_A BYTES_OF_B ... BYTES_OF_C
 //
-// Ends with 0 if every call could be enqueued and ran. Whether the result is right is the worker's business, not looked at here.
-#include <cuda_fp16.h>
+// NORMALS is a file of numbers of the operands' type, which all operands hold, over and over. Ends with 0 if every call
+// could be enqueued and ran. Whether the result is right is the worker's business, not looked at here.
+#include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
 
 static void check(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return;
@@ -15,40 +21,53 @@ static void check(cudaError_t error, const char* what) {
     exit(1);
 }
 
-static __global__ void fill(__half* to, size_t count, unsigned seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        unsigned x = (unsigned)i * 2654435761u + seed;
-        x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
-        to[i] = __float2half((float)(int)(x & 0xFFFF) / 32768.0f - 1.0f);
+static void* operand(size_t bytes, const std::string& normals) {
+    void* memory;
+    check(cudaMalloc(&memory, bytes), "cudaMalloc");
+    for (size_t at = 0; at < bytes; at += normals.size()) {
+        const size_t part = std::min(normals.size(), bytes - at);
+        check(cudaMemcpy((char*)memory + at, normals.data(), part, cudaMemcpyHostToDevice), "cudaMemcpy");
     }
-}
-
-static __half* matrix(size_t count, unsigned seed) {
-    __half* memory;
-    check(cudaMalloc(&memory, count * sizeof(__half)), "cudaMalloc");
-    fill<<<256, 256>>>(memory, count, seed);
     return memory;
 }
 
+struct Call {
+    int M, N, K;
+    void* workspace;
+    cudaStream_t stream;
+};
+
+template <class... Addresses>
+static cudaError_t call(void* function, const Call& with, const std::vector<void*>& given, Addresses... addresses) {
+    if (sizeof...(addresses) == given.size()) {
+        using Entry = cudaError_t (*)(Addresses..., int, int, int, void*, cudaStream_t);
+        return ((Entry)function)(addresses..., with.M, with.N, with.K, with.workspace, with.stream);
+    }
+    if constexpr (sizeof...(addresses) < 8) return call(function, with, given, addresses..., given[sizeof...(addresses)]);
+    return cudaErrorInvalidValue;
+}
+
 int main(int count, char** argument) {
-    if (count != 6) return 2;
+    if (count < 10) return 2;
     void* library = dlopen(argument[1], RTLD_NOW);
     if (!library) return fprintf(stderr, "%s\n", dlerror()), 2;
-    const int M = atoi(argument[2]), N = atoi(argument[3]), K = atoi(argument[4]), calls = atoi(argument[5]);
-    using Hgemm = cudaError_t (*)(const __half*, const __half*, __half*, int, int, int, void*, cudaStream_t);
-    const auto hgemm = (Hgemm)dlsym(library, "hgemm");
+    std::ifstream file(argument[2], std::ios::binary);
+    const std::string normals((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (normals.empty()) return fprintf(stderr, "%s holds nothing\n", argument[2]), 2;
+    Call with = {atoi(argument[3]), atoi(argument[4]), atoi(argument[5])};
+    const auto hgemm = dlsym(library, "hgemm");
     const auto asked = (size_t (*)(int, int, int))dlsym(library, "hgemm_workspace");
-    __half *A = matrix((size_t)M * K, 1), *B = matrix((size_t)N * K, 2), *C = matrix((size_t)M * N, 3);
-    const size_t bytes = asked ? asked(M, N, K) : 0;
-    void* workspace = nullptr;
+    std::vector<void*> given;
+    for (int i = 7; i < count; ++i) given.push_back(operand(strtoull(argument[i], nullptr, 10), normals));
+    const size_t bytes = asked ? asked(with.M, with.N, with.K) : 0;
     if (bytes) {
-        check(cudaMalloc(&workspace, bytes), "cudaMalloc of the workspace");
-        check(cudaMemset(workspace, 0, bytes < 16384 ? bytes : 16384), "cudaMemset");  // its head is zero before the first call
+        check(cudaMalloc(&with.workspace, bytes), "cudaMalloc of the workspace");
+        // its head is zero before the first call
+        check(cudaMemset(with.workspace, 0, bytes < 16384 ? bytes : 16384), "cudaMemset");
     }
-    cudaStream_t stream;
-    check(cudaStreamCreate(&stream), "cudaStreamCreate");
+    check(cudaStreamCreate(&with.stream), "cudaStreamCreate");
     check(cudaDeviceSynchronize(), "preparation");
-    for (int i = 0; i < calls; ++i) check(hgemm(A, B, C, M, N, K, workspace, stream), "hgemm");
-    check(cudaStreamSynchronize(stream), "the kernels");
+    for (int i = 0; i < atoi(argument[6]); ++i) check(call(hgemm, with, given), "hgemm");
+    check(cudaStreamSynchronize(with.stream), "the kernels");
     return 0;
 }

@@ -4,7 +4,7 @@ import time
 import msgspec
 import pytest
 import torch
-from exported import TN, write
+from exported import TN, plain, write
 from specimens import HERE
 
 from cudal2.cli import main
@@ -82,6 +82,16 @@ def test_rows_are_added_to_an_evaluation_and_kept(tmp_path, folder, as_if_on_a_g
         pairs = {(one.baseline, one.protocol) for one in row.timings}
         assert pairs == {(f"torch-{layout}", name) for layout in ("nn", "tn") for name in clocks.PROTOCOLS}
     assert clocks.run(folder, tmp_path / "run", config) == rows  # measured once
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_a_bias_and_another_type_are_called_as_they_are(tmp_path, as_if_on_a_gpu, layout):
+    """On one row, where a kernel's operands are shorter than what they must be aligned to."""
+    problem = Problem(1, 24, 40, layout, dtype="bf16", epilogue="bias")
+    folder = exported(tmp_path / "export", (problem, (plain(problem), 1.5)))
+    (row,) = clocks.run(folder, tmp_path / "run", BenchConfig("cpu", QUICK))
+    assert (row.problem, row.status) == (problem, "ok"), row.reason
+    assert {one.baseline for one in row.timings} == {"torch-nn", "torch-tn"}
 
 
 def test_what_torch_served_or_a_judge_found_wrong_has_no_speed(tmp_path, folder, as_if_on_a_gpu, monkeypatch):

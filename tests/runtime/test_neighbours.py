@@ -2,7 +2,7 @@ import json
 
 import pytest
 from callings import half
-from exported import NN, TN, change, write
+from exported import NN, TN, change, plain, write
 from test_padding import TELLS
 
 from cudal2.cli import main
@@ -81,6 +81,22 @@ def test_what_is_measured_decides_from_how_many_rows_on_a_kernel_serves(folder, 
     slower(monkeypatch, 63)
     assert main(["bench", "call", str(folder), "neighbours=true", "settle=true"]) == 0
     assert [one.fewest_rows for one in read(folder).kernels if one.problem == GOOD] == [None]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_a_kernel_with_a_bias_is_called_below_the_rows_that_it_is_for(tmp_path, monkeypatch, layout, dtype):
+    """Kernels of another kind are no neighbours."""
+    slower(monkeypatch)
+    with_bias = Problem(32, 16, 16, layout, dtype=dtype, epilogue="bias")
+    other, below = Problem(24, 16, 16, layout, dtype=dtype), Problem(9, 16, 16, layout, dtype=dtype, epilogue="bias")
+    kernels = {problem: (plain(problem), 1.5) for problem in (with_bias, other, below)}
+    folder = write(tmp_path / "export", kernels, {with_bias: (17, 32), below: (9, 10)})
+    rows = [row for row in neighbours.run(folder) if row["problem"] == with_bias.name]
+    assert [row["rows"] for row in rows] == neighbours.numbers(10, 17) and all(row["apart"] for row in rows)
+    neighbours.settle(folder, rows)
+    fewest = {one.problem: one.fewest_rows for one in read(folder).kernels}
+    assert fewest == {with_bias: 11, other: None, below: None}
 
 
 @pytest.mark.parametrize("source", [ADDS, MINDS], ids=["adds", "minds"])

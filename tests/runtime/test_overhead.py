@@ -1,11 +1,14 @@
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
-from exported import NN, TN, write
+import torch
+from exported import NN, TN, change, plain, write
 from specimens import HERE
 
 from cudal2.cli import main
+from cudal2.exported.op import PADDED
 from cudal2.overhead import cost, settling
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
@@ -27,6 +30,57 @@ def test_every_kernel_of_a_folder_is_called_beside_torch(tmp_path, capsys, monke
         assert row["served"] and all(row[name] > 0 for name in ("call_us", "call_torch_us", "call_op_us"))
     assert main(["bench", "call", str(folder), "count=1"]) == 0
     assert "× torch's time" in capsys.readouterr().out
+
+
+KINDS = [
+    Problem(7, 16, 24, layout, dtype=dtype, epilogue=epilogue)
+    for layout in ("tn", "nn")
+    for dtype in ("fp16", "bf16")
+    for epilogue in ("none", "bias")
+]
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory):
+    """An export of all of them, each for 5 to 12 rows; and the library that it is called by."""
+    kernels = {problem: (plain(problem), 1.5) for problem in KINDS}
+    folder = write(tmp_path_factory.mktemp("kinds") / "export", kernels, dict.fromkeys(kernels, (5, 12)))
+    return folder, cost.opened(folder, "f32")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for name in ("ROUNDS", "FEWEST", "CALLS"):
+        monkeypatch.setattr(cost, name, 1)
+
+
+@pytest.mark.parametrize("problem", KINDS, ids=lambda problem: problem.name)
+def test_a_kernel_of_any_kind_is_called_with_its_own_operands(every_kind, quick, problem):
+    """As it is for the rows that it is for, padded for fewer; all three calls give the same."""
+    _, library = every_kind
+    (kernel,) = [one for one in library.kernels if cost.problem(one) == problem]
+    for rows in (1, 5, 7, 12):
+        before, by = library.calls, "kernel" if rows >= 5 else PADDED
+        row = cost.measured(library, kernel, rows)
+        assert row["problem"] == problem.name and row["served"] and row["call_us"] > 0 < row["call_torch_us"]
+        assert (library.calls - before).keys() == {by}
+        sides = cost.calls(library, kernel, *cost.operands(library, kernel, rows))
+        expected, *found = (side() for side in (sides["torch"], sides[""], sides["op"]))
+        assert expected.shape == (rows, 16) and str(expected.dtype) == f"torch.{problem.type.torch}"
+        for one in found:
+            assert torch.allclose(one.float(), expected.float(), rtol=4 * problem.type.unit, atol=1e-2)
+
+
+def test_kernels_of_every_kind_are_settled_by_their_own_names(every_kind, quick, tmp_path):
+    source, _ = every_kind
+    folder = change(shutil.copytree(source, tmp_path / "export"))
+    rows = cost.run(folder)
+    assert sorted(row["problem"] for row in rows) == sorted(problem.name for problem in KINDS)
+    slow = [row | {"call_us": 2.0 if "bf16_bias" in row["problem"] else 0.5, "call_torch_us": 1.0} for row in rows]
+    assert cost.settle(folder, slow) == 6
+    assert {one.problem for one in read(folder).kernels if not one.dispatch} == {
+        problem for problem in KINDS if (problem.dtype, problem.epilogue) == ("bf16", "bias")
+    }
 
 
 def test_another_machine_is_a_fault(tmp_path):

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 from specimens import timing
+from toolkit import needs_toolkit
 
 from cudal2 import export
 from cudal2.archive import Archive
@@ -13,12 +14,15 @@ from cudal2.config import WorkerConfig
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
 from cudal2.problem import Problem
-from cudal2.records import Candidate
+from cudal2.records import Candidate, Status
 from cudal2.runtime import load
-from cudal2.target import for_capability
+from cudal2.source import check
+from cudal2.target import find, for_capability
+from cudal2.worker.cache import Cache
+from cudal2.worker.cuda.compile import build, gate
+from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
-pytestmark = pytest.mark.gpu
 N, K, LAST = 64, 96, 64
 KINDS = list(itertools.product(("fp16", "bf16"), ("none", "bias")))
 SOURCE = """
@@ -46,6 +50,18 @@ def source(problem):
     return text.replace("ELEMENT", problem.type.cuda).replace("HEADER", problem.type.header)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids="_".join)
+def test_its_source_compiles_and_passes_the_gate(tmp_path, kind):
+    """Without a GPU, lest one be kept waiting for what does not."""
+    needs_toolkit()
+    problem, cache, jailed = Problem(LAST, N, K, dtype=kind[0], epilogue=kind[1]), Cache(tmp_path), jail.choose("auto")
+    check(source(problem), find("sm_90a"))
+    built = build.build(source(problem), find("sm_90a"), cache, jailed, 60, problem=problem)
+    assert built.status is Status.OK, built.log
+    assert not [one for one in gate.inspect(built, problem, cache, jailed) if one.fatal]
+
+
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory):
     if not torch.cuda.is_available():
@@ -64,8 +80,8 @@ def lib(tmp_path_factory):
             where = {"problem": problem, "fingerprint": worker.environment.fingerprint}
             rows.append(Row(**where, status="ok", kernel=entry.kernel_hash, timings=(fast,)))
         save(place / "run", Results({}, tuple(rows)))
-        build = export.builder(worker.portable, LAST)
-        written = export.run(place / "run", archive, build, worker.environment, target=target)
+        builder = export.builder(worker.portable, LAST)
+        written = export.run(place / "run", archive, builder, worker.environment, target=target)
     assert [kernel.rows for kernel in written.kernels] == [(1, LAST)] * len(KINDS) and not written.refused
     return load(place / "run" / "export")
 
@@ -78,6 +94,7 @@ def drawn(rows, dtype, epilogue):
     return given, torch.nn.functional.linear(*(one.double() for one in given)).to(made)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS, ids="_".join)
 def test_every_number_of_rows_is_served_compiled_and_captured(lib, kind):
     torch._dynamo.reset()
@@ -98,6 +115,7 @@ def test_every_number_of_rows_is_served_compiled_and_captured(lib, kind):
         assert torch.equal(found, expected) and lib.calls["kernel"] == before + 3
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS, ids="_".join)
 def test_torch_finds_no_fault_with_the_operator(lib, kind):
     given, _ = drawn(7, *kind)

@@ -168,8 +168,17 @@ class CudaBench:
         return context.host_seconds[key]
 
     def _on_host(self, context: ProblemContext) -> list[str]:
-        """The faster layout of each library that is called from C; torch.matmul's Python call has no like here."""
+        """The faster layout of each library that is called from C; torch.matmul's Python call has no like here.
+
+        Raises ValueError where the operator has none: no library calls it from C.
+        """
         libraries = {split(name)[0] for name in context.seconds} - {"torch"}
+        if not libraries:
+            epilogue = context.arena.problem.epilogue
+            raise ValueError(
+                f"epilogue {epilogue} has no baseline that is called from C, as offline and server compare: "
+                "choose worker.protocols=[device]"
+            )
         sides = [[name for name in context.seconds if split(name)[0] == library] for library in libraries]
         return sorted((min(names, key=context.seconds.__getitem__) for names in sides), key=context.seconds.__getitem__)
 
@@ -180,7 +189,8 @@ class CudaBench:
     def compare_baseline_with_itself(self, problem: Problem, protocol: str = "device") -> Timing:
         """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be.
 
-        On the host's clock it is the best that is called from C. Raises ValueError for an unknown protocol.
+        On the host's clock it is the best that is called from C. Raises ValueError for an unknown protocol, or where
+        there is none.
         """
         _check_protocol(protocol)
         context = self.context(problem)

@@ -1,8 +1,9 @@
-"""The program that a profiler looks at: a kernel's calls by the launcher of an export, on random matrices.
+"""The program that a profiler looks at: a kernel's calls by the launcher of an export, on random operands.
 
-    python counted.py LIBCUDA LAUNCHER RECIPE CUBIN BYTES_OF_A BYTES_OF_B BYTES_OF_C
+    python counted.py LIBCUDA LAUNCHER RECIPE CUBIN NORMALS M BYTES_OF_A BYTES_OF_B ... BYTES_OF_C
 
-No host code of the kernel's author runs. What is counted is the last call, between the driver's `cuProfilerStart` and
+NORMALS is a file of numbers of the operands' type, with which all are filled, over and over; M the number of rows. No
+host code of the kernel's author runs. What is counted is the last call, between the driver's `cuProfilerStart` and
 `cuProfilerStop`; those before it have the code loaded and the clocks raised. Whether the result is right is the
 worker's business, which asks for counters of nothing else.
 """
@@ -13,15 +14,11 @@ from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-import numpy as np
-
 BEFORE = 2
 """Calls that are not counted."""
-DRAWN = 1 << 22
-"""Bytes of normals: a longer matrix repeats them."""
 
 
-def main(libcuda: str, launcher: str, recipe: str, cubin: str, *sizes: str) -> None:
+def main(libcuda: str, launcher: str, recipe: str, cubin: str, normals: str, m: str, *sizes: str) -> None:
     driver, library = ctypes.CDLL(libcuda), ctypes.CDLL(launcher)
     library.cudal2_message.restype = c_char_p
 
@@ -30,7 +27,9 @@ def main(libcuda: str, launcher: str, recipe: str, cubin: str, *sizes: str) -> N
             raise SystemExit(library.cudal2_message().decode(errors="replace"))
 
     _open(driver)
-    a, b, c = (_matrix(driver, int(size)) for size in sizes)
+    drawn = Path(normals).read_bytes()
+    operands = (c_void_p * len(sizes))(*(_filled(driver, int(size), drawn) for size in sizes))
+    a = c_void_p(operands[0])
     code, data = Path(recipe).read_bytes(), Path(cubin).read_bytes()
     kernel, workspace, needed = c_void_p(), c_void_p(), c_size_t()
     ours(library.cudal2_load, code, c_size_t(len(code)), data, c_size_t(len(data)), byref(kernel), byref(needed))
@@ -40,7 +39,7 @@ def main(libcuda: str, launcher: str, recipe: str, cubin: str, *sizes: str) -> N
     for call in range(BEFORE + 1):
         if call == BEFORE:
             _ask(driver.cuProfilerStart)
-        ours(library.cudal2_launch, kernel, a, b, c, workspace, None)
+        ours(library.cudal2_run, kernel, operands, len(sizes), int(m), workspace, None)
         _ask(driver.cuCtxSynchronize)
     _ask(driver.cuProfilerStop)
 
@@ -54,16 +53,14 @@ def _open(driver: ctypes.CDLL) -> None:
     _ask(driver.cuCtxSetCurrent, context)
 
 
-def _matrix(driver: ctypes.CDLL, size: int) -> c_void_p:
-    """So many bytes of the device, full of normals in half precision."""
+def _filled(driver: ctypes.CDLL, size: int, drawn: bytes) -> int:
+    """The address of so many bytes of the device, which hold those drawn, over and over."""
     address = c_uint64()
     _ask(driver.cuMemAlloc_v2, byref(address), c_size_t(size))
-    count = min(size, DRAWN)
-    normals = np.random.default_rng().standard_normal(count // 2, np.float32).astype(np.float16)
-    for start in range(0, size, count):
-        part = c_size_t(min(count, size - start))
-        _ask(driver.cuMemcpyHtoD_v2, c_uint64(address.value + start), c_void_p(normals.ctypes.data), part)
-    return c_void_p(address.value)
+    for start in range(0, size, len(drawn)):
+        part = c_size_t(min(len(drawn), size - start))
+        _ask(driver.cuMemcpyHtoD_v2, c_uint64(address.value + start), drawn, part)
+    return address.value
 
 
 def _ask(function: Callable[..., int], *arguments: object) -> None:

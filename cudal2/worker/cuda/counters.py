@@ -26,10 +26,13 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
+
 from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import CONFLICTS, OCCUPANCY, STALL
 from cudal2.target import Target
+from cudal2.worker import inputs
 from cudal2.worker.backend import Portable, Uncountable, Uncounted
 from cudal2.worker.cuda import counted, device, recipe
 from cudal2.worker.cuda.launcher import build as launcher
@@ -52,6 +55,8 @@ REASONS = (
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected"),
     *("short_scoreboard", "sleeping", "tex_throttle", "wait"),
 )
+DRAWN = 1 << 21
+"""Normals: longer operands repeat them."""
 SECONDS = 120.0
 """ncu takes some to start, and ten or so passes over a launch."""
 
@@ -69,18 +74,25 @@ def take(portable: Portable, problem: Problem, target: Target, ncu: Path | None 
             "libcudal2.so": launcher.library(),
             "kernel.recipe": recipe.seal(portable.recipe, portable.code, "kernel.cubin"),
             "kernel.cubin": portable.code,
+            "normals": _normals(problem),
         }
         for name, content in files.items():
             (folder / name).write_bytes(content)
         program = [sys.executable, "-P", counted.__file__, device.find().driver_library]
         program += [str(folder / name) for name in files]
-        program += [str(2 * operand.elements) for operand in operators.operands(problem)]
+        program += [str(problem.m), *(str(2 * operand.elements) for operand in operators.operands(problem))]
         options = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--print-units", "base"]
         said = _run([str(ncu), *options, "--metrics", ",".join(names), *program], folder)
     found = read(said.splitlines(), names)
     if not found:
         raise _why(said)
     return found
+
+
+def _normals(problem: Problem) -> bytes:
+    """Numbers of the problem's type; at most as many as its largest operand has."""
+    count = min(DRAWN, max(operand.elements for operand in operators.operands(problem)))
+    return torch.randn(count).to(inputs.element(problem)).view(torch.int16).numpy().tobytes()
 
 
 def metrics(target: Target) -> dict[str, str]:

@@ -4,7 +4,7 @@ The first lines of a kernel say what it is and what must come of it:
 
     // expect: status [status…]   what the verdict may be
     // reason: words              which the reason must hold
-    // problem: name              another problem than PROBLEM
+    // problem: name [name…]      other problems than PROBLEM, on each of which that must come of it
     // target: sm_90a             the one target it compiles for; any CUDA target otherwise
     // stage: source|build|gate   found out before anything is launched; the source, the compiler or the gate tells
     // below: 1                   where the verdict is ok, the greatest speedup it may claim
@@ -59,43 +59,53 @@ def expected(text: str) -> list[Status]:
     return [Status(word) for word in directive(text, "expect").split()]
 
 
-def problem_of(text: str) -> Problem:
-    return parse(directive(text, "problem", PROBLEM))
+def problems_of(text: str) -> list[Problem]:
+    return [parse(name) for name in directive(text, "problem", PROBLEM).split()]
+
+
+def cases(paths: list[Path], marks: Callable[[Path], tuple[pytest.MarkDecorator, ...]]) -> list[object]:
+    """Every kernel on each of its problems, which is named where there are several."""
+    found = []
+    for path in paths:
+        problems = problems_of(path.read_text())
+        for problem in problems:
+            name = path.stem if len(problems) == 1 else f"{path.stem}-{problem.name}"
+            found.append(pytest.param(path, problem, id=name, marks=marks(path)))
+    return found
 
 
 def protocols_of(text: str) -> tuple[str, ...]:
     return ALL if directive(text, "protocols") else DEVICE
 
 
-def early(text: str, cache: Cache, kind: jail.Kind) -> tuple[Status | None, str, str]:
+def early(text: str, problem: Problem, cache: Cache, kind: jail.Kind) -> tuple[Status | None, str, str]:
     """The verdict before anything is launched, with its reason and log; no status where the kernel may be launched."""
     target = find(TARGET)
     try:
         check(text, target)
     except SourceRejected as rejected:
         return Status.REJECTED, str(rejected), ""
-    built = build.build(text, target, cache, kind, COMPILE_SECONDS, problem=problem_of(text))
+    built = build.build(text, target, cache, kind, COMPILE_SECONDS, problem=problem)
     if built.status is not Status.OK:
         return built.status, built.log, built.log
-    fatal = [finding for finding in gate.inspect(built, problem_of(text), cache, kind) if finding.fatal]
+    fatal = [finding for finding in gate.inspect(built, problem, cache, kind) if finding.fatal]
     if fatal:
         return fatal[0].status, f"{fatal[0].name}: {fatal[0].detail}", built.log
     return None, "", built.log
 
 
-def _may_be_slow(path: Path) -> object:
+def _may_be_slow(path: Path) -> tuple[pytest.MarkDecorator, ...]:
     """A second or two for each kernel adds up; those that reach the GPU and those that run into the limit are slow."""
     text = path.read_text()
     quick = directive(text, "stage") and Status.COMPILE_TIMEOUT not in expected(text)
-    return pytest.param(path, id=path.stem, marks=() if quick or path.stem == "naive" else pytest.mark.slow)
+    return () if quick or path.stem == "naive" else (pytest.mark.slow,)
 
 
-def _may_be_slow_on_a_gpu(path: Path) -> object:
+def _may_be_slow_on_a_gpu(path: Path) -> tuple[pytest.MarkDecorator, ...]:
     """What another test finds out without a GPU, and what waits for a limit, is slow there."""
     text = path.read_text()
     waits = Status.TIMEOUT in expected(text) and path.stem not in ENDLESS
-    slow = bool(directive(text, "stage")) or waits
-    return pytest.param(path, id=path.stem, marks=pytest.mark.slow if slow else ())
+    return (pytest.mark.slow,) if directive(text, "stage") or waits else ()
 
 
 def _order(path: Path) -> tuple[bool, bool]:
@@ -118,18 +128,17 @@ def cache(tmp_path_factory) -> Cache:
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
 def test_directives_are_understood(path: Path) -> None:
     text = path.read_text()
-    assert expected(text)
-    problem_of(text)
+    assert expected(text) and problems_of(text)
     assert directive(text, "stage", "gate") in ("source", "build", "gate")
     assert directive(text, "target", TARGET) == TARGET
     assert tuple(directive(text, "protocols", "device").split()) == protocols_of(text)
     assert Status.OK not in expected(text) or "Control" in text or directive(text, "below")
 
 
-@pytest.mark.parametrize("path", map(_may_be_slow, KERNELS))
-def test_before_any_launch(path: Path, cache: Cache, kind: jail.Kind) -> None:
+@pytest.mark.parametrize(("path", "problem"), cases(KERNELS, _may_be_slow))
+def test_before_any_launch(path: Path, problem: Problem, cache: Cache, kind: jail.Kind) -> None:
     text = path.read_text()
-    status, reason, log = early(text, cache, kind)
+    status, reason, log = early(text, problem, cache, kind)
     if stage := directive(text, "stage"):
         assert status in expected(text), (status, reason)
         assert stage != "source" or not log, "the compiler was asked"
@@ -171,9 +180,10 @@ def worker_of(device_target: str, tmp_path_factory, request):
             )
             return stack.enter_context(Worker(config, target=device_target))
 
-        judged = [item.callspec.params["path"].read_text() for item in request.session.items if _judges(item)]
-        ours = [text for text in judged if directive(text, "target", device_target) == device_target]
-        made(DEVICE).begin_building([Candidate(text, problem_of(text), device_target) for text in ours])
+        judged = [item.callspec.params for item in request.session.items if _judges(item)]
+        texts = [(given["path"].read_text(), given["problem"]) for given in judged]
+        ours = [(text, on) for text, on in texts if directive(text, "target", device_target) == device_target]
+        made(DEVICE).begin_building([Candidate(text, on, device_target) for text, on in ours])
         yield made
 
 
@@ -182,12 +192,12 @@ def _judges(item: pytest.Item) -> bool:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", map(_may_be_slow_on_a_gpu, sorted(KERNELS, key=_order)))
-def test_verdict(worker_of: Callable[..., Worker], device_target: str, path: Path) -> None:
+@pytest.mark.parametrize(("path", "problem"), cases(sorted(KERNELS, key=_order), _may_be_slow_on_a_gpu))
+def test_verdict(worker_of: Callable[..., Worker], device_target: str, path: Path, problem: Problem) -> None:
     text = path.read_text()
     if directive(text, "target", device_target) != device_target:
         pytest.skip(f"written for {directive(text, 'target')}, the device is {device_target}")
-    verdict = worker_of(protocols_of(text)).evaluate(Candidate(text, problem_of(text), device_target))
+    verdict = worker_of(protocols_of(text)).evaluate(Candidate(text, problem, device_target))
     assert verdict.status in expected(text), (verdict.reason, verdict.log)
     assert directive(text, "reason") in verdict.reason
     assert bool(verdict.timings) == verdict.ok

@@ -123,6 +123,19 @@ def test_host_protocols_pair_with_the_faster_layout_of_each_library(judge) -> No
     assert judge.host_seconds(PROBLEM, "server").keys() == SECONDS.keys()
 
 
+def test_an_operator_that_no_library_calls_from_c_is_timed_on_the_devices_clock_alone(judge, monkeypatch) -> None:
+    """The host's protocols say so in one line, for a kernel and for A/A."""
+    monkeypatch.setitem(globals(), "SECONDS", {name: SECONDS[name] for name in ("torch-nn", "torch-tn")})
+    outcome = judge.judge(RECORDING, b"cubin", PROBLEM)
+    assert [timing.baseline for timing in outcome.timings] == ["torch-nn", "torch-tn"]
+    judge.config = WorkerConfig(protocols=("device", "offline"))
+    told = r"^epilogue none has no baseline that is called from C.*protocols=\[device\]$"
+    with pytest.raises(ValueError, match=told):
+        judge.judge(RECORDING, b"cubin", PROBLEM)
+    with pytest.raises(ValueError, match=told):
+        judge.compare_baseline_with_itself(PROBLEM, "offline")
+
+
 def test_without_a_protocol_nothing_is_tuned_or_timed(judge) -> None:
     judge.config, judge.vendor = WorkerConfig(protocols=()), None
     outcome = judge.judge(RECORDING, b"cubin", PROBLEM)

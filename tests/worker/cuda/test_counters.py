@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from launcher import fake, launched, multiplier
+from launcher import fake, launched, many_rows, multiplier
 
-from cudal2 import bench
+from cudal2 import bench, operators
 from cudal2.config import BenchConfig, WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
 from cudal2.target import find, targets
+from cudal2.worker import inputs
 from cudal2.worker.backend import Portable, Uncounted
 from cudal2.worker.cuda import counted, counters, recipe
 from cudal2.worker.worker import Worker
@@ -77,32 +78,54 @@ def library(tmp_path) -> Path:
     return path
 
 
-def test_one_call_is_counted_after_others_on_normals(library, tmp_path) -> None:
-    cubin, packed = multiplier(PROBLEM)
-    (tmp_path / "recipe").write_bytes(recipe.seal(packed, cubin, "kernel.cubin"))
-    (tmp_path / "cubin").write_bytes(cubin)
-    sizes = [str(2 * count) for count in (24 * 16, 40 * 16, 24 * 40)]
+WORDS = {"A": 0, "B": 8, "C": 16, "bias": 56}
+"""Where the host's kernel is told an operand's address, in bytes of its parameter."""
+
+
+@pytest.mark.parametrize("rows", [1, 7, 24])
+@pytest.mark.parametrize("epilogue", ["none", "bias"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_one_call_is_counted_after_others_on_normals(library, tmp_path, dtype, epilogue, rows) -> None:
+    """Whatever the type and the operands; of a recipe for several numbers of rows that of the problem."""
+    problem = msgspec.structs.replace(PROBLEM, m=rows, dtype=dtype, epilogue=epilogue)
+    cubin, packed = many_rows(problem, 1, 24)
+    given = operators.operands(problem)
+    files = {"recipe": recipe.seal(packed, cubin, "kernel.cubin"), "cubin": cubin}
+    for name, content in (files | {"normals": counters._normals(problem)}).items():
+        (tmp_path / name).write_bytes(content)
+    sizes = [str(2 * operand.elements) for operand in given]
     driver = ctypes.CDLL(str(library))
     try:
-        counted.main(*map(str, (library, library, tmp_path / "recipe", tmp_path / "cubin")), *sizes)
+        words = (library, library, tmp_path / "recipe", tmp_path / "cubin", tmp_path / "normals", rows, *sizes)
+        counted.main(*map(str, words))
     finally:
         driver.in_context(ctypes.c_long(0))
     calls = [node for node in launched(driver) if getattr(node, "name", "") == "on_the_host"]
     assert driver.profiled() == 1 and len(calls) == counted.BEFORE + 1 and len(set(calls)) == 1
-    a, b, c, _ = (int.from_bytes(bytes.fromhex(calls[0].parameters[0])[at : at + 8], "little") for at in (0, 8, 16, 24))
-    x, y, z = (
-        np.frombuffer((ctypes.c_char * int(size)).from_address(at), np.float16).astype(np.float32)
-        for at, size in zip((a, b, c), sizes)
-    )
-    assert abs(x.std() - 1) < 0.2 and abs(x.mean()) < 0.2
-    assert np.allclose(z.reshape(24, 40), x.reshape(24, 16) @ y.reshape(40, 16).T, rtol=2e-3, atol=1e-2)
+    told = bytes.fromhex(calls[0].parameters[0])
+    tensors = []
+    for operand in given:
+        address = int.from_bytes(told[WORDS[operand.name] :][:8], "little")
+        memory = (ctypes.c_char * (2 * operand.elements)).from_address(address)
+        tensors.append(torch.frombuffer(memory, dtype=inputs.element(problem)).view(operand.shape).double())
+    a, b, *more, c = tensors
+    assert abs(b.std() - 1) < 0.2
+    expected = operators.find(epilogue).finish(a @ b.T, more)
+    assert (c - expected).abs().max() <= 4 * problem.type.unit * expected.abs().max()
 
 
-def test_a_matrix_longer_than_what_is_drawn_is_full(library, monkeypatch) -> None:
-    monkeypatch.setattr(counted, "DRAWN", 64)
-    at = counted._matrix(ctypes.CDLL(str(library)), 150).value
+def test_a_matrix_longer_than_what_is_drawn_is_full(library) -> None:
+    drawn = np.random.default_rng(0).standard_normal(32).astype(np.float16)
+    at = counted._filled(ctypes.CDLL(str(library)), 150, drawn.tobytes())
     values = np.frombuffer((ctypes.c_char * 150).from_address(at), np.float16)
-    assert (values[:32] == values[32:64]).all() and (values[64:] == values[:11]).all() and len(set(values)) > 16
+    assert (values[:32] == drawn).all() and (values[32:64] == drawn).all() and (values[64:] == drawn[:11]).all()
+
+
+def test_operands_are_filled_with_normals_of_their_type() -> None:
+    for dtype in ("fp16", "bf16"):
+        problem = Problem(4096, 8, 4096, dtype=dtype)
+        drawn = torch.frombuffer(bytearray(counters._normals(problem)), dtype=inputs.element(problem)).float()
+        assert len(drawn) == counters.DRAWN and abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01
 
 
 RUN = 'while [ "$1" != --metrics ]; do shift; done; shift 2; "$@" || { echo "==ERROR== It ended with 1"; exit 1; }\n'
@@ -196,6 +219,12 @@ def test_on_a_gpu_any_launch_is_counted(on_gpu, name: str) -> None:
         pytest.skip("compiles for sm_90a")
     found = on(on_gpu, name, Problem(512, 384, 256))
     assert found["time_us"] > 1 and (found["tensor_pct"] > 1) == (name == "tma_wgmma.cu")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_bias_in_bf16_is_counted(on_gpu) -> None:
+    found = on(on_gpu, "bias_bf16.cu", Problem(17, 512, 256, dtype="bf16", epilogue="bias"))
+    assert found["time_us"] > 1 and found["tensor_pct"] < 1
 
 
 @pytest.mark.gpu

@@ -95,6 +95,29 @@ def test_single_calls_go_through_the_library_of_exported_kernels(runner, program
     other.close()
 
 
+@pytest.mark.parametrize("operands", [3, 4, 5])
+def test_single_calls_are_given_every_operand_of_their_problem(runner, operands: int) -> None:
+    """By a recipe that says its number of rows; one operand too many is the harness's own fault."""
+    cubin, launches = b"k 0.001 \0", {7: recipe.Recipe(0, RECORDING.plans[0], ())}
+    sealed = recipe.seal(recipe.pack_rows(launches, operands), cubin, "")
+
+    def host(one: session.Runner, count: int) -> list[float]:
+        at = [tuple(256 * (1 + i) + 4096 * number for i in range(count + 1)) for number in range(SETS)]
+        memory = os.memfd_create("buffers")
+        try:
+            one.reserve(BASE)
+            one.load(plan.pack(RECORDING, cubin, 0, sealed, at), memory, 4096)
+        finally:
+            os.close(memory)
+        return one.host([0, 4, 4], 0.0)
+
+    assert len(host(runner, operands)) == 3
+    other = session.Runner("off")
+    with pytest.raises(HarnessFault, match=f"takes {operands} operands"):
+        host(other, operands + 1)
+    other.close()
+
+
 def test_where_addresses_are_taken_the_next_runner_is(program, monkeypatch) -> None:
     monkeypatch.setattr(session, "programs", lambda: program)
     monkeypatch.setattr(session, "start", Started)

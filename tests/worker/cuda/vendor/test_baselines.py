@@ -174,14 +174,22 @@ def test_the_tolerance_lies_between_rounding_and_a_lost_slice(accumulate) -> Non
 
 
 class ScriptedClock:
-    """A DeviceClock whose graphs take as long as each algorithm says; the first wait for one may be real."""
+    """A DeviceClock whose graphs take as long as each algorithm says. So does the host's clock: `seconds` is what
+    tuning reads on it, so that a busy host changes nothing. A call takes a millisecond of it, or as long as it says.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch) -> None:
         self.timed: list[int] = []
+        self.seconds = 0.0
+        monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: self.seconds))
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
 
     def run(self, enqueue, buffers):
         buffers[2].fill_(float("nan"))
         enqueue(*buffers)
+        self.wait(1e-3)
         return buffers[2]
 
     def graph(self, enqueue, sets, keep=False):
@@ -215,7 +223,7 @@ def test_tuning_takes_the_fastest_of_those_that_are_right(monkeypatch) -> None:
         # Raised as the bindings raise it, whose constructor asks a library that need not be here.
         raise lt.cublasLt.cuBLASLtError.__new__(lt.cublasLt.cuBLASLtError)
 
-    problem, clock = Problem(64, 64, 64, "nn"), ScriptedClock()
+    problem, clock = Problem(64, 64, 64, "nn"), ScriptedClock(monkeypatch)
     sets = sets_of(problem, "nn", 4, "cpu")
     algorithms = algorithms_of(
         (9e-6, None),
@@ -223,7 +231,7 @@ def test_tuning_takes_the_fastest_of_those_that_are_right(monkeypatch) -> None:
         (2e-6, fail),
         (3e-6, lambda c: c.fill_(float("nan"))),
         (7e-6, None),
-        (4e-6, lambda c: time.sleep(0.1)),
+        (4e-6, lambda c: clock.wait(0.1)),
         (8e-6, None),
     )
     assert tuning.finalists(problem, clock, sets, algorithms) == [algorithms[0], algorithms[4], algorithms[6]]
@@ -259,7 +267,7 @@ def scripted_vendor(monkeypatch, cache: Cache, cold: list[float], rotation) -> b
     monkeypatch.setattr(conditions.torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(baselines, "check_sets", lambda *_: None)  # this processor's memory is less aligned
     vendor._cache, vendor._gpu, vendor._versions, vendor._lt = cache, ("one", 132), "v1", 0
-    vendor._device, vendor._prepared, vendor.clock = None, {}, ScriptedClock()
+    vendor._device, vendor._prepared, vendor.clock = None, {}, ScriptedClock(monkeypatch)
 
     def bound(plan: FakePlan, algorithm: lt.Algorithm):
         def enqueue(a, b, c):
