@@ -8,7 +8,7 @@ from cudal2 import corpus, llm
 from cudal2.assets import asset
 from cudal2.config.parts import ShapesConfig
 from cudal2.problem import GRID_SIZES, LLM_SHAPES, Problem, grid, off_lattice, parse
-from cudal2.search import known
+from cudal2.search import known, loop
 from cudal2.split import KEPT_APART, REPORTED, kept_apart, open_families, refuse, training, unseen
 from cudal2.train.sft import examples, text
 
@@ -61,6 +61,12 @@ def test_settings_from_what_is_kept_apart_are_passed_over(monkeypatch, tmp_path)
     (tmp_path / "settings" / "there.jsonl").write_text(rows % "8_5376_4096" + rows % "8_4096_4096")
     monkeypatch.setattr(known, "asset", lambda *parts: tmp_path)
     assert [problem.mnk for problem in known._shipped("there")] == ["8_4096_4096"]
+
+
+def test_what_is_kept_apart_lends_nothing_to_other_shapes_of_a_search() -> None:
+    mine, other, far = Problem(8, 5376, 4096), Problem(16, 5376, 4096), Problem(64, 64, 64)
+    assert loop._lenders(mine, [mine, other, far], 3) == (far,)
+    assert loop._lenders(far, [mine, other, far], 3) == ()
 
 
 def test_nothing_that_trains_may_see_them() -> None:

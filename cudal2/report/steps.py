@@ -134,9 +134,7 @@ def table(folders: Sequence[Path]) -> str:
     for name, run in curves(folders).items():
         pairs = []
         for values in ("speedups", "rewards"):
-            first, last = (
-                mean([value for step in part for value in getattr(step, values)]) for part in thirds(run)
-            )
+            first, last = (mean([value for step in part for value in getattr(step, values)]) for part in thirds(run))
             pairs.append(f"{first:.2f} → {last:.2f}")
         shares = []
         for part in thirds(run):

@@ -27,6 +27,7 @@ from cudal2.search.found import Found, Live, describe, headline
 from cudal2.search.generation import affordable, missing, seconds
 from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
+from cudal2.split import kept_apart
 from cudal2.worker.pool.pool import Pool
 
 NOWHERE = Environment("", 0, "", "", "", "")
@@ -114,10 +115,10 @@ def _judge(asked: Mapping[Candidate, Trial], pool: Pool, history: History, live:
 
 
 def _lenders(problem: Problem, problems: Iterable[Problem], neighbours: int) -> tuple[Problem, ...]:
-    """The nearest other problems of this search."""
+    """The nearest other problems of this search; none that is kept apart lends what was found for it."""
     # Sorted, so that the order in which shapes are named does not decide between equally near ones.
     found = selection.by_distance(problem, sorted(problems))
-    return tuple(other for other in found if other != problem)[:neighbours]
+    return tuple(other for other in found if other != problem and not kept_apart(other))[:neighbours]
 
 
 def _reached(trials: Sequence[Trial]) -> int:
