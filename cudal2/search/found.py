@@ -36,7 +36,7 @@ def headline(config: SearchConfig, kernels: int) -> str:
     told = {
         key: value
         for key, value in identity(config).items()
-        if key != "shapes" and not (key.startswith(_USUAL) and value == usual[key])
+        if key != "shapes" and not (key.startswith(_USUAL) and value == usual.get(key))
     }
     overrides = [f"{key}={_written(value)}" for key, value in told.items()]
     if not any(key.startswith("worker.") for key in told):

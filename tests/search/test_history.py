@@ -21,6 +21,10 @@ CONFIG = SearchConfig(
 INDEPENDENT = {
     *("run", "search.kernels", "search.seconds"),
     *("policy.vllm.gpu_memory_utilization", "policy.vllm.url", "policy.vllm.patience"),
+    *(
+        f"policy.endpoint.{name}"
+        for name in ("url", "key", "at_once", "retries", "patience", "stream", "requests", "tokens")
+    ),
     *("worker.cache", "worker.build_jobs", "worker.devices", "worker.executor"),
 }
 SETTING = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
