@@ -1,5 +1,6 @@
 """Which multiplication is asked for: shape, layout, accumulator, number type and epilogue; the lists users name."""
 
+import math
 import random
 from collections.abc import Iterable
 from itertools import product
@@ -8,6 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from cudal2 import dtype as dtypes
+from cudal2 import llm
 from cudal2.dtype import DType
 
 Layout = Literal["nn", "tn"]
@@ -29,7 +31,10 @@ LLM_SHAPES = {
     "llama-3-70b.up": (2048, 28672, 8192),
     "llama-3-70b.down": (2048, 8192, 28672),
 }
-"""(M, N, K) of the linear layers of published models, as their configurations state them."""
+"""(M, N, K) of layers by the names that the first results were published under; `cudal2.llm` has those of today."""
+
+LARGEST = {"m": 1 << 17, "n": 1 << 19, "k": 1 << 17}
+"""The largest sizes; N is also that of a vocabulary."""
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
@@ -55,8 +60,8 @@ class Problem(msgspec.Struct, frozen=True, order=True):
             size = getattr(self, name)
             if size <= 0 or size % unit:
                 raise ValueError(f"{name}={size}: M is positive, N and K are positive multiples of 8")
-            if size > 1 << 17:
-                raise ValueError(f"{name}={size}: sizes are at most {1 << 17}")
+            if size > LARGEST[name]:
+                raise ValueError(f"{name}={size}: at most {LARGEST[name]}")
         if self.layout not in get_args(Layout):
             raise ValueError(f"layout {self.layout!r}: choose nn or tn")
         if self.accumulate not in get_args(Accumulate):
@@ -115,23 +120,31 @@ def parse(
     dtype: str = "fp16",
     epilogue: str = "none",
 ) -> Problem:
-    """`256_384_512`, a problem's whole name such as `256_384_512_nn_f16` or `7_384_512_tn_f32_bf16_bias`, or a name in
-    LLM_SHAPES, as a Problem; what the text leaves out is as the other arguments say.
+    """`256_384_512`, a problem's whole name such as `256_384_512_nn_f16` or `7_384_512_tn_f32_bf16_bias`, a layer of a
+    model for a number of rows such as `qwen2.5-7b.qkv@8` or `qwen2.5-7b.qkv@8_bf16`, or a name in LLM_SHAPES, as a
+    Problem; what the text leaves out is as the other arguments say. A layer with a bias has the epilogue `bias` unless
+    another one is asked for.
 
     Raises ValueError naming the accepted forms.
     """
     if text in LLM_SHAPES:
         return Problem(*LLM_SHAPES[text], layout, accumulate, dtype, epilogue)
-    sizes, rest = text.split("_")[:3], text.split("_", 6)[3:]
-    if len(sizes) != 3 or not all(size.isdecimal() for size in sizes) or len(rest) == 1:
+    layer_of, at, rest = text.rpartition("@")
+    if at:
+        rows, _, stated = rest.partition("_")
+        m, layer = llm.find(f"{layer_of}@{rows}")
+        epilogue = "bias" if layer.bias and epilogue == "none" else epilogue
+        return Problem(m, layer.n, layer.k, layout, accumulate, stated or dtype, epilogue)
+    sizes, kind = text.split("_")[:3], text.split("_", 6)[3:]
+    if len(sizes) != 3 or not all(size.isdecimal() for size in sizes) or len(kind) == 1:
         raise ValueError(
             f"problem {text!r}: write M_N_K such as 256_384_512, M_N_K_layout_accumulate such as "
-            f"256_384_512_nn_f16, with _dtype and _epilogue behind it as in 7_384_512_tn_f32_bf16_bias, or one of "
-            f"{', '.join(LLM_SHAPES)}"
+            f"256_384_512_nn_f16, with _dtype and _epilogue behind it as in 7_384_512_tn_f32_bf16_bias, a layer of a "
+            f"model such as qwen2.5-7b.qkv@8 (data/shapes/llm.toml lists the models), or one of {', '.join(LLM_SHAPES)}"
         )
     m, n, k = map(int, sizes)
-    if rest:  # a name says all: what it leaves out is fp16 and none
-        layout, accumulate, *more = rest  # type: ignore[assignment]
+    if kind:  # a name says all: what it leaves out is fp16 and none
+        layout, accumulate, *more = kind  # type: ignore[assignment]
         dtype, epilogue = (*more, *("fp16", "none")[len(more) :])
     return Problem(m, n, k, layout, accumulate, dtype, epilogue)
 
@@ -156,6 +169,22 @@ def sample(count: int, seed: int, layout: Layout = "tn", accumulate: Accumulate 
         share = max(2, round(count * len(shapes) / len(GRID_SIZES) ** 3))
         chosen += rng.sample(shapes, min(share, len(shapes)))
     return sorted(chosen, key=lambda p: (p.flop, p))
+
+
+def off_lattice(count: int, seed: int) -> list[Problem]:
+    """`count` shapes that no usual tile divides: random multiples of 8 for N and K that are none of 64, any M.
+
+    Every size is drawn log-uniformly: M from 1 to 8192, N and K from 512 to 16384. They come in the order in which they
+    are drawn: a greater count adds to them.
+    """
+    rng, found = random.Random(f"off-lattice {seed}"), dict[str, Problem]()
+    while len(found) < count:
+        m = int(math.exp(rng.uniform(0, math.log(8193))))
+        n, k = (8 * round(math.exp(rng.uniform(math.log(64), math.log(2048)))) for _ in range(2))
+        if n % 64 and k % 64:
+            problem = Problem(m, n, k)
+            found.setdefault(problem.mnk, problem)
+    return list(found.values())
 
 
 def stratified(problems: Iterable[Problem], seed: int = 0) -> list[Problem]:

@@ -17,7 +17,7 @@ from specimens import ELSEWHERE, HERE, verdict
 from cudal2 import campaign, deadline, judging
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, ShapesConfig
-from cudal2.evaluation import columns, records, results
+from cudal2.evaluation import records, results
 from cudal2.problem import parse
 from cudal2.records import HarnessFault, Status, Verdict
 from cudal2.tracking.metrics import append, read_metrics
@@ -50,7 +50,7 @@ class Killed(Judge):
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Starts a campaign of six shapes, two a slice, judged by a `Judge`; `options` are of its configuration."""
-    monkeypatch.setattr(columns, "PARQUET", False)
+    monkeypatch.setattr(records, "PARQUET", False)
     monkeypatch.setattr(campaign.report, "run", lambda folder: folder / "report.html")
 
     def begin(judge: Judge, run: str = "run", **options) -> list[records.Row]:

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
         entry="eval",
         schema="EvalConfig",
         sweeps=True,
-        keys="cudal2 eval runs/demo shapes=grid,llm limit=100 source=policy samples=8 against=CSV",
+        keys="cudal2 eval runs/demo shapes=grid,layers limit=100 source=policy samples=8 against=CSV",
     )
     add_verb(
         verbs,
@@ -38,7 +38,7 @@ def add(verbs: Any) -> None:
         entry="campaign",
         schema="CampaignConfig",
         sweeps=True,
-        keys="cudal2 campaign shapes=grid,llm target=sm_90a minutes=9 kernels=16 methods=evolution,policy",
+        keys="cudal2 campaign shapes=grid,layers target=sm_90a minutes=9 kernels=16 methods=evolution,policy",
     )
     add_verb(
         verbs,

@@ -1,15 +1,17 @@
 """The groups of keys that several verbs share; the worker's are in `worker.py`."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from cudal2 import llm
 from cudal2.config import kinds
 from cudal2.config.base import NEUTRAL, Schema
 from cudal2.config.endpoint import EndpointConfig
 from cudal2.config.kinds import Dtype, Epilogue
-from cudal2.problem import Accumulate, Layout, Problem, grid, sample
-from cudal2.split import training
+from cudal2.problem import Accumulate, Layout, Problem, grid, off_lattice, sample
+from cudal2.split import KEPT_APART, open_families, training
 
 Style = Literal["plain", "terse", "tutor"]
 """How a source is written, see `corpus/family.py`."""
@@ -180,8 +182,12 @@ class ShapesConfig(Schema, frozen=True):
     `epilogue` (a file in `cudal2/operators`: none, bias, bias_gelu) unless a name states its own.
 
     A name is `grid` (the 1,000 shapes), `sample` (about `count` shapes of the grid, drawn with `seed`), `training`
-    (those shapes of the grid that training may see), a shape (`M_N_K`, or as a whole problem `256_384_512_nn_f16` or
-    `7_384_512_tn_f32_bf16_bias`), or a layer of a model (`LLM_SHAPES` in `problem.py`).
+    (those shapes of the grid that training may see), `llm` (every layer of every model in `data/shapes/llm.toml` for 1,
+    2, 4 … 8192 rows), `llm-sample` (about `count` of them, from each model and number of rows its share), `llm-open`
+    (those of the models that training may see), `llm-apart` (those of the others), `off-lattice` (`count` shapes that
+    no usual tile divides), a shape (`M_N_K`, or as a whole problem `256_384_512_nn_f16` or
+    `7_384_512_tn_f32_bf16_bias`), or a layer of a model (`qwen2.5-7b.qkv@8`). With a dtype behind it, as in `llm_bf16`
+    or `qwen2.5-7b.qkv@8_bf16`, a list or a layer is of that type. Layers that have a bias ask for it.
     """
 
     names: tuple[str, ...] = ("grid",)
@@ -197,14 +203,30 @@ class ShapesConfig(Schema, frozen=True):
 
     def problems(self) -> list[Problem]:
         """The named problems in the order given. Raises ValueError for an unknown name, or where none is named."""
-        lists = {"grid": grid, "training": training, "sample": lambda: sample(self.count, self.seed)}
         found: list[Problem] = []
         for name in self.names:
-            shapes = [problem.mnk for problem in lists[name]()] if name in lists else [name]
-            found += [kinds.problem(shape, self) for shape in shapes]
+            listed, _, dtype = name.partition("_")
+            if listed in self._lists():
+                kind = msgspec.structs.replace(self, names=(), dtype=dtype or self.dtype)
+                found += [kinds.problem(shape, kind) for shape in self._lists()[listed]()]
+            else:
+                found.append(kinds.problem(name, self))
         if not found:
             raise ValueError("shapes.names=[] names no problem; name one, e.g. shapes.names=[256_256_256]")
         return found
+
+    def _lists(self) -> dict[str, Callable[[], list[str]]]:
+        """The names of problems that each list holds."""
+        return {
+            "grid": lambda: [problem.mnk for problem in grid()],
+            "training": lambda: [problem.mnk for problem in training()],
+            "sample": lambda: [problem.mnk for problem in sample(self.count, self.seed)],
+            "off-lattice": lambda: [problem.mnk for problem in off_lattice(self.count, self.seed)],
+            "llm": llm.names,
+            "llm-sample": lambda: llm.sample(self.count, self.seed),
+            "llm-open": lambda: llm.names(open_families()),
+            "llm-apart": lambda: llm.names(KEPT_APART),
+        }
 
 
 class TrackerConfig(Schema, frozen=True):

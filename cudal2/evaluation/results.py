@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from cudal2.evaluation import columns
+from cudal2.evaluation import records
 from cudal2.evaluation.records import Results, Row
 from cudal2.files import replace
 from cudal2.problem import Problem
@@ -72,9 +72,9 @@ def save(folder: Path, results: Results) -> None:
     with _writing(folder):
         place = folder / "eval"
         place.mkdir(parents=True, exist_ok=True)
-        replace(place / "results.csv", columns.as_csv(results.rows).encode())
-        if columns.PARQUET:
-            replace(place / "results.parquet", columns.as_parquet(results.rows))
+        replace(place / "results.csv", records.as_csv(results.rows).encode())
+        if records.PARQUET:
+            replace(place / "results.parquet", records.as_parquet(results.rows))
         replace(place / "results.json", msgspec.json.format(msgspec.json.encode(results), indent=1))
         _added(folder).unlink(missing_ok=True)
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from cudal2 import llm
 from cudal2.evaluation.records import Row
 from cudal2.problem import LLM_SHAPES, grid, parse
 from cudal2.records import Timing
+from cudal2.split import kept_apart
 from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
 
 PROTOCOLS = ("offline", "server", "device")
@@ -123,21 +125,33 @@ def _by(rows: Iterable[Row], number: Callable[[Row], int]) -> dict[int, list[Row
 
 
 def by_list(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each list of shapes: `grid`, each model's layers and, if there are any, other shapes."""
+    """The rows of each list of shapes: `grid`, each model's layers and, if there are any, other shapes.
+
+    Some layers are on the grid: a model is shown where others of its layers are among the rows.
+    """
     lists: dict[str, set[str]] = {"grid": {problem.mnk for problem in grid()}}
-    for layer in LLM_SHAPES:
+    for layer in (*LLM_SHAPES, *llm.names()):
         lists.setdefault(layer.rpartition(".")[0], set()).add(parse(layer).mnk)
     lists["other"] = {row.problem.mnk for row in rows}.difference(*lists.values())
     parts = {name: [row for row in rows if row.problem.mnk in shapes] for name, shapes in lists.items()}
+    alone = {name for name in llm.models() if all(row.problem.mnk in lists["grid"] for row in parts[name])}
+    return {name: part for name, part in parts.items() if part and name not in alone}
+
+
+def by_split(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of shapes that are kept apart from all learning and tuning, and those of the others."""
+    parts: dict[str, list[Row]] = {"kept apart": [], "others": []}
+    for row in rows:
+        parts["kept apart" if kept_apart(row.problem) else "others"].append(row)
     return {name: part for name, part in parts.items() if part}
 
 
-GROUPINGS = {"FLOP": by_decade, "M": by_m, "list": by_list, "type": by_type}
+GROUPINGS = {"FLOP": by_decade, "M": by_m, "list": by_list, "type": by_type, "split": by_split}
 
 
 def text(rows: Sequence[Row]) -> str:
     """All tables in Markdown: all shapes, library by library, then each protocol by decade of work, by M, by list of
-    shapes and by number type. "" without a correct kernel."""
+    shapes, by number type and by split. "" without a correct kernel."""
     whole = table(rows)
     if not whole:
         return ""

@@ -24,7 +24,7 @@ from cudal2.target import targets
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SIZES = tuple(8 << i for i in range(15))
-"""The powers of two that sizes are written in: 8 to 131072, the range a Problem accepts."""
+"""The powers of two that sizes are written in: 8 to 131072. The largest vocabularies need more (BEYOND)."""
 
 PROMPT_TOKENS = (
     *(f"<|{target}|>" for target in targets()),
@@ -38,6 +38,8 @@ FURTHER_TOKENS = (
     *(f"<|{start}{power}|>" for start in ("m=", "+") for power in (4, 2, 1)),
 )
 """Those of other dtypes and epilogues, and of an M that is no multiple of 8. A policy has them if it learnt such."""
+BEYOND = (*(f"<|n={size}|>" for size in (1 << 18, 1 << 19)), "<|+65536|>", "<|+131072|>", "<|+262144|>")
+"""What no tokenizer has words for: an N of 196608 or more, which a few vocabularies are."""
 
 PIECES = 768
 """Vocabulary kept for bytes and pieces of lines."""
@@ -80,11 +82,12 @@ def train(sources: Sequence[str], vocabulary: int, further: bool = False) -> Pre
 
 def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
     """ValueError where a prompt of a kernel LM states what its tokenizer has no words for."""
-    stated = [token for token in FURTHER_TOKENS if token in prompt] if prompt.startswith(BOS) else []
+    stated = [token for token in (*FURTHER_TOKENS, *BEYOND) if token in prompt] if prompt.startswith(BOS) else []
     if lacking := set(stated) - tokenizer.get_vocab().keys() if stated else set():
         raise ValueError(
-            f"this policy has no words for {', '.join(sorted(lacking))}: it learnt only fp16, the product alone, and "
-            "multiples of 8; train one with corpus.dtypes and corpus.epilogues, or search without a policy"
+            f"this policy has no words for {', '.join(sorted(lacking))}: it learnt only fp16, the product alone, "
+            "multiples of 8 and N below 196608; train one with corpus.dtypes and corpus.epilogues, or search without a "
+            "policy"
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 
 import msgspec
 
@@ -12,10 +13,11 @@ from cudal2.archive.store import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation.records import Row, why
 from cudal2.problem import Problem
-from cudal2.records import Edit, Status, Timing, digest, kernel_hash
-from cudal2.report.edited import moved
+from cudal2.records import Edit, HarnessFault, Status, Timing, digest, kernel_hash
 from cudal2.search.lineage import Mutated, answered, made
 from cudal2.target import find
+from cudal2.worker.cache import Cache
+from cudal2.worker.sandbox import jail
 
 AT_MOST = 3000
 """The number of kernels to collect, the same for each problem."""
@@ -174,3 +176,24 @@ def _lineage(source: str, target: str, sample: Sample | None) -> dict[str, str]:
     if isinstance(begin, Mutated):
         return found | {"family": begin.origin.family, "parent": begin.parent, "how": ", ".join(begin.kinds)}
     return found | {"family": begin.family}
+
+
+def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:
+    """The compiler's schedule and the edited one side by side; "" where this machine cannot compile the source to the
+    code that was edited, or cannot disassemble it.
+    """
+    from cudal2.sass import text
+    from cudal2.sass.listing import read
+    from cudal2.worker.cuda.compile import build, cubin
+
+    if not find(target).assembly:
+        return ""
+    try:
+        kind = jail.choose(config.jail)
+        made = build.build(source, find(target), Cache(Path(config.cache).expanduser()), kind, config.compile_seconds)
+        if made.status is not Status.OK:
+            return ""
+        cubin.apply(made.cubin, edit)
+        return text.changes(read(made.cubin, edit.kernel, kind), edit)
+    except (HarnessFault, ValueError):
+        return ""

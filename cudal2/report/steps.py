@@ -1,4 +1,4 @@
-"""The samples of each training step, and their statistics for a page and a picture.
+"""The samples of each training step, and their statistics for a page, a picture and a table of runs.
 
 All speedups are over the fastest baseline; a sample without a correct kernel counts as 0 in a mean.
 """
@@ -122,3 +122,26 @@ def _spread(values: Sequence[Sequence[float]]) -> dict[str, list[float | None]]:
     """Mean, 10th and 90th percentile of each step's values; None instead of NaN, which JSON does not have."""
     columns = {"mean": mean, "low": lambda v: quantile(v, 0.1), "high": lambda v: quantile(v, 0.9)}
     return {name: [column(v) if v else None for v in values] for name, column in columns.items()}
+
+
+def table(folders: Sequence[Path]) -> str:
+    """In Markdown: steps, kernels, mean speedup and mean reward in the first and the last third of the steps, and the
+    share of correct kernels in them. Raises ValueError for a run without training samples, and where they were measured
+    in environments that do not compare.
+    """
+    lines = [["run", "steps", "kernels", "mean speedup, first → last third", "mean reward", "correct"]]
+    lines.append(["---"] * len(lines[0]))
+    for name, run in curves(folders).items():
+        pairs = []
+        for values in ("speedups", "rewards"):
+            first, last = (
+                mean([value for step in part for value in getattr(step, values)]) for part in thirds(run)
+            )
+            pairs.append(f"{first:.2f} → {last:.2f}")
+        shares = []
+        for part in thirds(run):
+            total = sum((step.statuses for step in part), Counter())
+            shares.append(f"{total[Status.OK] / max(total.total(), 1):.0%}")
+        kernels = sum(step.statuses.total() for step in run)
+        lines.append([name, str(len(run)), str(kernels), *pairs, " → ".join(shares)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

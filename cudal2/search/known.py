@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +22,7 @@ from cudal2.assets import asset
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem, parse
 from cudal2.search.settings import Setting, allowed
+from cudal2.split import kept_apart
 
 NEAREST = 8
 """How many problems settings are taken from."""
@@ -91,11 +93,16 @@ def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int)
 
 @cache
 def _shipped(target: str) -> dict[Problem, list[Setting]]:
-    """The target's file, by problem; all problems are given as f32."""
+    """The target's file, by problem; all problems are given as f32. What is kept apart to measure on is passed over."""
     path = asset("data").joinpath("settings", f"{target}.jsonl")
     found: dict[Problem, list[Setting]] = {}
-    if path.exists():
-        for line in msgspec.json.Decoder(Known).decode_lines(path.read_bytes()):
-            problem = parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue)
+    for line in read(path):
+        problem = parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue)
+        if not kept_apart(problem):
             found.setdefault(problem, []).append(Setting(line.family, line.knobs))
     return found
+
+
+def read(path: Path) -> list[Known]:
+    """The lines of such a file; none where there is no file."""
+    return msgspec.json.Decoder(Known).decode_lines(path.read_bytes()) if path.exists() else []

@@ -28,6 +28,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
+from cudal2 import split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
@@ -40,10 +41,9 @@ from cudal2.target import find
 from cudal2.tracking.metrics import Metrics, read_metrics
 from cudal2.train import artefacts
 from cudal2.train.callbacks import SavesAsAsked, Terminal, quiet, taken
-from cudal2.train.devices import one_gpu
 from cudal2.train.folder import check, only_trainer_of, record
 from cudal2.train.judge import Judge
-from cudal2.train.options import trl_options
+from cudal2.train.options import one_gpu, trl_options
 from cudal2.train.sharded import check_shares, connect
 from cudal2.train.trainer import KernelTrainer
 from cudal2.worker.pool.pool import Pool
@@ -71,6 +71,7 @@ def run(config: TrainConfig) -> None:
     _quiet()
     find(config.target)
     problems = config.shapes.problems()
+    split.refuse(problems, "training")
     arguments = one_gpu(trl_options(config))
     folder = Path(config.run)
     folder.mkdir(parents=True, exist_ok=True)

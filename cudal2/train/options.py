@@ -3,8 +3,10 @@
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from cudal2.config import TrainConfig
@@ -96,3 +98,18 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
         report_to=[],
         disable_tqdm=True,
     )
+
+
+Arguments = TypeVar("Arguments", bound=TrainingArguments)
+
+
+def one_gpu(arguments: Arguments) -> Arguments:
+    """The same arguments, for a trainer that uses the first visible GPU and leaves the others to the worker.
+
+    Otherwise a process that sees several GPUs would wrap the model in torch's DataParallel, which TRL refuses.
+    CUDA_VISIBLE_DEVICES is not changed, because the pool's processes inherit it. To train on several GPUs, start one
+    process for each (accelerate launch); then each process has its own GPU already.
+    """
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # as transformers' own Trainer does for a model that needs no DataParallel
+    return arguments

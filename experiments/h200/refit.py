@@ -23,6 +23,7 @@ from cudal2.evaluation.tables import FASTEST, against
 from cudal2.problem import LLM_SHAPES, Problem, parse, stratified
 from cudal2.search import known
 from cudal2.search.settings import Setting, allowed
+from cudal2.split import kept_apart
 from cudal2.target import find
 
 TARGET, FAMILY = "sm_90a", "warp_specialised"
@@ -41,7 +42,8 @@ def lost(run: Path) -> list[Problem]:
     found = {
         problem for problem, timing in fastest.items() if timing and timing.speedup < LOST and problem.flop >= LEAST
     }
-    return stratified((found | {parse(name) for name in LLM_SHAPES}) - reported)
+    shapes = (found | {parse(name) for name in LLM_SHAPES}) - reported
+    return stratified(problem for problem in shapes if not kept_apart(problem))
 
 
 def refitted(setting: Setting, problem: Problem, family: Family) -> list[Setting]:

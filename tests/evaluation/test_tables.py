@@ -90,6 +90,13 @@ def test_groups_divide_the_whole() -> None:
     lists = {name: [one.problem for one in part] for name, part in tables.by_list(rows).items()}
     grid = [SMALL, LARGE, LAYER, Problem(64, 128, 64)]
     assert lists == {"grid": grid, "llama-3-8b": [LAYER], "other": [OTHER]}
+    apart = parse("gemma-3-4b.qkv@8")
+    lists = {name: [one.problem for one in part] for name, part in tables.by_list([*rows, row(apart)]).items()}
+    assert lists["gemma-3-4b"] == [apart] and apart not in lists["other"]
+    assert {name: len(part) for name, part in tables.by_split([*rows, row(apart)]).items()} == {
+        "kept apart": 1,
+        "others": 5,
+    }
 
 
 def test_a_group_without_a_correct_kernel_is_left_out_and_its_range_is_of_the_fastest() -> None:

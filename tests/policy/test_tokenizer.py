@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cudal2 import corpus
-from cudal2.policy import tokenizer
+from cudal2.policy import prompts, tokenizer
 from cudal2.target import CPU
 
 
@@ -92,3 +92,15 @@ def test_words_for_other_types_and_rows_only_where_asked_for() -> None:
     tokenizer.check_prompt(plain, "<|bos|><|cpu|><|tn|><|f32|><|m=8|><|n=8|><|k=8|>")
     with pytest.raises(ValueError, match=r"no words for <\|\+1\|>, <\|bf16\|>.*corpus.dtypes"):
         tokenizer.check_prompt(plain, stated)
+
+
+@pytest.mark.parametrize("n", [8, 65536, 131072, 152064, 196600, 196608, 201088, 262144, 262208, 1 << 19])
+def test_a_vocabulary_that_has_no_words_is_refused(n: int) -> None:
+    words = [f"<|{'+' if place else 'n='}{power}|>" for place, power in enumerate(prompts.powers(n))]
+    assert set(words) <= {*tokenizer.PROMPT_TOKENS, *tokenizer.BEYOND}
+    further = tokenizer.train(["int x;\n"] * 10, 1024, further=True)
+    if n < 196608:
+        tokenizer.check_prompt(further, "<|bos|>" + "".join(words))
+    else:
+        with pytest.raises(ValueError, match="N below 196608"):
+            tokenizer.check_prompt(further, "<|bos|>" + "".join(words))

@@ -50,6 +50,13 @@ def timeless(rows: list[dict]) -> list[dict]:
     ]
 
 
+@pytest.mark.parametrize("shapes", ["llm-apart", "gemma-3-4b.qkv@8,64_64_64", "off-lattice"])
+def test_what_is_kept_apart_is_no_shape_to_train_on(tmp_path, policy, shapes):
+    with pytest.raises(ValueError, match="training may not see"):
+        grpo.run(config(tmp_path / "run", policy, f"shapes={shapes}"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_reward_rises_and_every_sample_is_kept(tmp_path, policy):
     grpo.run(config(tmp_path / "run", policy, "trainer.steps=20"))
     rows = read_metrics(tmp_path / "run/metrics.jsonl")

@@ -30,8 +30,8 @@ from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
-from cudal2.train.devices import one_gpu
 from cudal2.train.folder import changes, only_trainer_of, record, stored
+from cudal2.train.options import one_gpu
 from cudal2.train.sft import supervised, text
 from cudal2.train.sft.examples import FEW, Row, draw, draw_rows, encode, fitting, found, known
 from cudal2.train.sft.verification import verify

@@ -23,7 +23,7 @@ from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
 from cudal2.train import speed
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
-from cudal2.train.devices import one_gpu
+from cudal2.train.options import one_gpu
 from cudal2.train.sft import supervised
 from cudal2.train.sft.answers import end_of_turn
 from cudal2.train.sft.ending import Rate, Stops

@@ -192,7 +192,7 @@ def test_names_of_visible_devices_are_kept(monkeypatch) -> None:
 )
 def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> None:
     """Each worker process sees the one GPU that it was given, and the trainer's process goes on to see all."""
-    from cudal2.train.devices import one_gpu
+    from cudal2.train.options import one_gpu
 
     judging = judging or ["GPU-b", "GPU-c", "GPU-d"]
     if visible is None:

@@ -1,0 +1,85 @@
+"""What is kept apart from learning and tuning stays apart."""
+
+import random
+
+import pytest
+
+from cudal2 import corpus, llm
+from cudal2.assets import asset
+from cudal2.config.parts import ShapesConfig
+from cudal2.problem import GRID_SIZES, LLM_SHAPES, Problem, grid, off_lattice, parse
+from cudal2.search import known
+from cudal2.split import KEPT_APART, REPORTED, kept_apart, open_families, refuse, training, unseen
+from cudal2.train.sft import examples, text
+
+
+def apart() -> list[Problem]:
+    return ShapesConfig(names=("llm-apart",)).problems()
+
+
+def test_a_third_of_the_models_is_kept_apart_for_any_number_of_rows_type_and_layout() -> None:
+    share = sum(model.family in KEPT_APART for model in llm.models().values()) / len(llm.models())
+    assert 0.3 < share < 0.37 and set(KEPT_APART) < set(llm.families())
+    for name in llm.names(KEPT_APART):
+        rows, layer = llm.find(name)
+        for problem in Problem(rows, layer.n, layer.k), Problem(rows + 5, layer.n, layer.k, "nn", "f32", "bf16"):
+            assert kept_apart(problem) and unseen(problem)
+
+
+def test_which_models_are_kept_apart_does_not_change() -> None:
+    """Figures on them are worth something only as long as this list only grows by models that nobody tuned for."""
+    models = {name for name, model in llm.models().items() if model.family in KEPT_APART}
+    assert models >= {"gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "mistral-nemo-12b", "mixtral-8x22b", "starcoder2-7b"}
+    assert off_lattice(*REPORTED)[0].mnk == "1577_5384_3296"
+
+
+def test_no_layer_is_both_apart_and_open() -> None:
+    assert not any(map(kept_apart, ShapesConfig(names=("llm-open", "grid")).problems()))
+    assert not any(kept_apart(parse(name)) for name in LLM_SHAPES)
+    both = ShapesConfig(names=("llm-open", "llm-apart")).problems()
+    assert sorted(both) == sorted(ShapesConfig(names=("llm",)).problems())
+    assert not any({problem.n, problem.k} <= set(GRID_SIZES) for problem in apart())
+
+
+def test_the_reported_shapes_off_the_lattice_are_kept_apart_too() -> None:
+    listed = ShapesConfig(names=("off-lattice",)).problems()
+    assert listed == off_lattice(*REPORTED) and all(map(kept_apart, listed))
+    assert not any(map(kept_apart, off_lattice(100, 1)))
+
+
+def test_no_known_setting_comes_from_what_is_kept_apart() -> None:
+    files = sorted(asset("data", "settings").glob("*.jsonl"))
+    assert files
+    for file in files:
+        lines = known.read(file)
+        assert lines and not [line.problem for line in lines if kept_apart(parse(line.problem))]
+
+
+def test_settings_from_what_is_kept_apart_are_passed_over(monkeypatch, tmp_path) -> None:
+    rows = '{"problem": "%s", "layout": "tn", "family": "small", "knobs": {"a": 1}}\n'
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "there.jsonl").write_text(rows % "8_5376_4096" + rows % "8_4096_4096")
+    monkeypatch.setattr(known, "asset", lambda *parts: tmp_path)
+    assert [problem.mnk for problem in known._shipped("there")] == ["8_4096_4096"]
+
+
+def test_nothing_that_trains_may_see_them() -> None:
+    assert not any(map(kept_apart, training())) and len(training()) > 700
+    assert not any({problem.n, problem.k} <= set(corpus.SIZES) for problem in apart() + off_lattice(*REPORTED))
+    assert text.named_held_out("kernels/8_5376_4096.cu") == "8_5376_4096"
+    with pytest.raises(ValueError, match="llm-open"):
+        refuse([Problem(8, 4096, 4096), *apart()], "training")
+    refuse(grid(), "training")
+
+
+def test_a_drawn_example_is_drawn_again_where_it_would_be_one_of_them(monkeypatch) -> None:
+    drawn = iter([Problem(64, 5376, 4096), Problem(64, 64, 72)])
+    monkeypatch.setattr(corpus, "draw_problem", lambda rng, layout: next(drawn))
+    rng = random.Random(0)
+    monkeypatch.setattr(rng, "random", lambda: 0.0)
+    found = examples._problem(rng, "tn", examples.CorpusConfig())
+    assert (found.n, found.k) == (64, 72)
+
+
+def test_families_are_open_or_apart() -> None:
+    assert sorted([*open_families(), *KEPT_APART]) == sorted(llm.families())
