@@ -20,11 +20,14 @@ and for torch
     RUN/export/cudal2_kernels           a Python package, cudal2/exported: `pip install RUN/export`
 
 Only kernels that an evaluation measured are exported: the archive's own figures selected the kernels, and therefore
-flatter them. `cudal2.runtime.load` loads the folder, which may be copied anywhere.
+flatter them. That was at one number of rows; where a kernel is for several, it is also timed at the first and the last
+of them, and dispatched no further than it was surely faster there. `cudal2.runtime.load` loads the folder, which may be
+copied anywhere.
 """
 
 import ctypes
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -33,16 +36,21 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from cudal2.archive import Archive
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.results import load
 from cudal2.evaluation.summary import surely_faster
 from cudal2.exported import processor
-from cudal2.records import Candidate, Environment, HarnessFault, Timing, to_json
-from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, write
+from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict, to_json
+from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, Timed, write
 from cudal2.runtime.op import build as op
 from cudal2.target import Target, find
 from cudal2.worker.backend import NotPortable, Portable
+from cudal2.worker.rows import between, ends
+
+log = logging.getLogger(__name__)
 
 DISPATCH_US = 3.0
 """What a call costs beside a processor's kernel, in microseconds. A call of an empty kernel takes 1.7, on a core of an
@@ -55,6 +63,10 @@ for its own number only."""
 Builder = Callable[[Candidate], Portable]
 """Builds the exported form of a kernel; `builder` gives one. Raises NotPortable, HarnessFault.
 Several threads call it at once."""
+
+
+Judge = Callable[[Candidate], Verdict]
+"""Checks and times a kernel as an evaluation does (`Worker.evaluate`)."""
 
 
 def builder(portable: Callable[[Candidate, range], Portable], last: int = 0) -> Builder:
@@ -75,8 +87,18 @@ def rows(m: int, last: int = 0) -> range:
     return range(m, m + 1)
 
 
-def run(folder: Path, archive: Archive, build: Builder, environment: Environment, *, target: str = "cpu") -> Manifest:
+def run(
+    folder: Path,
+    archive: Archive,
+    build: Builder,
+    environment: Environment,
+    *,
+    target: str = "cpu",
+    judge: Judge | None = None,
+) -> Manifest:
     """Export what was evaluated in `environment` (this machine's) to `folder/export`, replacing a former export.
+
+    `judge` times kernels at the ends of the rows that they are for; without it they are dispatched for all of these.
 
     Raises ValueError where nothing correct was evaluated in that environment, or no kernel can run without its author's
     host code; HarnessFault where a kernel cannot be built or the folder not be written. Then the former export stays.
@@ -100,13 +122,16 @@ def run(folder: Path, archive: Archive, build: Builder, environment: Environment
             ]
             kernels = []
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-                made = threads.map(partial(_attempt, build), candidates)
-                for row, candidate, found in zip(rows, candidates, made, strict=True):
-                    if isinstance(found, Refused):
-                        refused.append(found)
-                        continue
-                    assert row.timing is not None
-                    kernels.append(_written(new, row.kernel, candidate, found, row.timing, wanted))
+                made = list(
+                    threads.map(partial(_attempt, build), candidates)
+                )  # nothing compiles while kernels are timed
+            for row, candidate, found in zip(rows, candidates, made, strict=True):
+                if isinstance(found, Refused):
+                    refused.append(found)
+                    continue
+                assert row.timing is not None
+                kernel = _written(new, row.kernel, candidate, found, row.timing, wanted)
+                kernels.append(_timed(kernel, candidate, wanted, judge) if judge else kernel)
             if not kernels:
                 raise ValueError(
                     f"no kernel evaluated in {folder} can be exported: {refused[0].problem.name}: {refused[0].reason}; "
@@ -182,6 +207,24 @@ def _written(
         edit=edit,
         rows=portable.rows,
     )
+
+
+def _timed(kernel: Kernel, candidate: Candidate, target: Target, judge: Judge) -> Kernel:
+    """The record of a kernel that was timed at the ends of its rows, if it is dispatched for several. On a machine that
+    is too busy to time it there, it is dispatched for its own number."""
+    if not (kernel.rows and kernel.dispatch):
+        return kernel
+    own, timed = kernel.problem, []
+    for m in ends(kernel.rows, own.m):
+        try:
+            verdict = judge(msgspec.structs.replace(candidate, problem=msgspec.structs.replace(own, m=m)))
+        except HarnessFault as fault:
+            log.warning("%s is not dispatched for %d rows, where it could not be timed: %s", own.name, m, fault)
+            continue
+        if verdict.timing:
+            timed.append(Timed(m, verdict.timing))
+    faster = [one.m for one in timed if _worthwhile(one.timing, target)]
+    return msgspec.structs.replace(kernel, timed=tuple(timed), dispatch_rows=between(kernel.rows, own.m, faster))
 
 
 def _launcher(folder: Path) -> File:

@@ -20,7 +20,7 @@ from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Results
 from cudal2.evaluation.results import load as load_results
 from cudal2.evaluation.results import save
-from cudal2.exported import processor
+from cudal2.exported import held, processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest
@@ -30,6 +30,7 @@ from cudal2.worker.cuda.launcher import build
 from cudal2.worker.worker import Worker
 
 FAST, SLOW = Problem(24, 40, 32, "nn"), Problem(64, 40, 32, "nn")
+FEW = Problem(3, 40, 32, "nn")
 OPENMP = NN.replace(
     "    float* row", "    int n = 0;\n#pragma omp parallel reduction(+ : n)\n    n += 1;\n    float* row"
 )
@@ -301,3 +302,45 @@ def test_a_kernel_is_exported_for_the_rows_at_which_it_is_right(tmp_path, archiv
         before = lib.calls["kernel"]
         assert torch.equal(lib.matmul(x, weight), (x.float() @ weight.float()).half())
         assert lib.calls["kernel"] - before == (21 <= m <= 32)
+
+
+@pytest.mark.parametrize(("slow", "dispatched"), [((), (1, 4)), ((1,), (3, 4)), ((4,), (1, 3)), ((1, 4), (3, 3))])
+def test_a_kernel_is_dispatched_as_far_as_it_was_faster_at_the_ends_of_its_rows(tmp_path, archive, slow, dispatched):
+    """The manifest says which were timed, and the dispatcher serves no others; one that cannot be timed is slow."""
+    here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
+    assess(tmp_path, archive, {FEW: (NN, 2.5)}, here)
+    asked, fault = [], slow == (1, 4)
+
+    def judge(one):
+        asked.append(one)
+        if fault and one.problem.m == 4:
+            raise HarnessFault("the machine is too busy", "Wait")
+        return verdict(one, 0.9 if one.problem.m in slow else 2.5, here)
+
+    with Worker(WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3, protocols=())) as worker:
+        build = export.builder(worker.portable, 4)
+        (kernel,) = export.run(tmp_path / "run", archive, build, here, judge=judge).kernels
+    assert [one.problem for one in asked] == [msgspec.structs.replace(FEW, m=m) for m in (1, 4)]
+    assert (kernel.rows, kernel.dispatch, kernel.dispatch_rows) == ((1, 4), True, dispatched)
+    assert [(one.m, one.timing.speedup) for one in kernel.timed] == [
+        (m, 0.9 if m in slow else 2.5) for m in (1, 4) if not (fault and m == 4)
+    ]
+    folder = tmp_path / "run" / "export"
+    assert manifest.read(folder).kernels == (kernel,)
+    lib, weight = load(folder), torch.randint(-3, 4, (32, 40)).half()
+    for m in range(1, 7):
+        lib.matmul(torch.randint(-3, 4, (m, 32)).half(), weight)
+    assert lib.calls["kernel"] == dispatched[1] - dispatched[0] + 1
+    assert held.read(folder, every=True).kernels[0].rows == (1, 4), "whoever measures may call them all"
+
+
+def test_only_what_is_dispatched_for_several_rows_is_timed_again(tmp_path, archive):
+    """On a processor a real worker does."""
+    here = msgspec.structs.replace(HERE, device=processor.name(), threads=torch.get_num_threads())
+    assess(tmp_path, archive, {FEW: (NN, 2.5), msgspec.structs.replace(FEW, m=4): (NN, 0.5)}, here)
+    config = WorkerConfig(cache=str(tmp_path / "cache"), disturbed=1e3, timing_seconds=0.05, min_pairs=3, max_pairs=5)
+    with Worker(config) as worker:
+        whole = export.run(tmp_path / "run", archive, export.builder(worker.portable, 4), here, judge=worker.evaluate)
+        alone = export.run(tmp_path / "run", archive, worker.portable, here, judge=worker.evaluate)
+    assert [[one.m for one in kernel.timed] for kernel in whole.kernels] == [[1, 4], []]
+    assert whole.kernels[1].dispatch_rows is None and all(not kernel.timed for kernel in alone.kernels)

@@ -113,17 +113,22 @@ def _everywhere(config: Any, arguments: argparse.Namespace) -> Any:
 
 
 def _export(arguments: argparse.Namespace) -> None:
+    from contextlib import ExitStack
+
     from cudal2 import export, judging
+    from cudal2.evaluation.run import reporting_worker
     from cudal2.worker.worker import Worker
 
     config = configured(arguments)
     folder = Path(config.run)
-    with (
-        judging.opened(folder, config.target, create=False) as (archive, _),
-        Worker(config.worker, config.target) as worker,
-    ):
+    with ExitStack() as stack:
+        archive, _ = stack.enter_context(judging.opened(folder, config.target, create=False))
+        worker = stack.enter_context(Worker(config.worker, config.target))
+        judge = None
+        if config.worker.protocols:
+            judge = stack.enter_context(Worker(reporting_worker(config.worker), config.target)).evaluate
         build = export.builder(worker.portable, config.export.rows)
-        manifest = export.run(folder, archive, build, worker.environment, target=config.target)
+        manifest = export.run(folder, archive, build, worker.environment, target=config.target, judge=judge)
     faster = sum(kernel.dispatch for kernel in manifest.kernels)
     print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them dispatched")
     print(f"use them in any environment with torch: pip install {folder / 'export'}, then import cudal2_kernels")

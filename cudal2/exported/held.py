@@ -81,7 +81,8 @@ class Held(NamedTuple):
 
 
 def read(folder: Path, every: bool = False) -> Held:
-    """The contents of `folder`: the dispatched kernels; with `every` all kernels, each also for any fewer rows.
+    """The contents of `folder`: the dispatched kernels, for the rows for which they are; with `every` all kernels, each
+    for all rows that it is right for, and also for any fewer.
 
     Raises Unusable where the manifest is damaged, and ValueError where there is no export.
     """
@@ -147,7 +148,8 @@ def _kernel(found: Any, every: bool) -> Kernel:
     fewest = 1 if every else m if fewest is None else _number(fewest, 1)
     if fewest > m:
         raise TypeError(f"fewest_rows {fewest}")
-    first, last = (_number(one, 1) for one in found.get("rows") or (m, m))
+    dispatched = None if every else found.get("dispatch_rows")
+    first, last = (_number(one, 1) for one in dispatched or found.get("rows") or (m, m))
     if not first <= m <= last or last - first > MOST_ROWS:
         raise TypeError(f"rows {first} to {last}")
     dtype, epilogue = (_text(p.get(name, usual)) for name, usual in (("dtype", "fp16"), ("epilogue", "none")))

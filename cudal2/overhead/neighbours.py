@@ -53,11 +53,16 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
 
 def eligible(folder: Path, accumulate: str) -> tuple[Library, list[Kernel]]:
-    """The kernels that are dispatched, small problems first. Raises HarnessFault as `run`."""
-    library, kernels = cost.eligible(folder, accumulate, lambda one: one.dispatch)
+    """The kernels that are dispatched, small problems first, but for those that were not surely faster with the fewest
+    rows that they are for. Raises HarnessFault as `run`."""
+    library, kernels = cost.eligible(folder, accumulate, _down_to_its_fewest)
     if not library.pads:
         raise HarnessFault(f"{folder} was exported before kernels served fewer rows", "Export again")
     return library, kernels
+
+
+def _down_to_its_fewest(one: manifest.Kernel) -> bool:
+    return one.dispatch and (one.dispatch_rows is None or one.rows is None or one.dispatch_rows[0] == one.rows[0])
 
 
 def settle(folder: Path, rows: list[Row]) -> int:

@@ -29,13 +29,23 @@ class File(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class Timed(msgspec.Struct, frozen=True):
+    """How fast a kernel was with another number of rows, `m`, than its own."""
+
+    m: Rows
+    timing: Timing
+
+
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One problem's kernel. `timing` is against the fastest baseline. `dispatch` says whether the kernel was surely
-    faster; otherwise the problem is left to torch. It serves every number of rows from `rows[0]` to `rows[1]` as it is,
-    which was checked for each of them; where there is no `rows`, M alone. A dispatched kernel also serves inputs with
-    fewer rows than M, from `fewest_rows` on, padded, if these were measured (`cudal2 bench call neighbours=true`).
-    `source` is a file, and so is `edit` where the built code was edited. `code` is what runs: for the CPU target a
-    shared library, for a GPU a cubin, which is launched as its `recipe` says."""
+    faster; otherwise the problem is left to torch. It serves every number of rows from `rows[0]` to `rows[1]` as it
+    is, which was checked for each of them; where there is no `rows`, M alone. `timed` are those beside M at which
+    it was also timed, the ends of that range. It is dispatched from `dispatch_rows[0]` to `dispatch_rows[1]`, a
+    part of `rows` whose ends were surely faster, M between them; where there is no `dispatch_rows`, for all. A
+    dispatched kernel also serves inputs with fewer rows than M, from `fewest_rows` on, padded, if these were
+    measured (`cudal2 bench call neighbours=true`). `source` is a file, and so is `edit` where the built code was
+    edited. `code` is what runs: for the CPU target a shared library, for a GPU a cubin, which is launched as its
+    `recipe` says."""
 
     problem: Problem
     source: str
@@ -46,6 +56,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     edit: str = ""
     fewest_rows: Rows | None = None
     rows: tuple[Rows, Rows] | None = None
+    timed: tuple[Timed, ...] = ()
+    dispatch_rows: tuple[Rows, Rows] | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
-"""For which numbers of rows one kernel is exported: its own, and those about it without a gap at which it is right."""
+"""For which numbers of rows one kernel is exported: its own, and those about it without a gap at which it is right;
+and for which of them it is dispatched."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -34,3 +35,14 @@ def range_about(rows: Iterable[int], own: int) -> tuple[int, int] | None:
     while last + 1 in known:
         last += 1
     return None if first == last else (first, last)
+
+
+def ends(rows: tuple[int, int], own: int) -> tuple[int, ...]:
+    """The first and the last of these numbers, as far as they are others than `own`."""
+    return tuple(m for m in dict.fromkeys(rows) if m != own)
+
+
+def between(rows: tuple[int, int], own: int, good: Collection[int]) -> tuple[int, int]:
+    """The part of `rows` about `own` whose ends are good: on either side all, or nothing."""
+    first, last = rows
+    return first if first in good else own, last if last in good else own

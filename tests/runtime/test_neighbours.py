@@ -99,6 +99,17 @@ def test_a_kernel_with_a_bias_is_called_below_the_rows_that_it_is_for(tmp_path, 
     assert fewest == {with_bias: 11, other: None, below: None}
 
 
+def test_a_kernel_that_was_slower_with_the_fewest_of_its_rows_is_not_tried_with_fewer(folder, monkeypatch):
+    slower(monkeypatch)
+    change(folder, rows=(8, 64))
+    for dispatched, tried in (((8, 16), {SMALL.name, GOOD.name}), (None, {SMALL.name, GOOD.name})):
+        change(folder, dispatch_rows=dispatched)
+        assert {row["problem"] for row in neighbours.run(folder)} == tried
+    change(folder, dispatch_rows=(16, 64))
+    with pytest.raises(ValueError, match="room for fewer rows"):
+        neighbours.run(folder)
+
+
 @pytest.mark.parametrize("source", [ADDS, MINDS], ids=["adds", "minds"])
 def test_a_kernel_whose_rows_see_one_another_serves_no_fewer(tmp_path, folder, monkeypatch, source):
     slower(monkeypatch)
