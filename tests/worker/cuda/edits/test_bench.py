@@ -205,8 +205,10 @@ def test_what_is_not_harmless_or_does_not_fit_never_runs(bench, monkeypatch) -> 
 
 def test_what_is_surely_no_new_best_costs_few_pairs(bench) -> None:
     effort = EffortConfig()
-    slower, equal = bench.measure([of(Slower), of(Candidate)])
-    assert slower.pairs == effort.min_pairs < equal.pairs
+    (slower,) = bench.measure([of(Slower)])
+    # By chance one that is as fast looks slower now and then.
+    equal = max(bench.measure([of(Candidate)])[0].pairs for _ in range(4))
+    assert slower.pairs == effort.min_pairs < equal
     (beaten,) = bench.measure([of(Faster)], best=1.3)
     assert beaten.pairs == effort.min_pairs and beaten.speedup == pytest.approx(1.25, rel=0.02)
     (winner,) = bench.measure([of(Faster)], best=1.2)
