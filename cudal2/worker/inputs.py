@@ -19,13 +19,11 @@ import torch
 from torch import Tensor
 
 from cudal2 import operators
-from cudal2.dtype import FP16, DType
+from cudal2.dtype import DType
 from cudal2.problem import Problem
 
 EXACT_SUM = {"f32": 1 << 24, "f16": 1 << 11}
 """Largest integer up to which every partial sum is exact in the accumulator."""
-POISON = FP16.nan
-"""The bits of the fp16 NaN that `poison` writes; those of another type are its record's `nan`."""
 SMALLEST = 10
 """Numbers are kept from being smaller than 2 to minus this power where their exponents are changed."""
 MOST_UNEVEN, SMALLER = 24, 4
