@@ -24,10 +24,14 @@ TOOL = "\n\nHand in your kernel with the tool `submit`. You may do so again afte
 client = cache(connect)
 
 
-def prompts(problems: Iterable[str]) -> list[dict[str, Any]]:
-    """A row for each problem, as `reward` needs them: `datasets.Dataset.from_list(prompts([…]))`."""
+def prompts(problems: Iterable[str], chat: bool = True) -> list[dict[str, Any]]:
+    """A row for each problem, as `reward` needs them: `datasets.Dataset.from_list(prompts([…]))`.
+
+    Without `chat` a prompt is bare text, for a model that was taught so.
+    """
     asked = [client().prompt(problem) for problem in problems]
-    return [{"prompt": [{"role": "user", "content": one.text}], "problem": one.problem} for one in asked]
+    words = [[{"role": "user", "content": one.text}] if chat else one.text for one in asked]
+    return [{"prompt": prompt, "problem": one.problem} for prompt, one in zip(words, asked)]
 
 
 def reward(
@@ -41,8 +45,8 @@ def reward(
 
     All are asked for at once, so that the server judges them as a batch. Raises NoService where none has a verdict.
     """
-    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-    asked = ["" if one is None else one if isinstance(one, str) else one[-1]["content"] for one in prompts or texts]
+    texts = [_text(one) for one in completions]
+    asked = [_text(one) for one in prompts or [""] * len(texts)]
     judge, faults = client(), []
 
     def one(text: str, name: str, prompt: str) -> Judged | None:
@@ -63,6 +67,11 @@ def reward(
         log_metric("right", sum(judged.status == "ok" for judged in verdicts) / len(verdicts))
         log_metric("speedup", sum(judged.metrics.get("speedup", 0.0) for judged in verdicts) / len(verdicts))
     return [judged.reward if judged else None for judged in found]
+
+
+def _text(said: Any) -> str:
+    """The last message of a chat, or the bare text."""
+    return said if isinstance(said, str) else said[-1]["content"]
 
 
 class Kernels:
