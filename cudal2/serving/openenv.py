@@ -11,6 +11,7 @@ the harness failed there is no reward: the client raises RuntimeError with the r
 
 import os
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from cudal2.serving import limits
@@ -110,6 +111,8 @@ class Guarded:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             try:
                 limits.check(self.token, headers.get("authorization", ""), headers.get("host", ""))
+                if not self.token and "origin" in headers:  # a web page, which may open a WebSocket anywhere
+                    limits.check("", "", urlsplit(headers["origin"]).netloc)
             except Refusal as refusal:
                 refused = JSONResponse({"detail": str(refusal)}, refusal.code)
                 await refused(scope, receive, send)
