@@ -19,8 +19,10 @@ OLDEST = {
 """The newest version of each kind of symbol that a library may need."""
 _MOVED = {
     "libdl.so.2": ("dladdr", "dlclose", "dlerror", "dlopen", "dlsym"),
-    "libpthread.so.0": ("__pthread_key_create", "pthread_key_create", "pthread_once")
-    + ("pthread_rwlock_rdlock", "pthread_rwlock_unlock", "pthread_rwlock_wrlock"),
+    "libpthread.so.0": (
+        *("__pthread_key_create", "pthread_key_create", "pthread_once"),
+        *("pthread_rwlock_rdlock", "pthread_rwlock_unlock", "pthread_rwlock_wrlock"),
+    ),
 }
 """By the library that had them before glibc 2.34: its symbols of version 2.2.5 that we, or a C++ runtime, may use."""
 _LATER = """

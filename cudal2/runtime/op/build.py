@@ -1,7 +1,7 @@
 """The files of an exported folder that put its kernels behind torch: the operators' library, and the Python package.
 
-The library is compiled when a folder is exported. It needs only libtorch's stable ABI of 2.11 and a C++ runtime no newer
-than torch's own (`older`), so that one build serves every later torch, with CUDA or without.
+The library is compiled when a folder is exported. It needs only libtorch's stable ABI of 2.11 and a C++ runtime no
+newer than torch's own (`older`), so that one build serves every later torch, with CUDA or without.
 """
 
 from pathlib import Path
