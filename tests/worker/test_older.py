@@ -47,6 +47,8 @@ def test_what_is_new_is_found(tmp_path):
          "-o", made], input=b"int arc4random(void) { return 0; }", check=True,
     )  # fmt: skip
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-xc", "-", made, "-o", tmp_path / "asks.so"], input=NEW.encode(), check=True
+        ["gcc", "-shared", "-fPIC", "-xc", "-", "-xnone", made, "-o", tmp_path / "asks.so"],
+        input=NEW.encode(),
+        check=True,
     )
     assert too_new((tmp_path / "asks.so").read_bytes()) == ["GLIBC_2.99"]
