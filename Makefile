@@ -36,7 +36,7 @@ test: install ## the tests, side by side on all processors: five minutes on two 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: thirteen minutes more
 	$(TESTS) -m "slow and not gpu"
 
-parts: install .venv/.parts vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM: six minutes
+parts: install .venv/.parts .venv-kernels/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM: six minutes
 	$(TESTS) -m "parts and not vllm and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
@@ -59,5 +59,9 @@ install: .venv/.installed ## .venv with cudal2 and its development tools, by the
 	./.ci/install-vllm .venv-vllm
 	touch $@
 
+.venv-kernels/.installed: .venv/.installed .ci/install-kernels
+	./.ci/install-kernels .venv-kernels .venv
+	touch $@
+
 clean:
-	rm -rf .venv .venv-vllm runs
+	rm -rf .venv .venv-vllm .venv-kernels runs

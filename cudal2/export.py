@@ -25,11 +25,9 @@ of them, and dispatched no further than it was surely faster there. `cudal2.runt
 copied anywhere.
 """
 
-import ctypes
 import hashlib
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +41,7 @@ from cudal2.evaluation.records import Row
 from cudal2.evaluation.results import load
 from cudal2.evaluation.summary import surely_faster
 from cudal2.exported import processor
+from cudal2.files import install
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict, to_json
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, Timed, write
 from cudal2.runtime.op import build as op
@@ -148,7 +147,7 @@ def run(
                 refused=tuple(refused),
             )
             write(new, manifest)
-            _install(new, folder / "export", Path(scratch) / "former")
+            install(new, folder / "export", Path(scratch) / "former")
     except OSError as error:
         remedy = "Make room or the folder writable and export again: the former export stays"
         raise HarnessFault(f"cannot export to {folder}: {error}", remedy) from error
@@ -257,31 +256,3 @@ def _worthwhile(timing: Timing, target: Target) -> bool:
     if target.recipe:
         return surely_faster(timing)
     return surely_faster(timing) and timing.candidate_us + DISPATCH_US < timing.baseline_us
-
-
-def _install(new: Path, final: Path, former: Path) -> None:
-    """Replaces `final` by `new`; programs that have the former libraries open keep them.
-
-    A kill meanwhile leaves one of the two in place, except on a file system that cannot exchange two folders.
-    """
-    if final.is_dir() and _exchanged(new, final):
-        return
-    if final.exists():
-        if not final.is_dir():
-            raise NotADirectoryError(f"{final} is in the way")
-        final.rename(former)
-    try:
-        new.rename(final)
-    except OSError:
-        if former.exists():
-            former.rename(final)
-        raise
-    if former.exists():
-        shutil.rmtree(former)
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Exchanges two folders atomically by renameat2(2); whether that was possible."""
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0

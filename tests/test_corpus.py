@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from thorough import count
 
 from cudal2 import corpus, split
 from cudal2.config import WorkerConfig
@@ -96,13 +97,12 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, 
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @each_family
 def test_many_settings_are_correct_in_timed_calls_too(family: Family, layout: Layout, tmp_path: Path) -> None:
     rng = random.Random(f"many {family.name} {layout}")
     config = WorkerConfig(cache=str(tmp_path), threads=2, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)
     with Worker(config) as judge:
-        for knobs in some_settings(family, layout, 3, seed=5):
+        for knobs in some_settings(family, layout, count(8, 2), seed=5):
             problem = random_problem(rng, layout, most=24)
             verdict = judge.evaluate(Candidate(corpus.render(family, knobs, layout), problem))
             assert verdict.status is Status.OK, f"{problem.name} {knobs} {verdict.reason} {verdict.log}"

@@ -26,7 +26,6 @@ QUICK = "worker=quick", "worker.threads=1", "worker.disturbed=1000"
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_search_an_evaluation_an_export_and_a_page(tmp_path, capsys) -> None:
     """What is found is of that problem alone: it neither takes nor leaves anything for fp16 without a bias."""
     run, worker = tmp_path / "run", [*QUICK, f"worker.cache={tmp_path / 'cache'}"]
@@ -69,7 +68,6 @@ def residual(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_an_operator_and_a_family_are_a_file_each(residual, tmp_path, capsys) -> None:
     run, worker = tmp_path / "run", [*QUICK, f"worker.cache={tmp_path / 'cache'}"]
     kind = ["shapes=7_64_64", f"shapes.epilogue={residual}"]

@@ -12,7 +12,7 @@ from launcher import fake, multiplier
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, candidate, edited, evaluation, timing, verdict
 
-from cudal2 import export
+from cudal2 import export, files
 from cudal2.archive import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation import folders
@@ -233,11 +233,11 @@ def test_a_new_export_takes_the_place_of_the_former_one(tmp_path, archive, monke
     assess(tmp_path, archive, {SLOW: (candidate("b").source, 1.5)})
     if exchanges:
         (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-        if not export._exchanged(tmp_path / "a", tmp_path / "b"):
+        if not files._exchanged(tmp_path / "a", tmp_path / "b"):
             pytest.skip("this file system exchanges no folders")
         monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("for a moment there is none"))
     else:
-        monkeypatch.setattr(export, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
     now = export.run(tmp_path / "run", archive, built, HERE)
     assert manifest.read(tmp_path / "run" / "export") == now and len(now.kernels) == 2
     assert [path for path in (tmp_path / "run").iterdir() if path.name[0] == "."] == []

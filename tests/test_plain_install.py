@@ -59,10 +59,9 @@ def test_the_assembly_game_asks_for_its_extra_in_one_line(cudal2, tmp_path) -> N
         assert 'pip install "cudal2[sass]"' in done.stderr
 
 
-@pytest.mark.alone
 def test_a_run_is_trained_evaluated_exported_reported_and_packed(cudal2, tmp_path) -> None:
     """The smoke run cut down to one step; a machine on which nothing can be timed is no fault of the installation."""
-    quick = "worker=quick", f"worker.cache={tmp_path / 'cache'}"
+    quick = "worker=quick", "worker.threads=1", "worker.disturbed=1000", f"worker.cache={tmp_path / 'cache'}"
     small = "trainer.steps=1", "trainer.problems_per_step=1", "trainer.group_size=4"
     done = told(cudal2, "train", "experiment=smoke", "run=run", *small, *quick, cwd=tmp_path)
     assert "No module named" not in done.stderr and "Traceback" not in done.stderr

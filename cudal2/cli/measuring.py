@@ -121,6 +121,12 @@ def _export(arguments: argparse.Namespace) -> None:
 
     config = configured(arguments)
     folder = Path(config.run)
+    if config.export.layout == "kernels":
+        from cudal2 import hub
+
+        variants = hub.write(folder / "export", folder / "kernels")
+        print(f"{folder / 'kernels'}: for `kernels`, {' and '.join(variants)}")
+        return
     with ExitStack() as stack:
         archive, _ = stack.enter_context(judging.opened(folder, config.target, create=False))
         worker = stack.enter_context(Worker(config.worker, config.target))

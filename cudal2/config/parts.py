@@ -46,9 +46,13 @@ class CorpusConfig(Schema, frozen=True):
 class ExportConfig(Schema, frozen=True):
     """What `cudal2 export` writes. A kernel is exported for every number of rows up to `rows` that it is right for;
     with 0 for those of its bucket (1 to 8, 9 to 16, 17 to 32, 33 to 64, beyond that M alone); with 1 for M alone.
+
+    With `layout` kernels nothing is built or measured: the export that stands in the run is written once more, to
+    RUN/kernels, as a repository for Hugging Face's `kernels`.
     """
 
     rows: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    layout: Literal["package", "kernels"] = "package"
 
 
 class VllmConfig(Schema, frozen=True):

@@ -5,11 +5,14 @@ cudal2_kernels.linear(x, weight)     # F.linear, by a kernel where one is faster
 cudal2_kernels.patch(model)          # every half-precision nn.Linear of a model that some kernel is for
 torch.ops.cudal2.linear(x, weight)   # the same as an operator of torch's; torch.compile keeps it
 
+Hugging Face's `kernels` finds the layers in `layers`; `serves` is the condition to give it for nn.Linear.
+
 On another device, and where a file is damaged, one warning says so and torch serves every call.
 """
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -45,3 +48,21 @@ unpatch = _patch.unpatch
 def patch(model: torch.nn.Module) -> list[str]:
     """Route every half-precision nn.Linear in `model` that some kernel is for, in place; the names of the layers."""
     return [] if library is None else _patch.patch(model, library)
+
+
+def serves(module: torch.nn.Module) -> bool:
+    """Whether it is an nn.Linear itself, no subclass, in fp16 or bf16, and some kernel is for its sizes."""
+    return library is not None and _patch.serves(module, library)
+
+
+class Linear(torch.nn.Module):
+    """What `kernels` gives an nn.Linear for its forward: without a state of its own, for inference."""
+
+    can_torch_compile = True
+    has_backward = False
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias)  # type: ignore[arg-type]
+
+
+layers = SimpleNamespace(Linear=Linear)

@@ -53,6 +53,11 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
     return routed
 
 
+def serves(module: torch.nn.Module, library: Library) -> bool:
+    """Whether it is an nn.Linear itself, no subclass, in fp16 or bf16, and the library has kernels for its sizes."""
+    return type(module) is torch.nn.Linear and bool(library.rows(module))
+
+
 def unpatch(model: torch.nn.Module) -> None:
     """Makes every layer that `patch` routed a plain nn.Linear again."""
     for module in model.modules():

@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 def build_wheel(wheel_directory: str, config_settings: object = None, metadata_directory: str | None = None) -> str:
     """Writes the wheel into that folder and returns its name."""
-    files = dict(_files())
+    files = dict(contents(_HERE))
     version = "1+" + hashlib.sha256(files[f"{NAME}/export/manifest.json"]).hexdigest()[:8]
     tag = f"py3-none-linux_{platform.machine()}"
     about = f"{NAME}-{version}.dist-info"
@@ -36,10 +36,10 @@ def build_wheel(wheel_directory: str, config_settings: object = None, metadata_d
     return name
 
 
-def _files():
-    """(path in the wheel, bytes): the package's modules, and all else of the folder as its data."""
-    for path in sorted(_HERE.rglob("*")):
-        inside = path.relative_to(_HERE)
+def contents(folder: Path):
+    """(path in the wheel, bytes): the package's modules, and all else of an exported folder as its data."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
         if path.is_file() and not any(part.endswith(SKIPPED) for part in inside.parts):
             mine = inside.parts[0] == NAME
             yield str(inside) if mine else f"{NAME}/export/{inside}", path.read_bytes()

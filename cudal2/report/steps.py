@@ -4,6 +4,7 @@ All speedups are over the fastest baseline; a sample without a correct kernel co
 """
 
 import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,15 +18,24 @@ from cudal2.records import Status
 
 TRAINING: tuple[Kind, ...] = ("sft", "train")
 """Samples of these kinds make the learning curve."""
+FEWEST = 6
+"""Steps, below which nothing is said of a rise."""
+DRAWS = 1000
+"""How often a rise is computed from other steps, drawn from those that there are."""
+
+
+ByProblem = dict[str, tuple[float, ...]]
+"""Speedups of a step's samples by the name of their problem."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The samples of one training step: rewards, speedups (0 for a failure) and statuses."""
+    """The samples of one training step: rewards, speedups (0 for a failure), also by problem, and statuses."""
 
     step: int
     rewards: tuple[float, ...]
     speedups: tuple[float, ...]
     statuses: Counter[Status]
+    by_problem: ByProblem = {}
 
     @property
     def working(self) -> tuple[float, ...]:
@@ -54,6 +64,48 @@ def rise(steps: Sequence[Step]) -> tuple[float, float]:
     return mean(first), mean(last)
 
 
+def gain(steps: Sequence[Step]) -> tuple[float, float, float] | None:
+    """By how much the mean speedup rose from the first to the last third of the steps, with a 95% interval.
+
+    It is the mean over the problems that both thirds had, for a step with easy problems shows no progress. The interval
+    comes from a bootstrap over steps (B. Efron, Annals of Statistics 7, 1979). None of fewer than FEWEST steps, or
+    where no problem came in both thirds.
+    """
+    first, last = ([step.by_problem for step in part] for part in thirds(steps))
+    found = _difference(first, last)
+    if len(steps) < FEWEST or found is None:
+        return None
+    rng = random.Random(0)
+    drawn = [_difference(rng.choices(first, k=len(first)), rng.choices(last, k=len(last))) for _ in range(DRAWS)]
+    known = [one for one in drawn if one is not None]
+    return found, quantile(known, 0.025), quantile(known, 0.975)
+
+
+def said(steps: Sequence[Step]) -> str:
+    """`+0.12 [0.03, 0.21]`, and what a reader should think of it where that is no rise for sure."""
+    if (found := gain(steps)) is None:
+        return f"too few steps to tell ({len(steps)})"
+    middle, low, high = found
+    unsure = "" if low > 0 or high < 0 else ", too few steps to be sure"
+    return f"{middle:+.2f} [{low:.2f}, {high:.2f}]{unsure}"
+
+
+def _difference(
+    first: Sequence[dict[str, tuple[float, ...]]], last: Sequence[dict[str, tuple[float, ...]]]
+) -> float | None:
+    """Last minus first mean, in the mean over the problems that both have."""
+    means = []
+    for part in (first, last):
+        together: defaultdict[str, list[float]] = defaultdict(list)
+        for step in part:
+            for problem, values in step.items():
+                together[problem] += values
+        means.append({problem: mean(values) for problem, values in together.items()})
+    before, after = means
+    both = [after[problem] - before[problem] for problem in before if problem in after]
+    return mean(both) if both else None
+
+
 def training(archive: Archive, folder: Path) -> list[Sample]:
     """The samples of training in the folder's archive: of the run named like the folder, or else of the last run."""
     runs = defaultdict(list)
@@ -74,9 +126,17 @@ def of(samples: Iterable[Sample]) -> list[Step]:
             tuple(s.origin.reward for s in steps[step] if s.origin.reward is not None),
             tuple(s.speedup or 0.0 for s in steps[step]),
             Counter(s.status for s in steps[step]),
+            _by_problem(steps[step]),
         )
         for step in sorted(steps)
     ]
+
+
+def _by_problem(samples: Sequence[Sample]) -> ByProblem:
+    found = defaultdict(list)
+    for sample in samples:
+        found[sample.problem.name].append(sample.speedup or 0.0)
+    return {name: tuple(values) for name, values in found.items()}
 
 
 def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
@@ -125,11 +185,11 @@ def _spread(values: Sequence[Sequence[float]]) -> dict[str, list[float | None]]:
 
 
 def table(folders: Sequence[Path]) -> str:
-    """In Markdown: steps, kernels, mean speedup and mean reward in the first and the last third of the steps, and the
-    share of correct kernels in them. Raises ValueError for a run without training samples, and where they were measured
-    in environments that do not compare.
+    """In Markdown: steps, kernels, mean speedup and mean reward in the first and the last third of the steps, the rise
+    on the same problems, and the share of correct kernels. Raises ValueError for a run without training samples, and
+    where they were measured in environments that do not compare.
     """
-    lines = [["run", "steps", "kernels", "mean speedup, first → last third", "mean reward", "correct"]]
+    lines = [["run", "steps", "kernels", "mean speedup, first → last third", "mean reward", "rise", "correct"]]
     lines.append(["---"] * len(lines[0]))
     for name, run in curves(folders).items():
         pairs = []
@@ -141,5 +201,5 @@ def table(folders: Sequence[Path]) -> str:
             total = sum((step.statuses for step in part), Counter())
             shares.append(f"{total[Status.OK] / max(total.total(), 1):.0%}")
         kernels = sum(step.statuses.total() for step in run)
-        lines.append([name, str(len(run)), str(kernels), *pairs, " → ".join(shares)])
+        lines.append([name, str(len(run)), str(kernels), *pairs, said(run), " → ".join(shares)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,12 +1,12 @@
 """A processor's families on any number of rows, in every type and with every epilogue."""
 
-import os
 import random
 from pathlib import Path
 
 import pytest
 from families import processor
 from families.contract import some_settings
+from thorough import count
 
 from cudal2 import corpus
 from cudal2.corpus import Family
@@ -16,7 +16,7 @@ from cudal2.target import CPU
 
 CASES = [(family, layout) for family in corpus.families(CPU) for layout in family.layouts]
 each_family = pytest.mark.parametrize(("family", "layout"), CASES, ids=[f"{f.name}-{layout}" for f, layout in CASES])
-SETTINGS = int(os.environ.get("SETTINGS", "8"))
+SETTINGS = count(200, 8)
 """How many of each family the slow test draws; 200 take an hour and a half."""
 ROWS = (1, 2, 3, 7, 17, 100)
 

@@ -1,6 +1,8 @@
 """Training's samples step by step."""
 
 import math
+import random
+from collections import Counter
 
 import pytest
 from specimens import candidate, verdict
@@ -33,6 +35,35 @@ def test_rise_compares_the_thirds_of_the_steps(tmp_path):
     (found,) = report.curves([made(tmp_path, [("train", speed) for speed in speeds])]).values()
     assert steps.rise(found) == pytest.approx((0.25, 2.0))
     assert found[1].statuses == {Status.COMPILE_ERROR: 1}
+
+
+def step(number, **values):
+    """A step with these speedups of each problem."""
+    every = tuple(value for some in values.values() for value in some)
+    return steps.Step(number, (), every, Counter({Status.OK: len(every)}), values)
+
+
+def test_a_rise_is_that_of_the_same_problems():
+    """Nothing was learnt where only the problems changed from hard to easy."""
+    hard_first = [step(n, hard=(0.5, 0.5), **({"easy": (2.0,)} if n > 5 else {})) for n in range(9)]
+    assert steps.rise(hard_first)[1] > 0.9 and steps.gain(hard_first) == (0.0, 0.0, 0.0)
+    assert "too few steps" in steps.said(hard_first)
+    learnt = [step(n, hard=(0.5 + 0.1 * n, 0.6 + 0.1 * n)) for n in range(9)]
+    middle, low, high = steps.gain(learnt)
+    assert 0 < low < middle < high and middle == pytest.approx(0.6) and "too few" not in steps.said(learnt)
+
+
+def test_of_noise_no_rise_is_claimed_more_often_than_the_interval_says():
+    rng = random.Random(1)
+    runs = [[step(n, a=tuple(rng.gauss(1, 0.3) for _ in range(8))) for n in range(24)] for _ in range(60)]
+    sure = sum(low > 0 or high < 0 for _, low, high in map(steps.gain, runs))
+    assert sure <= 10  # 5% of them would be 3
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_of_few_steps_nothing_is_said(count):
+    assert steps.gain([step(n, a=(float(n),)) for n in range(count)]) is None
+    assert steps.gain([step(n, **{f"p{n}": (1.0,)}) for n in range(9)]) is None  # no problem came twice
 
 
 def test_what_is_drawn_has_a_value_for_each_step(tmp_path):

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from sass.cubins import compiled, listed
 from sass.game.test_play import agrees, wander
+from thorough import count
 
 from cudal2.records import Control, Edit, Shift
 from cudal2.sass import opcodes, text
@@ -118,7 +119,7 @@ def test_a_game_on_a_finished_kernel_knows_the_same_rules(code, finished) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> None:
-    for seed in range(100, 106):
+    for seed in range(100, 100 + count(6, 3)):
         for listing in listed(compiled(target, seed, Cache(tmp_path))):
             try:
                 play = Play(listing)
@@ -132,7 +133,10 @@ def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "kernels"), [("sm_80", 20), ("sm_86", 6), ("sm_89", 6), ("sm_90a", 30)])
+@pytest.mark.parametrize(
+    ("target", "kernels"),
+    [("sm_80", count(20, 8)), ("sm_86", count(6, 3)), ("sm_89", count(6, 3)), ("sm_90a", count(30, 12))],
+)
 def test_the_compilers_schedules_break_no_rule(target: str, kernels: int, tmp_path) -> None:
     """Few for what differs from Ampere in its matrix instructions alone."""
     for seed in range(kernels):

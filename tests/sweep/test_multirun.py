@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from processes import wait_for
+from thorough import some
 
 from cudal2 import cli
 from cudal2.sweep import job, records
@@ -173,16 +174,16 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess:
 @pytest.mark.slow
 def test_a_sweep_trains_and_is_shown_side_by_side(tmp_path):
     """In earnest, and with a run that fails in between."""
-    command = ["train", "-m", *HASTY, "seed=0,1", "policy.path=,missing"]
+    command = ["train", "-m", *HASTY, "policy.path=missing,"]
     done = run(tmp_path, *command)
-    assert done.returncode == 2 and done.stdout.count("  done  ") == 2 and done.stdout.count("failed") == 2
+    assert done.returncode == 2 and done.stdout.count("  done  ") == 1 and done.stdout.count("failed") == 1
     shown = run(tmp_path, "report", "sweep")
-    assert shown.returncode == 0 and "| policy.path=,seed=1 | 1 | 2 |" in shown.stdout
+    assert shown.returncode == 0 and "| policy.path= | 1 | 2 |" in shown.stdout
     assert (tmp_path / "sweep/comparison.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], 2))
 def test_a_signal_ends_all_runs_and_the_same_command_goes_on(tmp_path, number):
     command = [sys.executable, "-m", "cudal2.cli", "train", "-m", *HASTY, "seed=0,1"]
     longer = [word.replace("steps=1", "steps=1000") for word in command]

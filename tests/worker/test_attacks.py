@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from thorough import some
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
@@ -88,7 +89,7 @@ def test_verdict_on_timed_calls(timing_worker: Worker, path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-@kernels(TIMED[::8])
+@kernels(some(TIMED, 8))
 def test_verdict_on_timed_calls_in_either_jail(worker: Worker, path: Path) -> None:
     """A sample: what is seen of them has nothing to do with the jail."""
     check(worker, path)

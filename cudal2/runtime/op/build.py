@@ -1,7 +1,7 @@
 """The files of an exported folder that put its kernels behind torch: the operators' library, and the Python package.
 
-The library is compiled when a folder is exported. It needs only libtorch's stable ABI of 2.11 and a C++ runtime, so
-that one build serves every later torch, with CUDA or without.
+The library is compiled when a folder is exported. It needs only libtorch's stable ABI of 2.11 and a C++ runtime no
+newer than torch's own (`older`), so that one build serves every later torch, with CUDA or without.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from cudal2 import exported
 from cudal2.contract import CPU_CONTRACT
 from cudal2.exported.op import SONAME
 from cudal2.records import digest
+from cudal2.worker import older
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
 
 LIBRARY = "lib/libcudal2_torch.so"
@@ -44,12 +45,12 @@ def library() -> bytes:
     include, lib = (Path(torch.__file__).parent / name for name in ("include", "lib"))
     texts = [(_HERE / name).read_text() for name in _SOURCES]
     flags = (*FLAGS, *CPU_CONTRACT.defines())  # a GPU's kernels are launched, not called
-    key = digest(compiler_name(), torch.__version__, *flags, *texts)[:16]
+    key = digest(compiler_name(), torch.__version__, older.key(), *flags, *texts)[:16]
 
     def make(folder: Path) -> None:
         for name, text in zip(_SOURCES, texts, strict=True):
             (folder / name).write_text(text)
-        linked = (f"-L{lib}", "-ltorch_cpu", "-o", str(folder / "made.so"))
+        linked = (f"-L{lib}", "-ltorch_cpu", *older.linked(folder, "cudal2_op_*"), "-o", str(folder / "made.so"))
         trusted([compiler(), *flags, "-isystem", str(include), str(folder / "op.cpp"), *linked])
 
     return (artefact(f"op-{key}", make) / "made.so").read_bytes()

@@ -1,8 +1,8 @@
 """The files of an exported folder that are the same for all kernels: the library, its header and its sources.
 
 The library is compiled when a folder is exported, not where it is used: whoever exports has the compiler and the
-driver's header at hand, and users need neither. Its C++ runtime is linked in, so that it asks for libc (that of the
-machine it was made on, or a later one) and the driver. The sources are in the folder for whoever wants to read or build
+driver's header at hand, and users need neither. Its C++ runtime is linked in, so that it asks for libc (`older` says
+which) and the driver. The sources are in the folder for whoever wants to read or build
 them.
 """
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import digest
+from cudal2.worker import older
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
 from cudal2.worker.cuda.compile import toolchain
 
 LIBRARY = "lib/libcudal2.so"
 FLAGS = (
     *("-std=c++17", "-O2", "-Wall", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden"),
-    *("-static-libstdc++", "-static-libgcc", "-Wl,-soname,libcudal2.so", "-Wl,-z,now"),
+    *("-static-libstdc++", "-Wl,-soname,libcudal2.so", "-Wl,-z,now"),
 )
-EXPORTS = "{ global: cudal2_*; local: *; };"
-"""The linker's version script: a C++ runtime of one's own must not get mixed up with the program's."""
+EXPORTS = "cudal2_*"
+"""What is seen of it: a C++ runtime of one's own must not get mixed up with the program's."""
 _HERE = Path(__file__).parent
 
 
@@ -47,7 +48,7 @@ def lay_out(folder: Path) -> None:
 def library() -> bytes:
     """The library, compiled on first use. Raises HarnessFault where there is no compiler or no CUDA toolkit."""
     include = toolchain.find().root / "include"
-    key = digest(compiler_name(), str(include), *FLAGS, EXPORTS, *sources().values())[:16]
+    key = digest(compiler_name(), str(include), older.key(), *FLAGS, EXPORTS, *sources().values())[:16]
 
     def make(folder: Path) -> None:
         # Stands for the driver, which a machine that only compiles need not have: its functions are found at run time.
@@ -55,9 +56,8 @@ def library() -> bytes:
         trusted([compiler(), "-shared", "-Wl,-soname,libcuda.so.1", "-xc", "/dev/null", "-o", str(driver)])
         lay_out(folder)
         (folder / LIBRARY).parent.mkdir(exist_ok=True)
-        (folder / "exports").write_text(EXPORTS)
         inputs = (f"-I{folder / 'include'}", f"-I{include}", str(folder / "src/hgemm.cpp"))
-        linked = (f"-Wl,--version-script={folder / 'exports'}", "-Wl,--no-as-needed", str(driver))
+        linked = (*older.linked(folder, EXPORTS), "-Wl,--no-as-needed", str(driver))
         trusted([compiler(), *FLAGS, *inputs, *linked, "-o", str(folder / LIBRARY)])
 
     return (artefact(f"launcher-{key}", make) / LIBRARY).read_bytes()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from thorough import THOROUGH
 from toolkit import needs_toolkit
 
 from cudal2.problem import Problem
@@ -163,7 +164,8 @@ def blind(monkeypatch) -> None:
     monkeypatch.setattr(build, "faults", lambda code: ((), (), ()))
 
 
-SLOW_TARGETS = [pytest.param(name, marks=pytest.mark.slow) for name in ("sm_80", "sm_89", "sm_100a", "sm_120a")]
+TARGETS = ("sm_80", "sm_89", "sm_100a", "sm_120a") if THOROUGH else ("sm_80", "sm_120a")
+SLOW_TARGETS = [pytest.param(name, marks=pytest.mark.slow) for name in TARGETS]
 
 
 QUICK = ("mov.u64 %1, %gridid;", "mov.u32 %0, %pm0;", "ld.const.u32 %0, [table+16];")
