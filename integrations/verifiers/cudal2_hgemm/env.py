@@ -3,9 +3,11 @@
 import verifiers.v1 as vf
 from pydantic import Field
 
+from cudal2_hgemm.chat import HgemmHarnessConfig
+
 
 class HgemmEnvConfig(vf.EnvConfig):
-    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig(), harness=HgemmHarnessConfig())
     """The model. Nothing of it runs in the runtime, and the default one is a cloud: so it is this machine."""
     turns: int = Field(2, ge=1)
     """How many answers a model may give to one problem."""

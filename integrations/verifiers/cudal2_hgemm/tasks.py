@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import verifiers.v1 as vf
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from cudal2_hgemm.client import Client, Judged, NoService
 
@@ -35,7 +35,7 @@ class HgemmTaskConfig(vf.TaskConfig):
 
 
 class HgemmConfig(vf.TasksetConfig):
-    shapes: list[str] = ["demo"]
+    shapes: list[str] = Field(["demo"])
     """Problems (256_384_512), layers, and lists of them by name (demo, training, llm-open), as in `shapes=` of
     cudal2."""
     task: HgemmTaskConfig = HgemmTaskConfig()

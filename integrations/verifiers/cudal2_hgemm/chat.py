@@ -10,6 +10,7 @@ from verifiers.v1.dialects.chat import message_to_wire
 
 
 class HgemmHarnessConfig(vf.HarnessConfig):
+    id: str = "cudal2_hgemm"
     answer_seconds: float = 1800.0
     """How long the model may take for one answer."""
 
