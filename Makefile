@@ -1,5 +1,5 @@
 # Makes a virtual environment in .venv and calls cudal2 or pytest in it; nothing else is decided here.
-.PHONY: demo demo-gpu smoke test slow parts vllm lint install clean
+.PHONY: demo demo-gpu smoke test slow parts vllm verifiers lint install clean
 .DEFAULT_GOAL := demo
 
 BIN := .venv/bin
@@ -36,11 +36,14 @@ test: install ## the tests, side by side on all processors: five minutes on two 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: thirteen minutes more
 	$(TESTS) -m "slow and not gpu"
 
-parts: install .venv/.parts .venv-kernels/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM: six minutes
-	$(TESTS) -m "parts and not vllm and not gpu"
+parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and of others' trainers
+	$(TESTS) -m "parts and not vllm and not verifiers and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
 	.venv-vllm/bin/pytest tests/policy tests/train -m "vllm and not gpu"
+
+verifiers: install .venv-verifiers/.installed ## and the environment for verifiers, by its own command in a virtual environment of its own
+	$(BIN)/pytest tests/integrations -m verifiers
 
 lint: install
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
@@ -63,5 +66,9 @@ install: .venv/.installed ## .venv with cudal2 and its development tools, by the
 	./.ci/install-kernels .venv-kernels .venv
 	touch $@
 
+.venv-verifiers/.installed: integrations/verifiers/pyproject.toml .ci/install-verifiers
+	./.ci/install-verifiers .venv-verifiers
+	touch $@
+
 clean:
-	rm -rf .venv .venv-vllm .venv-kernels runs
+	rm -rf .venv .venv-vllm .venv-kernels .venv-verifiers runs

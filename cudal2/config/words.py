@@ -126,20 +126,22 @@ def _list(value: str, item: Callable[[str], str]) -> str:
 
 def _shapes(value: str, sweep: bool) -> str:
     """`shapes=` names files in conf/shapes and problems, several of both for one list: `shapes=demo,8_16_24,llm`."""
-    lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}
-
-    def named(word: str) -> list[str]:
-        return list(OmegaConf.load(lists[word]).names) if word in lists else [_plain(word)]
 
     def together(part: str) -> str:
         words = parts(part[1:-1] if part.startswith("[") and part.endswith("]") else part)
-        return f"[{','.join(quoted(name) for word in words for name in named(word))}]"
+        return f"[{','.join(quoted(name) for word in words for name in listed(_plain(word)))}]"
 
     value = value[1:-1] if _whole(value) else value
     choices = parts(value) if sweep else [value.strip()]
     if all(re.fullmatch(r"[A-Za-z][\w-]*|\$\{.*|\{.*|.+\(.*\)", choice) for choice in choices):
         return f"shapes={','.join(choices)}"  # files, also of the user's own
     return f"shapes.names={','.join(map(together, choices))}"
+
+
+def listed(word: str) -> list[str]:
+    """The names in a file of conf/shapes; a word that names none is itself."""
+    lists = {path.stem: path for path in asset("conf", "shapes").glob("*.yaml")}
+    return list(OmegaConf.load(lists[word]).names) if word in lists else [word]
 
 
 def _groups() -> set[str]:

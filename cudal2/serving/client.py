@@ -16,6 +16,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,6 +25,8 @@ VERSION: Final = 1
 """Of the schema of requests and answers. Both sides must have the same."""
 LARGEST = 16 << 20
 """Bytes of an answer that are read at most."""
+LONGEST = 1 << 17
+"""Characters of a completion that are sent at most: the judge reads its last ones and no more."""
 CONNECT_SECONDS = 10.0
 TOKEN = "CUDAL2_TOKEN"
 """The environment variable that holds the token, where no other is named."""
@@ -38,6 +41,14 @@ class NoService(RuntimeError):
 
     def __reduce__(self):  # keeps all arguments when crossing a process boundary
         return type(self), (self.problem, self.remedy, self.again, self.pause)
+
+
+@dataclass(frozen=True)
+class Problems:
+    """The whole names of problems; `beyond` are those that are too large for the server."""
+
+    problems: list[str]
+    beyond: list[str]
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,11 @@ class Client:
         """The JSON schema of all requests and answers."""
         return self._ask("GET", "/schema")
 
+    def problems(self, names: Sequence[str]) -> Problems:
+        """What names stand for: problems (256_384_512), layers (llama-3-8b.qkv), and lists (demo, training, llm)."""
+        found = self._ask("POST", "/problems", {"names": list(names)})
+        return Problems(found["problems"], found["beyond"])
+
     def prompt(self, problem: str, step: int = 0) -> Prompt:
         """The prompt for a problem such as 256_384_512; with `step`, other kernels are drawn to be shown in it."""
         found = self._ask("POST", "/prompt", {"problem": problem, "step": step})
@@ -103,7 +119,7 @@ class Client:
 
     def completion(self, problem: str, completion: str, **more: Any) -> Judged:
         """Judges the kernel in what a model wrote. `more` may hold author, prompt and turn, which are archived."""
-        return self._judge({"problem": problem, "completion": completion, **more})
+        return self._judge({"problem": problem, "completion": completion[-LONGEST:], **more})
 
     def source(self, problem: str, source: str, **more: Any) -> Judged:
         """Judges a source as it is."""
@@ -118,7 +134,7 @@ class Client:
         return Judged(status=verdict["status"], verdict=verdict, **kept)
 
     def _ask(self, method: str, path: str, what: dict[str, Any] | None = None) -> dict[str, Any]:
-        body = None if what is None else json.dumps({"schema": VERSION, **what}).encode()
+        body = None if what is None else _body({"schema": VERSION, **what})
         until, pause = time.monotonic() + self.patience, 0.25
         while True:
             try:
@@ -180,3 +196,8 @@ class Client:
     def _died(self) -> NoService:
         remedy = "Start it again and ask again: what it had judged is recalled"
         return NoService(f"{self.url} ended before its answer did", remedy, again=True)
+
+
+def _body(what: dict[str, Any]) -> bytes:
+    """Characters as they are, for escaped ones take up to twelve bytes; halves of a pair are none and become `?`."""
+    return json.dumps(what, ensure_ascii=False).encode("utf-8", "replace")

@@ -19,6 +19,19 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     schema: Version = VERSION
 
 
+class ProblemsRequest(Message, frozen=True):
+    """Asks which problems these names stand for: each is a problem, a layer, or a list (`shapes=` of other verbs)."""
+
+    names: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+
+
+class ProblemsAnswer(Message, frozen=True):
+    """The whole names of the problems, in order; `beyond` are those that take more than `limits.flop`."""
+
+    problems: tuple[str, ...]
+    beyond: tuple[str, ...]
+
+
 class PromptRequest(Message, frozen=True):
     """Asks for the prompt for a `problem` (M_N_K, a whole name, or the name of a layer). It may show kernels of the
     archive; which ones is drawn anew for each `step`."""
@@ -98,6 +111,7 @@ class Trouble(Message, frozen=True):
 ROUTES: dict[str, tuple[Any, Any]] = {
     "GET /health": (None, Health),
     "GET /schema": (None, None),
+    "POST /problems": (ProblemsRequest, ProblemsAnswer),
     "POST /prompt": (PromptRequest, PromptAnswer),
     "POST /judge": (JudgeRequest, JudgeAnswer),
 }

@@ -155,6 +155,8 @@ class Handler(BaseHTTPRequestHandler):
         if (record := ROUTES[route][0]) is None:
             return service.health() if route.endswith("health") else messages.schema()
         request = messages.read(self._body(), record)
+        if isinstance(request, messages.ProblemsRequest):
+            return service.problems(request)
         if isinstance(request, messages.PromptRequest):
             return service.prompt(request)
         return service.judge(request, self._gone)

@@ -10,7 +10,7 @@ from cudal2 import completion, operators
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
-from cudal2.config import ServeConfig
+from cudal2.config import ServeConfig, ShapesConfig, words
 from cudal2.policy import prompts
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Verdict
@@ -18,6 +18,8 @@ from cudal2.serving.messages import (
     Health,
     JudgeAnswer,
     JudgeRequest,
+    ProblemsAnswer,
+    ProblemsRequest,
     PromptAnswer,
     PromptRequest,
     Refusal,
@@ -70,6 +72,17 @@ class Service:
             reward=self.config.reward.name,
             **{name: getattr(queue, name) for name in names},
         )
+
+    def problems(self, request: ProblemsRequest) -> ProblemsAnswer:
+        """Raises Refusal for what is neither a problem nor a list."""
+        try:
+            names = tuple(name for word in request.names for name in words.listed(word))
+            found = ShapesConfig(names=names).problems()
+        except ValueError as error:
+            raise Refusal(400, str(error), "Name problems, or lists as `shapes=` takes them") from error
+        most = self.config.limits.flop
+        fits = tuple(problem.name for problem in found if problem.flop <= most)
+        return ProblemsAnswer(problems=fits, beyond=tuple(one.name for one in found if one.flop > most))
 
     def prompt(self, request: PromptRequest) -> PromptAnswer:
         """Raises Refusal for what is no problem."""

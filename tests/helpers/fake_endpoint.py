@@ -88,11 +88,19 @@ def _body(reply: Reply, stream: bool) -> bytes:
     """What is sent for a message, whole or in pieces."""
     thoughts = {name: reply[name] for name in ("reasoning", "reasoning_content", "refusal") if name in reply}
     content = reply["content"]
-    usage = {"prompt_tokens": 100, "completion_tokens": 20, "completion_tokens_details": {"reasoning_tokens": 5}}
+    usage = {
+        "prompt_tokens": 100,
+        "completion_tokens": 20,
+        "total_tokens": 120,
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    }
     base = {"id": "c", "model": "fake", "created": 0}
     if not stream:
         choice = {"index": 0, "message": {"role": "assistant", "content": content} | thoughts}
-        return json.dumps(base | {"choices": [choice | {"finish_reason": reply["finish"]}], "usage": usage}).encode()
+        return json.dumps(
+            base
+            | {"object": "chat.completion", "choices": [choice | {"finish_reason": reply["finish"]}], "usage": usage}
+        ).encode()
     deltas: list[dict[str, Any]] = [{"role": "assistant"}, *([thoughts] if thoughts else [])]
     text = content or ""
     size = max(PIECE, len(text) // 100)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from served import serving
 
+from cudal2 import completion
 from cudal2.serving import client as module
 from cudal2.serving.client import Client, NoService
 
@@ -129,6 +130,23 @@ def test_completions_are_read_and_their_samples_described(tmp_path):
         assert said.reward == judged.reward
         none = client.completion("64_64_64", "I cannot.")
         assert none.status == "no_source" and none.reward == -1.0 and "no kernel" in none.message
+
+
+def test_an_answer_of_any_length_and_of_any_characters_is_judged(tmp_path):
+    assert module.LONGEST == completion.LONGEST
+    text = f"\ud800{'é' * 3}{chr(0x10FFFF) * 10_000_000}\n```cpp\nint hgemm() {{ return 0; }}\n```\n"
+    with serving(tmp_path) as up:
+        assert up.client().completion("64_64_64", text).status == "ok"
+        assert up.client().completion("64_64_64", "\ud800").status == "no_source"
+
+
+def test_lists_of_problems_are_asked_of_the_server(tmp_path):
+    with serving(tmp_path, "limits.flop=1e6") as up:
+        found = up.client().problems(["demo", "8_16_24_nn_f16"])
+        assert found.problems == ["64_64_64_tn_f32", "8_16_24_nn_f16"] and len(found.beyond) == 5
+        for names in (["nonsense"], []):
+            with pytest.raises(ValueError, match=r"nonsense|names"):
+                up.client().problems(names)
 
 
 def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):

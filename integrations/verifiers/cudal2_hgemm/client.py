@@ -1,0 +1,1 @@
+../../../cudal2/serving/client.py
