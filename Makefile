@@ -40,7 +40,7 @@ parts: install .venv/.parts .venv-kernels/.installed vllm ## what needs the pack
 	$(TESTS) -m "parts and not vllm and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
-	.venv-vllm/bin/pytest tests/policy tests/train -m "vllm and not gpu"
+	.venv-vllm/bin/pytest tests/policy tests/train tests/runtime/test_vllm.py -m "vllm and not gpu"
 
 lint: install
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy

@@ -11,10 +11,9 @@ def main() -> dict:
     import torch
     import vllm
 
-    engine = vllm.LLM(
-        sys.argv[1], dtype="float16", max_model_len=128, max_num_batched_tokens=128, max_num_seqs=4, enable_prefix_caching=False
-    )
-    prompts = [{"prompt_token_ids": [1, *range(start, start + 9)]} for start in (5, 50, 300)]
+    small = {"max_model_len": 128, "max_num_batched_tokens": 128, "max_num_seqs": 4, "enable_prefix_caching": False}
+    engine = vllm.LLM(sys.argv[1], dtype="float16", **small)
+    prompts = [{"prompt_token_ids": [1, *range(start, start + 9)]} for start in (5, 50, 200)]
     drawn = vllm.SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     said = [one.outputs[0].token_ids for one in engine.generate(prompts, drawn, use_tqdm=False)]
     found: dict = {"said": [list(one) for one in said], "torch": torch.__version__}
