@@ -40,7 +40,7 @@ parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what need
 	$(TESTS) -m "parts and not vllm and not verifiers and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
-	.venv-vllm/bin/pytest tests/policy tests/train -m "vllm and not gpu"
+	.venv-vllm/bin/pytest tests/policy tests/train tests/runtime/test_vllm.py -m "vllm and not gpu"
 
 verifiers: install .venv-verifiers/.installed ## and the environment for verifiers, by its own command in a virtual environment of its own
 	$(BIN)/pytest tests/integrations -m verifiers

@@ -55,6 +55,14 @@ def serves(module: torch.nn.Module) -> bool:
     return library is not None and _patch.serves(module, library)
 
 
+def register() -> None:
+    """vLLM's plug-in: its linear layers by these kernels (`vllm.py`)."""
+    from . import vllm
+
+    if library is not None and not library.reason:
+        vllm.route(library)
+
+
 class Linear(torch.nn.Module):
     """What `kernels` gives an nn.Linear for its forward: without a state of its own, for inference."""
 

@@ -27,6 +27,7 @@ def build_wheel(wheel_directory: str, config_settings: object = None, metadata_d
         "Requires-Python: >=3.10\nRequires-Dist: torch>=2.11\n"
     ).encode()
     files[f"{about}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: cudal2\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    files[f"{about}/entry_points.txt"] = f"[vllm.general_plugins]\n{NAME} = {NAME}:register\n".encode()
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
     files[f"{about}/RECORD"] = f"{record}{about}/RECORD,,\n".encode()
     name = f"{NAME}-{version}-{tag}.whl"
