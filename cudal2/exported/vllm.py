@@ -25,8 +25,8 @@ def route(library: Library) -> None:
     A vLLM that has no such layers is left alone, with a warning in one line.
     """
     try:
-        from vllm.config import VllmConfig  # type: ignore[import-not-found]
-        from vllm.model_executor.layers import linear, utils  # type: ignore[import-not-found]
+        from vllm.config import VllmConfig
+        from vllm.model_executor.layers import linear, utils
 
         method, plain = linear.UnquantizedLinearMethod, {utils.default_unquantized_gemm, utils.cpu_unquantized_gemm}
         loaded, hashed = method.process_weights_after_loading, VllmConfig.compute_hash
@@ -38,12 +38,12 @@ def route(library: Library) -> None:
         return
 
     @wraps(loaded)
-    def process_weights_after_loading(self: Any, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self: Any, layer: Any) -> None:
         if getattr(self, "_gemm_impl", None) not in plain or not _served(layer, library):
             return loaded(self, layer)
         self._gemm_impl = _product
         layer.cpu_linear = torch.nn.functional.linear  # for whoever takes it from the layer
-        layers.append("_".join(map(str, layer.weight.shape)))  # type: ignore[union-attr, operator]
+        layers.append("_".join(map(str, layer.weight.shape)))
 
     @wraps(hashed)
     def compute_hash(self: Any) -> str:
