@@ -13,8 +13,8 @@ from cudal2.cli import missing
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN_MESSAGE = {"nvMatmulHeuristics", "pyarrow", "triton"}
-"""Modules whose absence is handled where they are imported; torch and datasets bring the last two."""
+OWN_MESSAGE = {"nvMatmulHeuristics", "pyarrow", "triton", "openenv", "pydantic", "starlette"}
+"""Modules whose absence is handled where they are imported; torch and datasets bring the second and third."""
 
 
 def modules() -> set[str]:
