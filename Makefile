@@ -24,19 +24,19 @@ demo-gpu: install ## the same on an H200, with CUDA kernels and for shapes that 
 	$(BIN)/cudal2 export $(RUN) target=sm_90a
 	$(BIN)/cudal2 report $(RUN)
 
-smoke: install ## the demo cut down to about a minute
+smoke: install ## the demo cut down to two minutes
 	$(BIN)/cudal2 train experiment=smoke
 	$(BIN)/cudal2 eval runs/smoke shapes=64_64_64,128_128_128 worker=quick
 	$(BIN)/cudal2 export runs/smoke
 	$(BIN)/cudal2 report runs/smoke
 
-test: install ## the tests, side by side on all processors: five minutes on two cores
+test: install ## the tests, side by side on all processors: ten minutes on two cores
 	$(TESTS)
 
-slow: install ## the exhaustive part of them, as far as it needs no GPU: thirteen minutes more
+slow: install ## the exhaustive part of them, as far as it needs no GPU: a quarter of an hour more
 	$(TESTS) -m "slow and not gpu"
 
-parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and of others' trainers
+parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: thirteen minutes
 	$(TESTS) -m "parts and not vllm and not verifiers and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
