@@ -34,7 +34,7 @@ test: install ## the tests, side by side on all processors: ten minutes on two c
 	$(TESTS)
 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: a quarter of an hour more
-	$(TESTS) -m "slow and not gpu"
+	$(TESTS) -m "slow and not gpu and not parts"
 
 parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: thirteen minutes
 	$(TESTS) -m "parts and not vllm and not verifiers and not gpu"

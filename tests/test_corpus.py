@@ -97,6 +97,7 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @each_family
 def test_many_settings_are_correct_in_timed_calls_too(family: Family, layout: Layout, tmp_path: Path) -> None:
     rng = random.Random(f"many {family.name} {layout}")
