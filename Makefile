@@ -33,7 +33,7 @@ smoke: install ## the demo cut down to two minutes
 test: install ## the tests, side by side on all processors: ten minutes on two cores
 	$(TESTS)
 
-slow: install ## the exhaustive part of them, as far as it needs no GPU: a quarter of an hour more
+slow: install ## the exhaustive part of them, as far as it needs no GPU: eighteen minutes more
 	$(TESTS) -m "slow and not gpu and not parts"
 
 parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: thirteen minutes

@@ -37,8 +37,8 @@ class HgemmHarness(vf.Harness[HgemmHarnessConfig]):
                 )
             except httpx.TimeoutException as error:
                 remedy = "Is its server alive? Else allow more: --env.agent.harness.answer-seconds"
-                said = f"the model {ctx.model} gave no answer in {seconds:g} s. {remedy}"
-                raise vf.ProviderError(said, status_code=504) from error
+                late = f"the model {ctx.model} gave no answer in {seconds:g} s. {remedy}"
+                raise vf.ProviderError(late, status_code=504) from error
         return vf.ProgramResult(exit_code=int(not answer.is_success), stdout="", stderr=answer.text)
 
 
