@@ -29,13 +29,16 @@ ByProblem = dict[str, tuple[float, ...]]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The samples of one training step: rewards, speedups (0 for a failure), also by problem, and statuses."""
+    """The samples of one training step: rewards, speedups (0 for a failure) by problem, and statuses."""
 
     step: int
     rewards: tuple[float, ...]
-    speedups: tuple[float, ...]
     statuses: Counter[Status]
-    by_problem: ByProblem = {}
+    by_problem: ByProblem
+
+    @property
+    def speedups(self) -> tuple[float, ...]:
+        return tuple(value for values in self.by_problem.values() for value in values)
 
     @property
     def working(self) -> tuple[float, ...]:
@@ -124,7 +127,6 @@ def of(samples: Iterable[Sample]) -> list[Step]:
         Step(
             step,
             tuple(s.origin.reward for s in steps[step] if s.origin.reward is not None),
-            tuple(s.speedup or 0.0 for s in steps[step]),
             Counter(s.status for s in steps[step]),
             _by_problem(steps[step]),
         )

@@ -39,8 +39,7 @@ def test_rise_compares_the_thirds_of_the_steps(tmp_path):
 
 def step(number, **values):
     """A step with these speedups of each problem."""
-    every = tuple(value for some in values.values() for value in some)
-    return steps.Step(number, (), every, Counter({Status.OK: len(every)}), values)
+    return steps.Step(number, (), Counter({Status.OK: sum(map(len, values.values()))}), values)
 
 
 def test_a_rise_is_that_of_the_same_problems():
