@@ -139,10 +139,16 @@ def main() -> None:
     parser.add_argument("--rows", default="8,1,16")
     parser.add_argument("--weights", default=",".join(f"{n}x{k}" for n, k in WEIGHTS))
     parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--dtype", default="fp16")
+    parser.add_argument("--epilogue", default="none")
     given = parser.parse_args()
     until = time.monotonic() + given.seconds
     weights = [tuple(map(int, text.split("x"))) for text in given.weights.split(",")]
-    problems = [Problem(int(rows), n, k) for rows in given.rows.split(",") for n, k in weights]
+    problems = [
+        Problem(int(rows), n, k, "tn", "f32", given.dtype, given.epilogue)
+        for rows in given.rows.split(",")
+        for n, k in weights
+    ]
     given.out.mkdir(parents=True, exist_ok=True)
     names, logs = given.settings.split(","), dict[int, list[float]]()
     quick, proper = configs(str(given.out / "cache"))

@@ -20,7 +20,7 @@ from cudal2.worker.cuda.pairing import HostRun, Replay, TimingContext, gap_secon
 from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.mirror import Mirror
-from cudal2.worker.cuda.vendor.names import split
+from cudal2.worker.cuda.vendor.names import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu.arena import Arena
 from cudal2.worker.gpu.buffers import ROTATED, buffer_layout
@@ -134,7 +134,7 @@ class CudaBench:
             return runner.host(history.order, gap, arena.touches(history))
 
         floor = self.device.floor(problem.flop, operators.nbytes(problem))
-        paired = measurement.plausible(self._pair(replay, guess, context, workspace), floor)
+        paired = measurement.plausible(self._pair(replay, guess, context, workspace, context.best), floor)
         timings = [paired, *timing.derived(paired, context.seconds, context.rounds)]
         floor = max(floor, HOST_AHEAD * paired.candidate_us / 1e6)
         for protocol in self.config.protocols:
@@ -144,11 +144,11 @@ class CudaBench:
                     timings.append(measurement.plausible(found, floor))
         return tuple(timings)
 
-    def _pair(self, run: Replay, guess: float, context: ProblemContext, workspace: int) -> Timing:
-        """Against the best baseline on the device's clock. Raises CandidateFailed, HarnessFault."""
-        alone, timed = context.seconds[context.best], self._timing_context(context)
+    def _pair(self, run: Replay, guess: float, context: ProblemContext, workspace: int, name: str) -> Timing:
+        """Against this baseline on the device's clock. Raises CandidateFailed, HarnessFault."""
+        alone, timed = context.seconds[name], self._timing_context(context)
         return measurement.undisturbed(
-            lambda: pair(run, guess, workspace, timed, context.best, alone), alone, self.config.disturbed
+            lambda: pair(run, guess, workspace, timed, name, alone), alone, self.config.disturbed
         )
 
     def _pair_on_host(self, host: HostRun, context: ProblemContext, workspace: int, name: str, protocol: str) -> Timing:
@@ -167,19 +167,21 @@ class CudaBench:
             context.host_seconds[key] = float(np.median(blocks)) / count
         return context.host_seconds[key]
 
-    def _on_host(self, context: ProblemContext) -> list[str]:
-        """The faster layout of each library that is called from C; torch.matmul's Python call has no like here.
+    def _on_host(self, context: ProblemContext, layouts: Sequence[str] = LAYOUTS) -> list[str]:
+        """The fastest of these layouts of each library that is called from C, the fastest library first;
+        torch.matmul's Python call has no like here.
 
         Raises ValueError where the operator has none: no library calls it from C.
         """
-        libraries = {split(name)[0] for name in context.seconds} - {"torch"}
+        offered = [name for name in context.seconds if split(name)[1] in layouts]
+        libraries = {split(name)[0] for name in offered} - {"torch"}
         if not libraries:
             epilogue = context.arena.problem.epilogue
             raise ValueError(
                 f"epilogue {epilogue} has no baseline that is called from C, as offline and server compare: "
                 "choose worker.protocols=[device]"
             )
-        sides = [[name for name in context.seconds if split(name)[0] == library] for library in libraries]
+        sides = [[name for name in offered if split(name)[0] == library] for library in libraries]
         return sorted((min(names, key=context.seconds.__getitem__) for names in sides), key=context.seconds.__getitem__)
 
     def _timing_context(self, context: ProblemContext) -> TimingContext:
@@ -187,19 +189,24 @@ class CudaBench:
         return TimingContext(context.arena, context.baseline, self.config, self._order, rounding, touch)
 
     def compare_baseline_with_itself(self, problem: Problem, protocol: str = "device") -> Timing:
-        """A/A: the best baseline, in another process on the shared buffers, timed as a candidate would be.
+        """A/A: the best baseline that reads what a candidate reads, in another process, timed as a candidate would be.
 
-        On the host's clock it is the best that is called from C. Raises ValueError for an unknown protocol, or where
-        there is none.
+        One for another layout would read copies, made just before in that process alone: they would still lie in the
+        L2. On the host's clock it is the best that is called from C. Raises ValueError for an unknown protocol, or
+        where there is none.
         """
         _check_protocol(protocol)
         context = self.context(problem)
         context.arena.restore()
-        name = context.best if protocol == "device" else self._on_host(context)[0]
+        if protocol == "device":
+            own = [name for name in context.seconds if split(name)[1] == problem.layout]
+            name = min(own, key=context.seconds.__getitem__)
+        else:
+            name = self._on_host(context, (problem.layout,))[0]
         with Mirror(name, context.memory, context.arena.buffers, self._cache) as mirror:
             if protocol != "device":
                 return self._pair_on_host(mirror.host, context, 0, name, protocol)
-            return self._pair(mirror.run, context.seconds[name], context, 0)
+            return self._pair(mirror.run, context.seconds[name], context, 0, name)
 
     def baseline_seconds(self, problem: Problem) -> dict[str, float]:
         """Seconds a call of every baseline on the device's clock, by name."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from cudal2.config import WorkerConfig
 from cudal2.contract import CUDA_CONTRACT
+from cudal2.problem import Layout
 from cudal2.records import HarnessFault, Status
 from cudal2.target import find
 from cudal2.worker.cuda import plan, session
@@ -212,9 +213,19 @@ def test_a_busy_host_is_a_fault(judge, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "name"), [("device", "cublas-nn"), ("offline", "cublas-nn"), ("server", "cublas-nn")]
+    ("protocol", "layout", "name"),
+    [
+        ("device", "tn", "cublaslt-auto-tn"),
+        ("offline", "tn", "cublaslt-auto-tn"),
+        ("server", "tn", "cublaslt-auto-tn"),
+        ("device", "nn", "cublas-nn"),
+    ],
 )
-def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name: str) -> None:
+def test_a_baseline_that_reads_what_a_candidate_does_is_as_fast_as_itself(
+    judge, monkeypatch, protocol: str, layout: Layout, name: str
+) -> None:
+    problem = msgspec.structs.replace(PROBLEM, layout=layout)
+
     class Twin(Candidate):
         def __init__(self, name, memory, layout, cache):
             (context,) = judge._contexts.values()
@@ -233,11 +244,11 @@ def test_a_baseline_is_as_fast_as_itself(judge, monkeypatch, protocol: str, name
             pass
 
     monkeypatch.setattr(bench, "Mirror", Twin)
-    found = judge.compare_baseline_with_itself(PROBLEM, protocol)
+    found = judge.compare_baseline_with_itself(problem, protocol)
     assert (found.protocol, found.baseline) == (protocol, name)
     assert found.speedup == pytest.approx(1, rel=0.02)
     with pytest.raises(ValueError, match="offline or server"):
-        judge.compare_baseline_with_itself(PROBLEM, "batch")
+        judge.compare_baseline_with_itself(problem, "batch")
 
 
 def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:

@@ -18,7 +18,6 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.vendor.baselines import Vendor
-from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu.arena import views
 from cudal2.worker.gpu.buffers import BufferLayout
@@ -32,7 +31,8 @@ READY = b"+"
 
 
 class Mirror:
-    """Baseline `name` in another process on `memory`; a context manager. HarnessFault where the process fails."""
+    """Baseline `name`, of the layout that `memory` is in, in another process; a context manager. HarnessFault where
+    the process fails."""
 
     def __init__(self, name: str, memory: SharedMemory, buffers: BufferLayout, cache: Cache) -> None:
         self._socket, remote = socket.socketpair()
@@ -89,11 +89,7 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
         while data := commands.recv(COMMAND.size, socket.MSG_WAITALL):
             calls, touches, singly, gap = COMMAND.unpack(data)
             history = _received(commands.recv(8 * (calls + ROWS * touches), socket.MSG_WAITALL), calls)
-            side.refresh(split(name)[1], slice(min(history.order), max(history.order) + 1))
-            torch.cuda.synchronize()
             seconds = side.host_seconds(name, history, gap) if singly else side.run(name, history)
-            history.apply(given)  # a baseline may have gone through it on a copy in another layout
-            torch.cuda.synchronize()
             commands.sendall(REPLY.pack(seconds))
 
 
