@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fakes
 import pytest
+from hasty import HASTY
 from processes import below, names, wait_for
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, verdict
@@ -236,12 +237,9 @@ def test_a_deadline_raises_in_the_middle_and_leaves_no_alarm_behind() -> None:
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.max_pairs=5", "worker.disturbed=1000"]
-
-
 def command(folder: Path, *more: str) -> list[str]:
     """A small campaign for the processor, with the policy that ships; its cache lies beside the folder."""
-    small = ["shapes=64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", "worker.threads=1", *HASTY]
+    small = ["shapes=64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", *HASTY]
     where = [f"run={folder}", f"worker.cache={folder.parent / 'cache'}"]
     return [sys.executable, "-m", "cudal2.cli", "campaign", *small, *where, *more]
 

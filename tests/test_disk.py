@@ -70,7 +70,7 @@ def test_a_run_whose_disk_fills_up_goes_on_with_all_that_it_had(small: Disk, tmp
     rows = results.load(run).rows
     assert len(rows) == COUNT and len(judged(run)) == 4 * COUNT
 
-    export = [*hasty.PROGRAM, "export", str(run), f"worker.cache={cache}"]
+    export = [*hasty.PROGRAM, "export", str(run), "worker.threads=1", f"worker.cache={cache}"]
     succeeds(export)
     kept = {path: path.read_bytes() for path in (run / "export").rglob("*") if path.is_file()}
     small.fill(64)
