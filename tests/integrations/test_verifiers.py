@@ -68,7 +68,6 @@ class Served:
         self.process.communicate(timeout=60)
 
 
-@pytest.mark.alone
 def test_turns_of_the_real_judge_become_rewards_and_metrics(tmp_path):
     """A model that first says no and then writes a kernel; then one whose answer has 10 MB before its kernel."""
     where = [f"run={tmp_path / 'run'}", f"worker.cache={tmp_path / 'cache'}", "port=0"]

@@ -122,7 +122,6 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.alone
 def test_64_clients_of_the_real_judge_and_a_kill(tmp_path):
     """Each asks for kernels of its own and for common ones, right ones and wrong ones; halfway the server is killed."""
     folder, port = Path(__file__).parents[1] / "worker" / "kernels", free_port()
