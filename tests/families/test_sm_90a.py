@@ -48,8 +48,9 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
         ("resident", "tn", {"k_resident": 512}, "do not fit shared memory"),
         ("decode", "nn", {}, "no nn kernel"),
         ("decode", "tn", {"work": "shares", "splits": 2}, "cut by themselves"),
+        ("decode", "tn", {"side": 3}, "has as many"),
         ("decode", "tn", {"tile_m": 64, "depth": 8, "warps": 16}, "do not fit shared memory"),
-        ("decode", "tn", {"tile_m": 64, "depth": 8, "load": "registers"}, "do not fit the registers"),
+        ("decode", "tn", {"tile_m": 64, "tile_n": 64, "depth": 8, "load": "registers"}, "do not fit the registers"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs: Knobs, reason: str) -> None:

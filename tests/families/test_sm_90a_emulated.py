@@ -63,7 +63,8 @@ def test_many_settings_are_correct(family: Family, layout: Layout) -> None:
 
 
 def shape_of_some_tiles(rng: random.Random, knobs: Knobs) -> tuple[int, int, int]:
-    return tuple(8 * rng.randint(1, most // 8) for most in (3 * int(knobs["tile_m"]), 3 * int(knobs["tile_n"]), 480))
+    m, n = int(knobs["tile_m"]), int(knobs["tile_n"]) * int(knobs.get("side", 1))
+    return tuple(8 * rng.randint(1, most // 8) for most in (3 * m, 3 * n, 480))
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def portable(on_gpu) -> dict[str, Candidate]:
     for name in PORTABLE:
         source = (Path(__file__).parent / "kernels" / name).read_text()
         wanted = re.search(r"^// target: (.+)$", source, re.MULTILINE)
-        named = re.search(r"^// problem: (.+)$", source, re.MULTILINE)
+        named = re.search(r"^// problem: (\S+)", source, re.MULTILINE)
         problem = parse(named.group(1)) if named else Problem(264, 200, 328)
         if not wanted or wanted.group(1) == on_gpu.target.name:
             found[name] = Candidate(source, problem, on_gpu.target.name)

@@ -6,7 +6,7 @@ compared with. Capturing them anew each time would take Python some ten microsec
 
 import ctypes
 import statistics
-import sys
+import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
 from functools import cache
@@ -81,14 +81,12 @@ class Calls:
     chain of kernels, as many for each call."""
 
     def __init__(self, replayer: Replayer, graph: torch.cuda.CUDAGraph, count: int) -> None:
-        self._replayer, self._graph = replayer, graph
+        self._replayer = replayer
         self._handle = c_void_p(library().replay_take(graph.raw_cuda_graph(), count))
         if not self._handle:
             raise _failed()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) and not sys.is_finalizing():
-            library().replay_drop(self._handle)
+        # The graph lives as long as what was taken from it. A process that ends leaves both to the driver.
+        weakref.finalize(self, _drop, self._handle, graph).atexit = False
 
     def run(self, which: Sequence[int], touches: Touches) -> float:
         """Seconds on the device's clock of these calls, each behind its touches."""
@@ -98,6 +96,10 @@ class Calls:
         if library().replay_run(self._replayer.handle, self._handle, stream, len(numbers), *where):
             raise _failed()
         return seconds.value
+
+
+def _drop(handle: c_void_p, graph: torch.cuda.CUDAGraph) -> None:
+    library().replay_drop(handle)
 
 
 def _failed() -> HarnessFault:
