@@ -1,10 +1,11 @@
 # Makes a virtual environment in .venv and calls cudal2 or pytest in it; nothing else is decided here.
-.PHONY: demo demo-gpu smoke test slow parts vllm verifiers lint install clean
+.PHONY: demo demo-gpu smoke test slow both parts vllm verifiers lint install clean
 .DEFAULT_GOAL := demo
 
 BIN := .venv/bin
 RUN ?= runs/demo
-TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+BESIDE := -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+TESTS := $(BIN)/pytest $(BESIDE)
 # Where the shell forbids it to keep bytecode, each of many processes compiles what it imports: five seconds of it.
 export PYTHONDONTWRITEBYTECODE =
 
@@ -36,11 +37,14 @@ test: install ## the tests, side by side on all processors: ten minutes on two c
 slow: install ## the exhaustive part of them, as far as it needs no GPU: eighteen minutes more
 	$(TESTS) -m "slow and not gpu and not parts"
 
-parts: install .venv/.parts .venv-kernels/.installed vllm verifiers ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: thirteen minutes
-	$(TESTS) -m "parts and not vllm and not verifiers and not gpu"
+both: install ## both of these in one go, as CI runs them: what they share is imported, collected and built once
+	$(TESTS) -m "not parts and not (slow and gpu)"
+
+parts: install .venv/.parts .venv-kernels/.installed .venv-verifiers/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: thirteen minutes
+	$(TESTS) -m "parts and not vllm and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
-	.venv-vllm/bin/pytest tests/policy tests/train tests/runtime/test_vllm.py -m "vllm and not gpu"
+	.venv-vllm/bin/pytest $(BESIDE) tests/runtime/test_vllm.py tests/policy tests/train -m "vllm and not gpu"
 
 verifiers: install .venv-verifiers/.installed ## and the environment for verifiers, by its own command in a virtual environment of its own
 	$(BIN)/pytest tests/integrations -m verifiers

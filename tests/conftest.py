@@ -2,12 +2,15 @@
 
 Under pytest-xdist a test marked `alone`, or on the GPU, has the machine to itself, and torch takes one thread where
 nobody asks it for more: threads of several tests on the same cores would spend their time waiting for each other.
+Workers of different tests have their scratch folders apart, and the locks in them: builds of one test need not wait
+until another has timed its kernels, for no test but those is decided by a time.
 The longest files begin first, lest the last one be waited for (`--no-loadscope-reorder` leaves the order as it is).
 """
 
 import fcntl
 import gc
 import os
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import TextIO
@@ -22,16 +25,21 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if BESIDE_OTHERS:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["TMPDIR"] = f"{tempfile.gettempdir()}/cudal2-{os.getuid()}-{os.environ['PYTEST_XDIST_WORKER']}"
+    Path(os.environ["TMPDIR"]).mkdir(mode=0o755, exist_ok=True)
+    tempfile.tempdir = None  # asks again
 
 pytest.register_assert_rewrite("families.contract")  # its assertions explain themselves too
 
 
 LONGEST = (
     *("worker/test_attacks.py", "worker/cuda/test_attacks.py", "families/test_sm_90a_emulated.py", "test_corpus.py"),
+    *("train/test_processes.py", "worker/pool/test_cluster.py", "sweep/test_multirun.py", "test_interrupt.py"),
+    *("test_disk.py", "test_plain_install.py"),
     *("worker/test_worker.py", "worker/cuda/compile/test_build.py", "families/test_sm_80.py"),
     *("worker/cuda/compile/test_gate.py", "worker/pool/test_lifetime.py", "train/test_grpo.py"),
     *("worker/cuda/compile/test_abi.py", "families/test_sm_90a.py", "test_config.py", "train/sft/test_examples.py"),
-    *("test_interrupt.py", "worker/pool/test_pool.py"),
+    "worker/pool/test_pool.py",
 )
 """Files that take ten seconds or more, the longest first; those with tests that run alone before all others."""
 

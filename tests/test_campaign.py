@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import fakes
+import hasty
 import pytest
 from processes import below, names, wait_for
 from rich.console import Console
@@ -236,14 +237,11 @@ def test_a_deadline_raises_in_the_middle_and_leaves_no_alarm_behind() -> None:
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-HASTY = ["worker.timing_seconds=0.1", "worker.batch_ms=2", "worker.max_pairs=5", "worker.disturbed=1000"]
-
-
 def command(folder: Path, *more: str) -> list[str]:
     """A small campaign for the processor, with the policy that ships; its cache lies beside the folder."""
-    small = ["shapes=64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", "worker.threads=1", *HASTY]
+    small = ["shapes=64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", *hasty.HASTY]
     where = [f"run={folder}", f"worker.cache={folder.parent / 'cache'}"]
-    return [sys.executable, "-m", "cudal2.cli", "campaign", *small, *where, *more]
+    return [*hasty.PROGRAM, "campaign", *small, *where, *more]
 
 
 def judged(folder: Path) -> int:
@@ -256,7 +254,7 @@ def judged(folder: Path) -> int:
 @pytest.mark.slow
 def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path) -> None:
     here, there = tmp_path / "here" / "run", tmp_path / "there" / "run"
-    started = subprocess.Popen(command(here), start_new_session=True)
+    started = subprocess.Popen([sys.executable, *command(here)], start_new_session=True)
     try:
         assert wait_for(lambda: judged(here) >= 5, 300), "nothing was judged"
     finally:
@@ -264,13 +262,13 @@ def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path
         started.wait()
     before = judged(here)
     assert before < 12 and wait_for(lambda: not names(below(started.pid)), 10)
-    subprocess.run(command(here, "minutes=0.5"), check=True, timeout=300)  # ends in order, wherever it then is
+    hasty.succeeds(command(here, "minutes=0.5"))  # ends in order, wherever it then is
     assert judged(here) >= before
     packed = ["pack", here, tmp_path / "parcel", f"cache={here.parent / 'cache'}"]
     unpacked = ["unpack", tmp_path / "parcel", there, f"cache={there.parent / 'cache'}"]
     for words in (packed, unpacked):
-        subprocess.run([sys.executable, "-m", "cudal2.cli", *map(str, words)], check=True, timeout=100)
-    subprocess.run(command(there), check=True, timeout=600)
+        hasty.succeeds([*hasty.PROGRAM, *words])
+    hasty.succeeds(command(there))
     rows = results.load(there).rows
     assert len(rows) == 3 and all(row.machine for row in rows) and judged(there) == 12
     assert (there / "report.html").is_file() and (there / "export" / "manifest.json").is_file()

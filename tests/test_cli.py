@@ -69,6 +69,17 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+def test_verbs_that_train_nothing_do_not_wait_for_what_trains():
+    code = """
+import sys
+import cudal2.campaign, cudal2.evaluation.run, cudal2.policy.writer, cudal2.report, cudal2.search.loop
+import cudal2.search.proposers.policy, cudal2.serving.run
+print([name for name in ("transformers", "trl", "peft", "accelerate", "datasets") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "cudal2.cli", "bench", "aa", "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "repeats: 20" in done.stdout and "worker: default, quick" in done.stdout

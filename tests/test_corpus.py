@@ -49,6 +49,14 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         yield judge
 
 
+@pytest.fixture(scope="module")
+def timing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """Times what it verified, next to baselines whose process is started once for all families."""
+    cache = str(tmp_path_factory.mktemp("timed"))
+    with Worker(WorkerConfig(cache=cache, threads=2, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)) as judge:
+        yield judge
+
+
 @pytest.mark.parametrize("layout", ["tn", pytest.param("nn", marks=pytest.mark.slow)])
 def test_at_least_six_families_and_ten_thousand_kernels(layout: Layout) -> None:
     counts = [len(all_settings(family.name, layout)) for family in FAMILIES if layout in family.layouts]
@@ -99,14 +107,12 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, 
 @pytest.mark.slow
 @pytest.mark.alone
 @each_family
-def test_many_settings_are_correct_in_timed_calls_too(family: Family, layout: Layout, tmp_path: Path) -> None:
+def test_many_settings_are_correct_in_timed_calls_too(timing: Worker, family: Family, layout: Layout) -> None:
     rng = random.Random(f"many {family.name} {layout}")
-    config = WorkerConfig(cache=str(tmp_path), threads=2, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)
-    with Worker(config) as judge:
-        for knobs in some_settings(family, layout, count(8, 2), seed=5):
-            problem = random_problem(rng, layout, most=24)
-            verdict = judge.evaluate(Candidate(corpus.render(family, knobs, layout), problem))
-            assert verdict.status is Status.OK, f"{problem.name} {knobs} {verdict.reason} {verdict.log}"
+    for knobs in some_settings(family, layout, count(8, 2), seed=5):
+        problem = random_problem(rng, layout, most=24)
+        verdict = timing.evaluate(Candidate(corpus.render(family, knobs, layout), problem))
+        assert verdict.status is Status.OK, f"{problem.name} {knobs} {verdict.reason} {verdict.log}"
 
 
 @pytest.mark.parametrize("name", ["shared", "private"])

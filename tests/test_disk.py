@@ -10,6 +10,7 @@ from pathlib import Path
 import hasty
 import pytest
 from disks import Disk, disk
+from hasty import succeeds
 
 from cudal2 import cli
 from cudal2.archive import Archive
@@ -28,11 +29,6 @@ def told(command: list[str]) -> str:
         assert cli.main(command[len(hasty.PROGRAM) :]) == 2
     (line,) = (line for line in said.getvalue().splitlines() if line.startswith("cudal2: "))
     return line
-
-
-def succeeds(command: list[str]) -> None:
-    with redirect_stderr(io.StringIO()) as said:
-        assert cli.main(command[len(hasty.PROGRAM) :]) == 0, said.getvalue()
 
 
 def judged(run: Path) -> dict[tuple[str, int, int], tuple[str, Status]]:
@@ -70,7 +66,7 @@ def test_a_run_whose_disk_fills_up_goes_on_with_all_that_it_had(small: Disk, tmp
     rows = results.load(run).rows
     assert len(rows) == COUNT and len(judged(run)) == 4 * COUNT
 
-    export = [*hasty.PROGRAM, "export", str(run), f"worker.cache={cache}"]
+    export = [*hasty.PROGRAM, "export", str(run), "worker.threads=1", f"worker.cache={cache}"]
     succeeds(export)
     kept = {path: path.read_bytes() for path in (run / "export").rglob("*") if path.is_file()}
     small.fill(64)

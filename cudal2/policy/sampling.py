@@ -23,6 +23,7 @@ from transformers import (
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, vllm_engine
 from cudal2.policy.hints import SAMPLED, out_of_memory_hint
+from cudal2.policy.prompts import Prompt, text
 from cudal2.policy.quoting import quoted
 from cudal2.policy.tokenizer import check_prompt
 from cudal2.target import Target
@@ -32,8 +33,6 @@ CACHE_BYTES = 8 << 30
 leave of the total memory, not of the free memory: otherwise the samples would depend on what else is in memory."""
 MOST = 512
 """The largest batch; larger ones are not faster per prompt."""
-
-Prompt = str | list[dict[str, str]]
 
 
 def choice(config: PolicyConfig) -> dict[str, Any]:
@@ -195,11 +194,6 @@ def check_room(prompt: Prompt, size: int, context: int | None, limit: int = 0) -
             "policy that reads more (with vLLM policy.vllm.max_model_length bounds it, too)"
             + ("" if can else "; with what it must say, it cannot be much shorter")
         )
-
-
-def text(prompt: Prompt) -> str:
-    """A prompt or a completion as text: itself, or the contents of its chat messages."""
-    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
 
 
 def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:

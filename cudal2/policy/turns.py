@@ -7,17 +7,19 @@ are too long for the model's context, the oldest turns are dropped first.
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
 from cudal2.policy import prompts
-from cudal2.policy.prompts import Message
-from cudal2.policy.sampling import Prompt, context, tokenize
+from cudal2.policy.prompts import Message, Prompt
 from cudal2.records import Verdict
 from cudal2.source import fenced
 from cudal2.target import Target
+
+if TYPE_CHECKING:  # a model elsewhere, and a report on its answers, need no transformers
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NO_KERNEL = "(An answer without a kernel.)"
 """Replaces an answer that contained no kernel."""
@@ -62,9 +64,11 @@ def conversation(first: list[Message], attempts: Sequence[Attempt], target: Targ
 
 
 def fitted(
-    tokenizer: PreTrainedTokenizerBase, first: Prompt, attempts: Sequence[Attempt], target: Target, room: int
+    tokenizer: "PreTrainedTokenizerBase", first: Prompt, attempts: Sequence[Attempt], target: Target, room: int
 ) -> Written:
     """`fitting` for a tokenizer that is here."""
+    from cudal2.policy.sampling import tokenize
+
     return fitting(partial(tokenize, tokenizer), first, attempts, target, room)
 
 
@@ -87,8 +91,10 @@ def fitting(
     )
 
 
-def room(model: PreTrainedModel, config: PolicyConfig) -> int:
+def room(model: "PreTrainedModel", config: PolicyConfig) -> int:
     """The tokens of the longest prompt that leaves `config.max_new_tokens` for the completion."""
+    from cudal2.policy.sampling import context
+
     longest = context(model.config, config)
     return (UNBOUNDED if longest is None else longest) - config.max_new_tokens
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Protocol
 
 from cudal2.completion import Found, read
 from cudal2.config import PolicyConfig, PromptConfig
-from cudal2.policy import endpoint, sampling, turns
-from cudal2.policy import model as models
-from cudal2.policy.sampling import Prompt
+from cudal2.policy import endpoint, turns
+from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt, Written
 from cudal2.target import Target, find
+
+if TYPE_CHECKING:  # transformers takes seconds to import, and a model elsewhere needs none of it
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class Writer(Protocol):
@@ -53,7 +53,9 @@ class Here:
         self._config, self._target, self._limit = config, target, limit
 
     @cached_property
-    def _loaded(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    def _loaded(self) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+        from cudal2.policy import model as models
+
         model, tokenizer = models.load(self._config, self._target.name)
         models.check(tokenizer, self._target.name)
         return model, tokenizer
@@ -82,8 +84,8 @@ def make(config: PolicyConfig, prompt: PromptConfig, target: str, run: str) -> W
 
 
 def write(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
     prompts: Sequence[Prompt],
     config: PolicyConfig,
     target: Target,
@@ -96,6 +98,8 @@ def write(
     `finished` is called with each while others are still being written. `limit` is the `prompt.bytes` that the prompts
     were made with.
     """
+
+    from cudal2.policy import sampling
 
     def tell(place: int, completion: str) -> None:
         finished(place, read(completion))

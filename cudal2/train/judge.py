@@ -16,7 +16,7 @@ from cudal2.completion import read
 from cudal2.config import TrainConfig
 from cudal2.judging import judge
 from cudal2.policy import prompts
-from cudal2.policy.sampling import text
+from cudal2.policy.prompts import text
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict, plain
 from cudal2.train.rewards import find as find_reward

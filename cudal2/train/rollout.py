@@ -16,7 +16,7 @@ from typing import Any
 
 from cudal2.config import ReturnsConfig
 from cudal2.policy import turns
-from cudal2.policy.sampling import Prompt
+from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem
 from cudal2.target import find

@@ -68,10 +68,9 @@ class Served:
         self.process.communicate(timeout=60)
 
 
-@pytest.mark.alone
 def test_turns_of_the_real_judge_become_rewards_and_metrics(tmp_path):
     """A model that first says no and then writes a kernel; then one whose answer has 10 MB before its kernel."""
-    where = [f"run={tmp_path / 'run'}", f"worker.cache={tmp_path / 'cache'}", "port=0", "worker.threads=1"]
+    where = [f"run={tmp_path / 'run'}", f"worker.cache={tmp_path / 'cache'}", "port=0"]
     with (
         Served("-m", "cudal2.cli", "serve", *where, *hasty.HASTY) as judge,
         fake_endpoint.serving("talks", "kernel", "long", "same") as (model, asked),

@@ -143,7 +143,7 @@ def test_kill_9_at_any_moment_pays_for_nothing_twice(tmp_path):
         model.delay = 0.3
         words = [*ALONE, *ASKED, f"policy.endpoint.url={url}", f"policy.endpoint.at_once={under_way}"]
         shapes = "64_64_64,72_64_64"
-        command = hasty.search(run, tmp_path / "cache", shapes, *words, "search.kernels=6", "search.generation=3")
+        command = hasty.search(run, tmp_path / "cache", shapes, *words, "search.kernels=4", "search.generation=2")
         for _ in range(2):
             before = len(kept(run))
             process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
@@ -155,14 +155,14 @@ def test_kill_9_at_any_moment_pays_for_nothing_twice(tmp_path):
             time.sleep(2 * model.delay)  # what was under way comes to its end
             there, asked = kept(run), len(model.asked)
             assert asked - under_way <= asked_for(model, there)
-        subprocess.run([sys.executable, *command], check=True, timeout=300, stdout=subprocess.DEVNULL)
+        hasty.succeeds(command)
         total = len(kept(run))
         assert not set(seeds(there)) & {one["seed"] for one in model.asked[asked:]}
         assert total <= len(model.asked) <= total + 2 * under_way
-        subprocess.run([sys.executable, *command], check=True, timeout=300, stdout=subprocess.DEVNULL)
+        hasty.succeeds(command)
         assert len(kept(run)) == total
     with Archive.of(run) as archive:
-        assert len(list(archive.samples("search"))) == 12
+        assert len(list(archive.samples("search"))) == 8
 
 
 def kept(run: Path) -> list[str]:

@@ -10,14 +10,17 @@ from cudal2.sass.listing import Listing
 from cudal2.worker.cache import Cache
 
 
-@pytest.fixture(scope="session", params=["sm_80", "sm_90a"])
-def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A cubin of a kernel of mma.sync, and of one with wgmma; neither is among those that the latencies are from.
-
-    It is made anew for every file of tests, so that the compilations lie where all processes of pytest-xdist find them.
-    """
+@pytest.fixture(scope="session")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """Where all tests, and all processes of pytest-xdist, find what one of them compiled."""
     ours = tmp_path_factory.getbasetemp()
-    return compiled(request.param, 80, Cache((ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours) / "cubins"))
+    return Cache((ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours) / "cubins")
+
+
+@pytest.fixture(scope="session", params=["sm_80", "sm_90a"])
+def code(request: pytest.FixtureRequest, cubins: Cache) -> bytes:
+    """A cubin of a kernel of mma.sync, and of one with wgmma; neither is among those that the latencies are from."""
+    return compiled(request.param, 80, cubins)
 
 
 @pytest.fixture(scope="session")

@@ -118,9 +118,9 @@ def test_a_game_on_a_finished_kernel_knows_the_same_rules(code, finished) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> None:
-    for seed in range(100, 100 + count(6, 3)):
-        for listing in listed(compiled(target, seed, Cache(tmp_path))):
+def test_games_on_many_kernels_know_the_same_rules(target: str, cubins: Cache) -> None:
+    for seed in range(count(6, 3)):  # of those below
+        for listing in listed(compiled(target, seed, cubins)):
             try:
                 play = Play(listing)
             except ValueError:
@@ -137,8 +137,8 @@ def test_games_on_many_kernels_know_the_same_rules(target: str, tmp_path) -> Non
     ("target", "kernels"),
     [("sm_80", count(20, 8)), ("sm_86", count(6, 3)), ("sm_89", count(6, 3)), ("sm_90a", count(30, 12))],
 )
-def test_the_compilers_schedules_break_no_rule(target: str, kernels: int, tmp_path) -> None:
+def test_the_compilers_schedules_break_no_rule(target: str, kernels: int, cubins: Cache) -> None:
     """Few for what differs from Ampere in its matrix instructions alone."""
     for seed in range(kernels):
-        for listing in listed(compiled(target, seed, Cache(tmp_path))):
+        for listing in listed(compiled(target, seed, cubins)):
             assert violations(listing) == (), (seed, listing.kernel)

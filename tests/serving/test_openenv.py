@@ -170,7 +170,7 @@ def test_without_a_judge_it_does_not_start():
 @pytest.mark.alone
 def test_the_real_judge(tmp_path, monkeypatch):
     where = [f"run={tmp_path / 'run'}", f"worker.cache={tmp_path / 'cache'}", "port=0", *hasty.HASTY]
-    command = [sys.executable, "-m", "cudal2.cli", "serve", *where, "worker.threads=1"]
+    command = [sys.executable, "-m", "cudal2.cli", "serve", *where]
     kernels = Path(__file__).parents[1] / "worker" / "kernels"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as judge:
         try:

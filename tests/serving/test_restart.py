@@ -122,12 +122,11 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.alone
 def test_64_clients_of_the_real_judge_and_a_kill(tmp_path):
     """Each asks for kernels of its own and for common ones, right ones and wrong ones; halfway the server is killed."""
     folder, port = Path(__file__).parents[1] / "worker" / "kernels", free_port()
     where = [f"run={tmp_path / 'run'}", f"worker.cache={tmp_path / 'cache'}", f"port={port}"]
-    words = ("-m", "cudal2.cli", "serve", *where, *hasty.HASTY, "worker.threads=1")
+    words = ("-m", "cudal2.cli", "serve", *where, *hasty.HASTY)
     right, wrong = ((folder / name).read_text() for name in ("openmp.cpp", "zero.cpp"))
     server = Command(*words)
 

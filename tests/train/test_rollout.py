@@ -251,7 +251,6 @@ BROKEN = '#include <stddef.h>\nextern "C" int hgemm() { return undeclared_{numbe
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_the_compilers_words_reach_the_policy_and_a_kernel_that_works_is_timed(policy, tmp_path, monkeypatch):
     """With the worker itself: the policy is one that says what it is given to say."""
     right = (Path(__file__).parents[1] / "worker/kernels/openmp.cpp").read_text()

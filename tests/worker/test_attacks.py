@@ -6,7 +6,7 @@ many verdicts.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from cudal2.worker.worker import Worker
 KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cpp"))
 PROBLEM = "128_96_160_tn_f32"
 JAILS = ("bubblewrap", "landlock")
+BUILDING = {"rejected", "compile_error", "compile_timeout"}
 
 
 def directive(text: str, name: str, default: str) -> str:
@@ -30,7 +31,9 @@ def directive(text: str, name: str, default: str) -> str:
 
 
 @contextmanager
-def _worker(kind: str, cache: Path) -> Iterator[Worker]:
+def _worker(kind: str, cache: Path, builds: Path | None = None) -> Iterator[Worker]:
+    if builds:
+        (cache / "builds").symlink_to(builds)
     config = WorkerConfig(
         cache=str(cache),
         jail=kind,
@@ -46,12 +49,21 @@ def _worker(kind: str, cache: Path) -> Iterator[Worker]:
         yield worker
 
 
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory) -> Path:
+    """What is built behind one jail and runs behind the other, too."""
+    return tmp_path_factory.mktemp("builds")
+
+
 @pytest.fixture(scope="module", params=JAILS)
-def worker(request, tmp_path_factory):
+def worker_of(request, tmp_path_factory, builds) -> Iterator[Callable[[Path], Worker]]:
+    """The worker for a kernel. One that is to end while it is built is built behind this jail; all others are built
+    once for both."""
     if not jail.works(request.param):
         pytest.skip(f"{request.param} does not work on this machine")
-    with _worker(request.param, tmp_path_factory.mktemp("cache")) as worker:
-        yield worker
+    first, second = tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("cache")
+    with _worker(request.param, first) as building, _worker(request.param, second, builds) as running:
+        yield lambda path: building if BUILDING & set(directive(path.read_text(), "expect", "").split()) else running
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +89,8 @@ def kernels(paths: Sequence[Path]) -> pytest.MarkDecorator:
 
 
 @kernels([path for path in KERNELS if path not in TIMED])
-def test_verdict(worker: Worker, path: Path) -> None:
-    check(worker, path)
+def test_verdict(worker_of: Callable[[Path], Worker], path: Path) -> None:
+    check(worker_of(path), path)
 
 
 @pytest.mark.alone
@@ -90,9 +102,9 @@ def test_verdict_on_timed_calls(timing_worker: Worker, path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 @kernels(some(TIMED, 8))
-def test_verdict_on_timed_calls_in_either_jail(worker: Worker, path: Path) -> None:
+def test_verdict_on_timed_calls_in_either_jail(worker_of: Callable[[Path], Worker], path: Path) -> None:
     """A sample: what is seen of them has nothing to do with the jail."""
-    check(worker, path)
+    check(worker_of(path), path)
 
 
 def check(worker: Worker, path: Path) -> None:

@@ -18,11 +18,11 @@ from typing import Any
 
 from cudal2.completion import Found
 from cudal2.config import PolicyConfig, PromptConfig
-from cudal2.policy import sampling, turns
+from cudal2.policy import turns
 from cudal2.policy.endpoint import reading, trouble
 from cudal2.policy.endpoint.answers import Answers
 from cudal2.policy.endpoint.reading import Answer
-from cudal2.policy.sampling import Prompt
+from cudal2.policy.prompts import Prompt, text
 from cudal2.policy.turns import Attempt, Written
 from cudal2.target import Target
 
@@ -216,4 +216,4 @@ def request(config: PolicyConfig, prompt: Prompt, name: str) -> dict[str, Any]:
 
 def _estimated(prompt: Prompt) -> range:
     """As many as the tokens of a prompt may be."""
-    return range(len(sampling.text(prompt).encode()) // TOKEN_BYTES)
+    return range(len(text(prompt).encode()) // TOKEN_BYTES)

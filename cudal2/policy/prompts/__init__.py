@@ -1,5 +1,5 @@
 """Prompts: templates filled with a problem, its target and earlier kernels."""
 
-from cudal2.policy.prompts.template import Message, Shown, from_archive, powers, render, told
+from cudal2.policy.prompts.template import Message, Prompt, Shown, from_archive, powers, render, text, told
 
-__all__ = ["Message", "Shown", "from_archive", "powers", "render", "told"]
+__all__ = ["Message", "Prompt", "Shown", "from_archive", "powers", "render", "text", "told"]

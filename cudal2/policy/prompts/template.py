@@ -26,6 +26,7 @@ from cudal2.source import MAX_BYTES, fenced
 from cudal2.target import Target, find
 
 Message = dict[str, str]
+Prompt = str | list[Message]
 LOG_CHARACTERS = 2000
 """Characters of a build's log that a policy sees after a turn."""
 
@@ -59,7 +60,7 @@ def from_archive(
     step: int,
     *,
     worker: WorkerConfig | None = None,
-) -> str | list[Message]:
+) -> Prompt:
     """The prompt for one problem in training and evaluation, with kernels that the archive has by now.
 
     `kernels` are those judged in this `environment`, as times of other environments do not compare. `step` is the step
@@ -88,7 +89,7 @@ def render(
     *,
     parent: Entry | None = None,
     worker: WorkerConfig | None = None,
-) -> str | list[Message]:
+) -> Prompt:
     """The prompt for one problem: text, or for a chat policy one user message.
 
     `exemplars` are correct, timed kernels; the first `prompt.exemplars` are shown with their times.
@@ -183,3 +184,8 @@ def _template(name: str) -> jinja2.Template:
     except jinja2.TemplateNotFound as error:
         known = ", ".join(sorted(path.stem for path in folder.glob("*.jinja")))
         raise ValueError(f"prompt.template={name!r} is not known; choose one of {known}") from error
+
+
+def text(prompt: Prompt) -> str:
+    """A prompt or a completion as text: itself, or the contents of its chat messages."""
+    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)

@@ -20,8 +20,8 @@ from cudal2.archive import islands, selection
 from cudal2.archive.records import Entry
 from cudal2.completion import Found
 from cudal2.form import form
-from cudal2.policy import prompts, sampling, writer
-from cudal2.policy.sampling import Prompt
+from cudal2.policy import prompts, writer
+from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
@@ -115,7 +115,7 @@ class Policy:
         if self._config.turns.count > 1:
             self._writer.fits(first, ())
         if not turn:
-            return [(first, sampling.text(first))]
+            return [(first, prompts.text(first))]
         found = []
         for trial in trials:
             if trial.generation == generation - 1:

@@ -33,7 +33,7 @@ PARENT = """
     from cudal2.worker.pool.pool import Pool
     if __name__ == "__main__":
         limits = dict(compile_seconds=300, run_seconds=300, timing_seconds=0.1, batch_ms=2, min_pairs=3, disturbed=1e3)
-        pool = Pool(WorkerConfig(cache=sys.argv[1], jail=sys.argv[2], **limits))
+        pool = Pool(WorkerConfig(cache=sys.argv[1], jail=sys.argv[2], threads=1, **limits))
         for source in sys.argv[3:]:
             print(pool.evaluate([Candidate(source, parse("64_64_64"))])[0].status, flush=True)
         sys.stdin.read()
