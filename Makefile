@@ -1,5 +1,5 @@
 # Makes a virtual environment in .venv and calls cudal2 or pytest in it; nothing else is decided here.
-.PHONY: demo demo-gpu smoke test slow both parts vllm verifiers lint install clean
+.PHONY: demo demo-gpu smoke test slow parts vllm verifiers lint install clean
 .DEFAULT_GOAL := demo
 
 BIN := .venv/bin
@@ -36,9 +36,6 @@ test: install ## the tests, side by side on all processors: ten minutes on two c
 
 slow: install ## the exhaustive part of them, as far as it needs no GPU: eighteen minutes more
 	$(TESTS) -m "slow and not gpu and not parts"
-
-both: install ## both of these in one go, as CI runs them: what they share is imported, collected and built once
-	$(TESTS) -m "not parts and not (slow and gpu)"
 
 parts: install .venv/.parts .venv-kernels/.installed .venv-verifiers/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: thirteen minutes
 	$(TESTS) -m "parts and not vllm and not gpu"
