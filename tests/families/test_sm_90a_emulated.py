@@ -52,7 +52,7 @@ def test_many_settings_are_correct(family: Family, layout: Layout) -> None:
     for number, like in enumerate(corpus.forms(family)):
         if like.layout != layout or like.m % 8:
             continue
-        for knobs in some_settings(family, layout, count(10, 4) if number < 4 else count(4, 2), seed=4):
+        for knobs in some_settings(family, layout, count(10, 2) if number < 4 else count(4, 1), seed=4):
             if corpus.refusal(family, knobs, like):
                 continue
             library = hopper.build(corpus.render(family, knobs, like))

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from naive import NAIVE
 from processes import below, names, wait_for
+from thorough import some
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
@@ -146,7 +147,7 @@ JUDGE = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGKILL], 2))
 def test_whoever_leaves_takes_its_actors_along(nodes, two, tmp_path, number) -> None:
     """Ray has a handler of its own for SIGTERM, which must not stay."""
     script = [sys.executable, "-c", textwrap.dedent(JUDGE), str(tmp_path), str(KERNELS / "loops_forever.cpp")]
