@@ -5,12 +5,12 @@ which not every short timing of these tests holds (eight of ten did), has `tries
 many verdicts.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from heading import directive
 from thorough import some
 
 from cudal2.config import WorkerConfig
@@ -23,11 +23,6 @@ KERNELS = sorted((Path(__file__).parent / "kernels").glob("*.cpp"))
 PROBLEM = "128_96_160_tn_f32"
 JAILS = ("bubblewrap", "landlock")
 BUILDING = {"rejected", "compile_error", "compile_timeout"}
-
-
-def directive(text: str, name: str, default: str) -> str:
-    found = re.search(rf"^// {name}: (.+)$", text, re.MULTILINE)
-    return found.group(1) if found else default
 
 
 @contextmanager

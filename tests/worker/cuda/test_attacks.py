@@ -18,13 +18,13 @@ are found out on the device alone, and of those that never end one of each kind;
 says what takes long.
 """
 
-import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache as memoise
 from pathlib import Path
 
 import pytest
+from heading import directive
 from thorough import some
 from toolkit import needs_toolkit
 
@@ -49,11 +49,6 @@ RUN_SECONDS = 4.0
 ENDLESS = ("deadlock", "loops_forever", "loops_in_launcher")
 """Of the kernels that run into that limit, one for each process that must be ended, and one that blocks the device."""
 DEVICE, ALL = ("device",), ("device", "offline", "server")
-
-
-def directive(text: str, name: str, default: str = "") -> str:
-    found = re.search(rf"^// {name}: (.+)$", text, re.MULTILINE)
-    return found.group(1) if found else default
 
 
 def expected(text: str) -> list[Status]:

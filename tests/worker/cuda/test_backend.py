@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import random
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 import torch
 from fake_gpu import PROBLEM
+from heading import directive
 from launcher import Four
 from toolkit import needs_toolkit
 
@@ -334,10 +334,8 @@ def portable(on_gpu) -> dict[str, Candidate]:
     found = {}
     for name in PORTABLE:
         source = (Path(__file__).parent / "kernels" / name).read_text()
-        wanted = re.search(r"^// target: (.+)$", source, re.MULTILINE)
-        named = re.search(r"^// problem: (\S+)", source, re.MULTILINE)
-        problem = parse(named.group(1)) if named else Problem(264, 200, 328)
-        if not wanted or wanted.group(1) == on_gpu.target.name:
+        problem = parse(directive(source, "problem", "264_200_328").split()[0])
+        if directive(source, "target", on_gpu.target.name) == on_gpu.target.name:
             found[name] = Candidate(source, problem, on_gpu.target.name)
     on_gpu.begin_building(list(found.values()))
     return found
