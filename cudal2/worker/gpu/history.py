@@ -117,9 +117,11 @@ def draw(
     reach = np.where(over, calls, len(order) - calls)  # so many sets can be meant
     distance = np.where(rng.random(count) < NEXT, 0, (reach ** rng.random(count)).astype(np.int64) - 1)
     number = np.array(order)[np.where(over, calls - 1 - distance, calls + distance)]
-    operand = rng.integers(len(given), size=count)
-    row, column, bits = _elements(number, operand, given, powers, problem, rng)
     changes = _one_each(number, over, few | (rng.random(count) < CHANGE), rng)
+    operand = rng.integers(len(given), size=count)
+    for kind in (changes & over, changes & ~over):
+        operand[kind] = _dealt(int(kind.sum()), len(given), rng)
+    row, column, bits = _elements(number, operand, given, powers, problem, rng)
     written = _written(np.stack([number, operand, row, column], axis=1), bits, changes)
     return History(list(order), number, operand, row, column, written, changes, over)
 
@@ -160,11 +162,16 @@ def _one_each(number: np.ndarray, over: np.ndarray, wanted: np.ndarray, rng: np.
     found = np.zeros(len(number), bool)
     weights = rng.random(len(number))
     which = np.flatnonzero(over | wanted)
-    late = rng.random(number.max() + 1) < 0.5
+    late = _dealt(number.max() + 1, 2, rng) == 1
     preferred = late[number[which]] == over[which]
     ordered = which[np.lexsort((weights[which], ~preferred, number[which]))]
     found[ordered[np.unique(number[ordered], return_index=True)[1]]] = True
     return found
+
+
+def _dealt(count: int, kinds: int, rng: np.random.Generator) -> np.ndarray:
+    """So many drawn numbers below `kinds`, each as often as the others: a window of few calls should miss none."""
+    return (rng.permutation(count) + rng.integers(kinds)) % kinds
 
 
 def _written(place: np.ndarray, bits: np.ndarray, changes: np.ndarray) -> np.ndarray:

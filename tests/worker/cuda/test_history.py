@@ -147,3 +147,13 @@ def test_a_bias_is_touched_as_often_as_a_matrix() -> None:
     for which in (operands, operands[changes]):
         shares = np.bincount(which, minlength=3) / len(which)
         assert (shares > 0.25).all() and (shares < 0.42).all()
+
+
+def test_a_window_of_few_calls_changes_every_operand_as_often() -> None:
+    """Lest what is remembered of one operand goes unseen in all of the few windows that a slow kernel has."""
+    for seed in range(20):
+        found, given = drawn(PROBLEMS[2], 12, seed)
+        for kind in (found.over, ~found.over):
+            often = np.bincount(found.operand[found.changes & kind], minlength=len(given))
+            assert often.max() - often.min() <= 1
+        assert found.changes.sum() == 12
