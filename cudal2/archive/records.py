@@ -20,7 +20,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     If a policy writes again after each verdict, `turn` counts from 0. The `prompt` of a later turn is only the last
     message: the verdict on the attempt before (or the first prompt again, if nothing else fitted). That attempt is the
-    sample of `index` - 1; in a search it is the one that the prompt names (`search/lineage.py`).
+    sample of `index` - 1; in a search it is the one that the prompt names (`search/proposer.py`).
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
 """The base of all records of the configuration, and which keys make one piece of work differ from another."""
 
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
@@ -14,6 +14,9 @@ piece of work from another."""
 LATER = msgspec.Meta(extra={"later": True})
 """Marks a key that is younger than work which may be continued. At its default it is no part of an identity, so that
 the identities of before hold."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,7 @@ from cudal2.config import WorkerConfig
 from cudal2.evaluation.records import Row, why
 from cudal2.problem import Problem
 from cudal2.records import Edit, HarnessFault, Status, Timing, digest, kernel_hash
-from cudal2.search.lineage import Mutated, answered, made
+from cudal2.search.proposer import Mutated, answered, made
 from cudal2.target import find
 from cudal2.worker.cache import Cache
 from cudal2.worker.sandbox import jail

@@ -17,8 +17,7 @@ from cudal2.corpus.nearest import Nearest, difference, nearest
 from cudal2.files import replace
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Timing
-from cudal2.search.lineage import Mutated, made
-from cudal2.search.settings import Setting
+from cudal2.search.proposer import Mutated, Setting, made
 from cudal2.target import find
 
 DEPTH = 64

@@ -23,10 +23,10 @@ from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment
 from cudal2.search import proposers
-from cudal2.search.found import Found, Live, describe, headline
 from cudal2.search.generation import affordable, missing, seconds
 from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
+from cudal2.search.terminal import Found, Live, describe, headline
 from cudal2.split import kept_apart
 from cudal2.worker.pool.pool import Pool
 

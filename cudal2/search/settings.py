@@ -10,7 +10,7 @@ from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.proposer import Trial
+from cudal2.search.proposer import Setting, Trial
 from cudal2.target import find
 
 PATIENCE = 500
@@ -18,13 +18,6 @@ PATIENCE = 500
 
 Space = dict[str, tuple[int | str, ...]]
 """The values worth trying for each knob."""
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """A value for each knob of a family; a trial's `prompt` is this record as JSON."""
-
-    family: str
-    knobs: Knobs
 
 
 def parsed(trial: Trial) -> Setting:

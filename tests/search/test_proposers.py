@@ -17,13 +17,12 @@ from cudal2.policy import model as policy_model
 from cudal2.policy import prompts, turns, writer
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, digest
-from cudal2.search import known, proposers
+from cudal2.search import prior, proposers
 from cudal2.search.history import History
-from cudal2.search.lineage import Mutated, answered, made, origin
-from cudal2.search.mutations import kinds
-from cudal2.search.proposer import Trial
+from cudal2.search.mutations import KINDS
+from cudal2.search.proposer import Mutated, Setting, Trial, answered, made, origin
 from cudal2.search.proposers.policy import PATIENCE, make
-from cudal2.search.settings import Setting, draw
+from cudal2.search.settings import draw
 from cudal2.target import find
 
 ALONE = {"prior": "none", "neighbours": 0}
@@ -291,7 +290,7 @@ def test_mutation_leaves_the_families_from_parents_of_its_own_search(hunt):
     for sample, way in mutated:
         earlier = [one for one in samples if one.origin.step < sample.origin.step]
         (parent,) = (one for one in earlier if one.source_hash.startswith(way.parent))
-        assert way.origin == origin(parent.origin.prompt) and set(way.kinds) <= set(kinds())
+        assert way.origin == origin(parent.origin.prompt) and set(way.kinds) <= set(KINDS)
 
 
 def test_mutation_goes_on_as_if_it_had_been_larger_at_once(hunt):
@@ -306,7 +305,7 @@ def test_mutation_starts_from_known_settings_and_takes_its_neighbours_kernels(hu
     begun = random.Random(0)
     (family,) = (one for one in corpus.families(find("cpu")) if one.name == "shared")
     start = [draw(parse("64_64_64"), family, begun) for _ in range(3)]
-    monkeypatch.setattr(known, "settings", lambda target, problem, families: start if problem.k == 64 else [])
+    monkeypatch.setattr(prior, "known_settings", lambda target, problem, families: start if problem.k == 64 else [])
     alone = config("64_64_64", "64_64_72", method="mutation", prior="known", neighbours=1, kernels=16)
     _, _, samples, _ = hunt(alone)
     ours, theirs = ([one for one in samples if one.problem == parse(name)] for name in ("64_64_64", "64_64_72"))

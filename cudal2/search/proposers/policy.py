@@ -27,8 +27,7 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
 from cudal2.search.generation import affordable_now, seconds
 from cudal2.search.history import History
-from cudal2.search.lineage import Told, answered
-from cudal2.search.proposer import Task, Trial, Trials, refuse_prior_and_neighbours, seeded
+from cudal2.search.proposer import Revised, Task, Trial, Trials, answered, refuse_prior_and_neighbours, seeded
 from cudal2.target import find
 
 PATIENCE = 8
@@ -120,7 +119,7 @@ class Policy:
         for trial in trials:
             if trial.generation == generation - 1:
                 written = self._writer.fits(first, self._line(problem, trial, trials, turn))
-                made = Told(trial.source_hash, written.told if written.shown else "")
+                made = Revised(trial.source_hash, written.told if written.shown else "")
                 found.append((written.prompt, to_json(made)))
         return found
 

@@ -26,7 +26,7 @@ from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Layout, Problem
 from cudal2.records import digest
-from cudal2.search.known import settings
+from cudal2.search.prior import known_settings
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
 from cudal2.train.sft.answers import BARE, complete, end_of_turn
@@ -116,7 +116,7 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
     examples = []
     for problem in problems:
         prompt = _prompt(config, problem, target)
-        for setting in settings(config.target, problem, list(families.values()))[:FASTEST]:
+        for setting in known_settings(config.target, problem, list(families.values()))[:FASTEST]:
             family = families[setting.family]
             for style in config.corpus.styles:
                 knobs = setting.knobs | {"style": style}

@@ -10,7 +10,7 @@ from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Timing, Verdict
 from cudal2.search.history import identity
-from cudal2.search.lineage import Mutated, answered, made
+from cudal2.search.proposer import Mutated, answered, made
 
 
 class Found(msgspec.Struct, frozen=True):
