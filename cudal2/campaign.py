@@ -31,8 +31,8 @@ from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers
 from cudal2.search.history import History
-from cudal2.tracking.metrics import CAMPAIGN as LOG
-from cudal2.tracking.metrics import append, read_metrics
+from cudal2.tracking import CAMPAIGN as LOG
+from cudal2.tracking import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker

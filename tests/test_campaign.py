@@ -21,7 +21,7 @@ from cudal2.config import CampaignConfig, ShapesConfig
 from cudal2.evaluation import records, results
 from cudal2.problem import parse
 from cudal2.records import HarnessFault, Status, Verdict
-from cudal2.tracking.metrics import append, read_metrics
+from cudal2.tracking import append, read_metrics
 
 NAMES = ("64_64_64", "64_64_128", "64_128_64", "128_64_64", "128_128_64", "64_128_128")
 PROBLEMS = [parse(name) for name in NAMES]

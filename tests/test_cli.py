@@ -19,7 +19,7 @@ from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo, preview
 from cudal2.train.folder import record
 

@@ -29,7 +29,7 @@ from cudal2.problem import sample
 from cudal2.records import digest
 from cudal2.split import REPORTED, held_out
 from cudal2.target import targets
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
 from cudal2.train.folder import changes
 

@@ -117,7 +117,7 @@ class PromptConfig(Schema, frozen=True):
     contrasting speed are shown from the archive, `failures` how many failed attempts. `parent` is from how many of the
     best kernels one is drawn, which is shown with its profile, to be improved. With two or more `islands` the archive's
     kernels are divided into as many parts, and the exemplars and the parent of a prompt come from one part
-    (`archive/islands.py`); after every `island_steps` steps the worse half of the islands begins anew, 0: never.
+    (`archive/selection.py`); after every `island_steps` steps the worse half of the islands begins anew, 0: never.
 
     `notes` is a folder of the user's texts. The passages nearest to the problem are shown, at most `notes_bytes` bytes.
     `bytes` limits the length of the whole prompt, 0: no limit. What does not fit is left out in this order: failures,

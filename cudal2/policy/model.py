@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import adapters, gguf, sampling
+from cudal2.policy import adapters, sampling
 from cudal2.policy.hints import SAMPLED, out_of_memory_hint
-from cudal2.policy.locate import locate
+from cudal2.policy.locate import PACKAGE, gguf_file, gguf_options, locate
 from cudal2.target import targets
 
 
@@ -73,14 +73,14 @@ def load_to_train(
     Raises ValueError also where this second model would need merged adapters or a GGUF file, which TRL cannot load.
     """
     place = locate(config.path, target)
-    if gguf.file_of(place) and (config.sampler == "vllm" or (reference and not config.lora.rank)):
+    if gguf_file(place) and (config.sampler == "vllm" or (reference and not config.lora.rank)):
         raise ValueError(
             f"policy.path={config.path!r} is a GGUF file, which vLLM and a reference (trainer.beta) cannot be loaded "
             "from: train with policy.sampler=transformers trainer.beta=0, or train what `cudal2 sft` made of it"
         )
     model, tokenizer, found = _read(place, config.dtype if config.lora.rank else "float32")
     named = str(found.base_model_name_or_path) if found else config.path
-    if named.startswith(gguf.PACKAGE):
+    if named.startswith(PACKAGE):
         model.name_or_path = named  # adapters then find their model on any machine
     wrapped: Any = model
     if config.lora.rank and found:
@@ -101,7 +101,7 @@ def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrain
     """The tokenizer and the model's configuration as `load` gives them, without reading weights; raises as `load`."""
     place = locate(config.path, target)
     base, tokenizer, file, adapted = _spoken(place)
-    how = gguf.options(file, weights=False) if file else {}
+    how = gguf_options(file, weights=False) if file else {}
     try:
         shape = AutoConfig.from_pretrained(base, local_files_only=Path(base).is_dir(), **how)
     except (OSError, ValueError) as error:
@@ -117,7 +117,7 @@ def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     Its generation_config is `sampling.whole`, so that only our configuration decides how a policy is sampled.
     """
     base, tokenizer, file, found = _spoken(place)
-    packed = gguf.options(file, weights=True) if file else {}
+    packed = gguf_options(file, weights=True) if file else {}
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             base, local_files_only=Path(base).is_dir(), dtype=dtype, **packed
@@ -137,9 +137,9 @@ def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, Peft
     found = adapters.recorded(place)
     if found:
         base = _base(place, found)
-    file = gguf.file_of(base)
+    file = gguf_file(base)
     base = str(file.parent) if file else base
-    how = gguf.options(file, weights=False) if file else {}
+    how = gguf_options(file, weights=False) if file else {}
     spoken = base
     if found and (Path(place) / "tokenizer_config.json").is_file():
         spoken, how = place, {}  # adapters may have brought their own

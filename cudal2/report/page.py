@@ -31,8 +31,8 @@ from cudal2.report import budget, figures, headline, kernels, outsiders, packed,
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
-from cudal2.tracking import troubles
-from cudal2.tracking.metrics import CAMPAIGN, read_metrics
+from cudal2.tracking import CAMPAIGN, read_metrics
+from cudal2.train import troubles
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of a picture's file."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from cudal2.archive import Archive
 from cudal2.config import TrainConfig
 from cudal2.policy import model, sampling
-from cudal2.policy.checkpoints import latest_checkpoint, step_of
+from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.problem import Problem
 from cudal2.train.judge import Judge
 from cudal2.worker.pool.pool import Pool

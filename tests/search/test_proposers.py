@@ -10,7 +10,7 @@ from fakes import ENVIRONMENT, FakePool, save_policy, verdict
 from rich.console import Console
 
 from cudal2 import corpus, search
-from cudal2.archive import Archive, islands
+from cudal2.archive import Archive, selection
 from cudal2.completion import Found
 from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, TurnsConfig, load
 from cudal2.policy import model as policy_model
@@ -216,7 +216,7 @@ def test_a_policys_prompt_shows_a_parent_of_the_island_that_its_generation_draws
             text = make(history)._prompt(problem, trials[:generation], generation)
             mine, others = [], []
             for past in range(generation):
-                place, here = (islands.drawn(0, one, problem, 2) for one in (past, generation))
+                place, here = (selection.island_number(0, one, problem, 2) for one in (past, generation))
                 (mine if place == here else others).append(f"number {past}\n")
             assert ("Improve this one" in text) == bool(mine)
             assert not any(one in text for one in others) and sum(one in text for one in mine) >= min(len(mine), 2)

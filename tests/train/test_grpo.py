@@ -20,12 +20,12 @@ from trl import GRPOConfig
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import decoding, sampling, vllm_engine
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import load as load_policy
 from cudal2.policy.prompts import template
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo, options, preview
 from cudal2.train.folder import only_trainer_of, record
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle, groupby, islice
 
-from cudal2.archive import islands, selection
+from cudal2.archive import selection
 from cudal2.archive.records import Entry
 from cudal2.completion import Found
 from cudal2.form import form
@@ -141,9 +141,9 @@ class Policy:
         timed = [(born, entry) for born, entry in tried if entry.verdict.timing]
         fast = [entry for _, entry in timed]
         if wanted.islands > 1:
-            place = islands.drawn(config.seed, generation, problem, wanted.islands)
+            place = selection.island_number(config.seed, generation, problem, wanted.islands)
             how = wanted.islands, wanted.island_steps, config.seed, generation
-            fast = islands.ranked(islands.divided(problem, timed, *how)[place])
+            fast = selection.fastest_first(selection.all_islands(problem, timed, *how)[place])
         rng = seeded(config, Task(problem), generation)
         exemplars = selection.contrasting(fast, wanted.exemplars, rng)
         parent = selection.among_best(fast, wanted.parent, rng) if wanted.parent else None

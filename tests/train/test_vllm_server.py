@@ -12,18 +12,17 @@ import pytest
 import requests
 import torch
 from fakes import FakePool
-from test_sampler import RUN, Pool
+from test_vllm_sampler import RUN, Pool
 from with_vllm import MARKS, SMALL  # noqa: F401
 
 from cudal2.archive import Archive
 from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
 from cudal2.policy import vllm_engine
-from cudal2.policy.checkpoints import latest_checkpoint, step_of
+from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.records import HarnessFault
 from cudal2.train import grpo
-from cudal2.train.sampling.sampler import Sampler
-from cudal2.train.sampling.server import Client, ServerGone
+from cudal2.train.vllm_sampler import Client, Sampler, ServerGone
 
 pytestmark = MARKS
 

@@ -8,7 +8,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopKLo
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding
 from cudal2.policy.decoding import step
-from cudal2.train.sampling.draws import Draws, used_by
+from cudal2.train.draws import Draws, used_by
 
 IDS = torch.zeros(1, 1, dtype=torch.long)
 

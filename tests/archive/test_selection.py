@@ -5,7 +5,7 @@ import random
 import pytest
 from specimens import HERE, PROBLEM, candidate, verdict
 
-from cudal2.archive import islands, selection
+from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.archive.store import Archive
@@ -44,16 +44,16 @@ def prompt(archive: Archive, step: int, config: PromptConfig = PROMPT) -> str | 
 
 
 def test_a_kernel_joins_the_island_that_its_prompt_drew_from():
-    found = islands.divided(PROBLEM, born(200), 4, 0, 7, None)
+    found = selection.all_islands(PROBLEM, born(200), 4, 0, 7, None)
     assert sum(map(len, found)) == 200 and all(found)
     for step, entry in born(200):
-        assert entry.source in found[islands.drawn(7, step, PROBLEM, 4)]
+        assert entry.source in found[selection.island_number(7, step, PROBLEM, 4)]
 
 
 def test_the_worse_half_begins_anew_with_the_best_of_the_others():
-    before = islands.divided(PROBLEM, born(60), 5, 0, 0, 40)
-    after = islands.divided(PROBLEM, born(60), 5, 40, 0, 40)
-    bests = [islands.ranked(island)[0] for island in before]
+    before = selection.all_islands(PROBLEM, born(60), 5, 0, 0, 40)
+    after = selection.all_islands(PROBLEM, born(60), 5, 40, 0, 40)
+    bests = [selection.fastest_first(island)[0] for island in before]
     kept = [place for place in range(5) if after[place] == before[place]]
     assert len(kept) == 3
     assert {bests[place].low for place in kept} == set(sorted(one.low for one in bests)[2:])
@@ -67,7 +67,7 @@ def test_whatever_begins_anew_the_best_kernel_stays(period):
     everything = born(80, seed=3)
     for step in range(1, 45):
         past = [(when, entry) for when, entry in everything if when < step]
-        found = islands.divided(PROBLEM, past, 4, period, 2, step)
+        found = selection.all_islands(PROBLEM, past, 4, period, 2, step)
         best = max((entry.low for _, entry in past), default=0.0)
         assert max((entry.low for island in found for entry in island.values()), default=0.0) == best
 
@@ -90,12 +90,12 @@ def test_a_prompt_shows_one_island_alone(tmp_path):
         kernels = Comparable(archive, "cpu", HERE.fingerprint)
         config = PromptConfig(template="instruct", exemplars=9, islands=3)
         for step in (5, 11, 25):
-            place = islands.drawn(5, step, PROBLEM, 3)
+            place = selection.island_number(5, step, PROBLEM, 3)
             theirs = {
                 f"// 0 {born} {index}\n"
                 for born in range(1, step)
                 for index in range(8)
-                if islands.drawn(5, born, (PROBLEM, NEAR)[index // 4], 3) == place
+                if selection.island_number(5, born, (PROBLEM, NEAR)[index // 4], 3) == place
             }
             ranked = selection.island(kernels, config, PROBLEM, 5, step)
             shown = selection.exemplars(kernels, PROBLEM, 9, random.Random(0), ranked)

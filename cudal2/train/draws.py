@@ -14,8 +14,8 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from cudal2.config import PolicyConfig
 from cudal2.policy import adapters, decoding, sampling
+from cudal2.policy.adapters import as_merged
 from cudal2.policy.decoding import Drafts
-from cudal2.train.sampling.merging import as_merged
 
 Finished = Callable[[Sequence[int], Sequence[int]], None]
 

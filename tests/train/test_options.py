@@ -1,20 +1,17 @@
 """What a policy takes that fits no single GPU, as far as it can be seen on none."""
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
-import fakes
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
 from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
 from cudal2.policy import vllm_engine
-from cudal2.train import options, sharded
+from cudal2.train import options
 
 GB, GPU, GPUS = 1e9, 80e9, 8
 QWEN = Qwen2Config(  # Qwen2.5-Coder-32B-Instruct, as its config.json states it
@@ -81,7 +78,7 @@ def test_the_large_experiment_fits_its_gpus(arguments):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_the_shipped_deepspeed_configurations_leave_to_the_trainer_what_is_its(stage):
-    plain = json.loads(Path(sharded.deepspeed_file(f"zero{stage}")).read_text())
+    plain = json.loads(Path(options.deepspeed_file(f"zero{stage}")).read_text())
     assert plain["zero_optimization"]["stage"] == stage
     # The trainer states these, and refuses to start where a file says otherwise.
     for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
@@ -91,11 +88,11 @@ def test_the_shipped_deepspeed_configurations_leave_to_the_trainer_what_is_its(s
 def test_deepspeed_configurations_are_named_or_a_path(tmp_path):
     own = tmp_path / "own.json"
     own.write_text("{}")
-    assert sharded.deepspeed_file("") is None
-    assert sharded.deepspeed_file(str(own)) == str(own)
-    assert sharded.deepspeed_file("zero3") == str(asset("conf", "deepspeed", "zero3.json"))
+    assert options.deepspeed_file("") is None
+    assert options.deepspeed_file(str(own)) == str(own)
+    assert options.deepspeed_file("zero3") == str(asset("conf", "deepspeed", "zero3.json"))
     with pytest.raises(ValueError, match="zero3"):
-        sharded.deepspeed_file("zero9")
+        options.deepspeed_file("zero9")
 
 
 def test_processes_that_cannot_share_the_weights_are_refused(config, monkeypatch):
@@ -113,36 +110,8 @@ def test_a_checkpoint_in_shares_says_how_many_processes_it_wants(tmp_path):
     for rank in range(2):
         (tmp_path / "global_step4").mkdir(exist_ok=True)
         (tmp_path / f"global_step4/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    sharded.check_shares(tmp_path, 2)
-    sharded.check_shares(None, 3)
-    sharded.check_shares(tmp_path / "global_step4/whole", 3)
+    options.check_shares(tmp_path, 2)
+    options.check_shares(None, 3)
+    options.check_shares(tmp_path / "global_step4/whole", 3)
     with pytest.raises(ValueError, match="--nproc_per_node 2"):
-        sharded.check_shares(tmp_path, 4)
-
-
-@pytest.fixture
-def adapted(tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(fakes.save_policy(tmp_path), dtype=torch.bfloat16)
-    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    return model
-
-
-def test_weights_are_merged_one_at_a_time_and_left_as_they_were(adapted):
-    whole: list[int] = []
-
-    @contextmanager
-    def gather(parameters):
-        whole.append(sum(parameter.numel() for parameter in parameters))
-        yield
-
-    before = {name: parameter.clone() for name, parameter in adapted.named_parameters()}
-    merged = {name: value.clone() for name, value in sharded.merged_weights(adapted, gather)}
-    assert all(torch.equal(before[name], parameter) for name, parameter in adapted.named_parameters())
-    plain = dict(adapted.merge_and_unload().named_parameters())
-    assert merged.keys() == plain.keys()
-    assert all(torch.equal(merged[name], plain[name]) for name in plain)
-    assert not any(value.requires_grad for value in merged.values())
-    assert max(whole) < sum(parameter.numel() for parameter in plain.values()) / 5
+        options.check_shares(tmp_path, 4)

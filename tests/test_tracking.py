@@ -17,7 +17,7 @@ from cudal2.sass.polish import judging as polish_judging
 from cudal2.sass.polish import run as polish
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
 
 pytestmark = pytest.mark.parts
