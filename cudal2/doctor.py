@@ -139,7 +139,7 @@ def _disk(cache: Path) -> Check:
 
 
 def _policy() -> Check:
-    from cudal2.assets import asset
+    from cudal2.files import asset
 
     try:
         weights = asset("data", "policy", "cpu", "model.safetensors")

@@ -13,7 +13,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli, completion
-from cudal2.cli import learning, old
+from cudal2.cli import learning, remedies
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
@@ -336,7 +336,7 @@ def test_old_spellings_are_answered_with_the_new_command(words, new, capsys):
     assert cli.main(words.split()) == 2
     said = capsys.readouterr().err
     assert said.endswith(f": cudal2 {new}\n") and said.count("\n") == 1
-    assert old.renewed(new.split()) is None
+    assert remedies.renewed(new.split()) is None
 
 
 NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "it's", 'the "best"', "null", "a/reward=log"]

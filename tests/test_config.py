@@ -8,7 +8,6 @@ import fakes
 import msgspec
 import pytest
 
-from cudal2.assets import asset
 from cudal2.config import (
     BenchBaselineConfig,
     BenchConfig,
@@ -25,6 +24,7 @@ from cudal2.config import (
     load,
     problems,
 )
+from cudal2.files import asset
 from cudal2.problem import sample
 from cudal2.records import digest
 from cudal2.split import REPORTED, held_out

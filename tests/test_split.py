@@ -5,8 +5,8 @@ import random
 import pytest
 
 from cudal2 import corpus, llm
-from cudal2.assets import asset
 from cudal2.config.problems import ShapesConfig
+from cudal2.files import asset
 from cudal2.problem import GRID_SIZES, LLM_SHAPES, Problem, grid, off_lattice, parse
 from cudal2.search import loop, prior
 from cudal2.split import KEPT_APART, REPORTED, kept_apart, open_families, refuse, training, unseen

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     all runs have been told to end.
     """
     from cudal2.config import compose, words
-    from cudal2.sweep import job, records
+    from cudal2.sweep import job, outcomes
 
     _check(arguments)
     verb = tuple(arguments.parser.prog.split()[1:])
@@ -43,10 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 hydra.multirun(arguments.entry, task, [*own, *defaults, *hydras])
             except KeyboardInterrupt:
-                records.stop(place, task.sweep)
+                outcomes.stop(place, task.sweep)
                 raise
             finally:
-                found = records.outcomes(place, task.sweep)
+                found = outcomes.listed(place, task.sweep)
                 _tell(place, found)
     if not found:
         raise ValueError("nothing was run")

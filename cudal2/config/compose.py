@@ -25,9 +25,9 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cudal2.assets import asset
 from cudal2.config import words
 from cudal2.config.base import Schema
+from cudal2.files import asset
 from cudal2.target import find
 
 Config = TypeVar("Config", bound=Schema)

@@ -14,8 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import OmegaConf
 
-from cudal2.assets import asset
 from cudal2.config.base import Schema
+from cudal2.files import asset
 
 _WORD = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<key>[A-Za-z_][\w-]*(?:[./@:][\w-]+)*)(?:=(?P<value>.*))?", re.DOTALL)
 _CALL = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list|str|int|float|bool|json_str)\(.*\)", re.S)

@@ -28,8 +28,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cudal2 import operators
 from cudal2.arch import Architecture, Instruction
-from cudal2.assets import asset
 from cudal2.contract import CUDA_CONTRACT, PLAIN
+from cudal2.files import asset
 from cudal2.problem import Layout, Problem
 from cudal2.target import Target
 

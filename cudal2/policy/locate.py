@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cudal2.assets import asset
+from cudal2.files import asset
 
 SHIPPED = "shipped:"
 """A path that begins so names a policy in `data/policy`."""

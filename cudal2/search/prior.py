@@ -26,9 +26,9 @@ from typing import Any
 import msgspec
 
 from cudal2.archive.selection import by_distance
-from cudal2.assets import asset
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
+from cudal2.files import asset
 from cudal2.problem import Layout, Problem, parse
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw, space_of

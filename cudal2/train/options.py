@@ -12,8 +12,8 @@ import torch
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
-from cudal2.assets import asset
 from cudal2.config import TrainConfig
+from cudal2.files import asset
 from cudal2.policy import vllm_engine
 from cudal2.policy.sampling import choice
 from cudal2.train import algorithms

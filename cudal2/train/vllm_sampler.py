@@ -1,8 +1,8 @@
 """vLLM in training: TRL's sampler with the options that TRL leaves out, and errors that name this program's settings.
 
 vLLM works in the trainer's own processes, or is a server (`trl vllm-serve`) that has GPUs or a processor of its own.
-TRL 1.16 has no arguments for the sampler's class or the engine's dtype. `in_place` puts our class where its trainer looks
-for it.
+TRL 1.16 has no arguments for the sampler's class or the engine's dtype. `in_place` puts our class where its trainer
+looks for it.
 """
 
 import tempfile

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.assets import asset
+from cudal2.files import asset
 from cudal2.policy.locate import EXTRAS, PACKAGE, locate
 
 SHIPPED = asset("data", "policy")

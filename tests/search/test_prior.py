@@ -9,8 +9,8 @@ import pytest
 from landscape import BEST, FAMILIES, family
 
 from cudal2 import corpus
-from cudal2.assets import asset
 from cudal2.corpus import Family
+from cudal2.files import asset
 from cudal2.problem import parse
 from cudal2.search import prior
 from cudal2.search.prior import NEAREST

@@ -8,8 +8,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
+from cudal2.files import asset
 from cudal2.policy import vllm_engine
 from cudal2.train import options
 

@@ -16,8 +16,8 @@ from test_vllm_sampler import RUN, Pool
 from with_vllm import MARKS, SMALL  # noqa: F401
 
 from cudal2.archive import Archive
-from cudal2.assets import asset
 from cudal2.config import TrainConfig, load
+from cudal2.files import asset
 from cudal2.policy import vllm_engine
 from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.records import HarnessFault

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from cudal2.cli import missing
+from cudal2.cli import remedies
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -32,13 +32,13 @@ def modules() -> set[str]:
 def test_every_import_is_declared_or_an_extra_is_named_for_it() -> None:
     declared = {Requirement(one).name.lower().replace("_", "-") for one in PROJECT["dependencies"]}
     brought = packages_distributions()
-    for module in sorted(modules() - missing.EXTRAS.keys() - OWN_MESSAGE):
+    for module in sorted(modules() - remedies.EXTRAS.keys() - OWN_MESSAGE):
         names = {name.lower().replace("_", "-") for name in brought.get(module, [module])}
-        assert names & declared, f"{module} is imported, and neither declared nor in cli/missing.py"
+        assert names & declared, f"{module} is imported, and neither declared nor in cli/remedies.py"
 
 
 def test_the_extras_that_are_named_exist() -> None:
-    assert set(missing.EXTRAS.values()) <= PROJECT["optional-dependencies"].keys()
+    assert set(remedies.EXTRAS.values()) <= PROJECT["optional-dependencies"].keys()
 
 
 def test_a_missing_package_is_one_line(tmp_path) -> None:
@@ -50,9 +50,9 @@ def test_a_missing_package_is_one_line(tmp_path) -> None:
 
 
 def test_the_game_asks_for_its_own_extra_and_others_for_what_reads_code() -> None:
-    asked = [missing.remedy(ImportError(name="elftools.elf"), verb) or "" for verb in ("sass", "measuring")]
+    asked = [remedies.extra(ImportError(name="elftools.elf"), verb) or "" for verb in ("sass", "measuring")]
     assert ["cudal2[sass]" in asked[0], "cudal2[reading]" in asked[1]] == [True, True]
 
 
 def test_what_no_extra_brings_is_a_bug_and_shown_as_one() -> None:
-    assert missing.remedy(ImportError(name="nonesuch")) is None and missing.remedy(ImportError()) is None
+    assert remedies.extra(ImportError(name="nonesuch")) is None and remedies.extra(ImportError()) is None

@@ -1,4 +1,10 @@
-"""The names that a source gives to its own things, told from those of headers and of the language.
+"""What of a source is built: a form in which sources are alike that the same machine code is made of.
+
+Comments, with the plan that a source may begin with, blanks, line breaks, the names that a source gives to its own
+things, and its short names for types say nothing to the compiler. Policies vary them, so that one kernel has many
+texts. Sources of one form are one kernel; of different forms they may still be one, for this is no compiler. A name is
+replaced only where the source surely declares it: to take one kernel for another would lose one, while a name too many
+that stays only costs a measurement.
 
 C++ is not parsed. A name counts as declared where what stands beside it says so, and as the source's own if it is
 declared and means nothing outside. Scopes are followed as far as brackets show them; a name whose declaration is not
@@ -14,8 +20,11 @@ from itertools import pairwise
 import msgspec
 
 from cudal2.contract import ENTRY, SIZER
-from cudal2.form.tokens import BEGIN, END
+from cudal2.lexing import BEGIN, END, tokens
+from cudal2.records import Edit, digest, to_json
 
+SAME = {"half": "__half", "half2": "__half2", "nv_bfloat16": "__nv_bfloat16", "nv_bfloat162": "__nv_bfloat162"}
+"""Names of one type in CUDA's headers."""
 NAME = re.compile(r"[A-Za-z_$][\w$]*")
 IN_TEXT = re.compile(r"(?<![\w$.])[A-Za-z_$][\w$]*(?![\w$.])")
 """A name in a string, not a part of an instruction such as mma.sync."""
@@ -39,6 +48,24 @@ HEADS = frozenset("for if while switch catch constexpr ]".split())
 """What stands before a parenthesis whose names are known in it and in the statement behind it; `]` is a lambda's."""
 NO, OWN, PERHAPS, SURELY = range(4)
 """Whether a name is declared at a place: no; no, but the source must declare it somewhere; unless it is known; yes."""
+
+
+@lru_cache(maxsize=8192)
+def form(source: str) -> str:
+    """A digest that sources share where they differ only in comments, blanks, own names and short names of types."""
+    return digest("\n".join(normal(source)))
+
+
+def kernel_form(source: str, edit: Edit | None = None) -> str:
+    """The form of what runs: of the source and, where there is one, the edit of its compiled code."""
+    return form(source) if edit is None else digest(form(source), to_json(edit))
+
+
+def normal(source: str) -> list[str]:
+    """The tokens of a source, with numbers in the place of its own names."""
+    words = tokens(source)
+    own = numbered(words)
+    return [own.get(place) or SAME.get(token, token) for place, token in enumerate(words)]
 
 
 class Scope(msgspec.Struct):

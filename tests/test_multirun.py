@@ -15,7 +15,7 @@ from processes import wait_for
 from thorough import some
 
 from cudal2 import cli
-from cudal2.sweep import job, records
+from cudal2.sweep import job, outcomes
 
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start
 HASTY = [
@@ -138,10 +138,10 @@ def test_an_extra_that_is_missing_is_named(name, place, capsys):
 
 def test_a_sweep_that_was_told_to_stop_starts_no_other_run(place):
     assert cli.main(["train", "-m", "seed=0", "run=s"]) == 0
-    (only,) = records.outcomes(Path("s"))
-    records.stop(Path("s"), only.sweep)
-    assert records.stopped(Path("s"), only.sweep) and not records.stopped(Path("s"), "another")
-    assert records.of(Path("s"), only.folder) == only and msgspec.json.encode(only)
+    (only,) = outcomes.listed(Path("s"))
+    outcomes.stop(Path("s"), only.sweep)
+    assert outcomes.stopped(Path("s"), only.sweep) and not outcomes.stopped(Path("s"), "another")
+    assert outcomes.last(Path("s"), only.folder) == only and msgspec.json.encode(only)
 
 
 def test_long_names_and_those_of_paths_make_one_folder():
@@ -227,7 +227,7 @@ def test_optuna_maximises_what_a_run_says_of_itself(tmp_path):
     rate = "trainer.learning_rate=tag(log,interval(1e-5,1e-3))"
     done = run(tmp_path, "train", "-m", *HASTY, rate, *words)
     assert done.returncode == 0, done.stderr
-    found = records.outcomes(tmp_path / "sweep")
+    found = outcomes.listed(tmp_path / "sweep")
     best = max(one.objective for one in found)
     assert len(found) == 3 and f"best_value: {best}" in (tmp_path / "sweep/optimization_results.yaml").read_text()
     again = run(tmp_path, "train", "-m", *HASTY, rate, *words)
