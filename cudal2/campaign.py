@@ -23,10 +23,10 @@ from cudal2 import export, judging, registry, report, search
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.deadline import Deadline, TimeUp
-from cudal2.evaluation import results, summary, terminal
+from cudal2.evaluation import records, results, terminal
 from cudal2.evaluation import run as evaluation
-from cudal2.evaluation.pace import said
 from cudal2.evaluation.records import Row
+from cudal2.evaluation.terminal import said
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers
@@ -207,7 +207,7 @@ class Campaign(msgspec.Struct, frozen=True):
         total = sum(map(len, self.slices))
         if rows:
             terminal.show(rows, self.console)
-            for name, count in summary.machines(results.load(self.folder)).most_common():
+            for name, count in records.machines(results.load(self.folder)).most_common():
                 self.say(f"{count} shapes measured on {name}")
             self.say(str(report.run(self.folder)))
             right = sum(bool(row.timings) for row in rows)

@@ -37,9 +37,8 @@ from pathlib import Path
 import msgspec
 
 from cudal2.archive import Archive
-from cudal2.evaluation.records import Row
+from cudal2.evaluation.records import Row, surely_faster
 from cudal2.evaluation.results import load
-from cudal2.evaluation.summary import surely_faster
 from cudal2.exported import processor
 from cudal2.files import install
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict, to_json

@@ -145,10 +145,10 @@ def _tabulated(folders: list[Path], against: Path | None, together: bool) -> str
 
 def _audit(arguments: argparse.Namespace) -> None:
     options(arguments, _Nothing)
-    from cudal2.evaluation import audit, summary
+    from cudal2.evaluation import audit, records
 
     found = _evaluated(_folders(arguments))
-    measured = "; ".join(f"{count} on {name}" for name, count in summary.machines(found).most_common())
+    measured = "; ".join(f"{count} on {name}" for name, count in records.machines(found).most_common())
     print(f"{audit.text(found.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}")
 
 

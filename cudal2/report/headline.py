@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cudal2.evaluation import tables
-from cudal2.evaluation.records import Row
-from cudal2.evaluation.summary import Summary, summarise, surely_faster
+from cudal2.evaluation.records import Row, Summary, summarise, surely_faster
 from cudal2.records import Status, Timing
 from cudal2.report import budget
 from cudal2.report.budget import Estimate

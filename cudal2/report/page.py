@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from cudal2 import roofline
 from cudal2.archive.store import Archive
-from cudal2.evaluation import audit, records, results, summary
+from cudal2.evaluation import audit, records, results
 from cudal2.evaluation.records import Results, Row
 from cudal2.policy import endpoint
 from cudal2.records import Environment, HarnessFault, Status
@@ -91,7 +91,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
                 _roof(environment.device, rows),
                 steps=steps.drawn(learned) if learned else None,
                 searches=searches,
-                intervals=summary.called(timing for row in rows for timing in row.timings),
+                intervals=records.called(timing for row in rows for timing in row.timings),
             ),
             style=(style := _asset("style.css")),
             script=(script := _asset(*SCRIPTS)),

@@ -130,9 +130,9 @@ def _search(folder: Path) -> float:
 
 
 def _eval(folder: Path) -> float | None:
-    from cudal2.evaluation import results, summary
+    from cudal2.evaluation import records, results
 
-    found = summary.summarise(results.load(folder).rows)
+    found = records.summarise(results.load(folder).rows)
     return found.dispatched if found else None
 
 

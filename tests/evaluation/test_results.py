@@ -13,7 +13,7 @@ from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
-from cudal2.evaluation import records
+from cudal2.evaluation import records, results
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import add, joined, load, only_evaluation_of, save
@@ -149,7 +149,7 @@ def test_parquet_says_what_the_csv_says(tmp_path) -> None:
     save(tmp_path, Results({}, rows))
     table = parquet.read_table(tmp_path / "eval" / "results.parquet").to_pylist()
     lines = (tmp_path / "eval" / "results.csv").read_text().splitlines()
-    assert [list(line.values()) for line in table] == [list(line) for line in records.flat(rows)]
+    assert [list(line.values()) for line in table] == [list(line) for line in results._flat(rows)]
     assert len(table) == len(lines) - 1 == 5 and lines[0] == ",".join(table[0])
     assert [line["speedup"] for line in table] == [1.5, 3.0, None, 1.5, 3.0]
 

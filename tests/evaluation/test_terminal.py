@@ -2,7 +2,7 @@
 
 import pytest
 
-from cudal2.evaluation.pace import Pace, said
+from cudal2.evaluation.terminal import Pace, said
 
 
 @pytest.mark.parametrize(("finding", "rivals"), [(0.0, 1), (3.0, 1), (0.0, 4), (7.0, 4)])
