@@ -30,7 +30,7 @@ from cudal2.evaluation.terminal import said
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers
-from cudal2.search.history import History
+from cudal2.search.trials import History
 from cudal2.tracking import CAMPAIGN as LOG
 from cudal2.tracking import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored

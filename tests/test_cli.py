@@ -20,7 +20,7 @@ from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo, preview
+from cudal2.train import grpo, judge
 from cudal2.train.folder import record
 
 
@@ -296,7 +296,7 @@ def test_rows_of_two_environments_are_never_in_one_table_unasked(tmp_path, capsy
 
 
 def test_train_prints_the_prompt_that_it_would_send(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(preview, "Pool", fakes.FakePool)
+    monkeypatch.setattr(judge, "Pool", fakes.FakePool)
     monkeypatch.setattr(grpo, "run", None)
     tiny = fakes.tiny(tmp_path / "run", fakes.save_policy(tmp_path / "policy"))
     assert cli.main(["train", "--prompt", "64_64_64", *tiny, "shapes.layout=nn"]) == 0

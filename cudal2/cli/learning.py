@@ -56,7 +56,7 @@ def _train(arguments: argparse.Namespace) -> None:
     stay_offline(config.policy.path)
     if arguments.prompt:
         from cudal2.config import problems
-        from cudal2.train.preview import preview
+        from cudal2.train.judge import preview
 
         text, length = preview(config, problems.named(arguments.prompt, config.shapes))
         print(text)

@@ -1,4 +1,4 @@
-"""What a terminal shows of an evaluation: progress, the time left, a line or a table's row for each shape, the summary."""
+"""What a terminal shows of an evaluation: progress, time left, a line or a table's row for each shape, the summary."""
 
 import time
 from collections import Counter

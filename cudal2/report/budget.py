@@ -23,7 +23,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.report import figures
 from cudal2.report.steps import mean, quantile
-from cudal2.search.history import which
+from cudal2.search.trials import which
 
 DRAWS = 1000
 FALLBACK = 1.0

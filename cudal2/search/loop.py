@@ -23,10 +23,9 @@ from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment
 from cudal2.search import proposers
-from cudal2.search.generation import affordable, missing, seconds
-from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
 from cudal2.search.terminal import Found, Live, describe, headline
+from cudal2.search.trials import History, affordable, missing, seconds
 from cudal2.split import kept_apart
 from cudal2.worker.pool.pool import Pool
 
@@ -53,7 +52,7 @@ def run(
     What searches of these `others` have tried in this archive, a policy does not propose again.
 
     A candidate without a verdict (a fault of the harness) is not recorded and may be proposed again.
-    The result depends only on the configuration (see `history.identity`), the environment and the verdicts, and on what
+    The result depends only on the configuration (see `trials.identity`), the environment and the verdicts, and on what
     `others` have tried, not on anything else in the archive.
     Raises ValueError for an unknown method, an endless search or an inconsistent configuration; HarnessFault where no
     kernel of a round could be judged.

@@ -9,8 +9,8 @@ from rich.status import Status
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Timing, Verdict
-from cudal2.search.history import identity
 from cudal2.search.proposer import Mutated, answered, made
+from cudal2.search.trials import identity
 
 
 class Found(msgspec.Struct, frozen=True):

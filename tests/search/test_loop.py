@@ -19,8 +19,8 @@ from cudal2.corpus import Family
 from cudal2.problem import parse
 from cudal2.records import Candidate, HarnessFault, digest
 from cudal2.search import loop, prior
-from cudal2.search.history import History
 from cudal2.search.proposer import Setting
+from cudal2.search.trials import History
 
 
 @pytest.fixture

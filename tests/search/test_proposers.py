@@ -18,11 +18,11 @@ from cudal2.policy import prompts, turns, writer
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, digest
 from cudal2.search import prior, proposers
-from cudal2.search.history import History
 from cudal2.search.mutations import KINDS
 from cudal2.search.proposer import Mutated, Setting, Trial, answered, made, origin
 from cudal2.search.proposers.policy import PATIENCE, make
 from cudal2.search.settings import draw
+from cudal2.search.trials import History
 from cudal2.target import find
 
 ALONE = {"prior": "none", "neighbours": 0}

@@ -25,9 +25,8 @@ from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.generation import affordable_now, seconds
-from cudal2.search.history import History
 from cudal2.search.proposer import Revised, Task, Trial, Trials, answered, refuse_prior_and_neighbours, seeded
+from cudal2.search.trials import History, affordable_now, seconds
 from cudal2.target import find
 
 PATIENCE = 8
