@@ -77,7 +77,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], most: int) -> None:
 def options(config: PolicyConfig) -> dict[str, Any]:
     """Options of vLLM, the same wherever it is started. Without `dtype` it would turn float32 weights into bfloat16.
 
-    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`worker.py`).
+    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`vllm_extension.py`).
     """
     told: dict[str, Any] = {"dtype": config.dtype}
     return told if torch.cuda.is_available() else told | {"enforce_eager": True, "worker_extension_cls": EXTENSION}

@@ -77,7 +77,7 @@ def draw_rows(config: SftConfig, tokenizer: Path) -> list[Row]:
 
 
 def known(config: SftConfig) -> list[Example]:
-    """For each shape of the grid that training may see the settings that `search.known` would try first, in each style.
+    """For each shape of the grid that training may see the settings that `search.prior` would try first, in each style.
 
     Raises ValueError where none are known for the target.
     """
