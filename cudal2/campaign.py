@@ -90,8 +90,8 @@ class Campaign(msgspec.Struct, frozen=True):
 
     def rows(self, fingerprint: str) -> list[Row]:
         """The evaluation's rows of that environment, slice by slice."""
-        found = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
-        return [found[problem] for part in self.slices for problem in part if problem in found]
+        by_problem = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
+        return [by_problem[problem] for part in self.slices for problem in part if problem in by_problem]
 
     def done(self, fingerprint: str, *lines: dict) -> set[Problem]:
         """The problems with a row in that environment that no clock decided, in slices that were finished with as many
@@ -150,11 +150,11 @@ class Campaign(msgspec.Struct, frozen=True):
             except judging.NothingJudged as nothing:
                 fault = nothing
             earlier.append(config)
-            trials = {problem: found for problem in part if (found := history.trials(problem))}
+            trials = {problem: tried for problem in part if (tried := history.trials(problem))}
             if fault and not trials:
                 raise fault
             judged.update(trials)
-            right = sum(any(trial.low for trial in found) for found in trials.values())
+            right = sum(any(trial.low for trial in tried) for tried in trials.values())
             spent = f"{sum(map(len, trials.values()))} kernels in {time.monotonic() - started:.0f} s"
             self.say(f"{name}: {method}: {spent}, right ones for {right} of {len(part)} shapes")
             if fault:

@@ -88,7 +88,7 @@ def numbered(tokens: Sequence[str]) -> dict[int, str]:
     flat = {(places[at][0], tokens[at]) for at, number in bound.items() if number is None}
     counts: Counter[int] = Counter()
     given: dict[tuple[int, str, int], str] = {}
-    found = {}
+    numbers = {}
     for at, token in enumerate(tokens):
         if token in own:
             part = places[at][0] if own[token] else 0
@@ -97,8 +97,8 @@ def numbered(tokens: Sequence[str]) -> dict[int, str]:
             if key not in given:
                 counts[part] += 1
                 given[key] = f"@{counts[part]}" if part else f"@@{counts[part]}"
-            found[at] = given[key]
-    return found
+            numbers[at] = given[key]
+    return numbers
 
 
 @lru_cache(maxsize=1 << 14)
@@ -114,23 +114,23 @@ def _is_name(token: str) -> bool:
 def _places(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """For each token the part of the source that it is in, a function or another declaration, and how many brackets are
     open around it there. A directive is a part of its own, with a negative number."""
-    found = []
+    places = []
     part, depth, directives, directive = 1, 0, 0, False
     for token in tokens:
         if token == BEGIN:
             directives, directive = directives - 1, True
         if directive:
-            found.append((directives, 0))
+            places.append((directives, 0))
             directive = token != END
             continue
         if token in (")", "]", "}"):
             depth = max(depth - 1, 0)
-        found.append((part, depth))
+        places.append((part, depth))
         if token in ("(", "[", "{"):
             depth += 1
         if depth == 0 and token in (";", "}"):
             part += 1
-    return found
+    return places
 
 
 def _own(padded: Sequence[str], kinds: Sequence[int], places: Sequence[tuple[int, int]]) -> dict[str, bool]:
@@ -167,7 +167,7 @@ def _bound(
     tokens: Sequence[str], kinds: Sequence[int], places: Sequence[tuple[int, int]], local: set[str]
 ) -> dict[int, int | None]:
     """For each place with a local name the number of the declaration that it refers to; None where none is found."""
-    found: dict[int, int | None] = {}
+    declarations: dict[int, int | None] = {}
     scopes: list[Scope] = []
     now = 0
     for at, (token, (part, depth)) in enumerate(zip(tokens, places)):
@@ -192,8 +192,8 @@ def _bound(
             known = next((scope.names[token] for scope in reversed(scopes) if token in scope.names), None)
             if kinds[at] == SURELY or (kinds[at] == PERHAPS and known is None):
                 scopes[-1].names[token] = known = at + 1
-            found[at] = known
-    return found
+            declarations[at] = known
+    return declarations
 
 
 def _kind(tokens: Sequence[str], at: int, types: set[str]) -> int:

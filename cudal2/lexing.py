@@ -73,10 +73,10 @@ def blanked(text: str) -> str:
 
 def comments(text: str) -> list[tuple[int, int]]:
     """Where comments begin and end, but for one that never ends and for what follows the `:` of an address."""
-    found = [token for token in TOKEN.finditer(text) if token["comment"]]
+    all_comments = [token for token in TOKEN.finditer(text) if token["comment"]]
     return [
         token.span()
-        for token in found
+        for token in all_comments
         if not _is_open(token[0])
         and (token[0].startswith("/*") or text[max(token.start() - 1, 0) : token.start()] != ":")
     ]

@@ -80,14 +80,14 @@ def exemplars(
 ) -> list[Entry]:
     """Up to `count` correct, timed kernels of contrasting speed for a prompt, fastest first: the problem's own and, if
     these are too few, its neighbours'. `ranked` may restrict them to an island."""
-    found: dict[str, Entry] = {}
+    by_source: dict[str, Entry] = {}
     for other in by_distance(problem, kernels.problems()):
-        if len(found) >= count:
+        if len(by_source) >= count:
             break
         for entry in (ranked or kernels.ranked)(other):
             if _shows_speed(entry):
-                found.setdefault(entry.source, entry)
-    return contrasting(list(found.values()), count, rng)
+                by_source.setdefault(entry.source, entry)
+    return contrasting(list(by_source.values()), count, rng)
 
 
 def parent(
@@ -95,8 +95,8 @@ def parent(
 ) -> Entry | None:
     """A kernel to be improved: one of the best `among` of the problem, or of the nearest one that has any."""
     for other in by_distance(problem, kernels.problems()):
-        if found := among_best([one for one in (ranked or kernels.ranked)(other) if _shows_speed(one)], among, rng):
-            return found
+        if chosen := among_best([one for one in (ranked or kernels.ranked)(other) if _shows_speed(one)], among, rng):
+            return chosen
     return None
 
 
@@ -126,16 +126,16 @@ def contrasting(entries: list[Entry], count: int, rng: random.Random) -> list[En
 def failures(kernels: Comparable, problem: Problem, count: int, before: int | None = None) -> list[Entry]:
     """The latest `count` kernels that could not be built or launched: the problem's first, then its neighbours'. Only
     samples from steps before `before`; None: all."""
-    found: list[Entry] = []
+    failed: list[Entry] = []
     for other in by_distance(problem, kernels.problems(EXPLAINED)):
-        if len(found) >= count:
+        if len(failed) >= count:
             break
         if before is None:
-            found += kernels.latest(other, EXPLAINED, count - len(found))
+            failed += kernels.latest(other, EXPLAINED, count - len(failed))
         else:
             latest = {entry.source: entry for _, entry in reversed(kernels.written(other, EXPLAINED, before))}
-            found += list(latest.values())[: count - len(found)]
-    return found
+            failed += list(latest.values())[: count - len(failed)]
+    return failed
 
 
 Born = Sequence[tuple[int, Entry]]

@@ -92,8 +92,8 @@ class Archive:
                     self._create()
         if self._pragma("application_id") == records.APPLICATION and self._pragma("user_version") in records.UPGRADES:
             self._upgrade()
-        found = (self._pragma("application_id"), self._pragma("user_version"))
-        if found != (records.APPLICATION, records.VERSION):
+        stamps = (self._pragma("application_id"), self._pragma("user_version"))
+        if stamps != (records.APPLICATION, records.VERSION):
             remedy = "Use the cudal2 that wrote it"
             raise HarnessFault(f"{self.path} is not an archive of format {records.VERSION}", remedy)
         # Only now: it is no part of a transaction, and another program's file must stay as it is.
@@ -180,15 +180,15 @@ class Archive:
         """Every environment of a verdict, by fingerprint; that of the latest verdict comes last."""
         last = "SELECT MAX(id) FROM verdicts GROUP BY fingerprint"
         rows = self.rows(f"SELECT body FROM verdicts WHERE id IN ({last}) ORDER BY id")
-        found = [self.read(body).environment for (body,) in rows]
-        return {environment.fingerprint: environment for environment in found}
+        environments = [self.read(body).environment for (body,) in rows]
+        return {environment.fingerprint: environment for environment in environments}
 
     def target(self, fingerprint: str) -> str:
         """The target of the last verdict in that environment; ValueError where there is none."""
-        for (found,) in self.rows(
+        for (name,) in self.rows(
             "SELECT target FROM verdicts WHERE fingerprint = ? ORDER BY id DESC LIMIT 1", (fingerprint,)
         ):
-            return found
+            return name
         raise ValueError(f"archive {self.path} holds no verdict reached in environment {fingerprint!r}")
 
     def samples(self, kind: Kind | None = None, run: str | None = None) -> Iterator[Sample]:

@@ -164,13 +164,13 @@ def show(arguments: argparse.Namespace) -> bool:
 
 def _joined(words: Sequence[str]) -> list[str]:
     """A list that was typed with blanks after its commas came as several words: KEY=[0, 1]."""
-    found: list[str] = []
+    whole: list[str] = []
     for word in words:
-        if found and _KEY.fullmatch(found[-1]) and found[-1].endswith(",") and not _KEY.fullmatch(word):
-            found[-1] += word
+        if whole and _KEY.fullmatch(whole[-1]) and whole[-1].endswith(",") and not _KEY.fullmatch(word):
+            whole[-1] += word
         else:
-            found.append(word)
-    return found
+            whole.append(word)
+    return whole
 
 
 def _unquoted(value: str) -> str:

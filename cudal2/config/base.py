@@ -26,15 +26,15 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def identity(config: Schema, prefix: str = "", whole: bool = False) -> dict[str, Any]:
     """All values that are not NEUTRAL, by dotted key (such as "worker.min_pairs"), as types that JSON has. Every key
     begins with `prefix`. Keys that came LATER are among them at their defaults, too, if it is to be `whole`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, usual in _lasting(type(config)):
         value = getattr(config, name)
         key = prefix + name
         if isinstance(value, Schema):
-            found |= identity(value, f"{key}.", whole)
+            values |= identity(value, f"{key}.", whole)
         elif whole or value != usual:
-            found[key] = msgspec.to_builtins(value)
-    return found
+            values[key] = msgspec.to_builtins(value)
+    return values
 
 
 @cache

@@ -137,12 +137,12 @@ def job(config: Schema, package: str = "") -> str:
 
     Raises ValueError where there is no such part.
     """
-    found: Any = msgspec.to_builtins(config)
+    shown: Any = msgspec.to_builtins(config)
     for part in filter(None, package.split(".")):
-        if not isinstance(found, dict) or part not in found:
+        if not isinstance(shown, dict) or part not in shown:
             raise ValueError(f"the configuration has no {package}; it has {', '.join(msgspec.to_builtins(config))}")
-        found = found[part]
-    return OmegaConf.to_yaml(found).rstrip() if isinstance(found, dict) else str(found)
+        shown = shown[part]
+    return OmegaConf.to_yaml(shown).rstrip() if isinstance(shown, dict) else str(shown)
 
 
 def hydras(kind: str, name: str, overrides: Sequence[str], schema: type[Schema], package: str = "") -> str:

@@ -72,14 +72,14 @@ class TrainerConfig(Schema, frozen=True):
         if self.best_of is msgspec.UNSET:
             return
         if self.best_of > 1:
-            found = {"k": self.best_of}
-            if self.algorithm not in ("grpo", "best_of") or self.options not in ({}, found):
+            options = {"k": self.best_of}
+            if self.algorithm not in ("grpo", "best_of") or self.options not in ({}, options):
                 raise ValueError(
                     f"trainer.best_of={self.best_of} is the old name of trainer.algorithm=best_of "
                     f"trainer.options.k={self.best_of}, and another algorithm is named beside it: leave it out"
                 )
             msgspec.structs.force_setattr(self, "algorithm", "best_of")
-            msgspec.structs.force_setattr(self, "options", found)
+            msgspec.structs.force_setattr(self, "options", options)
         msgspec.structs.force_setattr(self, "best_of", msgspec.UNSET)
 
 

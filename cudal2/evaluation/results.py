@@ -60,14 +60,14 @@ def load(folder: Path) -> Results:
     """
     path, added = folder / "eval" / "results.json", _added(folder)
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results()
+        saved = msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results()
         path = added
         lines = added.read_bytes().split(b"\n")[:-1] if added.exists() else []  # the last one was torn, or is empty
         new = [msgspec.json.decode(line, type=Row) for line in lines]
     except (OSError, msgspec.MsgspecError) as error:
         raise HarnessFault(f"{path} cannot be read: {error}", "Move it aside and evaluate again") from error
-    rows = {(row.problem, row.fingerprint): row for row in (*found.rows, *new)}
-    return msgspec.structs.replace(found, rows=tuple(rows.values()))
+    rows = {(row.problem, row.fingerprint): row for row in (*saved.rows, *new)}
+    return msgspec.structs.replace(saved, rows=tuple(rows.values()))
 
 
 def add(folder: Path, row: Row) -> None:
@@ -107,7 +107,7 @@ def joined(several: Sequence[Results], together: bool = False) -> Results:
             timings = sorted((*more, *row.timings), key=lambda one: one.protocol != "device")  # a row begins with these
             row = msgspec.structs.replace(row, timings=tuple(timings))
         rows[key] = row
-    return Results({name: one for found in several for name, one in found.environments.items()}, tuple(rows.values()))
+    return Results({name: one for each in several for name, one in each.environments.items()}, tuple(rows.values()))
 
 
 def _added(folder: Path) -> Path:

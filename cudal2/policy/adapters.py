@@ -33,14 +33,14 @@ def recorded(place: str) -> PeftLora | None:
     if Path(place).is_file() or find_adapter_config_file(place, local_files_only=local) is None:
         return None
     try:
-        found = PeftConfig.from_pretrained(place, local_files_only=local)
+        record = PeftConfig.from_pretrained(place, local_files_only=local)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{place}/adapter_config.json cannot be read ({error}); save the adapters anew") from error
-    if not isinstance(found, PeftLora):
-        raise ValueError(f"{place} holds adapters of the kind {found.peft_type}; merge them into a model of their own")
-    if not found.base_model_name_or_path:
+    if not isinstance(record, PeftLora):
+        raise ValueError(f"{place} holds adapters of the kind {record.peft_type}; merge them into a model of their own")
+    if not record.base_model_name_or_path:
         raise ValueError(f"{place} does not say whose adapters it holds; {how_to_name_the_base(place)}")
-    return found
+    return record
 
 
 def how_to_name_the_base(place: str) -> str:
@@ -61,27 +61,27 @@ def new(model: PreTrainedModel, config: LoraConfig, seed: int) -> Any:
     return get_peft_model(model, wanted, autocast_adapter_dtype=_in_float32())
 
 
-def resume(model: PreTrainedModel, place: str, found: PeftLora, config: LoraConfig) -> Any:
+def resume(model: PreTrainedModel, place: str, record: PeftLora, config: LoraConfig) -> Any:
     """The model with the adapters in `place`. Only they train, from their present values.
 
     Raises ValueError where their rank or alpha differs from `config`'s, or where they are more than the product of two
     matrices: while they train, they are merged for sampling, as such.
     """
-    more = [name for name in ("use_dora", "lora_bias", "trainable_token_indices") if getattr(found, name, None)]
+    more = [name for name in ("use_dora", "lora_bias", "trainable_token_indices") if getattr(record, name, None)]
     if more:
         raise ValueError(
             f"{place} holds adapters with {', '.join(more)}, which cannot be trained on: set policy.lora.rank=0 to "
             "merge them and train every weight"
         )
-    if (found.r, found.lora_alpha) != (config.rank, config.alpha):
+    if (record.r, record.lora_alpha) != (config.rank, config.alpha):
         raise ValueError(
-            f"{place} holds adapters of rank {found.r} and alpha {found.lora_alpha}, which go on as they are: set "
-            f"policy.lora.rank={found.r} policy.lora.alpha={found.lora_alpha}, or policy.lora.rank=0 to merge them "
+            f"{place} holds adapters of rank {record.r} and alpha {record.lora_alpha}, which go on as they are: set "
+            f"policy.lora.rank={record.r} policy.lora.alpha={record.lora_alpha}, or policy.lora.rank=0 to merge them "
             "and train every weight"
         )
-    found.lora_dropout = config.dropout
-    found.base_model_name_or_path = model.name_or_path  # from here on as it was found here
-    return _attach(model, place, config=found, is_trainable=True)
+    record.lora_dropout = config.dropout
+    record.base_model_name_or_path = model.name_or_path  # from here on as it was found here
+    return _attach(model, place, config=record, is_trainable=True)
 
 
 def merge(model: PreTrainedModel, place: str) -> PreTrainedModel:

@@ -31,9 +31,9 @@ def check() -> None:
     """Raises ValueError where vLLM is not installed, or is of a version that does not fit."""
     if find_spec("vllm") is None:
         raise ValueError(f"policy.sampler=vllm needs a package: {INSTALL}; or policy.sampler=transformers")
-    found = installed()
-    if found and not FITS[0] <= Version(Version(found).base_version) <= FITS[1]:
-        raise ValueError(f"vLLM {found} does not fit, {FITS[0]} to {FITS[1]} do: {INSTALL}")
+    release = installed()
+    if release and not FITS[0] <= Version(Version(release).base_version) <= FITS[1]:
+        raise ValueError(f"vLLM {release} does not fit, {FITS[0]} to {FITS[1]} do: {INSTALL}")
 
 
 def installed() -> str | None:

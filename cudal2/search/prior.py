@@ -126,12 +126,12 @@ def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int)
 def _shipped(target: str) -> dict[Problem, list[Setting]]:
     """The target's file, by problem; all problems are given as f32. What is kept apart to measure on is passed over."""
     path = asset("data").joinpath("settings", f"{target}.jsonl")
-    found: dict[Problem, list[Setting]] = {}
+    known: dict[Problem, list[Setting]] = {}
     for line in read_known(path):
         problem = parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue)
         if not kept_apart(problem):
-            found.setdefault(problem, []).append(Setting(line.family, line.knobs))
-    return found
+            known.setdefault(problem, []).append(Setting(line.family, line.knobs))
+    return known
 
 
 def read_known(path: Path) -> list[Known]:
@@ -185,15 +185,15 @@ def _gpu(device: str, known: Sequence[str]) -> str:
 def follow(advice: Sequence[Advice], problem: Problem, families: Sequence[Family], rng: random.Random) -> list[Setting]:
     """For each advice a setting as near to it as a family with such knobs allows, its other knobs at random."""
     able = [family for family in families if len(_advised(family)) >= 3]
-    found = []
+    settings = []
     for fields in advice if able else []:
         family = rng.choice(able)
         space = space_of(problem, family)
         for knob, field in _advised(family).items():
             space[knob] = (min(space[knob], key=lambda value: _distance(value, fields[field])),)
         if setting := draw(problem, family, rng, space):
-            found.append(setting)
-    return found
+            settings.append(setting)
+    return settings
 
 
 def _advised(family: Family) -> dict[str, str]:

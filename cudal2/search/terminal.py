@@ -13,7 +13,7 @@ from cudal2.search.proposer import Mutated, answered, made
 from cudal2.search.trials import identity
 
 
-class Found(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True):
     """The result for a problem after `kernels` verdicts and `seconds`: the prompt or setting of the fastest kernel, as
     its proposer recorded it, and its timing; both None where no kernel was correct."""
 
@@ -49,14 +49,14 @@ def _written(value: object) -> str:
     return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
-def describe(found: Found, width: int = 0) -> str:
+def describe(result: Result, width: int = 0) -> str:
     """One result as one plain line; `width` is that of the column of names."""
-    spent = f"{found.kernels:>5} kernels {found.seconds:>7.1f} s"
-    best, timing = found.best, found.timing
+    spent = f"{result.kernels:>5} kernels {result.seconds:>7.1f} s"
+    best, timing = result.best, result.timing
     if best is None or timing is None:
-        return f"{found.problem.name:<{width}}  {'no correct kernel':<24}  {spent}"
+        return f"{result.problem.name:<{width}}  {'no correct kernel':<24}  {spent}"
     speedup = f"{timing.speedup:6.3f} × [{timing.low:.3f}, {timing.high:.3f}]"
-    return f"{found.problem.name:<{width}}  {speedup:<24}  {spent}  {_made(best)}"
+    return f"{result.problem.name:<{width}}  {speedup:<24}  {spent}  {_made(best)}"
 
 
 def _made(prompt: str) -> str:
@@ -65,12 +65,12 @@ def _made(prompt: str) -> str:
     if turn := answered(prompt):
         prompt = f"after {turn.parent[:12]}: {turn.told}"
     try:
-        found = made(prompt)
+        making = made(prompt)
     except msgspec.DecodeError:  # ValidationError is one of them
         return " ".join(prompt.split())[:SHOWN]
-    if isinstance(found, Mutated):
-        return f"{found.origin.family}  {', '.join(found.kinds)} of {found.parent}"
-    return f"{found.family}  " + " ".join(f"{k}={value}" for k, value in found.knobs.items() if k != "style")
+    if isinstance(making, Mutated):
+        return f"{making.origin.family}  {', '.join(making.kinds)} of {making.parent}"
+    return f"{making.family}  " + " ".join(f"{k}={value}" for k, value in making.knobs.items() if k != "style")
 
 
 EVERY = 60.0

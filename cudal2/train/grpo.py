@@ -162,10 +162,10 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
     A longer schedule begins with a shorter one, so that a run can be extended.
     """
     rng = random.Random(seed)
-    found: list[Problem] = []
-    while len(found) < count:
-        found += rng.sample(problems, len(problems))
-    return found[:count]
+    order: list[Problem] = []
+    while len(order) < count:
+        order += rng.sample(problems, len(problems))
+    return order[:count]
 
 
 class _Report(TrainerCallback):

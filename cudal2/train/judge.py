@@ -184,9 +184,9 @@ def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:
         pool = stack.enter_context(Pool(config.worker, config.target))
         step = step_of(latest_checkpoint(folder)) // config.trainer.iterations + 1
         prompt = Judge(config, pool, archive).prompt(problem, step)
-    tokenizer, found = model.without_weights(config.policy, config.target)
+    tokenizer, shape = model.without_weights(config.policy, config.target)
     model.check(tokenizer, config.target)
     text, size = sampling.whole_text(tokenizer, prompt), len(sampling.tokenize(tokenizer, prompt))
-    most = sampling.context(found, config.policy)
+    most = sampling.context(shape, config.policy)
     length = f"step {step}: {len(text.encode()):,} bytes, {size:,} tokens"
     return text, length if most is None else f"{length} of the {most:,} that the policy reads at once"

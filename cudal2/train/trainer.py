@@ -52,22 +52,22 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         self.begin_turn(0, [(written[name][1], parse(name)) for name in self._asked])
         try:
-            found = super()._generate_and_score_completions(
+            batch = super()._generate_and_score_completions(
                 [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
             )
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise
-        self._left_out(found)
+        self._left_out(batch)
         first = self.accelerator.process_index * len(inputs)
-        found["advantages"] = self._advantages[first : first + len(inputs)]
-        return found
+        batch["advantages"] = self._advantages[first : first + len(inputs)]
+        return batch
 
-    def _left_out(self, found: dict[str, Any]) -> None:
+    def _left_out(self, batch: dict[str, Any]) -> None:
         """Adds to the step's metrics which share of the samples, or of their tokens, the correction for vLLM masks."""
-        ratio = found.get("importance_sampling_ratio")
+        ratio = batch.get("importance_sampling_ratio")
         if ratio is not None:
-            counts = ratio[found["completion_mask"].bool()] if ratio.shape[1] > 1 else ratio
+            counts = ratio[batch["completion_mask"].bool()] if ratio.shape[1] > 1 else ratio
             share = self.accelerator.gather((counts == 0).float().mean()).nanmean()
             self.judge.row["vllm_left_out"] = float(share)
 

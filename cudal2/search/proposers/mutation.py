@@ -74,8 +74,8 @@ class Mutation:
 
 def _kinds(trials: Sequence[Trial]) -> list[str]:
     """The kinds of all mutations of these trials."""
-    found = [made(trial.prompt) for trial in trials]
-    return [kind for one in found if isinstance(one, Mutated) for kind in one.kinds]
+    makings = [made(trial.prompt) for trial in trials]
+    return [kind for one in makings if isinstance(one, Mutated) for kind in one.kinds]
 
 
 make = Mutation

@@ -40,7 +40,7 @@ FEW = 0.01
 """The share of samples that may be too long and left out without an error."""
 
 FASTEST = 2
-"""How many settings, or kernels, `known` and `found` take for each shape."""
+"""How many settings, or kernels, `known` and `archived` take for each shape."""
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def known(config: SftConfig) -> list[Example]:
     return _known(config, training())
 
 
-def found(config: SftConfig) -> list[Example]:
+def archived(config: SftConfig) -> list[Example]:
     """For each shape of the grid that training may see, the fastest kernels in `config.archive`; for shapes without
     any, the `known` settings. A kernel is repeated as often as there are styles of a known setting, so that both have
     the same weight.
