@@ -1,7 +1,7 @@
 """C++ as far as it can be read without a parser: tokens, comments, directives, braces, and characters that nobody sees.
 
-What reads a source here (the check of its headers, the search for a kernel in a completion) reads it as the compiler
-does, so that no way of writing something hides it from one of them.
+What reads a source here (the check of its headers, the search for a kernel in a completion, its form) reads it as the
+compiler does, so that no way of writing something hides it from one of them.
 """
 
 import re
@@ -23,7 +23,7 @@ _ONE_UNSEEN = re.compile(f"[{_UNSEEN}]")
 # Odd characters may stand before the `#`: compilers skip a byte order mark.
 DIRECTIVE = re.compile(rf"^[ \t\v\f{_UNSEEN}{_BLANKS}]*(?:#|%:)[ \t\v\f]*(\w+)\b(.*)$", re.MULTILINE)
 # All tokens, as the compiler tells them apart; `skip` is what it does not read.
-_READ = re.compile(
+_ALL = re.compile(
     r"""(?P<skip>[ \t\v\f\r]+|//[^\n]*|/\*.*?(?:\*/|\Z))|\n"""
     r"""|(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"?"""
     r"""|[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|'?[\w.])*|'(?:\\.|[^'\\\n])*'?"""
@@ -150,7 +150,7 @@ def tokens(source: str) -> list[str]:
 def _all_tokens(source: str) -> list[str]:
     read: list[str] = []
     directive, blank = False, True
-    for match in _READ.finditer(re.sub(r"\\[ \t\v\f\r]*\n", "", source) + END):
+    for match in _ALL.finditer(re.sub(r"\\[ \t\v\f\r]*\n", "", source) + END):
         token = match[0]
         if match["skip"]:
             blank = True
