@@ -51,7 +51,7 @@ class Killed(Judge):
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Starts a campaign of six shapes, two a slice, judged by a `Judge`; `options` are of its configuration."""
-    monkeypatch.setattr(records, "PARQUET", False)
+    monkeypatch.setattr(results, "PARQUET", False)
     monkeypatch.setattr(campaign.report, "run", lambda folder: folder / "report.html")
 
     def begin(judge: Judge, run: str = "run", **options) -> list[records.Row]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
-from cudal2.evaluation import records, results
+from cudal2.evaluation import results
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import add, joined, load, only_evaluation_of, save
@@ -40,7 +40,7 @@ class Kills(FakePool):
 
 
 def test_kill_9_loses_no_row(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "PARQUET", False)
+    monkeypatch.setattr(results, "PARQUET", False)
     with Archive.of(tmp_path) as archive:
         for problem in PROBLEMS:
             entry = candidate(problem.name, problem)
@@ -155,7 +155,7 @@ def test_parquet_says_what_the_csv_says(tmp_path) -> None:
 
 
 def test_without_pyarrow_there_is_no_parquet(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "PARQUET", False)
+    monkeypatch.setattr(results, "PARQUET", False)
     save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
     assert {path.name for path in (tmp_path / "eval").iterdir()} == {"results.csv", "results.json"}
 
