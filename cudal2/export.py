@@ -37,9 +37,8 @@ from pathlib import Path
 import msgspec
 
 from cudal2.archive import Archive
-from cudal2.evaluation.records import Row
+from cudal2.evaluation.records import Row, surely_faster
 from cudal2.evaluation.results import load
-from cudal2.evaluation.summary import surely_faster
 from cudal2.exported import processor
 from cudal2.files import install
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict, to_json
@@ -124,12 +123,12 @@ def run(
                 made = list(
                     threads.map(partial(_attempt, build), candidates)
                 )  # nothing compiles while kernels are timed
-            for row, candidate, found in zip(rows, candidates, made, strict=True):
-                if isinstance(found, Refused):
-                    refused.append(found)
+            for row, candidate, built in zip(rows, candidates, made, strict=True):
+                if isinstance(built, Refused):
+                    refused.append(built)
                     continue
                 assert row.timing is not None
-                kernel = _written(new, row.kernel, candidate, found, row.timing, wanted)
+                kernel = _written(new, row.kernel, candidate, built, row.timing, wanted)
                 kernels.append(_timed(kernel, candidate, wanted, judge) if judge else kernel)
             if not kernels:
                 raise ValueError(

@@ -143,7 +143,7 @@ def _aa(arguments: argparse.Namespace) -> None:
 
 
 def _problems(config: Any) -> list[Any]:
-    from cudal2.config import kinds
+    from cudal2.config import problems
 
     names = [config.problem] if isinstance(config.problem, str) else config.problem
-    return [kinds.problem(name, config) for name in names]
+    return [problems.named(name, config) for name in names]

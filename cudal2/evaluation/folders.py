@@ -59,12 +59,12 @@ def exported(folder: Path, target: str) -> Source:
     raises HarnessFault where a file is.
     """
     folder = folder.resolve()
-    found = manifest.read(folder)
-    if found.target != target:
+    export = manifest.read(folder)
+    if export.target != target:
         raise ValueError(
-            f"{folder} holds kernels for {found.target}, not {target}; evaluate with target={found.target}"
+            f"{folder} holds kernels for {export.target}, not {target}; evaluate with target={export.target}"
         )
-    kernels = {kernel.problem: kernel for kernel in found.kernels}
+    kernels = {kernel.problem: kernel for kernel in export.kernels}
 
     def candidate(kernel: manifest.Kernel) -> Candidate:
         edit = edit_from_json(_text(folder / kernel.edit)) if kernel.edit else None

@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from cudal2 import operators
-from cudal2.evaluation.summary import surely_faster
+from cudal2.evaluation.records import surely_faster
 from cudal2.exported.held import Kernel, Unusable
 from cudal2.exported.library import Library
 from cudal2.exported.op import PADDED

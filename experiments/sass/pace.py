@@ -29,7 +29,7 @@ from cudal2.records import Edit, Measured, Status
 from cudal2.sass.polish import judging, run, subject
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 KERNELS = (("small", "256_128_256"), ("multistage", "2048_2048_2048"), ("splitk", "4096_4096_4096"))
 METHODS = ("random", "greedy", "ppo")

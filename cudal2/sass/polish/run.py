@@ -28,7 +28,7 @@ from cudal2.sass.game.task import Spent, Task
 from cudal2.sass.polish import judging
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import Metrics
+from cudal2.tracking import Metrics
 
 FINALISTS = 4
 """So many of a search's best edits are measured again before one is confirmed: of 500 that were measured in a few pairs

@@ -19,7 +19,7 @@ from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.polish import finish, judging, run
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 SUBJECT = Subject(b"", listing(), parse("64_64_64"))
 
