@@ -1,4 +1,9 @@
-"""The basic blocks of a listing and the control flow between them."""
+"""The basic blocks of a listing, the control flow between them, and its innermost loops: the window of a game.
+
+A kernel spends its time in the loops, so the window is those with matrix instructions, if there are any. They are the
+natural loops of the flow graph: an edge back to a block that every path to it has come through (A. Aho et al.,
+Compilers, section 9.6).
+"""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,6 +18,8 @@ _INDIRECT = frozenset("BRX BRXU JMX JMXU".split())
 
 Node = tuple[int, int | None]
 """A block; and, inside a function that is called, the block to return to, else None."""
+LARGEST = 512
+"""The most instructions in a window; loops with the most matrix instructions are taken first."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -93,3 +100,120 @@ def _leaves(one: Instruction) -> bool:
 def _barrier(one: Instruction) -> str:
     """The register of BSSY and BSYNC: `B0`."""
     return one.operands.partition(",")[0].strip()
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """An innermost loop: its blocks in the order of the code, and how many matrix instructions it has."""
+
+    blocks: tuple[Block, ...]
+    matrix: int
+
+    @property
+    def size(self) -> int:
+        """Instructions of all its blocks."""
+        return sum(block.stop - block.start for block in self.blocks)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The loops of a game; no block is in two of them."""
+
+    loops: tuple[Loop, ...]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of all loops in the order of the code."""
+        return tuple(sorted((block for loop in self.loops for block in loop.blocks), key=lambda block: block.start))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of all instructions, ascending."""
+        return tuple(position for block in self.blocks for position in range(block.start, block.stop))
+
+
+def window(listing: Listing, largest: int = LARGEST) -> Window:
+    """The innermost loops of a listing. Raises ValueError where no loop has at most `largest` instructions."""
+    found = sorted(_innermost(listing), key=lambda loop: (-loop.matrix, loop.blocks[0].start))
+    if found and found[0].matrix:
+        found = [loop for loop in found if loop.matrix]
+    else:
+        found = sorted(found, key=lambda loop: -loop.size)[:1]
+    chosen, left = list[Loop](), largest
+    for loop in found:
+        if loop.size <= left and not {b.start for b in loop.blocks} & {b.start for c in chosen for b in c.blocks}:
+            chosen.append(loop)
+            left -= loop.size
+    if not chosen:
+        raise ValueError(
+            f"{listing.kernel[:60]} has no loop of at most {largest} instructions to play on; choose another kernel"
+        )
+    return Window(tuple(chosen))
+
+
+def _innermost(listing: Listing) -> list[Loop]:
+    parts = blocks(listing)
+    loops = _natural(parts)
+    those = listing.instructions
+
+    def matrix(numbers: frozenset[int]) -> int:
+        return sum("MMA" in one.operation for n in numbers for one in those[parts[n].start : parts[n].stop])
+
+    counted = {numbers: matrix(numbers) for numbers in loops if any(_works(listing, parts[n]) for n in numbers)}
+    # A loop around another is not innermost, unless the outer one multiplies and the inner one only waits.
+    inner = [
+        numbers
+        for numbers, count in counted.items()
+        if not any(other < numbers and (counted[other] or not count) for other in counted)
+    ]
+    return [Loop(tuple(parts[n] for n in sorted(numbers)), counted[numbers]) for numbers in inner]
+
+
+def _works(listing: Listing, block: Block) -> bool:
+    """Whether a block does more than jump; the one behind the last EXIT only jumps to itself."""
+    those = listing.instructions[block.start : block.stop]
+    return any(one.operation not in ("BRA", "NOP") for one in those)
+
+
+def _natural(parts: tuple[Block, ...]) -> set[frozenset[int]]:
+    """The natural loops, each as the numbers of its blocks; loops with the same header are joined."""
+    reached, dominators = _dominators(parts)
+    before: dict[int, set[int]] = {number: set() for number in reached}
+    for number in reached:
+        for following in _after(parts, number):
+            before[following].add(number)
+    bodies: dict[int, set[int]] = {}
+    for tail in reached:
+        for head in _after(parts, tail):
+            if head in dominators[tail]:
+                body, todo = bodies.setdefault(head, {head}), [tail]
+                while todo:
+                    if (number := todo.pop()) not in body:
+                        body.add(number)
+                        todo += before[number]
+    return {frozenset(body) for body in bodies.values()}
+
+
+def _after(parts: tuple[Block, ...], number: int) -> tuple[int, ...]:
+    """The successors of a block; a call returns to the next block."""
+    if parts[number].calls is not None and number + 1 < len(parts):
+        return (*parts[number].successors, number + 1)
+    return parts[number].successors
+
+
+def _dominators(parts: tuple[Block, ...]) -> tuple[list[int], dict[int, set[int]]]:
+    """The blocks that control reaches, and for each its dominators, with itself."""
+    reached, todo = list[int](), [0]
+    while todo:
+        if (number := todo.pop()) not in reached:
+            reached.append(number)
+            todo += _after(parts, number)
+    found = {number: set(reached) for number in reached}
+    found[0] = {0}
+    changed = True
+    while changed:
+        changed = False
+        for number in reached:
+            for following in _after(parts, number):
+                if following and not found[following] <= found[number] | {following}:
+                    found[following] &= found[number] | {following}
+                    changed = True
+    return reached, found

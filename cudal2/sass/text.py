@@ -8,8 +8,7 @@ from cudal2.records import Edit
 from cudal2.sass import reuse
 from cudal2.sass.dependence import Violation
 from cudal2.sass.encoding import Controls
-from cudal2.sass.game.moves import Kind
-from cudal2.sass.game.play import Play
+from cudal2.sass.game.play import Kind, Play
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
 

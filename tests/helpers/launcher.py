@@ -14,9 +14,8 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
-from cudal2.worker.cuda import recipe
+from cudal2.worker.cuda import launcher, recipe
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.launcher import build
 from cudal2.worker.cuda.plan import Kernel, Memset, Plan
 from cudal2.worker.cuda.recipe import Recipe, Relocation
 
@@ -40,12 +39,12 @@ def fake() -> bytes:
     """The library's bytes; skips where there is no CUDA toolkit."""
     needs_toolkit()
     usual, wanted = (f"CUDAL2_ALIGNMENT {one} " for one in (CUDA_CONTRACT.alignment, ALIGNMENT))
-    header = build.sources()["include/cudal2.h"].replace(usual, wanted)
-    texts = build.sources() | {"include/cudal2.h": header} | {"src/libcuda.cpp": DRIVER.read_text()}
+    header = launcher.sources()["include/cudal2.h"].replace(usual, wanted)
+    texts = launcher.sources() | {"include/cudal2.h": header} | {"src/libcuda.cpp": DRIVER.read_text()}
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic"]
 
     def make(folder: Path) -> None:
-        build.lay_out(folder)
+        launcher.lay_out(folder)
         (folder / "include/cudal2.h").write_text(header)
         headers = [f"-I{folder / 'include'}", f"-I{toolchain.find().root / 'include'}"]
         files = [str(folder / "src/hgemm.cpp"), str(DRIVER)]

@@ -19,7 +19,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
 from cudal2.runtime.manifest import read, write
-from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda import launcher
 from cudal2.worker.cuda.plan import Kernel
 
 GOOD, LARGE, BAD, SLOW = Problem(24, 40, 32), Problem(24, 40, 64), Problem(16, 16, 16), Problem(8, 16, 8)
@@ -262,7 +262,7 @@ def test_without_a_driver_the_library_is_not_loaded_and_says_so(folder, gpu, tmp
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver")
     copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "lib/libcudal2.so").write_bytes(build.library())
+    (copy / "lib/libcudal2.so").write_bytes(launcher.library())
     manifest = read(copy)
     write(copy, msgspec.structs.replace(manifest, launcher=described(copy, "lib/libcudal2.so")))
     with pytest.raises(HarnessFault, match=r"libcuda.so.1.*driver"):
