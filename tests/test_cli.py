@@ -342,6 +342,7 @@ def test_old_spellings_are_answered_with_the_new_command(words, new, capsys):
 NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "it's", 'the "best"', "null", "a/reward=log"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
     """As a value and as a word of its own, whether it is there or not."""

@@ -61,6 +61,7 @@ def add(history: History, verdict) -> None:
     history.archive.add(verdict, CANDIDATE, history.origin(HERE, TRIAL))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("key", [key for key in keys(CONFIG) if not key.startswith("shapes.")])
 def test_a_key_makes_another_search_unless_it_is_known_not_to(archive, key):
     """So does one that is added some day."""

@@ -80,6 +80,7 @@ def test_the_same_command_skips_what_is_done_and_repeats_what_failed(place, capf
     assert starts(place) == {"sweep/seed=2": 2, "sweep/seed=3": 2, "sweep/seed=4": 2}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "folders"),
     [

@@ -34,6 +34,7 @@ def one_core(monkeypatch) -> None:
     monkeypatch.setattr(drawing.os, "sched_getaffinity", lambda _: {0})
 
 
+@pytest.mark.slow
 def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(drawn, one_core):
     assert draw(config(), 250) == drawn[:250]
     assert draw(config(seed=1), 250) != drawn[:250]

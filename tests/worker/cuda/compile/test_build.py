@@ -82,6 +82,7 @@ def test_wgmma_compiles_for_hopper_alone(make):
     assert make(source, SM80).status is Status.COMPILE_ERROR
 
 
+@pytest.mark.slow
 def test_landlock_builds_the_same(recall, tmp_path):
     if not jail.works("landlock"):
         pytest.skip("landlock does not work on this machine")
@@ -182,6 +183,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_end_inside_the_limits(make, bomb):
     built = make(BOMBS[bomb], seconds=2.0, memory=2 << 30)
