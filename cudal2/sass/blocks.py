@@ -36,16 +36,18 @@ class Block(msgspec.Struct, frozen=True):
 
 def blocks(listing: Listing) -> tuple[Block, ...]:
     """The blocks in the order of the code. An indirect jump may go to every block."""
-    those = listing.instructions
-    starts = {0, *(one.target for one in those if one.target is not None)}
-    starts |= {position + 1 for position, one in enumerate(those[:-1]) if one.operation in _ENDS}
-    bounds = [*sorted(starts), len(those)]
+    instructions = listing.instructions
+    starts = {0, *(one.target for one in instructions if one.target is not None)}
+    starts |= {position + 1 for position, one in enumerate(instructions[:-1]) if one.operation in _ENDS}
+    bounds = [*sorted(starts), len(instructions)]
     number = {start: place for place, start in enumerate(bounds[:-1])}
-    meeting = [(_barrier(one), one.target) for one in those if one.operation == "BSSY" and one.target is not None]
-    found = []
+    meeting = [
+        (_barrier(one), one.target) for one in instructions if one.operation == "BSSY" and one.target is not None
+    ]
+    parts = []
     for start, stop in pairwise(bounds):
-        last = those[stop - 1]
-        goes: set[int] = set() if _leaves(last) or stop == len(those) else {stop}
+        last = instructions[stop - 1]
+        goes: set[int] = set() if _leaves(last) or stop == len(instructions) else {stop}
         calls = None
         if last.target is not None and _is_call(last):
             calls = number[last.target]
@@ -57,8 +59,8 @@ def blocks(listing: Listing) -> tuple[Block, ...]:
             goes = goes if stop in places else goes | places
         if last.operation in _INDIRECT or (last.operation in ("CALL", "JMP") and last.target is None):
             goes.update(number)
-        found.append(Block(start, stop, tuple(sorted(number[place] for place in goes)), calls))
-    return tuple(found)
+        parts.append(Block(start, stop, tuple(sorted(number[place] for place in goes)), calls))
+    return tuple(parts)
 
 
 def graph(listing: Listing) -> tuple[tuple[Block, ...], Callable[[Node], list[Node]]]:
@@ -67,8 +69,8 @@ def graph(listing: Listing) -> tuple[tuple[Block, ...], Callable[[Node], list[No
     A function is analysed separately for each of its calls, and returns to that call; a call inside a call may return
     to any. Otherwise the states of different calls would be mixed.
     """
-    those, parts = listing.instructions, blocks(listing)
-    returns = [place + 1 for place, part in enumerate(parts) if those[part.stop - 1].operation == "CALL"]
+    instructions, parts = listing.instructions, blocks(listing)
+    returns = [place + 1 for place, part in enumerate(parts) if instructions[part.stop - 1].operation == "CALL"]
 
     def edges(node: Node) -> list[Node]:
         place, back = node
@@ -76,7 +78,7 @@ def graph(listing: Listing) -> tuple[tuple[Block, ...], Callable[[Node], list[No
         following: list[Node] = [(number, back) for number in part.successors]
         if part.calls is not None and place + 1 < len(parts):
             following.append((part.calls, place + 1))
-        if those[part.stop - 1].operation == "RET":
+        if instructions[part.stop - 1].operation == "RET":
             following += [(back, None)] if back is not None else [(number, None) for number in returns]
         return following
 
@@ -132,13 +134,13 @@ class Window(msgspec.Struct, frozen=True):
 
 def window(listing: Listing, largest: int = LARGEST) -> Window:
     """The innermost loops of a listing. Raises ValueError where no loop has at most `largest` instructions."""
-    found = sorted(_innermost(listing), key=lambda loop: (-loop.matrix, loop.blocks[0].start))
-    if found and found[0].matrix:
-        found = [loop for loop in found if loop.matrix]
+    loops = sorted(_innermost(listing), key=lambda loop: (-loop.matrix, loop.blocks[0].start))
+    if loops and loops[0].matrix:
+        loops = [loop for loop in loops if loop.matrix]
     else:
-        found = sorted(found, key=lambda loop: -loop.size)[:1]
+        loops = sorted(loops, key=lambda loop: -loop.size)[:1]
     chosen, left = list[Loop](), largest
-    for loop in found:
+    for loop in loops:
         if loop.size <= left and not {b.start for b in loop.blocks} & {b.start for c in chosen for b in c.blocks}:
             chosen.append(loop)
             left -= loop.size
@@ -152,10 +154,10 @@ def window(listing: Listing, largest: int = LARGEST) -> Window:
 def _innermost(listing: Listing) -> list[Loop]:
     parts = blocks(listing)
     loops = _natural(parts)
-    those = listing.instructions
+    instructions = listing.instructions
 
     def matrix(numbers: frozenset[int]) -> int:
-        return sum("MMA" in one.operation for n in numbers for one in those[parts[n].start : parts[n].stop])
+        return sum("MMA" in one.operation for n in numbers for one in instructions[parts[n].start : parts[n].stop])
 
     counted = {numbers: matrix(numbers) for numbers in loops if any(_works(listing, parts[n]) for n in numbers)}
     # A loop around another is not innermost, unless the outer one multiplies and the inner one only waits.
@@ -169,8 +171,8 @@ def _innermost(listing: Listing) -> list[Loop]:
 
 def _works(listing: Listing, block: Block) -> bool:
     """Whether a block does more than jump; the one behind the last EXIT only jumps to itself."""
-    those = listing.instructions[block.start : block.stop]
-    return any(one.operation not in ("BRA", "NOP") for one in those)
+    instructions = listing.instructions[block.start : block.stop]
+    return any(one.operation not in ("BRA", "NOP") for one in instructions)
 
 
 def _natural(parts: tuple[Block, ...]) -> set[frozenset[int]]:
@@ -206,14 +208,14 @@ def _dominators(parts: tuple[Block, ...]) -> tuple[list[int], dict[int, set[int]
         if (number := todo.pop()) not in reached:
             reached.append(number)
             todo += _after(parts, number)
-    found = {number: set(reached) for number in reached}
-    found[0] = {0}
+    dominators = {number: set(reached) for number in reached}
+    dominators[0] = {0}
     changed = True
     while changed:
         changed = False
         for number in reached:
             for following in _after(parts, number):
-                if following and not found[following] <= found[number] | {following}:
-                    found[following] &= found[number] | {following}
+                if following and not dominators[following] <= dominators[number] | {following}:
+                    dominators[following] &= dominators[number] | {following}
                     changed = True
-    return reached, found
+    return reached, dominators

@@ -51,11 +51,11 @@ def edited(listing: Listing, edit: Edit) -> Listing:
 
     Raises EditRefused where it is for another kernel or other code, or has positions outside the kernel.
     """
-    found = unedited(listing)
-    if (edit.kernel, edit.sha256) != (found.kernel, found.sha256):
+    unchanged = unedited(listing)
+    if (edit.kernel, edit.sha256) != (unchanged.kernel, unchanged.sha256):
         raise cubin.EditRefused(
             f"the edit is for another cubin: {edit.kernel[:60]} with sha256 {edit.sha256[:12]}…, here is "
-            f"{found.kernel[:60]} with {found.sha256[:12]}…; make an edit for this one, or name that one"
+            f"{unchanged.kernel[:60]} with {unchanged.sha256[:12]}…; make an edit for this one, or name that one"
         )
     for move in edit.moves:
         if max((move.position,) if isinstance(move, Control) else (move.start, move.end)) >= len(listing.instructions):
@@ -64,12 +64,12 @@ def edited(listing: Listing, edit: Edit) -> Listing:
     return replayed(listing, edit)
 
 
-def between(start: Edit, those: Sequence[Instruction]) -> Edit:
+def between(start: Edit, instructions: Sequence[Instruction]) -> Edit:
     """The edit with the fewest shifts that gives the compiler's instructions this order and these fields.
 
     `start` is the edit that changes nothing. Instructions in a longest increasing subsequence of origins are not moved.
     """
-    wanted = [one.origin for one in those]
+    wanted = [one.origin for one in instructions]
     moved = [place for place, origin in enumerate(wanted) if place != origin]
     first, behind = (moved[0], moved[-1] + 1) if moved else (0, 0)
     present = list(range(first, behind))
@@ -83,7 +83,7 @@ def between(start: Edit, those: Sequence[Instruction]) -> Edit:
             present.insert(end, origin)
             moves.append(Shift(first + begin, first + end))
     assert present == wanted[first:behind]
-    for place, one in enumerate(those):
+    for place, one in enumerate(instructions):
         if one.controls is not one.compiled and one.controls != one.compiled:
             for name, now, then in zip(cubin.FIELDS, _values(one.controls), _values(one.compiled)):
                 if now != then:
@@ -159,14 +159,16 @@ class Play:
     def mask(self) -> np.ndarray:
         """Which moves are legal: bool [instructions, kinds]."""
         if self._mask is None:
-            known, those = self._legality, self.instructions
-            mask = np.zeros((len(those), len(Kind)), bool)
+            known, instructions = self._legality, self.instructions
+            mask = np.zeros((len(instructions), len(Kind)), bool)
             swaps = known.swaps()
             mask[1:, Kind.UP] = mask[1:, Kind.TOP] = swaps[:-1]
             mask[:, Kind.DOWN] = mask[:, Kind.BOTTOM] = swaps
-            mask[:, _FIELDS] = [_changeable(one.controls) for one in those]
+            mask[:, _FIELDS] = [_changeable(one.controls) for one in instructions]
             mask[:, Kind.SHORTER] &= known.shorter()
-            mask[:, Kind.REUSE] = [bool(o.controls.reuse) or known.keepable(place) > 0 for place, o in enumerate(those)]
+            mask[:, Kind.REUSE] = [
+                bool(o.controls.reuse) or known.keepable(place) > 0 for place, o in enumerate(instructions)
+            ]
             mask &= ~known.fixed[known.order][:, None]
             self._mask = mask
         return self._mask

@@ -222,17 +222,17 @@ def versions(devices: list[ClusterDevice]) -> dict[ClusterDevice, str | Exceptio
     there = wait(list(asked.values()), 0)
     if not there:  # somebody must come
         there = wait(list(asked.values()), STARTING_SECONDS, 1)
-    found: dict[ClusterDevice, str | Exception] = {}
+    versions_by_device: dict[ClusterDevice, str | Exception] = {}
     for device, answer in asked.items():
         if answer not in there:
             _late.add(device)
             continue
         try:
-            found[device] = ray().get(answer)
+            versions_by_device[device] = ray().get(answer)
             _late.discard(device)
         except ray().exceptions.RayError as error:
-            found[device] = error
-    return found
+            versions_by_device[device] = error
+    return versions_by_device
 
 
 def wait(answers: list[Any], seconds: float, count: int = 0) -> list[Any]:
