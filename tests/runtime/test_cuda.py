@@ -20,7 +20,7 @@ from cudal2.records import HarnessFault
 from cudal2.runtime import load
 from cudal2.runtime.manifest import read, write
 from cudal2.worker.cuda import launcher
-from cudal2.worker.cuda.plan import Kernel
+from cudal2.worker.cuda.plan import KernelLaunch
 
 GOOD, LARGE, BAD, SLOW = Problem(24, 40, 32), Problem(24, 40, 64), Problem(16, 16, 16), Problem(8, 16, 8)
 FREE = Problem(8, 8, 64)
@@ -61,7 +61,7 @@ def call(lib, problem=GOOD, served="kernel"):
 def last(folder) -> int:
     """The workspace that the last kernel was given."""
     kernel = launched(driver(folder))[-1]
-    assert isinstance(kernel, Kernel)
+    assert isinstance(kernel, KernelLaunch)
     return int.from_bytes(bytes.fromhex(kernel.parameters[0])[24:32], "little")
 
 

@@ -44,7 +44,7 @@ SAMPLE = 8
 """Elements of an output that are looked at: of a call that works on the next one, too, hardly all are done."""
 ANYWHERE = 16
 """Calls that are looked at wherever they are in the batch."""
-Place = tuple[int, int, int]
+Element = tuple[int, int, int]
 """Of an input that changed: the operand's number (0 for A, 1 for B), row and column as it is stored; a vector is a
 matrix of one row."""
 Part = tuple[slice, slice]
@@ -142,7 +142,7 @@ class Perturbation:
 
 
 def nearest(
-    result: Tensor, reference: Tensor, given: Sequence[Tensor], places: Sequence[Place], problem: Problem
+    result: Tensor, reference: Tensor, given: Sequence[Tensor], places: Sequence[Element], problem: Problem
 ) -> Tensor:
     """What to compare `result` with, [M,N]: of all that an honest call may have left, what is nearest to it.
 
@@ -159,7 +159,7 @@ def nearest(
     return expected
 
 
-def _moved(spot: Place, tables: Sequence[Tensor]) -> Part:
+def _moved(spot: Element, tables: Sequence[Tensor]) -> Part:
     """The part of C that an element moves: a row for one of A, a column for one of B; what else there is broadcasts."""
     which, row, column = spot
     if which < 2:
@@ -168,7 +168,9 @@ def _moved(spot: Place, tables: Sequence[Tensor]) -> Part:
     return slice(row, row + 1) if rows > 1 else _EVERY, slice(column, column + 1) if columns > 1 else _EVERY
 
 
-def _nearest(result: Tensor, tables: Sequence[Tensor], spots: Sequence[Place], part: Part, problem: Problem) -> Tensor:
+def _nearest(
+    result: Tensor, tables: Sequence[Tensor], spots: Sequence[Element], part: Part, problem: Problem
+) -> Tensor:
     """A part of C: for each set of changes that may not have been seen yet what it would be, and of these the nearest.
 
     `tables` are A [M,K], B [K,N] and what more there is, `spots` the changed elements in them.
@@ -198,7 +200,7 @@ def _nearest(result: Tensor, tables: Sequence[Tensor], spots: Sequence[Place], p
     return chosen
 
 
-def _flipped(table: Tensor, number: int, unseen: Sequence[Place]) -> Tensor:
+def _flipped(table: Tensor, number: int, unseen: Sequence[Element]) -> Tensor:
     """An operand beside A and B in fp32, as it was before these changes."""
     before = table.float()
     for which, row, column in unseen:

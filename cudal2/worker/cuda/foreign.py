@@ -111,8 +111,8 @@ def _recipe(launch: Launch) -> bytes:
     return pack(Recipe(launch.workspace, (_kernel(launch, (0,) * len(known), known),), tuple(relocations)))
 
 
-def _kernel(launch: Launch, place: Place, known: Sequence[str]) -> plan.Kernel:
-    return plan.Kernel(
+def _kernel(launch: Launch, place: Place, known: Sequence[str]) -> plan.KernelLaunch:
+    return plan.KernelLaunch(
         name=launch.function,
         grid=launch.grid,
         block=launch.block,

@@ -39,7 +39,7 @@ class PlanError(ValueError):
     """The launcher did something that a plan cannot hold; the message says what."""
 
 
-class Kernel(msgspec.Struct, frozen=True, tag="kernel", forbid_unknown_fields=True):
+class KernelLaunch(msgspec.Struct, frozen=True, tag="kernel", forbid_unknown_fields=True):
     """One launch: entry point by its name in the cubin, blocks, threads, bytes of dynamic shared memory.
 
     `cluster` is zero where the launch asks for none; `carveout` is -1 by default; `parameters` holds the raw bytes of
@@ -66,7 +66,7 @@ class Memset(msgspec.Struct, frozen=True, tag="memset", forbid_unknown_fields=Tr
     count: int
 
 
-Plan = tuple[Kernel | Memset, ...]
+Plan = tuple[KernelLaunch | Memset, ...]
 """What one call launches, in order."""
 
 
@@ -114,13 +114,13 @@ def check(found: Recording, sets: int, workspace_limit: int) -> None:
     for plan in found.plans:
         if not 0 < len(plan) <= MAX_NODES:
             raise PlanError(f"a call launches {len(plan)} kernels, at most {MAX_NODES}")
-        if not any(isinstance(node, Kernel) for node in plan):
+        if not any(isinstance(node, KernelLaunch) for node in plan):
             raise PlanError("a call launches no kernel")
         for node in plan:
             _check(node, found.workspace)
 
 
-def _check(node: Kernel | Memset, workspace: int) -> None:
+def _check(node: KernelLaunch | Memset, workspace: int) -> None:
     if isinstance(node, Memset):
         inside = node.offset >= 0 and node.offset + node.element * node.count <= workspace
         if node.element not in (1, 2, 4) or node.count <= 0 or not inside:
@@ -174,7 +174,7 @@ def pack_plans(plans: Sequence[Plan]) -> bytes:
     return bytes(head + body)
 
 
-def _pack_node(node: Kernel | Memset, names: dict[str, int]) -> bytes:
+def _pack_node(node: KernelLaunch | Memset, names: dict[str, int]) -> bytes:
     if isinstance(node, Memset):
         return struct.pack("<IQQII", 0, node.offset, node.count, node.value, node.element)
     number = names.setdefault(node.name, len(names))

@@ -15,7 +15,7 @@ from cudal2.worker.gpu.history import TOUCH
 from cudal2.worker.outcome import Allowance, CandidateFailed
 
 SETS, BASE = 5, 0x300000000000
-RECORDING = plan.Recording(0, ((plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ()),),) * SETS)
+RECORDING = plan.Recording(0, ((plan.KernelLaunch("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ()),),) * SETS)
 
 
 class Started:
