@@ -57,7 +57,7 @@ def kernel(
         verdict = judge.evaluate(candidate)
         row = flatten(verdict) | {"edit": edit.name if edit else None}
         if edit and verdict.ok and config.worker.protocols:
-            from cudal2.worker.cuda.edits.bench import parent_of
+            from cudal2.worker.cuda.edit_bench import parent_of
 
             row |= _beside(judge, parent_of(judge, candidate), problem, edit)
         if edit and verdict.counters:

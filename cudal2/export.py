@@ -42,11 +42,10 @@ from cudal2.evaluation.results import load
 from cudal2.exported import processor
 from cudal2.files import install
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict, to_json
+from cudal2.runtime import op
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, Timed, write
-from cudal2.runtime.op import build as op
 from cudal2.target import Target, find
-from cudal2.worker.backend import NotPortable, Portable
-from cudal2.worker.rows import between, ends
+from cudal2.worker.portable import NotPortable, Portable, end_rows, good_rows
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +212,7 @@ def _timed(kernel: Kernel, candidate: Candidate, target: Target, judge: Judge) -
     if not (kernel.rows and kernel.dispatch):
         return kernel
     own, timed = kernel.problem, []
-    for m in ends(kernel.rows, own.m):
+    for m in end_rows(kernel.rows, own.m):
         try:
             verdict = judge(msgspec.structs.replace(candidate, problem=msgspec.structs.replace(own, m=m)))
         except HarnessFault as fault:
@@ -222,16 +221,16 @@ def _timed(kernel: Kernel, candidate: Candidate, target: Target, judge: Judge) -
         if verdict.timing:
             timed.append(Timed(m, verdict.timing))
     faster = [one.m for one in timed if _worthwhile(one.timing, target)]
-    return msgspec.structs.replace(kernel, timed=tuple(timed), dispatch_rows=between(kernel.rows, own.m, faster))
+    return msgspec.structs.replace(kernel, timed=tuple(timed), dispatch_rows=good_rows(kernel.rows, own.m, faster))
 
 
 def _launcher(folder: Path) -> File:
     """Writes the library that launches a GPU's kernels, with its header and sources. Raises HarnessFault."""
-    from cudal2.worker.cuda.launcher import build
+    from cudal2.worker.cuda import launcher
 
-    for path, text in build.sources().items():
+    for path, text in launcher.sources().items():
         _file(folder, path, text.encode())
-    return _file(folder, build.LIBRARY, build.library())
+    return _file(folder, launcher.LIBRARY, launcher.library())
 
 
 def _op(folder: Path) -> File:

@@ -125,7 +125,7 @@ def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys, monk
     edit, file = Edit("multiply", "ab" * 32, (Shift(3, 4),)), tmp_path / "edit.json"
     file.write_text(to_json(edit))
     beside = to_builtins(Measured(Status.OK, 1.25, 1.24, 1.26, 25))
-    monkeypatch.setattr("cudal2.worker.cuda.edits.bench.parent_of", lambda *_: None)
+    monkeypatch.setattr("cudal2.worker.cuda.edit_bench.parent_of", lambda *_: None)
     monkeypatch.setattr(bench, "_beside", lambda *_: {"beside": beside})
     assert cli.main(["bench", "kernel", source("void hgemm( fast"), "target=cpu", f"edit={file}"]) == 0
     printed = capsys.readouterr().out

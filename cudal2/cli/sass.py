@@ -85,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _edited(file: str, listing: Any) -> Any:
     from cudal2.records import edit_from_json
-    from cudal2.sass.game.moves import edited
+    from cudal2.sass.game.play import edited
 
     if not file:
         return listing

@@ -72,7 +72,7 @@ class Clock:
 
 
 def watch(clock: Clock) -> None:
-    from cudal2.worker.cuda.edits.beside import Beside
+    from cudal2.worker.cuda.edit_pairs import Beside
     from cudal2.worker.cuda.session import Runner
 
     for method, name in (("load", "load"), ("arrange", "load"), ("_compare", "compare"), ("check", "check")):
@@ -155,7 +155,7 @@ def show(what: Subject, config: SassConfig, name: str, clock: Clock, opened: Any
 
 
 def unedited(what: Subject) -> Edit:
-    from cudal2.sass.game.moves import unedited as made
+    from cudal2.sass.game.play import unedited as made
 
     return made(what.listing)
 

@@ -98,18 +98,18 @@ def _of(share: float | None) -> str:
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
     """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
     from cudal2.worker import disassembly
-    from cudal2.worker.cuda.compile import build, mix, toolchain
+    from cudal2.worker.cuda.compile import build, sass, toolchain
 
     cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
     built = build.build(source, target, cache, kind, worker.compile_seconds)
     if built.status is not Status.OK or toolchain.nvdisasm() is None:
         return {}
-    key = digest("mix", Path(mix.__file__).read_text(), built.cubin.hex())
+    key = digest("mix", Path(sass.__file__).read_text(), built.cubin.hex())
     with cache.lock("mixes", key):
         if (stored := cache.read("mixes", key)) is not None:
             return msgspec.msgpack.decode(stored, type=dict[str, int])
         try:
-            operations = mix.operations(built.cubin, kind, SECONDS)
+            operations = sass.operation_counts(built.cubin, kind, SECONDS)
         except disassembly.Unfinished:
             return {}  # the machine was busy: another time
         except ValueError:

@@ -10,7 +10,7 @@ from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, problems
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.sass.game.window import window
+from cudal2.sass.blocks import window
 from cudal2.sass.listing import Listing, Unlisted, read
 from cudal2.sass.mining import kernels
 from cudal2.target import find as target

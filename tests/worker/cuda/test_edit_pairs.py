@@ -5,7 +5,9 @@ import pytest
 
 from cudal2.config import EffortConfig, WorkerConfig
 from cudal2.worker import timing
-from cudal2.worker.cuda.edits.racing import Pair, Raced, race
+
+pytest.importorskip("nvmath", reason="nvmath-python is not installed")
+from cudal2.worker.cuda.edit_pairs import Pair, Raced, race
 
 WORKER = WorkerConfig()
 

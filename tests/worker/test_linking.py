@@ -9,9 +9,9 @@ from versions import needed, too_new
 
 from cudal2 import corpus
 from cudal2.problem import Problem
-from cudal2.runtime.op import build as op
+from cudal2.runtime import op
 from cudal2.target import CPU
-from cudal2.worker.cuda.launcher import build as launcher
+from cudal2.worker.cuda import launcher
 
 NEW = "int arc4random(void); int asks(void) { return arc4random(); }"
 """A library stands for libc that has this function since a version to come."""

@@ -7,9 +7,8 @@ import time
 import pytest
 
 from cudal2.records import Status
-from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu.session import DONE, REPLY, Side, pipes
-from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.outcome import Allowance, CandidateFailed
 
 
 def test_only_what_is_charged_counts() -> None:

@@ -1,4 +1,5 @@
-"""Which special registers a kernel may read, in its PTX; whatever is not named here is refused.
+"""Which registers a kernel may read, in its PTX: of the special ones those that are named here, and of its own none
+that nothing wrote.
 
 Allowed is what says where a thread is within its own launch, and how large that launch is: the same in every call.
 Refused are clocks and counters (%clock, %globaltimer, %pm), what tells launches or places on the chip apart (%gridid,
@@ -8,6 +9,14 @@ the driver keeps (%envreg, %current_graph_exec, %reserved_smem_offset), and what
 One exception is followed: cooperative groups take the address of the grid's barrier from %envreg1 and %envreg2. It
 leads into the driver's memory, so nothing may be done with it but to add to the barrier and to read it. PTX ISA 9.0,
 "Special Registers"; for the barrier, what nvcc makes of `this_grid().sync()`.
+
+In a register that a kernel reads and never writes the kernel before may have left something.
+nvcc gives every value a register of its own, and none to what has no value, so that honest code has no such register.
+The exceptions are instructions that read what they write: an accumulator of wgmma, whose first step ignores it.
+
+This names what is plain. A register that is written on some ways through a kernel only, or part of one, is not seen;
+and memory of threads and blocks keeps what was there, too. What such a kernel finds must not tell it anything: that is
+for the order in which inputs change to see to.
 """
 
 import re
@@ -17,7 +26,9 @@ from collections.abc import Iterable
 from cudal2.worker.cuda.compile import ptx
 from cudal2.worker.cuda.compile.ptx import NAME, WORD, Body, Statement
 
-REMEDY = "of the special registers a kernel may read those that give its place in the launch and the launch's size"
+SPECIAL_REMEDY = (
+    "of the special registers a kernel may read those that give its place in the launch and the launch's size"
+)
 ALLOWED = frozenset(
     {
         # Where a thread is in its block and in the grid: every kernel needs these.
@@ -36,14 +47,22 @@ _LAST = 4
 """Bytes behind the barrier's address at which its count stands."""
 _ADDRESS = re.compile(rf"\[\s*({NAME})\s*(?:\+\s*(\d+)\s*)?\]")
 _WIDENED = ("cvt", "u64", "u32")
+UNWRITTEN_REMEDY = (
+    "give each variable a value before it is read, and each output of inline assembly, without a condition"
+)
+_SOURCES_ONLY = frozenset(
+    "st red bra brx ret exit trap bar barrier membar fence prefetch prefetchu nanosleep discard applypriority "
+    "setmaxnreg stmatrix griddepcontrol pmevent".split()
+)
+"""Instructions whose first operand is no register that they write."""
 
 
-def faults(bodies: Iterable[Body]) -> tuple[str, ...]:
+def special_faults(bodies: Iterable[Body]) -> tuple[str, ...]:
     """What speaks against the kernels and functions of a PTX file: the first fault of each, in words."""
-    return tuple(fault for fault in map(_fault, bodies) if fault)
+    return tuple(fault for fault in map(_special_fault, bodies) if fault)
 
 
-def _fault(body: Body) -> str | None:
+def _special_fault(body: Body) -> str | None:
     read: set[str] = set()
     for statement in body.statements:
         for word in statement.special:
@@ -120,3 +139,33 @@ def _of_a_barrier(statement: Statement, held: Parts) -> bool:
     offsets = {offset + ptx.number(place[2] or "0") for kind, offset in held.get(place[1], set()) if kind == "whole"}
     whole = all(kind == "whole" for kind, _ in held.get(place[1], set()))
     return words == [place[1]] and whole and offsets == {_LAST}
+
+
+def unwritten_faults(bodies: Iterable[Body]) -> tuple[str, ...]:
+    """What speaks against the kernels and functions of a PTX file: the first such register of each, and its reader."""
+    return tuple(fault for fault in map(_unwritten_fault, bodies) if fault)
+
+
+def _unwritten_fault(body: Body) -> str | None:
+    written = {*body.parameters, *body.called}
+    read: dict[str, Statement] = {}
+    for statement in body.statements:
+        target, sources = _operands(statement)
+        if not statement.guarded or statement.name[0] == "call":
+            written.update(target)
+        for word in sources:
+            read.setdefault(word, statement)
+    registers = (word for word in read if word in body.registers and word not in written)
+    found = next(registers, None)
+    return None if found is None else f"{found[:40]}, which nothing writes, is read by {read[found]}"
+
+
+def _operands(statement: Statement) -> tuple[list[str], list[str]]:
+    """The words of what a statement writes, and of what it reads."""
+    operands = statement.operands
+    if statement.name[0] == "call":
+        return WORD.findall(operands), []
+    if statement.name[0] in _SOURCES_ONLY or operands.startswith("["):
+        return [], WORD.findall(operands)
+    end = operands.find("}") + 1 if operands.startswith("{") else (operands + ",").find(",")
+    return WORD.findall(operands[:end]), WORD.findall(operands[end:])

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cudal2.worker.exclusive import device
+from cudal2.worker.backend import device_lock
 from cudal2.worker.sandbox import jail
 
 
@@ -20,7 +20,7 @@ def entered(exclusive: bool, name: str = "device") -> threading.Event:
     inside = threading.Event()
 
     def enter() -> None:
-        with device(exclusive, name):
+        with device_lock(exclusive, name):
             inside.set()
 
     threading.Thread(target=enter, daemon=True).start()
@@ -28,10 +28,10 @@ def entered(exclusive: bool, name: str = "device") -> threading.Event:
 
 
 def test_who_times_is_alone_and_builders_share():
-    with device(exclusive=True):
+    with device_lock(exclusive=True):
         assert not any(entered(exclusive).wait(0.1) for exclusive in (True, False))
         assert entered(True, "another").wait(5)
-    with device(exclusive=False):
+    with device_lock(exclusive=False):
         assert entered(False).wait(5)
         assert not entered(True).wait(0.1)
 
@@ -41,7 +41,7 @@ def test_one_who_times_kernel_after_kernel_does_not_keep_another_waiting():
 
     def times(name: str) -> None:
         for _ in range(20):
-            with device(exclusive=True):
+            with device_lock(exclusive=True):
                 held.set()
                 turns.append(name)
                 time.sleep(0.01)

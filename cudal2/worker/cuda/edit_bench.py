@@ -18,17 +18,16 @@ from cudal2.config import EffortConfig
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.worker import measurement, timing
-from cudal2.worker.backend import NotPortable
-from cudal2.worker.cuda import plan, recipe, unsealing
+from cudal2.worker.backend import device_lock
+from cudal2.worker.cuda import edit_pairs, plan, recipe, unsealing
 from cudal2.worker.cuda.backend import CudaBackend
 from cudal2.worker.cuda.bench import SUSPECT, ProblemContext, blame, fault
 from cudal2.worker.cuda.compile import cubin
-from cudal2.worker.cuda.edits import racing
-from cudal2.worker.cuda.edits.beside import Beside
+from cudal2.worker.cuda.edit_pairs import Beside
 from cudal2.worker.cuda.pairing import TimingContext
-from cudal2.worker.exclusive import device
 from cudal2.worker.gpu import buffers
 from cudal2.worker.outcome import CandidateFailed, Outcome
+from cudal2.worker.portable import NotPortable
 from cudal2.worker.worker import Worker
 
 Legal = Callable[[Sequence[Edit]], Iterable[str]]
@@ -143,7 +142,7 @@ class EditBench:
         return over_loads(found)
 
     def _device(self) -> AbstractContextManager[None]:
-        return device(exclusive=True, name=self._backend.lock)
+        return device_lock(exclusive=True, name=self._backend.lock)
 
     def _judge(self, edit: Edit, why: str, best: float | None) -> Measured:
         try:
@@ -186,16 +185,16 @@ class EditBench:
         most = max(1, beside.arena.buffers.sets // (2 * effort.together))
         count = timing.calls_for(self._seconds, effort.batch_ms / 1e3, min(most, MOST_CALLS))
 
-        def take(arrangement: int, number: int) -> list[racing.Pair]:
+        def take(arrangement: int, number: int) -> list[edit_pairs.Pair]:
             if arrangement != beside.arrangement:
                 beside.arrange(arrangement)
-            taken: list[racing.Pair] = []
+            taken: list[edit_pairs.Pair] = []
             while len(taken) < number:
                 taken += beside.pairs(number - len(taken), count)
             return taken
 
         beside.load(code)
-        raced = racing.race(take, effort, self._config, best, aside.low)
+        raced = edit_pairs.race(take, effort, self._config, best, aside.low)
         beside.check()
         found = timing.summary(raced.edited, raced.parent, "unedited", "device", count, raced.config)
         floor = self._backend.device.floor(self.problem.flop, operators.nbytes(self.problem))

@@ -1,6 +1,6 @@
 """What a kernel is made of, counted."""
 
-from cudal2.worker.cuda.compile import mix
+from cudal2.worker.cuda.compile import sass
 
 
 def test_operations_are_counted_without_guards_modifiers_labels_and_padding():
@@ -12,4 +12,4 @@ def test_operations_are_counted_without_guards_modifiers_labels_and_padding():
         b"        /*0030*/                   NOP ;",
         b".L_x_0:  // NOP",
     ]
-    assert list(mix.counted(lines).items()) == [("HMMA", 2), ("LDC", 1)]
+    assert list(sass.count_operations(lines).items()) == [("HMMA", 2), ("LDC", 1)]

@@ -14,9 +14,9 @@ from cudal2.records import Edit, HarnessFault, Shift, Status
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
+from cudal2.worker.cuda import edit_bench as editing
 from cudal2.worker.cuda import foreign, plan, session
 from cudal2.worker.cuda.compile import cubin
-from cudal2.worker.cuda.edits import bench as editing
 from cudal2.worker.outcome import CandidateFailed
 from tests.worker.cuda.test_bench import RECORDING, Runner, judge  # noqa: F401
 
