@@ -61,6 +61,7 @@ def test_every_entry_has_a_schema_and_composes():
         load(name, ["run=x"] if "run" in schema.__struct_fields__ else [], schema)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "override",
     [

@@ -30,9 +30,11 @@ def identity(config: Schema, prefix: str = "", whole: bool = False) -> dict[str,
     for name, usual in _lasting(type(config)):
         value = getattr(config, name)
         key = prefix + name
+        if value == usual and not whole:
+            continue
         if isinstance(value, Schema):
             values |= identity(value, f"{key}.", whole)
-        elif whole or value != usual:
+        else:
             values[key] = msgspec.to_builtins(value)
     return values
 

@@ -94,7 +94,7 @@ class ShapesConfig(Schema, frozen=True):
     accumulate: Accumulate = "f32"
     dtype: Dtype = "fp16"
     epilogue: Epilogue = "none"
-    drawn: DrawnConfig = DrawnConfig()
+    drawn: Annotated[DrawnConfig, LATER] = DrawnConfig()
 
     def __post_init__(self) -> None:
         check_kind(self)

@@ -60,6 +60,7 @@ def swapped(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_swapped_code_lends_its_speed_to_no_source(run, archive, tmp_path, swapped) -> None:
     """Neither ranked nor shown, tried or exported: not here, nor where the archive knows the source already."""
     rows = run([PROBLEM, NEAR], Says(measured, HERE), source=str(swapped))

@@ -86,6 +86,7 @@ def test_a_larger_budget_continues_the_same_search(hunt):
     assert small.asked + large.asked == whole.asked
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 13, 24, 30, 60, 73, 97])
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(hunt, monkeypatch, at, backwards):

@@ -93,6 +93,7 @@ def test_kernels_are_built_while_others_are_still_being_written(tmp_path, policy
     assert judged == built
 
 
+@pytest.mark.slow
 def test_killed_run_repeats_nothing_and_ends_as_if_never_killed(tmp_path, policy, monkeypatch):
     steps = ["trainer.steps=6", "trainer.save_steps=2"]
     grpo.run(config(tmp_path / "whole", policy, *steps))

@@ -88,6 +88,7 @@ def encoded(chat: bool, **shares: float) -> tuple[PreTrainedTokenizerBase, list[
     return words, examples, drawing.encode(words, examples, asked)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chat", [False, True])
 def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
     words, examples, rows = encoded(chat, plan_loss=0.5)
@@ -103,6 +104,7 @@ def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
     assert [row.ids.tolist() for row in everything] == [row.ids.tolist() for row in rows]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chat", [False, True])
 def test_of_some_samples_there_is_no_more_than_the_plan(chat, one_core):
     words, examples, rows = encoded(chat, code_loss=0.5)
@@ -131,6 +133,7 @@ def test_shares_of_which_nothing_would_be_learnt_are_refused():
     assert config(plan=True, plan_loss=0.5, code_loss=0.5)
 
 
+@pytest.mark.slow
 def test_no_prompt_names_a_shape_kept_from_training_and_every_prompt_token_occurs(drawn):
     seen = set()
     for prompt, _ in drawn:
