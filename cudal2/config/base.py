@@ -30,11 +30,9 @@ def identity(config: Schema, prefix: str = "", whole: bool = False) -> dict[str,
     for name, usual in _lasting(type(config)):
         value = getattr(config, name)
         key = prefix + name
-        if value == usual and not whole:
-            continue
         if isinstance(value, Schema):
             values |= identity(value, f"{key}.", whole)
-        else:
+        elif whole or value != usual:
             values[key] = msgspec.to_builtins(value)
     return values
 
