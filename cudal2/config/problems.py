@@ -58,11 +58,11 @@ class DrawnConfig(Schema, frozen=True):
     """Which problems are drawn: of at most `flop` FLOP, with M a multiple of `rows`, any of these layouts, types and
     epilogues (in place of `shapes.layout`, `.dtype` and `.epilogue`). A policy has to know them."""
 
-    flop: Annotated[float, msgspec.Meta(gt=0)] = 1e8
-    rows: Annotated[int, msgspec.Meta(ge=1)] = 1
-    layouts: tuple[Layout, ...] = ("tn", "nn")
-    dtypes: tuple[Dtype, ...] = ("fp16", "bf16")
-    epilogues: tuple[Epilogue, ...] = ("none", "bias")
+    flop: Annotated[float, msgspec.Meta(gt=0), LATER] = 1e8
+    rows: Annotated[int, msgspec.Meta(ge=1), LATER] = 1
+    layouts: Annotated[tuple[Layout, ...], LATER] = ("tn", "nn")
+    dtypes: Annotated[tuple[str, ...], LATER] = ("fp16", "bf16")
+    epilogues: Annotated[tuple[str, ...], LATER] = ("none", "bias")
 
     def __post_init__(self) -> None:
         if not (self.layouts and self.dtypes and self.epilogues):
