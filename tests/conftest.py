@@ -4,6 +4,7 @@ Under pytest-xdist a test marked `alone`, or on the GPU, has the machine to itse
 nobody asks it for more: threads of several tests on the same cores would spend their time waiting for each other.
 Workers of different tests have their scratch folders apart, and the locks in them: builds of one test need not wait
 until another has timed its kernels, for no test but those is decided by a time.
+Of a test marked `sampled(n)` every nth case is tried with the fast ones and the others with the slow ones.
 The longest files begin first, lest the last one be waited for (`--no-loadscope-reorder` leaves the order as it is).
 """
 
@@ -11,6 +12,7 @@ import fcntl
 import gc
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import TextIO
@@ -34,7 +36,7 @@ pytest.register_assert_rewrite("families.contract")  # its assertions explain th
 
 LONGEST = (
     *("worker/test_attacks.py", "worker/cuda/test_attacks.py", "families/test_sm_90a_emulated.py", "test_corpus.py"),
-    *("train/test_processes.py", "worker/pool/test_cluster.py", "sweep/test_multirun.py", "test_interrupt.py"),
+    *("train/test_processes.py", "worker/pool/test_cluster.py", "test_multirun.py", "test_interrupt.py"),
     *("test_disk.py", "test_plain_install.py"),
     *("worker/test_worker.py", "worker/cuda/compile/test_build.py", "families/test_sm_80.py"),
     *("worker/cuda/compile/test_gate.py", "worker/pool/test_lifetime.py", "train/test_grpo.py"),
@@ -47,7 +49,16 @@ _locks: list[TextIO] = []
 """What this process holds of the machine."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves any out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: Counter[str] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled and not item.get_closest_marker("slow"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % sampled.args[0]:
+                item.add_marker("slow")
+            seen[test] += 1
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 

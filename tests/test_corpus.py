@@ -64,6 +64,7 @@ def test_at_least_six_families_and_ten_thousand_kernels(layout: Layout) -> None:
     assert sum(counts) >= 10_000
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_no_two_settings_write_the_same_source(family: Family, layout: Layout) -> None:
     settings = some_settings(family, layout, 300, seed=0)
@@ -80,6 +81,7 @@ def test_every_knob_shows_in_the_source(family: Family, layout: Layout) -> None:
             assert len({corpus.render(family, other, layout) for other in allowed}) == len(allowed), knob
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
     for knobs in some_settings(family, layout, 50, seed=2):
@@ -93,6 +95,7 @@ def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Lay
         assert ("//" in source) == (knobs["style"] != "terse")
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, family: Family, layout: Layout) -> None:
     rng = random.Random(f"shapes {family.name} {layout}")
@@ -125,6 +128,7 @@ def test_sums_stay_in_float_over_many_passes_and_blocks(worker: Worker, name: st
     assert verdict.rho is not None and verdict.rho < 1.02
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
 @each_family
 def test_sources_are_correct_on_processors_with_less(

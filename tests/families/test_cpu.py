@@ -40,11 +40,13 @@ def is_right(family: Family, layout: Layout, folder: Path, count: int, seed: int
                 assert processor.wrong(library, asked, number) == "", (asked.name, knobs)
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_any_rows_types_and_epilogues(family: Family, layout: Layout, tmp_path: Path) -> None:
     is_right(family, layout, tmp_path, count=2, seed=0)
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_what_is_not_a_number_stays_none(family: Family, layout: Layout, tmp_path: Path) -> None:
     """A NaN of A spreads over its row of C; rounding by adding to the bits would make a number of some."""
@@ -62,6 +64,7 @@ def test_many_settings_of_any_rows_types_and_epilogues(family: Family, layout: L
     is_right(family, layout, tmp_path, count=SETTINGS, seed=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
 def test_bf16_on_processors_with_less(march: str, tmp_path: Path) -> None:
     if march == "x86-64-v3" and not {"avx2", "f16c", "fma"} <= set(Path("/proc/cpuinfo").read_text().split()):

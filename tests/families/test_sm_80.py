@@ -32,6 +32,7 @@ def on(target: str, name: str) -> Family:
     return next(family for family in corpus.families(find(target)) if family.name == name)
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
     check_sources(family, layout, SM_80, lines=360, width=135)
@@ -42,6 +43,7 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
     check_knobs(family, layout, 150)
 
 
+@pytest.mark.sampled(3)
 @each_emulated
 def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout) -> None:
     """In turn with copies that arrive early and late, on devices of few and of many multiprocessors."""
@@ -56,6 +58,7 @@ def test_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layo
         assert not found, f"{knobs}: {found}"
 
 
+@pytest.mark.sampled(3)
 @each_emulated
 def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None:
     rng = random.Random(f"types {family.name} {layout}")
@@ -70,6 +73,7 @@ def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None
         assert not found, f"{knobs}: {found}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("broken", "instead"),
     [
@@ -100,6 +104,7 @@ def test_the_emulation_notices(broken: str, instead: str) -> None:
     assert emulated.judge(emulated.build(source.replace(broken, instead)), runs)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90a"])
 @pytest.mark.parametrize("name", ["multistage", "splitk", "streamk", "wmma"])
 def test_settings_ask_for_no_more_shared_memory_than_there_is(target: str, name: str) -> None:
@@ -133,6 +138,7 @@ def compile_cubin(source: str, target: Target, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.sampled(3)
 @needs_nvcc
 @each_emulated
 def test_sources_compile_without_a_warning(family: Family, layout: Layout, tmp_path: Path) -> None:
@@ -152,6 +158,7 @@ def test_other_types_and_operators_compile_without_a_warning(family: Family, lay
         assert "warning" not in log, log
 
 
+@pytest.mark.sampled(2)
 @needs_nvcc
 @pytest.mark.parametrize(
     ("target", "name"),

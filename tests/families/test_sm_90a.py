@@ -27,6 +27,7 @@ def test_a_best_guess_for_every_family() -> None:
             assert not corpus.refusal(member, setting(member), layout)
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
     check_sources(family, layout, SM_90A, lines=420, width=120)
@@ -57,6 +58,7 @@ def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs:
     assert reason in corpus.refusal(family(name), setting(family(name), **knobs), layout)
 
 
+@pytest.mark.sampled(4)
 @needs_nvcc
 @pytest.mark.parametrize("best", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["best guess", "random"])
 @each_raw_family
@@ -145,6 +147,7 @@ def test_only_clusters_of_more_than_eight_are_asked_for(name: str, knobs: Knobs,
     assert ("cudaFuncAttributeNonPortableClusterSizeAllowed" in source) == large
 
 
+@pytest.mark.sampled(3)
 @needs_nvcc
 @pytest.mark.parametrize(
     ("name", "knobs"),

@@ -19,6 +19,7 @@ from cudal2.problem import Layout, Problem
 ROWS = (1, 2, 3, 7, 17, 100)
 
 
+@pytest.mark.sampled(3)
 @each_raw_family
 def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout) -> None:
     rng = random.Random(f"shapes {family.name} {layout}")
@@ -32,6 +33,7 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, 
         )
 
 
+@pytest.mark.sampled(3)
 @each_raw_family
 def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None:
     rng = random.Random(f"types {family.name} {layout}")
@@ -85,6 +87,7 @@ def test_all_blocks_of_a_tile_add_up_their_share(knobs: Knobs) -> None:
         assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "knobs",
     [
@@ -112,6 +115,7 @@ def test_stream_k_with_fewer_steps_to_share_than_blocks(tiles: str) -> None:
         assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("layout", "knobs"),
     [
@@ -132,6 +136,7 @@ def test_a_panel_of_b_stays_or_streams(layout: Layout, knobs: Knobs) -> None:
             assert hopper.run(library, Problem(*shape, layout), seed, processors) == "", (shape, processors)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "layout", "knobs"),
     [
@@ -159,6 +164,7 @@ def test_blocks_push_their_sums_to_whoever_owns_them(name: str, layout: Layout, 
         assert hopper.run(library, problem, seed, processors=1 + seed) == "", shape
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "knobs",
     [

@@ -33,6 +33,7 @@ def before(package: Path) -> str:
     return harness.fingerprint(package)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "name",
     [

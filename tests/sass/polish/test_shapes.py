@@ -40,6 +40,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_each_shapes_best_kernel_is_played_once(folder):
     needs_toolkit()
     config = load("sass", ["search.method=greedy", "search.measurements=6", "floor=1"], SassConfig)

@@ -34,6 +34,7 @@ def one_core(monkeypatch) -> None:
     monkeypatch.setattr(drawing.os, "sched_getaffinity", lambda _: {0})
 
 
+@pytest.mark.slow
 def test_the_same_whatever_the_number_of_cores_and_a_larger_number_begins_with_a_smaller(drawn, one_core):
     assert draw(config(), 250) == drawn[:250]
     assert draw(config(seed=1), 250) != drawn[:250]
@@ -167,7 +168,7 @@ def test_of_an_archive_the_fastest_kernels_are_learnt_and_elsewhere_what_is_know
             candidate = Candidate("hgemm(){} " + "fast " * speed, shape, "sm_90a")
             archive.add(fakes.verdict(candidate), candidate, None)
     settings = config(target="sm_90a", plan=True, examples="archive", archive=str(tmp_path))
-    every = drawing.found(settings)
+    every = drawing.archived(settings)
     found = [example for example in every if "family" not in example.source]
     assert {example.source.count("fast") for example in found} == {2, 3} and len({one.prompt for one in found}) == 1
     others = {example for example in drawing.known(settings) if example.prompt != found[0].prompt}
@@ -178,7 +179,7 @@ def test_an_archive_without_a_kernel_for_the_target_is_named(tmp_path):
     with Archive.of(tmp_path):
         pass
     with pytest.raises(ValueError, match="nothing for sm_90a"):
-        drawing.found(config(target="sm_90a", examples="archive", archive=str(tmp_path)))
+        drawing.archived(config(target="sm_90a", examples="archive", archive=str(tmp_path)))
     with pytest.raises(ValueError, match="archive=FOLDER"):
         config(examples="archive")
 

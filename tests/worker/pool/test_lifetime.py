@@ -71,6 +71,7 @@ def all_gone(parent: subprocess.Popen, pids: list[int]) -> bool:
     return wait_for(lambda: not names(pids), 5) and parent.stdout.read() == ""  # and nobody holds the pipe
 
 
+@pytest.mark.sampled(2)
 def test_nothing_outlives_a_killed_parent_that_was_idle(start) -> None:
     """The vendor's process is stopped then, as always between batches."""
     parent = start(NAIVE)
@@ -80,6 +81,7 @@ def test_nothing_outlives_a_killed_parent_that_was_idle(start) -> None:
     assert all_gone(parent, pids)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("source", "program"), [(BUSY_COMPILER, "cc1plus"), (ENDLESS, "runner")])
 def test_nothing_outlives_a_killed_parent_in_the_middle(start, source, program) -> None:
     parent = start(source)
@@ -87,6 +89,7 @@ def test_nothing_outlives_a_killed_parent_in_the_middle(start, source, program) 
     assert all_gone(parent, below(parent.pid))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("source", [ENDLESS, pytest.param(BUSY_COMPILER, marks=pytest.mark.slow)])
 def test_a_worker_that_is_told_to_leave_takes_all_with_it_and_caches_no_verdict(start, tmp_path, source) -> None:
     parent = start(source)

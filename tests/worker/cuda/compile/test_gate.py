@@ -57,6 +57,7 @@ CASES = {
 """Of each name one thing at most in a compilation, so that it is this one that has it."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_each_thing_has_its_name(judge, case):
     target, defines, names = CASES[case]
@@ -71,6 +72,7 @@ def test_each_thing_has_its_name(judge, case):
 BF16 = Problem(64, 64, 64, dtype="bf16")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("target", "defines", "names"),
     [
@@ -106,6 +108,7 @@ READS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("what", READS)
 def test_the_built_code_reads_parameters_within_themselves(judge, monkeypatch, what):
     expression, refused = READS[what]
@@ -171,6 +174,7 @@ SLOW_TARGETS = [pytest.param(name, marks=pytest.mark.slow) for name in TARGETS]
 QUICK = ("mov.u64 %1, %gridid;", "mov.u32 %0, %pm0;", "ld.const.u32 %0, [table+16];")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sm_90a", *SLOW_TARGETS])
 @pytest.mark.parametrize(
     "asked", [pytest.param(asked, marks=() if asked in QUICK else pytest.mark.slow) for asked in WORDS]
@@ -255,6 +259,7 @@ def test_a_special_register_of_any_name_is_seen(operand):
     assert sass.summarise([line]).special - banks.SPECIAL == {operand}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 @pytest.mark.parametrize("define", ["GLOBALS", "BY_POINTER", "BY_INDEX", "EMPTY"])
 def test_only_globals_that_code_can_reach_are_state(judge, target, define):
@@ -269,6 +274,7 @@ def test_nothing_speaks_against_cute(judge):
     assert judge((SOURCES / "cute.cu").read_text(), "sm_90a") == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("target", "defines"), [("sm_80", ""), ("sm_90a", ""), ("sm_100a", "F16_TCGEN05")])
 def test_nothing_speaks_against_honest_kernels(judge, target, defines):
     assert judge(SUSPICIOUS, target, *(f"-D{define}" for define in defines.split())) == ()
