@@ -17,6 +17,7 @@ PAGES = [
     ROOT / "RESULTS.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "experiments").rglob("*.md")),
+    *sorted((ROOT / "integrations").glob("*/README.md")),
 ]
 KERNELS = ROOT / "tests" / "worker" / "cuda" / "kernels"
 
