@@ -33,7 +33,7 @@ from cudal2.worker.cuda.compile import build
 from cudal2.worker.cuda.vendor import baselines, tuning
 from cudal2.worker.cuda.vendor.clock import Enqueue
 from cudal2.worker.cuda.vendor.names import split
-from cudal2.worker.gpu.arena import matrices
+from cudal2.worker.gpu.arena import views
 from cudal2.worker.gpu.buffers import buffer_layout
 from cudal2.worker.sandbox import jail
 
@@ -92,7 +92,7 @@ def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path
     baselines.REQUESTED = ALGORITHMS
     vendor = baselines.Vendor(0, Cache(folder / "cache"))
     clock, buffers = vendor.clock, buffer_layout(problem)
-    a, b, c = matrices(torch.empty(buffers.workspace // 2, dtype=torch.int16, device="cuda"), buffers)
+    a, b, c = views(torch.empty(buffers.workspace // 2, dtype=torch.int16, device="cuda"), buffers)
     a.normal_(), b.normal_()
     reference = torch.matmul(a[0], b[0].t())
     sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from cudal2.sass.judges.fitted import correlation, drawn
 
 from cudal2.config import MachineConfig, SassConfig, load
 from cudal2.records import Status
@@ -24,6 +23,34 @@ from cudal2.sass.game.task import Line
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing
 from cudal2.sass.polish import subject
+
+FIGURES = {
+    "warps": (1, 2, 3, 4),
+    "matrix": (2, 4, 8, 16, 32),
+    "shared": (2, 4, 8, 16, 32),
+    "shared_latency": (20, 28, 36, 48),
+    "copy": (2, 4, 8, 16, 32),
+    "copy_latency": (200, 400, 600, 900),
+    "read_latency": (8, 16, 32),
+}
+"""The simulator's figures that are drawn, and their possible values."""
+
+
+def correlation(one: list[float], other: list[float]) -> float:
+    """Spearman's rank correlation; 0 where one of the two is constant."""
+    first, second = _ranks(one), _ranks(other)
+    return float(np.corrcoef(first, second)[0, 1]) if np.ptp(first) and np.ptp(second) else 0.0
+
+
+def _ranks(values: list[float]) -> np.ndarray:
+    """Ranks; equal values share the mean of theirs."""
+    _, place, count = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count + 1) / 2)[place]
+
+
+def drawn(rng: random.Random) -> MachineConfig:
+    """A machine with random figures."""
+    return MachineConfig(**{name: rng.choice(values) for name, values in FIGURES.items()})
 
 
 class Played(msgspec.Struct):
