@@ -98,7 +98,7 @@ def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path
     sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
     workspace = torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
 
-    seconds = vendor.prepare(problem, sets.__getitem__)
+    seconds = vendor.prepare(problem, sets.__getitem__).seconds
     best = min(seconds, key=seconds.__getitem__)
     window = slice(0, timing.calls_for(seconds[best], BATCH, buffers.sets))
     few = sets["tn"][:4][window]
