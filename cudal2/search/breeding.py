@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family
 from cudal2.problem import Problem
-from cudal2.search import known, prior
+from cudal2.search import cost, known, prior
 from cudal2.search.proposer import Task, Trial, Trials
 from cudal2.search.settings import Setting
 
@@ -61,10 +61,11 @@ def start(
     """The settings that a search begins with, by `search.prior`; none after generation 0.
 
     `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
-    know the device.
+    know the device, and where a model is to order known settings but its library is missing.
     """
     if generation == 0 and config.search.prior == "known":
-        return known.settings(config.target, problem, families)
+        found = known.settings(config.target, problem, families)
+        return cost.order(config.target, device, problem, found) if config.search.order == "cost" else found
     if generation == 0 and config.search.prior == "nvidia":
         advice = prior.advise(problem, device, max(1, config.search.generation // 2))
         return prior.follow(advice, problem, families, rng)
