@@ -51,13 +51,13 @@ def kernel(
     if file.is_dir():
         return _compiled(file, config, edit)
     text = _text(file)
-    found = completion.read(text) if file.suffix in COMPLETIONS else completion.Found(text)
-    candidate = Candidate(found.source, problem, config.target, abi, edit, missing=found.missing)  # type: ignore[arg-type]
+    reading = completion.read(text) if file.suffix in COMPLETIONS else completion.Found(text)
+    candidate = Candidate(reading.source, problem, config.target, abi, edit, missing=reading.missing)  # type: ignore[arg-type]
     with Worker(config.worker, config.target) as judge:
         verdict = judge.evaluate(candidate)
         row = flatten(verdict) | {"edit": edit.name if edit else None}
         if edit and verdict.ok and config.worker.protocols:
-            from cudal2.worker.cuda.edits.bench import parent_of
+            from cudal2.worker.cuda.edit_bench import parent_of
 
             row |= _beside(judge, parent_of(judge, candidate), problem, edit)
         if edit and verdict.counters:
@@ -91,8 +91,8 @@ def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
     from cudal2.sass.polish.judging import bench as opened
 
     with opened(judge, parent, problem) as bench:
-        found = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}
-    return {name: msgspec.to_builtins(one) for name, one in found.items()}
+        measured = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}
+    return {name: msgspec.to_builtins(one) for name, one in measured.items()}
 
 
 def _text(file: Path) -> str:
@@ -118,11 +118,11 @@ def describe_kernel(row: Row) -> str:
     if row["edit"]:
         lines.append(row["edit"])
     for name, what in (("beside", "the unedited kernel"), ("floor", "the unedited kernel beside itself")):
-        if found := row.get(name):
+        if timed := row.get(name):
             figure = (
-                f"{found['speedup']:8.3f} × {what} [{found['low']:.3f}, {found['high']:.3f}], {found['pairs']} pairs"
+                f"{timed['speedup']:8.3f} × {what} [{timed['low']:.3f}, {timed['high']:.3f}], {timed['pairs']} pairs"
             )
-            lines.append(figure if found["status"] == Status.OK else f"{what}: {found['status']}  {found['reason']}")
+            lines.append(figure if timed["status"] == Status.OK else f"{what}: {timed['status']}  {timed['reason']}")
     if row["rho"] is not None:
         lines.append(f"error: {row['rho']:.4f} × the rounding of a perfect {parse(row['problem']).dtype} result")
     for timing in row["timings"]:
@@ -160,7 +160,7 @@ def baseline(problem: Problem, config: BenchConfig) -> list[Row]:
             "baseline": name,
             "us": 1e6 * value,
             "gflops": operators.flop(problem) / value / 1e9,
-            **{f"{protocol}_us": 1e6 * found[name] for protocol, found in on_host.items()},
+            **{f"{protocol}_us": 1e6 * times[name] for protocol, times in on_host.items()},
         }
         for name, value in sorted(seconds.items(), key=lambda item: item[1])
     ]

@@ -23,16 +23,16 @@ from cudal2 import export, judging, registry, report, search
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.deadline import Deadline, TimeUp
-from cudal2.evaluation import results, summary, terminal
+from cudal2.evaluation import records, results, terminal
 from cudal2.evaluation import run as evaluation
-from cudal2.evaluation.pace import said
 from cudal2.evaluation.records import Row
+from cudal2.evaluation.terminal import said
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers
-from cudal2.search.history import History
-from cudal2.tracking.metrics import CAMPAIGN as LOG
-from cudal2.tracking.metrics import append, read_metrics
+from cudal2.search.trials import History
+from cudal2.tracking import CAMPAIGN as LOG
+from cudal2.tracking import append, read_metrics
 from cudal2.train.folder import begun, changes, only_trainer_of, record, stored
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.worker import Worker
@@ -90,8 +90,8 @@ class Campaign(msgspec.Struct, frozen=True):
 
     def rows(self, fingerprint: str) -> list[Row]:
         """The evaluation's rows of that environment, slice by slice."""
-        found = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
-        return [found[problem] for part in self.slices for problem in part if problem in found]
+        by_problem = {row.problem: row for row in results.load(self.folder).rows if row.fingerprint == fingerprint}
+        return [by_problem[problem] for part in self.slices for problem in part if problem in by_problem]
 
     def done(self, fingerprint: str, *lines: dict) -> set[Problem]:
         """The problems with a row in that environment that no clock decided, in slices that were finished with as many
@@ -150,11 +150,11 @@ class Campaign(msgspec.Struct, frozen=True):
             except judging.NothingJudged as nothing:
                 fault = nothing
             earlier.append(config)
-            trials = {problem: found for problem in part if (found := history.trials(problem))}
+            trials = {problem: tried for problem in part if (tried := history.trials(problem))}
             if fault and not trials:
                 raise fault
             judged.update(trials)
-            right = sum(any(trial.low for trial in found) for found in trials.values())
+            right = sum(any(trial.low for trial in tried) for tried in trials.values())
             spent = f"{sum(map(len, trials.values()))} kernels in {time.monotonic() - started:.0f} s"
             self.say(f"{name}: {method}: {spent}, right ones for {right} of {len(part)} shapes")
             if fault:
@@ -207,7 +207,7 @@ class Campaign(msgspec.Struct, frozen=True):
         total = sum(map(len, self.slices))
         if rows:
             terminal.show(rows, self.console)
-            for name, count in summary.machines(results.load(self.folder)).most_common():
+            for name, count in records.machines(results.load(self.folder)).most_common():
                 self.say(f"{count} shapes measured on {name}")
             self.say(str(report.run(self.folder)))
             right = sum(bool(row.timings) for row in rows)

@@ -67,10 +67,10 @@ def read(completion: str) -> Found:
     if not lexing.blanked(text).strip():
         return Found(missing=EMPTY)
     answer, thoughts, unfinished = _sections(text)
-    if (found := _kernel(answer)).source or unfinished:
-        return found if found.source else Found(missing=CUT_OFF_THINKING)
+    if (answered := _kernel(answer)).source or unfinished:
+        return answered if answered.source else Found(missing=CUT_OFF_THINKING)
     drafted = _kernel(thoughts)
-    return drafted if drafted.source else found if any(map(str.strip, answer)) else drafted
+    return drafted if drafted.source else answered if any(map(str.strip, answer)) else drafted
 
 
 def _sections(text: str) -> tuple[list[str], list[str], bool]:
@@ -94,28 +94,28 @@ def _sections(text: str) -> tuple[list[str], list[str], bool]:
 
 def _kernel(sections: Sequence[str]) -> Found:
     """The kernel in what a model says at once, which tags may divide."""
-    found = [piece for section in sections for piece in pieces(section)]
+    all_pieces = [piece for section in sections for piece in pieces(section)]
     best: Piece | None = None
-    for piece in _choices(sections, found):
+    for piece in _choices(sections, all_pieces):
         if _whole(piece):
             best = piece
             break
         best = best or piece
     if best is None:
-        return Found(missing=_missing(found))
+        return Found(missing=_missing(all_pieces))
     code = best.text if best.closed else _without_prose(best.text)
     if not best.closed and lexing.open_braces(code) > 0:
         return Found(missing=CUT_OFF)
     return Found(lexing.visible(code).strip() + "\n")
 
 
-def _choices(sections: Sequence[str], found: Sequence[Piece]) -> Iterator[Piece]:
+def _choices(sections: Sequence[str], all_pieces: Sequence[Piece]) -> Iterator[Piece]:
     """What may be the kernel, the likelier first; `found` are the pieces of the sections.
 
     A fence in a comment is none, unless that leaves no whole kernel; then even one behind `//` may be one.
     """
-    yield from (fenced := _last(found, fenced=True))
-    for piece in _last(found, fenced=False) if not fenced else ():
+    yield from (fenced := _last(all_pieces, fenced=True))
+    for piece in _last(all_pieces, fenced=False) if not fenced else ():
         code = _without_prose(piece.text)
         if _defines(Piece(code)) and not any(_outer_prose(code)):
             yield Piece(code, closed=lexing.whole(code))
@@ -123,9 +123,9 @@ def _choices(sections: Sequence[str], found: Sequence[Piece]) -> Iterator[Piece]
         yield from _last([piece for section in sections for piece in pieces(section, False, splits)], fenced=True)
 
 
-def _last(found: Sequence[Piece], fenced: bool) -> list[Piece]:
+def _last(all_pieces: Sequence[Piece], fenced: bool) -> list[Piece]:
     """The last of the pieces within fences, or outside them, that defines the entry point."""
-    return next(([piece] for piece in reversed(found) if piece.fenced is fenced and _defines(piece)), [])
+    return next(([piece] for piece in reversed(all_pieces) if piece.fenced is fenced and _defines(piece)), [])
 
 
 def _whole(piece: Piece) -> bool:
@@ -145,13 +145,13 @@ def _is_python(text: str) -> bool:
     return _PYTHON.search(lexing.masked(lexing.blanked(text))) is not None
 
 
-def _missing(found: Sequence[Piece]) -> str:
+def _missing(all_pieces: Sequence[Piece]) -> str:
     """Why none of these pieces is a kernel."""
-    if _is_python("\n".join(piece.text for piece in found)):
+    if _is_python("\n".join(piece.text for piece in all_pieces)):
         return PYTHON
-    if fenced := [piece for piece in found if piece.fenced]:
+    if fenced := [piece for piece in all_pieces if piece.fenced]:
         return NO_ENTRY if all(piece.closed for piece in fenced) else CUT_OFF
-    text = "".join(piece.text for piece in found)
+    text = "".join(piece.text for piece in all_pieces)
     code = _without_prose(text)
     if not any(map(_CODE.match, lexing.masked(code).split("\n"))):
         return EMPTY if not text.strip() else NO_BLOCK

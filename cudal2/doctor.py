@@ -114,8 +114,8 @@ def _compiler() -> Check:
 
 
 def _objdump() -> Check:
-    found = shutil.which("objdump")
-    return Check("objdump", found is not None, found or "not installed", "apt-get install binutils", needed=True)
+    path = shutil.which("objdump")
+    return Check("objdump", path is not None, path or "not installed", "apt-get install binutils", needed=True)
 
 
 def _jails() -> list[Check]:
@@ -123,10 +123,10 @@ def _jails() -> list[Check]:
     from cudal2.worker.sandbox import jail
 
     kinds: tuple[jail.Kind, ...] = ("bubblewrap", "landlock")
-    found = [Check(f"jail: {kind}", jail.works(kind), "", jail.remedy(kind)) for kind in kinds]
-    best = next((check.name for check in found if check.ok), "")
+    checks = [Check(f"jail: {kind}", jail.works(kind), "", jail.remedy(kind)) for kind in kinds]
+    best = next((check.name for check in checks if check.ok), "")
     remedy = "one of the two below must work; worker.jail=off runs untrusted code without one"
-    return [Check("jail", bool(best), best.removeprefix("jail: "), remedy, needed=True), *found]
+    return [Check("jail", bool(best), best.removeprefix("jail: "), remedy, needed=True), *checks]
 
 
 def _disk(cache: Path) -> Check:
@@ -139,7 +139,7 @@ def _disk(cache: Path) -> Check:
 
 
 def _policy() -> Check:
-    from cudal2.assets import asset
+    from cudal2.files import asset
 
     try:
         weights = asset("data", "policy", "cpu", "model.safetensors")
@@ -153,8 +153,8 @@ def _processor() -> Check:
     known = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     wanted = ("avx2", "f16c", "avx512f", "avx512_fp16", "avx512_bf16", "amx_tile")
     flags = next((line.split() for line in known.splitlines() if line.startswith("flags")), [])
-    found = [name for name in wanted if name in flags]
-    detail = f"{len(os.sched_getaffinity(0))} cores, {' '.join(found) or platform.machine()}"
+    present = [name for name in wanted if name in flags]
+    detail = f"{len(os.sched_getaffinity(0))} cores, {' '.join(present) or platform.machine()}"
     return Check("processor", True, detail)
 
 

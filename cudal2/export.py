@@ -37,17 +37,15 @@ from pathlib import Path
 import msgspec
 
 from cudal2.archive import Archive
-from cudal2.evaluation.records import Row
+from cudal2.evaluation.records import Row, surely_faster
 from cudal2.evaluation.results import load
-from cudal2.evaluation.summary import surely_faster
 from cudal2.exported import processor
 from cudal2.files import install
 from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict, to_json
+from cudal2.runtime import op
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, Timed, write
-from cudal2.runtime.op import build as op
 from cudal2.target import Target, find
-from cudal2.worker.backend import NotPortable, Portable
-from cudal2.worker.rows import between, ends
+from cudal2.worker.portable import NotPortable, Portable, end_rows, good_rows
 
 log = logging.getLogger(__name__)
 
@@ -124,12 +122,12 @@ def run(
                 made = list(
                     threads.map(partial(_attempt, build), candidates)
                 )  # nothing compiles while kernels are timed
-            for row, candidate, found in zip(rows, candidates, made, strict=True):
-                if isinstance(found, Refused):
-                    refused.append(found)
+            for row, candidate, built in zip(rows, candidates, made, strict=True):
+                if isinstance(built, Refused):
+                    refused.append(built)
                     continue
                 assert row.timing is not None
-                kernel = _written(new, row.kernel, candidate, found, row.timing, wanted)
+                kernel = _written(new, row.kernel, candidate, built, row.timing, wanted)
                 kernels.append(_timed(kernel, candidate, wanted, judge) if judge else kernel)
             if not kernels:
                 raise ValueError(
@@ -214,7 +212,7 @@ def _timed(kernel: Kernel, candidate: Candidate, target: Target, judge: Judge) -
     if not (kernel.rows and kernel.dispatch):
         return kernel
     own, timed = kernel.problem, []
-    for m in ends(kernel.rows, own.m):
+    for m in end_rows(kernel.rows, own.m):
         try:
             verdict = judge(msgspec.structs.replace(candidate, problem=msgspec.structs.replace(own, m=m)))
         except HarnessFault as fault:
@@ -223,16 +221,16 @@ def _timed(kernel: Kernel, candidate: Candidate, target: Target, judge: Judge) -
         if verdict.timing:
             timed.append(Timed(m, verdict.timing))
     faster = [one.m for one in timed if _worthwhile(one.timing, target)]
-    return msgspec.structs.replace(kernel, timed=tuple(timed), dispatch_rows=between(kernel.rows, own.m, faster))
+    return msgspec.structs.replace(kernel, timed=tuple(timed), dispatch_rows=good_rows(kernel.rows, own.m, faster))
 
 
 def _launcher(folder: Path) -> File:
     """Writes the library that launches a GPU's kernels, with its header and sources. Raises HarnessFault."""
-    from cudal2.worker.cuda.launcher import build
+    from cudal2.worker.cuda import launcher
 
-    for path, text in build.sources().items():
+    for path, text in launcher.sources().items():
         _file(folder, path, text.encode())
-    return _file(folder, build.LIBRARY, build.library())
+    return _file(folder, launcher.LIBRARY, launcher.library())
 
 
 def _op(folder: Path) -> File:

@@ -64,7 +64,7 @@ def pieces(text: str, masks: bool = True, splits: bool = False, depth: int = 0) 
 
 def _is_markdown(fence: str, inside: str) -> bool:
     """Whether a block holds fences of its own: not if it is C++ within a longer fence, unless it begins with one."""
-    inner = [found.group() for found in _INNER.finditer(inside)]
+    inner = [match.group() for match in _INNER.finditer(inside)]
     opened = re.search(r"(`+|~+)[ \t]*(\{?\.?)([\w+#]*)", fence)
     if not inner or opened is None or opened[3].lower() not in _CPP:
         return bool(inner)
@@ -97,10 +97,10 @@ def _fences(text: str, masks: bool, splits: bool) -> Iterator[tuple[int, int, in
     plain = lexing.blanked(_hidden(text) if masks else text)
     comments = Spans([] if splits else lexing.comments(text))
     breaks: list[int] = []
-    for found in _BEHIND.finditer(plain):
-        start, end = found.span("fence") if found["fence"] else found.span("closing")
+    for match in _BEHIND.finditer(plain):
+        start, end = match.span("fence") if match["fence"] else match.span("closing")
         if not comments.hold(start):
-            breaks += [start] if found["fence"] else [start, end]
+            breaks += [start] if match["fence"] else [start, end]
     mended = "\n".join(plain[start:end] for start, end in pairwise([0, *breaks, len(plain)]))
     starts, added = [0], 0  # where lines of the mended text begin in `text`
     for newline in re.finditer("\n", mended):

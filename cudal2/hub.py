@@ -52,8 +52,8 @@ def write(export: Path, folder: Path) -> list[str]:
 
     Raises ValueError where there is no export, HarnessFault where it is damaged or nothing can be written.
     """
-    found = manifest.read(export)
-    cpu = found.target == "cpu"
+    exported = manifest.read(export)
+    cpu = exported.target == "cpu"
     backend = "cpu" if cpu else "cuda"
     files = dict(wheel.contents(export))
     about = {
@@ -63,10 +63,10 @@ def write(export: Path, folder: Path) -> list[str]:
         "kernels-minver": LEAST,
         "license": LICENCE,
         "python-depends": [],
-        "backend": {"type": backend} if cpu else {"type": backend, "archs": [_arch(found.target)]},
+        "backend": {"type": backend} if cpu else {"type": backend, "archs": [_arch(exported.target)]},
     }
-    count = sum(one.dispatch for one in found.kernels)
-    told = CARD.format(count=count, device=found.environment.device, backend=backend)
+    count = sum(one.dispatch for one in exported.kernels)
+    told = CARD.format(count=count, device=exported.environment.device, backend=backend)
     variants = [f"{FRAMEWORK}-{one}-{platform.machine()}-linux" for one in (("cpu",) if cpu else CUDA)]
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".kernels.") as scratch:

@@ -1,10 +1,11 @@
 """C++ as far as it can be read without a parser: tokens, comments, directives, braces, and characters that nobody sees.
 
-What reads a source here (the check of its headers, the search for a kernel in a completion) reads it as the compiler
-does, so that no way of writing something hides it from one of them.
+What reads a source here (the check of its headers, the search for a kernel in a completion, its form) reads it as the
+compiler does, so that no way of writing something hides it from one of them.
 """
 
 import re
+from collections import Counter
 
 # What C++ reads before it looks for directives: literals, words, numbers (1'000), comments. A quote that begins is a
 # token whatever follows: if it failed at the end of the text, the next one would be read as far again.
@@ -21,6 +22,17 @@ _ODD = re.compile(f"[{_UNSEEN}{_BLANKS}]")
 _ONE_UNSEEN = re.compile(f"[{_UNSEEN}]")
 # Odd characters may stand before the `#`: compilers skip a byte order mark.
 DIRECTIVE = re.compile(rf"^[ \t\v\f{_UNSEEN}{_BLANKS}]*(?:#|%:)[ \t\v\f]*(\w+)\b(.*)$", re.MULTILINE)
+# All tokens, as the compiler tells them apart; `skip` is what it does not read.
+_ALL = re.compile(
+    r"""(?P<skip>[ \t\v\f\r]+|//[^\n]*|/\*.*?(?:\*/|\Z))|\n"""
+    r"""|(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"?"""
+    r"""|[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|'?[\w.])*|'(?:\\.|[^'\\\n])*'?"""
+    r"""|<<<|>>>|<<=|>>=|<=>|->\*|\.\.\.|::|->|\+\+|--|<<|>>|&&|\|\||##|[-+*/%&|^=!<>]=|.""",
+    re.DOTALL,
+)
+_FUNCTIONS = frozenset("__device__ __host__ __global__ __forceinline__ __inline__ inline".split())
+BEGIN, END = "\n#", "\n"
+"""What stands around a directive."""
 _BRANCH = re.compile(r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(if|ifdef|ifndef|elif|else|endif)\b|([{}])", re.MULTILINE)
 
 
@@ -61,10 +73,10 @@ def blanked(text: str) -> str:
 
 def comments(text: str) -> list[tuple[int, int]]:
     """Where comments begin and end, but for one that never ends and for what follows the `:` of an address."""
-    found = [token for token in TOKEN.finditer(text) if token["comment"]]
+    all_comments = [token for token in TOKEN.finditer(text) if token["comment"]]
     return [
         token.span()
-        for token in found
+        for token in all_comments
         if not _is_open(token[0])
         and (token[0].startswith("/*") or text[max(token.start() - 1, 0) : token.start()] != ":")
     ]
@@ -124,3 +136,51 @@ def defines(text: str, name: str) -> bool:
             depth += 1
     # Without what stood in parentheses a definition reads `hgemm() {`; attributes may stand between.
     return re.search(rf"\b{name}\s*\(\)[^;{{}},=]{{0,200}}\{{", "".join(outside)) is not None
+
+
+def tokens(source: str) -> list[str]:
+    """What the compiler reads, without comments, blanks, and line breaks but those that end a directive.
+
+    `using fp16 = __half;` is nothing, and the two names are one. `static` is left out before a function: a source is
+    the only one of its program.
+    """
+    return _without_short_types(_all_tokens(source))
+
+
+def _all_tokens(source: str) -> list[str]:
+    read: list[str] = []
+    directive, blank = False, True
+    for match in _ALL.finditer(re.sub(r"\\[ \t\v\f\r]*\n", "", source) + END):
+        token = match[0]
+        if match["skip"]:
+            blank = True
+            continue
+        if token == END:
+            if directive:
+                read.append(token)
+            directive, blank = False, True
+            continue
+        if token == "#" and not directive:
+            directive, token = True, BEGIN
+        elif directive and token == "(" and not blank and read[-2:-1] == ["define"]:
+            token = "#("  # a macro with arguments; behind a blank it would be a macro's text
+        if read and read[-1] == "static" and token in _FUNCTIONS:
+            read.pop()
+        read.append(token)
+        blank = False
+    return read
+
+
+def _without_short_types(tokens: list[str]) -> list[str]:
+    aliases = [at for at, token in enumerate(tokens) if token == "using" and tokens[at + 2 : at + 5 : 2] == ["=", ";"]]
+    named = Counter(tokens[at + 1] for at in aliases)
+    text: list[str] = []
+    short: dict[str, str] = {}
+    done = 0
+    for at in aliases:
+        name, meant = tokens[at + 1 : at + 4 : 2]
+        if named[name] == 1:  # one that has several meanings is left alone
+            short[name] = short.get(meant, meant)
+            text += tokens[done:at]
+            done = at + 5
+    return [short.get(token, token) for token in text + tokens[done:]]

@@ -13,7 +13,7 @@ from functools import cache
 
 import msgspec
 
-from cudal2.assets import asset
+from cudal2.files import asset
 
 ROWS = tuple(1 << power for power in range(14))
 """How many tokens the lists hold each layer for: 1, 2, 4, … 8192. A name may state any number."""

@@ -20,9 +20,9 @@ from typing import BinaryIO, cast
 from cudal2.archive import Archive
 from cudal2.evaluation.results import only_evaluation_of
 from cudal2.files import replace
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.records import HarnessFault
-from cudal2.tracking.wandb_run import ID
+from cudal2.tracking import ID
 from cudal2.train.folder import only_trainer_of
 
 PART_BYTES = 15 << 20

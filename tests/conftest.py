@@ -36,7 +36,7 @@ pytest.register_assert_rewrite("families.contract")  # its assertions explain th
 
 LONGEST = (
     *("worker/test_attacks.py", "worker/cuda/test_attacks.py", "families/test_sm_90a_emulated.py", "test_corpus.py"),
-    *("train/test_processes.py", "worker/pool/test_cluster.py", "sweep/test_multirun.py", "test_interrupt.py"),
+    *("train/test_processes.py", "worker/pool/test_cluster.py", "test_multirun.py", "test_interrupt.py"),
     *("test_disk.py", "test_plain_install.py"),
     *("worker/test_worker.py", "worker/cuda/compile/test_build.py", "families/test_sm_80.py"),
     *("worker/cuda/compile/test_gate.py", "worker/pool/test_lifetime.py", "train/test_grpo.py"),

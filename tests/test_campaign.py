@@ -21,7 +21,7 @@ from cudal2.config import CampaignConfig, ShapesConfig
 from cudal2.evaluation import records, results
 from cudal2.problem import parse
 from cudal2.records import HarnessFault, Status, Verdict
-from cudal2.tracking.metrics import append, read_metrics
+from cudal2.tracking import append, read_metrics
 
 NAMES = ("64_64_64", "64_64_128", "64_128_64", "128_64_64", "128_128_64", "64_128_128")
 PROBLEMS = [parse(name) for name in NAMES]
@@ -51,7 +51,7 @@ class Killed(Judge):
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Starts a campaign of six shapes, two a slice, judged by a `Judge`; `options` are of its configuration."""
-    monkeypatch.setattr(records, "PARQUET", False)
+    monkeypatch.setattr(results, "PARQUET", False)
     monkeypatch.setattr(campaign.report, "run", lambda folder: folder / "report.html")
 
     def begin(judge: Judge, run: str = "run", **options) -> list[records.Row]:

@@ -13,14 +13,14 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli, completion
-from cudal2.cli import learning, old
+from cudal2.cli import learning, remedies
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
-from cudal2.tracking.metrics import read_metrics
-from cudal2.train import grpo, preview
+from cudal2.tracking import read_metrics
+from cudal2.train import grpo, judge
 from cudal2.train.folder import record
 
 
@@ -125,7 +125,7 @@ def test_bench_kernel_judges_an_edit_and_names_it(source, tmp_path, capsys, monk
     edit, file = Edit("multiply", "ab" * 32, (Shift(3, 4),)), tmp_path / "edit.json"
     file.write_text(to_json(edit))
     beside = to_builtins(Measured(Status.OK, 1.25, 1.24, 1.26, 25))
-    monkeypatch.setattr("cudal2.worker.cuda.edits.bench.parent_of", lambda *_: None)
+    monkeypatch.setattr("cudal2.worker.cuda.edit_bench.parent_of", lambda *_: None)
     monkeypatch.setattr(bench, "_beside", lambda *_: {"beside": beside})
     assert cli.main(["bench", "kernel", source("void hgemm( fast"), "target=cpu", f"edit={file}"]) == 0
     printed = capsys.readouterr().out
@@ -296,7 +296,7 @@ def test_rows_of_two_environments_are_never_in_one_table_unasked(tmp_path, capsy
 
 
 def test_train_prints_the_prompt_that_it_would_send(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(preview, "Pool", fakes.FakePool)
+    monkeypatch.setattr(judge, "Pool", fakes.FakePool)
     monkeypatch.setattr(grpo, "run", None)
     tiny = fakes.tiny(tmp_path / "run", fakes.save_policy(tmp_path / "policy"))
     assert cli.main(["train", "--prompt", "64_64_64", *tiny, "shapes.layout=nn"]) == 0
@@ -336,7 +336,7 @@ def test_old_spellings_are_answered_with_the_new_command(words, new, capsys):
     assert cli.main(words.split()) == 2
     said = capsys.readouterr().err
     assert said.endswith(f": cudal2 {new}\n") and said.count("\n") == 1
-    assert old.renewed(new.split()) is None
+    assert remedies.renewed(new.split()) is None
 
 
 NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "it's", 'the "best"', "null", "a/reward=log"]

@@ -209,6 +209,7 @@ def test_nothing_is_compiled_that_is_not_in_the_completion():
     assert found > 300
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "piece",
     [

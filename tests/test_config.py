@@ -8,7 +8,6 @@ import fakes
 import msgspec
 import pytest
 
-from cudal2.assets import asset
 from cudal2.config import (
     BenchBaselineConfig,
     BenchConfig,
@@ -22,14 +21,15 @@ from cudal2.config import (
     ShapesConfig,
     TrainConfig,
     identity,
-    kinds,
     load,
+    problems,
 )
+from cudal2.files import asset
 from cudal2.problem import sample
 from cudal2.records import digest
 from cudal2.split import REPORTED, held_out
 from cudal2.target import targets
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import grpo
 from cudal2.train.folder import changes
 
@@ -61,6 +61,7 @@ def test_every_entry_has_a_schema_and_composes():
         load(name, ["run=x"] if "run" in schema.__struct_fields__ else [], schema)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "override",
     [
@@ -234,13 +235,13 @@ def test_a_name_says_more_than_the_keys_beside_it():
 def test_an_unknown_kind_of_product_is_one_line_with_the_known_ones(words, said, entry, schema):
     with pytest.raises(ValueError, match=said) as error:
         config = load(entry, ["run=x", *words][schema is not SassConfig :], schema)
-        kinds.problem(config.problem, config)
+        problems.named(config.problem, config)
     assert "\n" not in str(error.value)
 
 
 def test_bench_takes_any_kind_of_product():
     many = load("bench", ["problem=7_8_8,llama-3-8b.up", "dtype=bf16", "epilogue=bias"], BenchManyConfig)
-    assert [kinds.problem(name, many).name for name in many.problem] == [
+    assert [problems.named(name, many).name for name in many.problem] == [
         "7_8_8_tn_f32_bf16_bias",
         "2048_14336_4096_tn_f32_bf16_bias",
     ]

@@ -15,11 +15,11 @@ from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT, ENTRY, SIZER, Contract,
 from cudal2.exported import held
 from cudal2.policy import prompts
 from cudal2.problem import Problem
-from cudal2.runtime.op import build as op
+from cudal2.runtime import op
 from cudal2.target import Target, find
 from cudal2.worker import cpu, cuda
+from cudal2.worker.cuda import launcher
 from cudal2.worker.cuda.compile import abi, gate
-from cudal2.worker.cuda.launcher import build as launcher
 from cudal2.worker.gpu import buffers
 
 PROBLEM = Problem(64, 128, 256)

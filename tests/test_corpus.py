@@ -71,6 +71,7 @@ def test_no_two_settings_write_the_same_source(family: Family, layout: Layout) -
     assert len({corpus.render(family, knobs, layout) for knobs in settings}) == len(settings)
 
 
+@pytest.mark.sampled(3)
 @each_family
 def test_every_knob_shows_in_the_source(family: Family, layout: Layout) -> None:
     """Changing one knob alone changes the source, for every value of every knob."""

@@ -12,9 +12,9 @@ from cudal2 import operators
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY
-from cudal2.assets import asset
 from cudal2.cli import main
 from cudal2.corpus import family
+from cudal2.files import asset
 from cudal2.problem import parse
 from cudal2.report import packed
 from cudal2.runtime import manifest

@@ -25,8 +25,8 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest
 from cudal2.target import CPU, find
-from cudal2.worker.backend import NotPortable, Portable
-from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda import launcher
+from cudal2.worker.portable import NotPortable, Portable
 from cudal2.worker.worker import Worker
 
 FAST, SLOW = Problem(24, 40, 32, "nn"), Problem(64, 40, 32, "nn")
@@ -128,7 +128,7 @@ def assess_for_a_gpu(tmp_path, archive):
 
 def test_an_export_for_a_gpu_holds_all_that_a_c_program_needs(tmp_path, archive, monkeypatch):
     """And asks nothing of the processor. The one entry of its library finds each kernel by its problem."""
-    monkeypatch.setattr(build, "library", fake)
+    monkeypatch.setattr(launcher, "library", fake)
     assess_for_a_gpu(tmp_path, archive)
 
     def portable(one):
@@ -146,7 +146,7 @@ def test_an_export_for_a_gpu_holds_all_that_a_c_program_needs(tmp_path, archive,
             hashlib.sha256((folder / file.path).read_bytes()).hexdigest() for file in (kernel.code, kernel.recipe)
         ] == [kernel.code.sha256, kernel.recipe.sha256]
     assert len(list((folder / "cubins").iterdir())) == 1
-    assert all((folder / path).read_text() == text for path, text in build.sources().items())
+    assert all((folder / path).read_text() == text for path, text in launcher.sources().items())
     library = ctypes.CDLL(str(folder / written.launcher.path))
     a, b, c, workspace = (torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(4))
     for problem in (FAST, SLOW):
@@ -162,7 +162,7 @@ def test_an_export_for_a_gpu_holds_all_that_a_c_program_needs(tmp_path, archive,
 
 
 def test_a_kernel_that_needs_its_host_code_is_left_out_by_name(tmp_path, archive, monkeypatch):
-    monkeypatch.setattr(build, "library", lambda: b"library")
+    monkeypatch.setattr(launcher, "library", lambda: b"library")
     assess_for_a_gpu(tmp_path, archive)
 
     def portable(one):

@@ -152,7 +152,7 @@ def test_a_mutation_is_another_kernel(target) -> None:
     for family in corpus.families(find(target)):
         setting = draw(Problem(4096, 4096, 4096, family.layouts[0]), family, rng)
         source = corpus.render(family, setting.knobs, family.layouts[0])
-        for kind, mutate in mutations.kinds().items():
+        for kind, mutate in mutations.KINDS.items():
             changed = mutate(source, source, rng)
             if changed and changed != source:
                 assert form.form(changed) != form.form(source), (family.name, kind)

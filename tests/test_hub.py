@@ -110,8 +110,11 @@ def test_what_does_not_fit_is_told_with_the_remedy(run, tmp_path):
 
 @real
 @pytest.mark.parts
-def test_another_device_is_one_line_and_torch_serves(run, tmp_path):
-    device = json.loads((run / "export/manifest.json").read_text())["environment"]["device"]
-    other = changed(run, tmp_path / "other", "manifest.json", device, "another processor")
+@pytest.mark.parametrize(
+    ("device", "said"), [("another processor", "measured on another processor"), ('"{', "manifest.json")]
+)
+def test_another_device_or_a_damaged_file_is_one_line_and_torch_serves(run, tmp_path, device, said):
+    here = json.loads((run / "export/manifest.json").read_text())["environment"]["device"]
+    other = changed(run, tmp_path / "other", "manifest.json", here, device)
     (told,) = beside(other)["told"]
-    assert "measured on another processor" in told and "\n" not in told and told.endswith("torch serves every call")
+    assert said in told and "\n" not in told and told.endswith("torch serves every call")

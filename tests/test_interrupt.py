@@ -19,10 +19,10 @@ from toolkit import needs_toolkit
 
 from cudal2 import cli
 from cudal2.archive import Archive
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.problem import Problem
 from cudal2.records import Candidate
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 SECONDS = 8.0
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start

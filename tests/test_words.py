@@ -10,6 +10,7 @@ from cudal2.config import CampaignConfig, EvalConfig, SassConfig, TrainConfig, l
 LETTERS = string.printable.strip() + " éß→λ　"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_any_text_is_itself(seed):
     """Also beside quotes, backslashes, brackets and what Hydra's grammar has a meaning for; ${ is OmegaConf's."""

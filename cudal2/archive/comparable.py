@@ -32,15 +32,15 @@ class Comparable(msgspec.Struct, frozen=True):
 
     def distinct(self, problem: Problem, limit: int) -> list[Entry]:
         """The first `limit` of the `ranked` kernels that differ in what is built (`cudal2.form`), not in text alone."""
-        size, found = limit, dict[str, Entry]()
-        while len(found) < limit:
+        size, by_form = limit, dict[str, Entry]()
+        while len(by_form) < limit:
             ranked = self.ranked(problem, size)
             for entry in ranked:
-                found.setdefault(kernel_form(entry.source, entry.edit), entry)
+                by_form.setdefault(kernel_form(entry.source, entry.edit), entry)
             if len(ranked) < size:
                 break
             size *= 4
-        return list(found.values())[:limit]
+        return list(by_form.values())[:limit]
 
     def best(self, problem: Problem) -> Entry | None:
         """The kernel with the greatest lower bound of the speedup, None where none is correct."""

@@ -1,11 +1,26 @@
-"""Selects kernels of an archive to show or to try: contrasting exemplars, parents, neighbours' kernels, failures."""
+"""Selects kernels of an archive to show or to try: contrasting exemplars, parents, neighbours' kernels, failures.
+
+They may be of one *island*, after FunSearch (Romera-Paredes et al., Nature 625, 2024; the prompts of CUDA-L1,
+arXiv:2507.14111, may draw from such). A prompt shows kernels of one island only, and the kernels written from it join
+that island, so that islands evolve separately. Every so many steps the worse half of them, by their best kernel, is
+emptied, and each of these begins anew with the best kernel of one of the others.
+
+All this follows from the seed, the step and the samples of earlier steps, so a killed run continues with the same
+prompts: the island of a prompt is drawn from the seed, its step and its problem, which are in every sample's origin.
+From these the history of the islands is computed again. This differs from the paper:
+
+- islands begin empty, and an empty island shows nothing; FunSearch gives each the same first program;
+- a group's samples share their prompt, so they all join one island;
+- each problem has islands of its own, as speeds of two problems do not compare;
+- they begin anew after steps, not hours;
+- which kernels of the island are shown is chosen by contrast (`contrasting`), not by clusters of equal score.
+"""
 
 import math
 import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from cudal2.archive import islands
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
 from cudal2.config import PromptConfig
@@ -51,11 +66,11 @@ def island(kernels: Comparable, prompt: PromptConfig, problem: Problem, seed: in
     A seed other than training's gives other islands.
     """
     count = prompt.islands
-    mine = islands.drawn(seed, step or 0, problem, count)
+    mine = island_number(seed, step or 0, problem, count)
 
     def ranked(other: Problem) -> list[Entry]:
         born = kernels.written(other, before=step)
-        return islands.ranked(islands.divided(other, born, count, prompt.island_steps, seed, step)[mine])
+        return fastest_first(all_islands(other, born, count, prompt.island_steps, seed, step)[mine])
 
     return ranked
 
@@ -65,14 +80,14 @@ def exemplars(
 ) -> list[Entry]:
     """Up to `count` correct, timed kernels of contrasting speed for a prompt, fastest first: the problem's own and, if
     these are too few, its neighbours'. `ranked` may restrict them to an island."""
-    found: dict[str, Entry] = {}
+    by_source: dict[str, Entry] = {}
     for other in by_distance(problem, kernels.problems()):
-        if len(found) >= count:
+        if len(by_source) >= count:
             break
         for entry in (ranked or kernels.ranked)(other):
             if _shows_speed(entry):
-                found.setdefault(entry.source, entry)
-    return contrasting(list(found.values()), count, rng)
+                by_source.setdefault(entry.source, entry)
+    return contrasting(list(by_source.values()), count, rng)
 
 
 def parent(
@@ -80,8 +95,8 @@ def parent(
 ) -> Entry | None:
     """A kernel to be improved: one of the best `among` of the problem, or of the nearest one that has any."""
     for other in by_distance(problem, kernels.problems()):
-        if found := among_best([one for one in (ranked or kernels.ranked)(other) if _shows_speed(one)], among, rng):
-            return found
+        if chosen := among_best([one for one in (ranked or kernels.ranked)(other) if _shows_speed(one)], among, rng):
+            return chosen
     return None
 
 
@@ -111,13 +126,56 @@ def contrasting(entries: list[Entry], count: int, rng: random.Random) -> list[En
 def failures(kernels: Comparable, problem: Problem, count: int, before: int | None = None) -> list[Entry]:
     """The latest `count` kernels that could not be built or launched: the problem's first, then its neighbours'. Only
     samples from steps before `before`; None: all."""
-    found: list[Entry] = []
+    failed: list[Entry] = []
     for other in by_distance(problem, kernels.problems(EXPLAINED)):
-        if len(found) >= count:
+        if len(failed) >= count:
             break
         if before is None:
-            found += kernels.latest(other, EXPLAINED, count - len(found))
+            failed += kernels.latest(other, EXPLAINED, count - len(failed))
         else:
             latest = {entry.source: entry for _, entry in reversed(kernels.written(other, EXPLAINED, before))}
-            found += list(latest.values())[: count - len(found)]
-    return found
+            failed += list(latest.values())[: count - len(failed)]
+    return failed
+
+
+Born = Sequence[tuple[int, Entry]]
+"""Correct, timed kernels for one problem, each with the step that wrote it, in order of the step."""
+Island = dict[str, Entry]
+"""Kernels by their source."""
+
+
+def island_number(seed: int, step: int, problem: Problem, count: int) -> int:
+    """The number, below `count`, of the island whose kernels the prompt of that step and problem shows."""
+    return random.Random(f"island {seed} {step} {problem.name}").randrange(count)
+
+
+def all_islands(problem: Problem, born: Born, count: int, period: int, seed: int, step: int | None) -> list[Island]:
+    """The kernels of each island when `step` begins (None: in the end).
+
+    The worse half begins anew before each step that is a multiple of `period`; 0: never.
+    """
+    islands: list[Island] = [{} for _ in range(count)]
+    due = period
+    ends = [] if step is None else [(step, None)]
+    for when, entry in [*born, *ends]:
+        while period and due <= when:
+            _begin_anew(islands, random.Random(f"founders {seed} {due} {problem.name}"))
+            due += period
+        if entry is not None:
+            islands[island_number(seed, when, problem, count)].setdefault(entry.source, entry)
+    return islands
+
+
+def fastest_first(island: Island) -> list[Entry]:
+    """The island's kernels by the lower bound of their speedup, best first."""
+    return sorted(island.values(), key=lambda entry: entry.low, reverse=True)
+
+
+def _begin_anew(islands: list[Island], rng: random.Random) -> None:
+    """Empties the worse half (rounded down; ties by chance), and starts each with the best kernel of another."""
+    bests = [max((entry.low for entry in island.values()), default=0.0) for island in islands]
+    order = sorted(range(len(islands)), key=lambda number: (bests[number], rng.random()))
+    half = len(islands) // 2
+    for worse in order[:half]:
+        founders = fastest_first(islands[rng.choice(order[half:])])[:1]
+        islands[worse] = {founder.source: founder for founder in founders}

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
-from cudal2.archive import schema
+from cudal2.archive import records
 from cudal2.archive.records import Kind, Origin, Sample
 from cudal2.problem import parse
 from cudal2.records import (
@@ -90,12 +90,12 @@ class Archive:
             with self._transaction():
                 if not self._pragma("application_id"):  # another process may have been quicker
                     self._create()
-        if self._pragma("application_id") == schema.APPLICATION and self._pragma("user_version") in schema.UPGRADES:
+        if self._pragma("application_id") == records.APPLICATION and self._pragma("user_version") in records.UPGRADES:
             self._upgrade()
-        found = (self._pragma("application_id"), self._pragma("user_version"))
-        if found != (schema.APPLICATION, schema.VERSION):
+        stamps = (self._pragma("application_id"), self._pragma("user_version"))
+        if stamps != (records.APPLICATION, records.VERSION):
             remedy = "Use the cudal2 that wrote it"
-            raise HarnessFault(f"{self.path} is not an archive of format {schema.VERSION}", remedy)
+            raise HarnessFault(f"{self.path} is not an archive of format {records.VERSION}", remedy)
         # Only now: it is no part of a transaction, and another program's file must stay as it is.
         self._keep_a_log()
         # Enough that a killed process loses nothing; a power cut may lose the last rows, never the file.
@@ -117,15 +117,15 @@ class Archive:
     def _create(self) -> None:
         if self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise HarnessFault(f"{self.path} belongs to another program", "Choose another run folder")
-        for statement in schema.statements(schema.SCHEMA):
+        for statement in records.statements(records.SCHEMA):
             self._db.execute(statement)
-        self._pragma(f"user_version = {schema.VERSION}")
-        self._pragma(f"application_id = {schema.APPLICATION}")
+        self._pragma(f"user_version = {records.VERSION}")
+        self._pragma(f"application_id = {records.APPLICATION}")
 
     def _upgrade(self) -> None:
         with self._transaction():  # whole or not at all; another process may have been quicker
-            while upgrade := schema.UPGRADES.get(version := self._pragma("user_version")):
-                for statement in schema.statements(upgrade):
+            while upgrade := records.UPGRADES.get(version := self._pragma("user_version")):
+                for statement in records.statements(upgrade):
                     self._db.execute(statement)
                 self._pragma(f"user_version = {version + 1}")
 
@@ -180,15 +180,15 @@ class Archive:
         """Every environment of a verdict, by fingerprint; that of the latest verdict comes last."""
         last = "SELECT MAX(id) FROM verdicts GROUP BY fingerprint"
         rows = self.rows(f"SELECT body FROM verdicts WHERE id IN ({last}) ORDER BY id")
-        found = [self.read(body).environment for (body,) in rows]
-        return {environment.fingerprint: environment for environment in found}
+        environments = [self.read(body).environment for (body,) in rows]
+        return {environment.fingerprint: environment for environment in environments}
 
     def target(self, fingerprint: str) -> str:
         """The target of the last verdict in that environment; ValueError where there is none."""
-        for (found,) in self.rows(
+        for (name,) in self.rows(
             "SELECT target FROM verdicts WHERE fingerprint = ? ORDER BY id DESC LIMIT 1", (fingerprint,)
         ):
-            return found
+            return name
         raise ValueError(f"archive {self.path} holds no verdict reached in environment {fingerprint!r}")
 
     def samples(self, kind: Kind | None = None, run: str | None = None) -> Iterator[Sample]:

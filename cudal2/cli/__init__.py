@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, datasets, interrupt, learning, measuring, missing, old, reporting, sass, serving
+from cudal2.cli import bench, doors, interrupt, learning, measuring, remedies, reporting, sass
 from cudal2.cli.arguments import add_verb, options, show, sort
 
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         interrupt.install()
     words = list(sys.argv[1:] if argv is None else argv)
-    if new := old.renewed(words):
+    if new := remedies.renewed(words):
         print(f"cudal2: everything is KEY=VALUE now: cudal2 {shlex.join(new)}", file=sys.stderr)
         return 2
     parser = _parser()
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cudal2: {error}", file=sys.stderr)
         return 2
     except ImportError as error:
-        said = missing.remedy(error, arguments.verb.__module__.rpartition(".")[2])
+        said = remedies.extra(error, arguments.verb.__module__.rpartition(".")[2])
         if said is None or arguments.traceback:
             raise
         print(f"cudal2: {said}", file=sys.stderr)
@@ -106,8 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     reporting.add(verbs)
     bench.add(verbs)
     sass.add(verbs)
-    serving.add(verbs)
-    datasets.add(verbs)
+    doors.add(verbs)
 
     text = "what this machine can do, and what to install for more"
     verb = add_verb(verbs, "doctor", _doctor, text, keys="cudal2 doctor cache=~/.cache/cudal2")

@@ -143,34 +143,34 @@ def show(arguments: argparse.Namespace) -> bool:
         if arguments.example:
             print(f"\nfor example {arguments.example}")
         if arguments.entry:
-            from cudal2.config import shown
+            from cudal2.config import compose
 
             missing = arguments.places == ("RUN",) and not arguments.paths
             arguments.paths = ["RUN"] if missing else arguments.paths
-            print(f"\n{shown.brief(arguments.entry, configured(arguments))}")
+            print(f"\n{compose.brief(arguments.entry, configured(arguments))}")
         return True
     if not arguments.entry or not (arguments.cfg or arguments.info):
         return False
-    from cudal2.config import shown
+    from cudal2.config import compose
 
     if arguments.cfg == "job":
-        print(shown.job(arguments.configure(arguments), arguments.package))
+        print(compose.job(arguments.configure(arguments), arguments.package))
         return True
     kind = arguments.cfg or f"info-{arguments.info}"
     run = [f"run={_quoted(path)}" for path in arguments.paths] if arguments.places == ("RUN",) else []
-    print(shown.hydras(kind, arguments.entry, [*run, *arguments.overrides], schema(arguments), arguments.package))
+    print(compose.hydras(kind, arguments.entry, [*run, *arguments.overrides], schema(arguments), arguments.package))
     return True
 
 
 def _joined(words: Sequence[str]) -> list[str]:
     """A list that was typed with blanks after its commas came as several words: KEY=[0, 1]."""
-    found: list[str] = []
+    whole: list[str] = []
     for word in words:
-        if found and _KEY.fullmatch(found[-1]) and found[-1].endswith(",") and not _KEY.fullmatch(word):
-            found[-1] += word
+        if whole and _KEY.fullmatch(whole[-1]) and whole[-1].endswith(",") and not _KEY.fullmatch(word):
+            whole[-1] += word
         else:
-            found.append(word)
-    return found
+            whole.append(word)
+    return whole
 
 
 def _unquoted(value: str) -> str:

@@ -86,11 +86,11 @@ def _call(arguments: argparse.Namespace) -> None:
         _clocks(folder, config, arguments.json)
         return
     from cudal2 import bench
-    from cudal2.overhead import cost, neighbours, settling
+    from cudal2.overhead import cost, neighbours
 
     called = neighbours if config.neighbours else cost
     if config.settle:
-        rows, count = settling.run(called, folder, config.accumulate)
+        rows, count = cost.settle_all(called, folder, config.accumulate)
         what = "serve fewer rows than their own" if config.neighbours else "are dispatched"
         print(f"{folder}: {count} kernels {what} now", file=sys.stderr)
     else:
@@ -143,7 +143,7 @@ def _aa(arguments: argparse.Namespace) -> None:
 
 
 def _problems(config: Any) -> list[Any]:
-    from cudal2.config import kinds
+    from cudal2.config import problems
 
     names = [config.problem] if isinstance(config.problem, str) else config.problem
-    return [kinds.problem(name, config) for name in names]
+    return [problems.named(name, config) for name in names]

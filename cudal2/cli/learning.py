@@ -55,10 +55,10 @@ def _train(arguments: argparse.Namespace) -> None:
     config.policy.check_here()
     stay_offline(config.policy.path)
     if arguments.prompt:
-        from cudal2.config import kinds
-        from cudal2.train.preview import preview
+        from cudal2.config import problems
+        from cudal2.train.judge import preview
 
-        text, length = preview(config, kinds.problem(arguments.prompt, config.shapes))
+        text, length = preview(config, problems.named(arguments.prompt, config.shapes))
         print(text)
         print(length, file=sys.stderr)
         return

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     all runs have been told to end.
     """
     from cudal2.config import compose, words
-    from cudal2.sweep import job, records
+    from cudal2.sweep import job, outcomes
 
     _check(arguments)
     verb = tuple(arguments.parser.prog.split()[1:])
@@ -43,14 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 hydra.multirun(arguments.entry, task, [*own, *defaults, *hydras])
             except KeyboardInterrupt:
-                records.stop(place, task.sweep)
+                outcomes.stop(place, task.sweep)
                 raise
             finally:
-                found = records.outcomes(place, task.sweep)
-                _tell(place, found)
-    if not found:
+                ended = outcomes.listed(place, task.sweep)
+                _tell(place, ended)
+    if not ended:
         raise ValueError("nothing was run")
-    return 2 if any(one.code for one in found) else 0
+    return 2 if any(one.code for one in ended) else 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -124,13 +124,13 @@ def _text(value: Any) -> str:
     return getattr(value, "text", str(value))
 
 
-def _tell(place: Path, found: Sequence[Any]) -> None:
+def _tell(place: Path, ended: Sequence[Any]) -> None:
     """A line for each run of this start, on stdout, and how to see them side by side."""
-    wide = max((len(one.folder) for one in found), default=0)
-    for one in found:
+    wide = max((len(one.folder) for one in ended), default=0)
+    for one in ended:
         value = "" if one.objective is None else f"  {one.objective:.3f}"
         state = "done" if one.code == 0 else "stopped" if one.code in (130, 143) else f"failed, exit code {one.code}"
         print(f"{one.folder:<{wide}}  {state}{value}")
-    if any(one.code == 0 for one in found):
+    if any(one.code == 0 for one in ended):
         print(f"side by side: cudal2 report {place}", flush=True)
     sys.stdout.flush()

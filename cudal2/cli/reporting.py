@@ -47,12 +47,12 @@ class _Nothing(msgspec.Struct, frozen=True):
 
 def _folders(arguments: argparse.Namespace) -> list[Path]:
     """The runs that were named; for the folder of a sweep, its runs."""
-    from cudal2.sweep import records
+    from cudal2.sweep import outcomes
 
-    found = [run for name in arguments.paths for run in records.runs(Path(name))]
-    if not found:
+    folders = [run for name in arguments.paths for run in outcomes.runs(Path(name))]
+    if not folders:
         raise ValueError(f"{arguments.paths[0]} is the folder of a sweep of which no run is done yet")
-    return found
+    return folders
 
 
 def _page(arguments: argparse.Namespace) -> None:
@@ -71,11 +71,11 @@ def _kind(folders: list[Path]) -> str:
     """What all of these runs have done that can be shown side by side."""
     from cudal2.archive import Archive
 
-    found = []
+    by_run = []
     for folder in folders:
         with Archive.of(folder, create=False) as archive:
-            found.append({sample.origin.kind for sample in archive.samples()})
-    kinds = set.intersection(*found)
+            by_run.append({sample.origin.kind for sample in archive.samples()})
+    kinds = set.intersection(*by_run)
     return "train" if kinds & {"train", "sft"} else "search" if "search" in kinds else "eval"
 
 
@@ -109,8 +109,8 @@ def _outsiders(arguments: argparse.Namespace) -> None:
     options(arguments, _Nothing)
     from cudal2.report import outsiders
 
-    found = [row for folder in _folders(arguments) for row in outsiders.run(folder).rows]
-    print(outsiders.to_json(found) if arguments.json else outsiders.describe(found))
+    rows = [row for folder in _folders(arguments) for row in outsiders.run(folder).rows]
+    print(outsiders.to_json(rows) if arguments.json else outsiders.describe(rows))
 
 
 def _tables(arguments: argparse.Namespace) -> None:
@@ -145,18 +145,18 @@ def _tabulated(folders: list[Path], against: Path | None, together: bool) -> str
 
 def _audit(arguments: argparse.Namespace) -> None:
     options(arguments, _Nothing)
-    from cudal2.evaluation import audit, summary
+    from cudal2.evaluation import audit, records
 
-    found = _evaluated(_folders(arguments))
-    measured = "; ".join(f"{count} on {name}" for name, count in summary.machines(found).most_common())
-    print(f"{audit.text(found.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}")
+    results = _evaluated(_folders(arguments))
+    measured = "; ".join(f"{count} on {name}" for name, count in records.machines(results).most_common())
+    print(f"{audit.text(results.rows) or 'no kernel was evaluated'}\n\nMeasured: {measured}")
 
 
 def _evaluated(folders: list[Path], together: bool = False) -> Any:
     """The results of several evaluations. Raises ValueError where there are none."""
     from cudal2.evaluation.results import joined, load
 
-    found = joined([load(folder) for folder in folders], together)
-    if not found.rows:
+    results = joined([load(folder) for folder in folders], together)
+    if not results.rows:
         raise ValueError(f"{folders[0]} holds no evaluation; run `cudal2 eval` on it first")
-    return found
+    return results

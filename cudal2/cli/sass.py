@@ -85,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _edited(file: str, listing: Any) -> Any:
     from cudal2.records import edit_from_json
-    from cudal2.sass.game.moves import edited
+    from cudal2.sass.game.play import edited
 
     if not file:
         return listing
@@ -115,12 +115,12 @@ def _compare(arguments: argparse.Namespace) -> None:
 def _polish(arguments: argparse.Namespace) -> None:
     from msgspec.structs import replace
 
-    from cudal2.config import kinds
+    from cudal2.config.problems import kind_keys
     from cudal2.sass.polish import shapes as polishing
 
     config, folder = configured(arguments), Path(arguments.paths[0])
     if config.shapes.names:
-        problems = replace(config.shapes, **kinds.keys(config)).problems()
+        problems = replace(config.shapes, **kind_keys(config)).problems()
     else:
         problems = polishing.played(folder, config)
     results = polishing.run(

@@ -10,26 +10,36 @@ from cudal2.config.bench import (
     BenchManyConfig,
     BenchWorkerConfig,
 )
-from cudal2.config.campaign import CampaignConfig
 from cudal2.config.compose import Config, load
-from cudal2.config.endpoint import EndpointConfig
-from cudal2.config.parts import (
-    CorpusConfig,
-    ExportConfig,
+from cudal2.config.policy import (
+    EndpointConfig,
     LoraConfig,
     PolicyConfig,
     PromptConfig,
     ReturnsConfig,
-    SearchMethodConfig,
-    ShapesConfig,
-    TrackerConfig,
     TurnsConfig,
     VllmConfig,
 )
+from cudal2.config.problems import ShapesConfig
 from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
-from cudal2.config.serving import LimitsConfig, ServeConfig
-from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
-from cudal2.config.verbs import EvalConfig, SearchConfig, SftConfig, TrainConfig
+from cudal2.config.training import (
+    CorpusConfig,
+    RewardConfig,
+    SftConfig,
+    TrackerConfig,
+    TrainConfig,
+    TrainerConfig,
+    TuningConfig,
+)
+from cudal2.config.verbs import (
+    CampaignConfig,
+    EvalConfig,
+    ExportConfig,
+    LimitsConfig,
+    SearchConfig,
+    SearchMethodConfig,
+    ServeConfig,
+)
 from cudal2.config.worker import EffortConfig, WorkerConfig
 
 __all__ = [

@@ -1,7 +1,7 @@
 """The base of all records of the configuration, and which keys make one piece of work differ from another."""
 
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
@@ -16,6 +16,9 @@ LATER = msgspec.Meta(extra={"later": True})
 the identities of before hold."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A record of the configuration."""
 
@@ -23,15 +26,15 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def identity(config: Schema, prefix: str = "", whole: bool = False) -> dict[str, Any]:
     """All values that are not NEUTRAL, by dotted key (such as "worker.min_pairs"), as types that JSON has. Every key
     begins with `prefix`. Keys that came LATER are among them at their defaults, too, if it is to be `whole`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, usual in _lasting(type(config)):
         value = getattr(config, name)
         key = prefix + name
         if isinstance(value, Schema):
-            found |= identity(value, f"{key}.", whole)
+            values |= identity(value, f"{key}.", whole)
         elif whole or value != usual:
-            found[key] = msgspec.to_builtins(value)
-    return found
+            values[key] = msgspec.to_builtins(value)
+    return values
 
 
 @cache

@@ -4,14 +4,11 @@ from typing import Annotated
 
 import msgspec
 
-from cudal2.config import kinds
-from cudal2.config.base import Schema
-from cudal2.config.kinds import Dtype, Epilogue
+from cudal2.config.base import Count, Schema
+from cudal2.config.problems import Dtype, Epilogue, check_kind
 from cudal2.config.worker import WorkerConfig
 from cudal2.problem import Accumulate, Layout
 from cudal2.records import Abi
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class BenchConfig(Schema, frozen=True):
@@ -30,7 +27,7 @@ class BenchKindConfig(BenchConfig, frozen=True):
     epilogue: Epilogue = "none"
 
     def __post_init__(self) -> None:
-        kinds.check(self)
+        check_kind(self)
 
 
 class BenchBaselineConfig(BenchKindConfig, frozen=True):

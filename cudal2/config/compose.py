@@ -1,4 +1,5 @@
-"""Composes the configuration of a verb from the files in `conf/` with Hydra, and checks it, once, at the start.
+"""Composes the configuration of a verb from the files in `conf/` with Hydra, and checks it, once, at the start; and
+shows it, as `--cfg`, `--info` and `--help` do.
 
 `@hydra.main` could not carry the verbs. It reads the command line itself, so a verb's own words (a kernel's file, a
 run's folder, --json) would be errors to it; it has one entry for a program that has a dozen; it changes the process's
@@ -8,12 +9,15 @@ several at once (`sweep/`) the object behind `@hydra.main`, with its launchers a
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
+from io import StringIO
 from typing import Any, TypeVar
 
 import msgspec
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -21,9 +25,9 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cudal2.assets import asset
 from cudal2.config import words
 from cudal2.config.base import Schema
+from cudal2.files import asset
 from cudal2.target import find
 
 Config = TypeVar("Config", bound=Schema)
@@ -126,3 +130,49 @@ def _keys(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted names of all values in a record and the records in it."""
     for name, value in values.items():
         yield from _keys(value, f"{prefix}{name}.") if value and isinstance(value, dict) else [prefix + name]
+
+
+def job(config: Schema, package: str = "") -> str:
+    """The checked configuration as YAML: what the verb would use. `package` names a part of it, such as worker.
+
+    Raises ValueError where there is no such part.
+    """
+    shown: Any = msgspec.to_builtins(config)
+    for part in filter(None, package.split(".")):
+        if not isinstance(shown, dict) or part not in shown:
+            raise ValueError(f"the configuration has no {package}; it has {', '.join(msgspec.to_builtins(config))}")
+        shown = shown[part]
+    return OmegaConf.to_yaml(shown).rstrip() if isinstance(shown, dict) else str(shown)
+
+
+def hydras(kind: str, name: str, overrides: Sequence[str], schema: type[Schema], package: str = "") -> str:
+    """What Hydra itself knows: its configuration (`kind` hydra or all), or one of the kinds of its `--info`.
+
+    Raises ValueError where these overrides do not compose, SystemExit where there is no such `package`.
+    """
+    said = StringIO()
+    with one_line(name, schema), opened(name, schema) as hydra, redirect_stdout(said):
+        given = words.spelled(overrides, schema)
+        if kind in ("hydra", "all"):
+            hydra.show_cfg(name, given, kind, package or None)
+        else:
+            hydra.show_info(kind.removeprefix("info-"), name, given)
+    return said.getvalue().rstrip()
+
+
+def choices(name: str) -> dict[str, list[str]]:
+    """The groups of the verb whose entry is `conf/NAME.yaml`, and the files to choose from in each."""
+    plain = yaml.safe_load(asset("conf", f"{name}.yaml").read_text())
+    named = [group for entry in plain["defaults"] if isinstance(entry, dict) for group in entry]
+    return {group: sorted(path.stem for path in asset("conf", group).glob("*.yaml")) for group in named}
+
+
+def brief(name: str, config: Schema) -> str:
+    """The end of a verb's help: its groups with their choices, and its keys with their values, a record in a line."""
+    wide = shutil.get_terminal_size((120, 24)).columns
+    lines = ["groups (GROUP=NAME):", *(f"  {group}: {', '.join(files)}" for group, files in choices(name).items())]
+    lines.append("configuration (KEY=VALUE; --cfg job prints it a key a line):")
+    for key, value in msgspec.to_builtins(config).items():
+        flow = yaml.safe_dump(value, default_flow_style=True, width=wide - 6, sort_keys=False, allow_unicode=True)
+        lines.append(f"  {key}: " + flow.replace("\n...", "").strip().replace("\n", "\n    "))
+    return "\n".join(lines)

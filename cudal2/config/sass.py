@@ -4,14 +4,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from cudal2.config import kinds
-from cudal2.config.base import NEUTRAL, Schema
-from cudal2.config.kinds import Dtype, Epilogue
-from cudal2.config.parts import ShapesConfig, TrackerConfig
+from cudal2.config.base import NEUTRAL, Count, Schema
+from cudal2.config.problems import Dtype, Epilogue, ShapesConfig, check_kind
+from cudal2.config.training import TrackerConfig
 from cudal2.config.worker import EffortConfig, WorkerConfig
 from cudal2.problem import Accumulate, Layout
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class MachineConfig(Schema, frozen=True):
@@ -92,4 +89,4 @@ class SassConfig(Schema, frozen=True):
     tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
 
     def __post_init__(self) -> None:
-        kinds.check(self)
+        check_kind(self)

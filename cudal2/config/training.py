@@ -1,10 +1,14 @@
-"""The groups of keys that say how a policy is trained: rewards, RL, and supervised training."""
+"""How a policy is trained: `cudal2 train` and `cudal2 sft`, and the groups of keys that only they have."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from cudal2.config.base import NEUTRAL, Schema
+from cudal2.config.policy import PolicyConfig, PromptConfig, ReturnsConfig
+from cudal2.config.problems import ShapesConfig
+from cudal2.config.worker import WorkerConfig
+from cudal2.problem import Accumulate, Layout
 
 
 class RewardConfig(Schema, frozen=True):
@@ -68,14 +72,14 @@ class TrainerConfig(Schema, frozen=True):
         if self.best_of is msgspec.UNSET:
             return
         if self.best_of > 1:
-            found = {"k": self.best_of}
-            if self.algorithm not in ("grpo", "best_of") or self.options not in ({}, found):
+            options = {"k": self.best_of}
+            if self.algorithm not in ("grpo", "best_of") or self.options not in ({}, options):
                 raise ValueError(
                     f"trainer.best_of={self.best_of} is the old name of trainer.algorithm=best_of "
                     f"trainer.options.k={self.best_of}, and another algorithm is named beside it: leave it out"
                 )
             msgspec.structs.force_setattr(self, "algorithm", "best_of")
-            msgspec.structs.force_setattr(self, "options", found)
+            msgspec.structs.force_setattr(self, "options", options)
         msgspec.structs.force_setattr(self, "best_of", msgspec.UNSET)
 
 
@@ -95,3 +99,141 @@ class TuningConfig(Schema, frozen=True):
     left_out: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     save_steps: Annotated[int, msgspec.Meta(ge=1), NEUTRAL] = 100
     minutes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+Style = Literal["plain", "terse", "tutor"]
+"""How a source is written, see `corpus/family.py`."""
+
+
+class CorpusConfig(Schema, frozen=True):
+    """Which sources of the kernel families a policy learns: those for problems of these `layouts` that may be
+    accumulated so, written in these `styles`. With more `dtypes` or `epilogues` than the plainest a kernel LM also gets
+    words for them and for an M that is no multiple of 8.
+    """
+
+    layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
+    accumulates: Annotated[tuple[Accumulate, ...], msgspec.Meta(min_length=1)] = get_args(Accumulate)
+    styles: Annotated[tuple[Style, ...], msgspec.Meta(min_length=1)] = get_args(Style)
+    dtypes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("fp16",)
+    epilogues: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("none",)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all is fp16, and the product alone."""
+        return self.dtypes == ("fp16",) and self.epilogues == ("none",)
+
+
+class TrackerConfig(Schema, frozen=True):
+    """Where metrics are written: always into `metrics.jsonl`, and with `name` wandb also to Weights & Biases.
+
+    That gets curves, the configuration, a table of up to `kernels` kernels of each step (with source and verdict, the
+    best reward first), and in the end the best kernels and the run's small files; with `policy` also the newest
+    checkpoint. `mode` offline needs no login and sends nothing.
+    """
+
+    name: Literal["jsonl", "wandb"] = "jsonl"
+    mode: Literal["offline", "online"] = "offline"
+    project: str = "cudal2"
+    kernels: Annotated[int, msgspec.Meta(ge=0)] = 32
+    policy: bool = False
+
+
+class TrainConfig(Schema, frozen=True):
+    """`cudal2 train`: one GRPO run, kept in the folder `run`."""
+
+    run: Annotated[str, NEUTRAL]
+    seed: int = 0
+    target: str = "cpu"
+    policy: PolicyConfig = PolicyConfig()
+    prompt: PromptConfig = PromptConfig()
+    turns: ReturnsConfig = ReturnsConfig()
+    reward: RewardConfig = RewardConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    worker: WorkerConfig = WorkerConfig()
+    shapes: ShapesConfig = ShapesConfig()
+    tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        if "device" not in self.worker.protocols:
+            raise ValueError(
+                f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
+                "use worker.protocols=[device], with others beside it where they are wanted"
+            )
+        self.turns.check(self.policy)
+
+
+class SftConfig(Schema, frozen=True):
+    """`cudal2 sft`: supervised training of a language model on kernels.
+
+    If `policy.path` names a causal language model, that is trained, as `tuning` says. Otherwise a kernel LM is trained:
+    the one in the folder `start`, or a new one with these `vocabulary`, `hidden`, `layers` and `heads`.
+
+    `examples` says what it is trained on:
+
+    - families: `samples` random settings of the kernel families, drawn without regard to the shape, from `corpus`;
+    - known: what searches found fast for the shapes that training may see, or for shapes near them;
+    - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
+      none (rejection sampling fine-tuning, arXiv:2308.01825);
+    - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists
+      them: families (`samples` of them), cutlass (headers and examples of the package nvidia-cutlass), or a folder with
+      `.cu` and `.cuh` files.
+
+    With `plan` each source begins with comments that state its family and knobs. The share `plan_loss` of the samples
+    counts them in the loss. Of settings drawn at random they cannot be foretold, so their loss is mostly noise in what
+    the code is learnt from. The share `code_loss` counts the code; all others end with their plan, and so have a
+    fraction of the tokens. That is for a model that knows how kernels are written, and learns which.
+    """
+
+    run: Annotated[str, NEUTRAL]
+    seed: int = 0
+    target: str = "cpu"
+    start: str = ""
+    policy: PolicyConfig = PolicyConfig()
+    examples: Literal["families", "known", "archive", "text"] = "families"
+    archive: str = ""
+    text: tuple[str, ...] = ("families", "cutlass")
+    plan: bool = False
+    plan_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    code_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    samples: Annotated[int, msgspec.Meta(ge=1)] = 60_000
+    corpus: CorpusConfig = CorpusConfig()
+    epochs: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 16
+    learning_rate: float = 3e-3
+    vocabulary: int = 4096
+    hidden: Annotated[int, msgspec.Meta(ge=1)] = 256
+    layers: Annotated[int, msgspec.Meta(ge=1)] = 4
+    heads: Annotated[int, msgspec.Meta(ge=1)] = 8
+    context: Annotated[int, msgspec.Meta(ge=1)] = 512
+    tuning: TuningConfig = TuningConfig()
+    prompt: PromptConfig = PromptConfig()
+    verify: Annotated[int, NEUTRAL] = 256
+    """After training, the worker judges so many samples on held-out shapes. The policy does not depend on them."""
+    worker: Annotated[WorkerConfig, NEUTRAL] = WorkerConfig()
+    tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+
+    def __post_init__(self) -> None:
+        if (self.examples == "archive") != bool(self.archive):
+            raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
+        if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:
+            raise ValueError(
+                "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "
+                "prompt.parent=0"
+            )
+        if self.plan_loss + self.code_loss < 1 or (self.code_loss < 1 and not self.plan):
+            raise ValueError(
+                f"with plan={str(self.plan).lower()} plan_loss={self.plan_loss} code_loss={self.code_loss} nothing is "
+                "learnt of some samples: raise one of them, code_loss to 1 where there are no plans"
+            )
+        if self.policy.path and self.start:
+            raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden={self.hidden} is no multiple of heads={self.heads}")
+        if not self.policy.path and (self.examples == "text" or self.policy.lora.rank):
+            raise ValueError(
+                "examples=text and policy.lora are for a model that exists: name it, policy.path=…, or policy=smollm2"
+            )
+        if self.policy.path and self.batch_size % self.tuning.micro_batch:
+            raise ValueError(
+                f"batch_size={self.batch_size} is no multiple of tuning.micro_batch={self.tuning.micro_batch}"
+            )

@@ -1,125 +1,84 @@
-"""The whole configuration of each verb."""
+"""What else is done with kernels and policies: `cudal2 search`, `eval`, `campaign` and `serve`."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from cudal2.config.base import NEUTRAL, Schema
-from cudal2.config.parts import (
-    CorpusConfig,
-    ExportConfig,
-    PolicyConfig,
-    PromptConfig,
-    ReturnsConfig,
-    SearchMethodConfig,
-    ShapesConfig,
-    TrackerConfig,
-    TurnsConfig,
-)
-from cudal2.config.training import RewardConfig, TrainerConfig, TuningConfig
+from cudal2.config.base import NEUTRAL, Count, Schema
+from cudal2.config.policy import PolicyConfig, PromptConfig, TurnsConfig
+from cudal2.config.problems import ShapesConfig
+from cudal2.config.training import RewardConfig
 from cudal2.config.worker import WorkerConfig
 from cudal2.records import Abi
 
 
-class TrainConfig(Schema, frozen=True):
-    """`cudal2 train`: one GRPO run, kept in the folder `run`."""
+class SearchMethodConfig(Schema, frozen=True):
+    """Who proposes kernels for a problem, and when the search for it ends.
 
-    run: Annotated[str, NEUTRAL]
-    seed: int = 0
-    target: str = "cpu"
-    policy: PolicyConfig = PolicyConfig()
-    prompt: PromptConfig = PromptConfig()
-    turns: ReturnsConfig = ReturnsConfig()
-    reward: RewardConfig = RewardConfig()
-    trainer: TrainerConfig = TrainerConfig()
-    worker: WorkerConfig = WorkerConfig()
-    shapes: ShapesConfig = ShapesConfig()
-    tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+    `method` is a module in `search/proposers/`. evolution (or evolve) and random choose settings of the kernel
+    `families` (named, or all if none is named). mutation changes the text of the best kernels that it has found, and
+    begins with kernels of these families. policy samples the language model `policy`. folder takes the sources in
+    `folder`, in order of their names.
+
+    Each round judges `generation` kernels of every problem. The generations of evolution and mutation begin with the
+    best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes:
+    settings that are known to be fast for near shapes and ship with cudal2 (known), those of NVIDIA's heuristics
+    (nvidia, which needs `pip install cudal2[heuristics]`), or nothing (none). The other methods use and accept neither,
+    so to compare with them say prior=none neighbours=0. Known settings come in the `order` of how near the shapes are
+    that they were found on (nearest), or of the speed that a model of all measured ones predicts (cost, which needs
+    `pip install cudal2[cost]`).
+
+    A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
+    equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.
+
+    A search is continued if only NEUTRAL keys differ: its budget, and the folders and devices that it works with. With
+    any other difference a new search begins, which uses nothing of what was found before.
+    """
+
+    method: str = "evolution"
+    kernels: Annotated[int, NEUTRAL] = 64
+    seconds: Annotated[float, NEUTRAL] = 0.0
+    generation: int = 8
+    families: tuple[str, ...] = ()
+    neighbours: int = 3
+    prior: Literal["none", "nvidia", "known"] = "known"
+    order: Literal["nearest", "cost"] = "nearest"
+    folder: str = ""
 
     def __post_init__(self) -> None:
-        if "device" not in self.worker.protocols:
-            raise ValueError(
-                f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
-                "use worker.protocols=[device], with others beside it where they are wanted"
-            )
-        self.turns.check(self.policy)
+        if self.method == "evolve":
+            msgspec.structs.force_setattr(self, "method", "evolution")
+        if self.order == "cost" and self.prior != "known":
+            raise ValueError("search.order=cost puts known settings in order: it needs search.prior=known")
 
 
-class SftConfig(Schema, frozen=True):
-    """`cudal2 sft`: supervised training of a language model on kernels.
+class SearchConfig(Schema, frozen=True):
+    """`cudal2 search`: a search whose kernels go into the archive in the folder `run`.
 
-    If `policy.path` names a causal language model, that is trained, as `tuning` says. Otherwise a kernel LM is trained:
-    the one in the folder `start`, or a new one with these `vocabulary`, `hidden`, `layers` and `heads`.
-
-    `examples` says what it is trained on:
-
-    - families: `samples` random settings of the kernel families, drawn without regard to the shape, from `corpus`;
-    - known: what searches found fast for the shapes that training may see, or for shapes near them;
-    - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
-      none (rejection sampling fine-tuning, arXiv:2308.01825);
-    - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists
-      them: families (`samples` of them), cutlass (headers and examples of the package nvidia-cutlass), or a folder with
-      `.cu` and `.cuh` files.
-
-    With `plan` each source begins with comments that state its family and knobs. The share `plan_loss` of the samples
-    counts them in the loss. Of settings drawn at random they cannot be foretold, so their loss is mostly noise in what
-    the code is learnt from. The share `code_loss` counts the code; all others end with their plan, and so have a
-    fraction of the tokens. That is for a model that knows how kernels are written, and learns which.
+    `policy`, `prompt` and `turns` are for `search.method=policy`, where each turn is a generation.
     """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
-    start: str = ""
+    shapes: ShapesConfig = ShapesConfig()
+    search: SearchMethodConfig = SearchMethodConfig()
     policy: PolicyConfig = PolicyConfig()
-    examples: Literal["families", "known", "archive", "text"] = "families"
-    archive: str = ""
-    text: tuple[str, ...] = ("families", "cutlass")
-    plan: bool = False
-    plan_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    code_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    samples: Annotated[int, msgspec.Meta(ge=1)] = 60_000
-    corpus: CorpusConfig = CorpusConfig()
-    epochs: Annotated[float, msgspec.Meta(gt=0)] = 2.0
-    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 16
-    learning_rate: float = 3e-3
-    vocabulary: int = 4096
-    hidden: Annotated[int, msgspec.Meta(ge=1)] = 256
-    layers: Annotated[int, msgspec.Meta(ge=1)] = 4
-    heads: Annotated[int, msgspec.Meta(ge=1)] = 8
-    context: Annotated[int, msgspec.Meta(ge=1)] = 512
-    tuning: TuningConfig = TuningConfig()
     prompt: PromptConfig = PromptConfig()
-    verify: Annotated[int, NEUTRAL] = 256
-    """After training, the worker judges so many samples on held-out shapes. The policy does not depend on them."""
-    worker: Annotated[WorkerConfig, NEUTRAL] = WorkerConfig()
-    tracker: Annotated[TrackerConfig, NEUTRAL] = TrackerConfig()
+    turns: TurnsConfig = TurnsConfig()
+    worker: WorkerConfig = WorkerConfig()
 
-    def __post_init__(self) -> None:
-        if (self.examples == "archive") != bool(self.archive):
-            raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
-        if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:
-            raise ValueError(
-                "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "
-                "prompt.parent=0"
-            )
-        if self.plan_loss + self.code_loss < 1 or (self.code_loss < 1 and not self.plan):
-            raise ValueError(
-                f"with plan={str(self.plan).lower()} plan_loss={self.plan_loss} code_loss={self.code_loss} nothing is "
-                "learnt of some samples: raise one of them, code_loss to 1 where there are no plans"
-            )
-        if self.policy.path and self.start:
-            raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden={self.hidden} is no multiple of heads={self.heads}")
-        if not self.policy.path and (self.examples == "text" or self.policy.lora.rank):
-            raise ValueError(
-                "examples=text and policy.lora are for a model that exists: name it, policy.path=…, or policy=smollm2"
-            )
-        if self.policy.path and self.batch_size % self.tuning.micro_batch:
-            raise ValueError(
-                f"batch_size={self.batch_size} is no multiple of tuning.micro_batch={self.tuning.micro_batch}"
-            )
+
+class ExportConfig(Schema, frozen=True):
+    """What `cudal2 export` writes. A kernel is exported for every number of rows up to `rows` that it is right for;
+    with 0 for those of its bucket (1 to 8, 9 to 16, 17 to 32, 33 to 64, beyond that M alone); with 1 for M alone.
+
+    With `layout` kernels nothing is built or measured: the export that stands in the run is written once more, to
+    RUN/kernels, as a repository for Hugging Face's `kernels`.
+    """
+
+    rows: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    layout: Literal["package", "kernels"] = "package"
 
 
 class EvalConfig(Schema, frozen=True):
@@ -166,18 +125,96 @@ class EvalConfig(Schema, frozen=True):
             raise ValueError(f"samples={self.samples} is no multiple of turns.count={self.turns.count}, and must be")
 
 
-class SearchConfig(Schema, frozen=True):
-    """`cudal2 search`: a search whose kernels go into the archive in the folder `run`.
+class CampaignConfig(Schema, frozen=True):
+    """All `shapes` are searched by each of the `methods` and then evaluated. Everything is kept in the folder `run`.
 
-    `policy`, `prompt` and `turns` are for `search.method=policy`, where each turn is a generation.
+    Each shape gets at most `kernels` kernels. Each method proposes an equal share of them, in rounds of `generation`
+    kernels; it learns from the verdicts of one round before it proposes the next. The methods are those of
+    `cudal2 search`; `policy` samples the model `policy.path`. A campaign may be continued with more kernels. The best
+    `finalists` of a shape are timed against one another, and the winner is measured for the table.
+
+    Shapes are worked on `slice` at a time. With a larger slice, compilers and devices wait less; with a smaller one,
+    there is something to report sooner. `worker` says how a search measures; the evaluation measures more strictly.
+
+    The campaign stops in good order after `minutes` of wall time, report and export included, or, with 0, when all
+    shapes are done. `export` says when kernels are exported: at the end of every start (always), once all shapes are
+    done (done), or never.
     """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
     shapes: ShapesConfig = ShapesConfig()
-    search: SearchMethodConfig = SearchMethodConfig()
+    kernels: Annotated[int, msgspec.Meta(ge=1), NEUTRAL] = 16
+    generation: Annotated[int, msgspec.Meta(ge=1)] = 8
+    finalists: Annotated[int, msgspec.Meta(ge=1), NEUTRAL] = 3
+    methods: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("evolution", "policy")
+    slice: Annotated[int, msgspec.Meta(ge=1)] = 32
+    minutes: Annotated[float, msgspec.Meta(ge=0), NEUTRAL] = 0.0
+    export: Annotated[Literal["always", "done", "never"], NEUTRAL] = "always"
     policy: PolicyConfig = PolicyConfig()
     prompt: PromptConfig = PromptConfig()
-    turns: TurnsConfig = TurnsConfig()
     worker: WorkerConfig = WorkerConfig()
+
+    def __post_init__(self) -> None:
+        if len(set(self.methods)) < len(self.methods) or self.kernels < len(self.methods):
+            raise ValueError(
+                f"kernels={self.kernels} a shape cannot be shared by methods={list(self.methods)}: name each of them "
+                "once, and no more of them than kernels"
+            )
+
+    @property
+    def share(self) -> int:
+        """How many kernels each method proposes for a shape."""
+        return self.kernels // len(self.methods)
+
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class LimitsConfig(Schema, frozen=True):
+    """What one request, one client or all of them together may take.
+
+    A request has at most `body_bytes` bytes, must arrive within `arrive_seconds`, and waits at most `wait_seconds` for
+    its verdict. Each address may make `per_minute` requests a minute. At most `connections` are open and `waiting`
+    requests wait at a time. A problem has at most `flop` floating-point operations: on a processor a large one keeps
+    all others waiting for minutes.
+    """
+
+    body_bytes: Count = 1 << 20
+    arrive_seconds: Seconds = 10.0
+    wait_seconds: Seconds = 600.0
+    per_minute: Count = 6000
+    connections: Count = 256
+    waiting: Count = 1024
+    flop: Annotated[float, msgspec.Meta(gt=0)] = 1e13
+
+
+class ServeConfig(Schema, frozen=True):
+    """`cudal2 serve`: the judge as a service at `host` and `port` (0: any free one). Verdicts are archived in `run`.
+
+    `token` names the environment variable that holds the token which clients must show. On this machine's loopback it
+    may be unset; then every user of this machine may ask.
+
+    At most `batch` kernels are judged together, all of them before the next batch. `prompt` says what `POST /prompt`
+    answers with, and `seed` which kernels of the archive it shows. `reward` says what a verdict is worth.
+    """
+
+    run: Annotated[str, NEUTRAL]
+    host: Annotated[str, NEUTRAL] = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535), NEUTRAL] = 8765
+    token: Annotated[str, NEUTRAL] = "CUDAL2_TOKEN"
+    seed: int = 0
+    target: str = "cpu"
+    batch: Annotated[Count, NEUTRAL] = 64
+    limits: Annotated[LimitsConfig, NEUTRAL] = LimitsConfig()
+    prompt: PromptConfig = PromptConfig()
+    reward: RewardConfig = RewardConfig()
+    worker: WorkerConfig = WorkerConfig()
+
+    def __post_init__(self) -> None:
+        if "device" not in self.worker.protocols:
+            raise ValueError(
+                f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
+                "use worker.protocols=[device], with others beside it where they are wanted"
+            )

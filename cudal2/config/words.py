@@ -14,8 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import OmegaConf
 
-from cudal2.assets import asset
 from cudal2.config.base import Schema
+from cudal2.files import asset
 
 _WORD = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<key>[A-Za-z_][\w-]*(?:[./@:][\w-]+)*)(?:=(?P<value>.*))?", re.DOTALL)
 _CALL = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list|str|int|float|bool|json_str)\(.*\)", re.S)
@@ -32,9 +32,9 @@ def spelled(words: Iterable[str], schema: type[Schema], sweep: bool = False) -> 
 
 def key(word: str) -> str:
     """The key of KEY=VALUE, without Hydra's `+`, `++` and `~`; "" where the word is none."""
-    found = _WORD.fullmatch(word)
-    given = found and (found["value"] is not None or found["mark"] == "~")
-    return found["key"] if found and given else ""
+    match = _WORD.fullmatch(word)
+    given = match and (match["value"] is not None or match["mark"] == "~")
+    return match["key"] if match and given else ""
 
 
 def quoted(text: str) -> str:
@@ -45,26 +45,26 @@ def quoted(text: str) -> str:
 
 def parts(value: str) -> list[str]:
     """The parts of `value` between commas that are in no quotes and no brackets, without blanks around them."""
-    found, depth, quote = [""], 0, ""
+    pieces, depth, quote = [""], 0, ""
     for before, letter in zip(" " + value, value):
         if quote:
             quote = "" if letter == quote and before != "\\" else quote
-        elif letter in "'\"" and not found[-1].strip():
+        elif letter in "'\"" and not pieces[-1].strip():
             quote = letter
         elif letter == "," and not depth:
-            found.append("")
+            pieces.append("")
             continue
         else:
             depth = max(0, depth + (letter in "[{(") - (letter in "]})"))
-        found[-1] += letter
-    return [part.strip() for part in found]
+        pieces[-1] += letter
+    return [part.strip() for part in pieces]
 
 
 def _spelled(word: str, schema: type[Schema], sweep: bool) -> str:
-    found = _WORD.fullmatch(word)
-    if not found or not key(word):
+    match = _WORD.fullmatch(word)
+    if not match or not key(word):
         raise ValueError(f"{word} is no KEY=VALUE; several values are one word, with commas: 64_64_64,128_64_64")
-    mark, name, value = found["mark"] or "", found["key"], found["value"]
+    mark, name, value = match["mark"] or "", match["key"], match["value"]
     if mark == "~":
         if name not in _groups():
             raise ValueError(f"{word}: a key cannot be taken away; {name}=VALUE sets it, without it the default holds")

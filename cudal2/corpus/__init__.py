@@ -1,6 +1,17 @@
 """Kernel families, random draws from them, the plan of a source, and the rendering nearest to a given source."""
 
-from cudal2.corpus.drawing import SIZES, Sample, allowed, draw, draw_problem
+from cudal2.corpus.drawing import (
+    PLAN,
+    SIZES,
+    Sample,
+    allowed,
+    draw,
+    draw_problem,
+    keeps_its_plan,
+    plan,
+    stated,
+    without_plan,
+)
 from cudal2.corpus.family import (
     STYLES,
     Family,
@@ -15,7 +26,6 @@ from cudal2.corpus.family import (
     settings,
     written,
 )
-from cudal2.corpus.plans import PLAN, keeps_its_plan, plan, stated, without_plan
 
 __all__ = [
     "PLAN",

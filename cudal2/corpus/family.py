@@ -28,8 +28,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cudal2 import operators
 from cudal2.arch import Architecture, Instruction
-from cudal2.assets import asset
 from cudal2.contract import CUDA_CONTRACT, PLAIN
+from cudal2.files import asset
 from cudal2.problem import Layout, Problem
 from cudal2.target import Target
 
@@ -83,10 +83,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def families(target: Target) -> tuple[Family, ...]:
     """All families that run on that target, ordered by folder and name; ValueError where none does."""
     offered = target.architecture.instructions if target.architecture else frozenset()
-    found = tuple(one for one in _families(target.suffix, target.architecture) if one.needs <= offered)
-    if not found:
+    fitting = tuple(one for one in _families(target.suffix, target.architecture) if one.needs <= offered)
+    if not fitting:
         raise ValueError(f"no family in data/families runs on {target.name}: all of them need other instructions")
-    return found
+    return fitting
 
 
 def form(asked: Problem | Layout) -> Problem:
@@ -188,7 +188,7 @@ def _keep_comments(text: str, style: str) -> str:
 @cache
 def _families(suffix: str, architecture: Architecture | None) -> tuple[Family, ...]:
     """Every family whose sources end in `suffix`; ValueError where a family for GPUs states no `needs`."""
-    found = []
+    read = []
     for path in sorted(asset("data", "families").glob(f"*/*{suffix}.j2")):
         name = path.name.removesuffix(f"{suffix}.j2")
         record = tomllib.loads(path.with_name(f"{name}.toml").read_text())
@@ -196,8 +196,8 @@ def _families(suffix: str, architecture: Architecture | None) -> tuple[Family, .
         if architecture and not family.needs:
             raise ValueError(f"{path.parent.name}/{name}.toml does not say which instructions its kernels need: needs")
         place = {"name": name, "folder": path.parent.name, "suffix": suffix, "architecture": architecture}
-        found.append(msgspec.structs.replace(family, **place))
-    return tuple(found)
+        read.append(msgspec.structs.replace(family, **place))
+    return tuple(read)
 
 
 @cache

@@ -72,8 +72,8 @@ def nearest(
         starts = _starts(wanted, list(by_name.values()), problem)
     if not starts:
         raise ValueError(f"no family in data/families has a kernel for {problem.name} and its like on {target.name}")
-    found = (_descend(wanted, one, values, problem) for one, values in starts)
-    _, best, values = min(found, key=lambda one: one[0])
+    ends = (_descend(wanted, one, values, problem) for one, values in starts)
+    _, best, values = min(ends, key=lambda one: one[0])
     source = corpus.written(best, values, problem)
     return Nearest(best.name, values, source, corpus.refusal(best, values, problem), changed_lines(source, body))
 
@@ -94,12 +94,12 @@ def _complete(family: Family, knobs: Knobs) -> bool:
 
 def _starts(wanted: Marks, families: list[Family], problem: Problem) -> list[tuple[Family, Knobs]]:
     """The nearest of STARTS random settings of each family; of these the FAMILIES nearest."""
-    found = []
+    starts = []
     for family in families:
         rng = random.Random(family.name)
         some = [{knob: rng.choice(values) for knob, values in family.knobs.items()} for _ in range(STARTS)]
-        found.append(min(((_cost(wanted, family, knobs, problem), family, knobs) for knobs in some), key=_first))
-    return [(family, knobs) for _, family, knobs in sorted(found, key=_first)[:FAMILIES]]
+        starts.append(min(((_cost(wanted, family, knobs, problem), family, knobs) for knobs in some), key=_first))
+    return [(family, knobs) for _, family, knobs in sorted(starts, key=_first)[:FAMILIES]]
 
 
 def _first(found: tuple[Cost, Family, Knobs]) -> Cost:
@@ -144,11 +144,11 @@ def _cost(wanted: Marks, family: Family, knobs: Knobs, problem: Problem) -> Cost
 def _marks(text: str) -> Marks:
     """What sources are compared by: triples of words that begin with a name, and pairs of adjacent lines."""
     lines = [line.strip() for line in text.splitlines() if not _LIST.search(line)]
-    found: Marks = Counter()
-    found.update(pairwise(lines))
+    marks: Marks = Counter()
+    marks.update(pairwise(lines))
     for line in lines:
-        found.update(_triples(line))
-    return found
+        marks.update(_triples(line))
+    return marks
 
 
 @cache

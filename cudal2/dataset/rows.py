@@ -1,7 +1,11 @@
-"""A row of a dataset: one judged sample, with all that is needed to learn from it and to archive it again."""
+"""A row of a dataset, one judged sample with all that is needed to learn from it and to archive it again; and the file
+of rows: Parquet, or a line of JSON for each row."""
 
+import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -13,6 +17,11 @@ from cudal2.split import unseen
 FIGURES = ("speedup", "low", "high", "candidate_us", "baseline_us")
 SAMPLED = ("step", "index", "turn", "reward", "seconds")
 """Columns that are of a timing, and of a sample, under the same names; None where there is none."""
+
+
+Format = Literal["parquet", "jsonl"]
+GROUP = 1000
+"""Rows that are held in memory at a time."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
 
 
-def read(archive: Archive) -> Iterator[Row]:
+def from_archive(archive: Archive) -> Iterator[Row]:
     """All verdicts of an archive in the order in which they were reached, each as often as samples share it.
 
     Only keys are held in memory, so that an archive may be large, and may grow meanwhile.
@@ -119,7 +128,7 @@ def read(archive: Archive) -> Iterator[Row]:
         )
 
 
-def write(archive: Archive, rows: Iterable[dict[str, Any]]) -> int:
+def to_archive(archive: Archive, rows: Iterable[dict[str, Any]]) -> int:
     """Archives rows, and returns how many. Raises ValueError, with its number, for what is no row."""
     count = 0
     for count, given in enumerate(rows, 1):
@@ -163,3 +172,69 @@ def _best(archive: Archive, problem: str, target: str, fingerprint: str) -> tupl
         "AND low IS NOT NULL ORDER BY low DESC, id LIMIT 1"
     )
     return next(iter(archive.rows(query, (problem, target, fingerprint, Status.OK.value))), ("", 0.0))
+
+
+def write_file(folder: Path, form: Format, rows: Iterable[Row]) -> Path:
+    """Writes `data.parquet` or `data.jsonl`; a kill leaves the file of before."""
+    file, partial = folder / f"data.{form}", folder / f".data.{form}.partial"
+    try:
+        (_write_parquet if form == "parquet" else _write_jsonl)(partial, iter(rows))
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+    return file
+
+
+def find_file(dataset: Path) -> Path:
+    """The file of a dataset, which may be named itself. Raises ValueError where there is none, or more than one."""
+    if dataset.is_file():
+        return dataset
+    files = [file for form in get_args(Format) if (file := dataset / f"data.{form}").is_file()]
+    if len(files) != 1:
+        several = f"holds {' and '.join(file.name for file in files)}: name one of them" if files else ""
+        raise ValueError(f"{dataset} {several or 'holds no data.parquet and no data.jsonl'}")
+    return files[0]
+
+
+def read_file(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file, not yet checked. Raises ValueError where it is neither Parquet nor JSON."""
+    if file.suffix == ".jsonl":
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield msgspec.json.decode(line, type=dict[str, Any])
+                except msgspec.MsgspecError as error:
+                    raise ValueError(f"{file}, line {number}: {error}") from error
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file) as opened:
+            for group in opened.iter_batches(GROUP):
+                yield from group.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{file} is not Parquet: {error}") from error
+
+
+def _write_jsonl(file: Path, rows: Iterator[Row]) -> None:
+    with file.open("wb") as lines:
+        for row in rows:
+            lines.write(msgspec.json.encode(row) + b"\n")
+
+
+def _write_parquet(file: Path, rows: Iterator[Row]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
+    hints = {name: _plain(hint) for name, hint in get_type_hints(Row).items()}
+    schema = pyarrow.schema([(name, kinds[hint]) for name, hint in hints.items()])
+    with parquet.ParquetWriter(file, schema, compression="zstd") as opened:
+        while group := list(islice(rows, GROUP)):
+            opened.write_table(pyarrow.Table.from_pylist(msgspec.to_builtins(group), schema))
+
+
+def _plain(hint: Any) -> Any:
+    """The type itself, of one that may be None."""
+    return next(kind for kind in hint.__args__ if kind is not type(None)) if isinstance(hint, types.UnionType) else hint

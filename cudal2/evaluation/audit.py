@@ -73,13 +73,13 @@ def parts(rows: Sequence[Row]) -> list[Part]:
     whole = {problem.mnk for problem in grid()} <= {row.problem.mnk for row in rows}
     rows = judged(rows)
     counts = Counter(map(kind, rows))
-    found = []
+    listed = []
     for name, meaning in MEANINGS.items():
         if count := counts[name]:
             share = count / len(rows)
             interval = (share, share) if whole else wilson(count, len(rows))
-            found.append(Part(str(name), meaning, count, share, *interval))
-    return found
+            listed.append(Part(str(name), meaning, count, share, *interval))
+    return listed
 
 
 def wilson(count: int, of: int) -> tuple[float, float]:
@@ -94,8 +94,8 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 def failures(rows: Sequence[Row]) -> list[Row]:
     """The rows that are not right, by kind, the greatest error first."""
     order = {name: place for place, name in enumerate(MEANINGS)}
-    found = [row for row in judged(rows) if kind(row) != RIGHT]
-    return sorted(found, key=lambda row: (order[kind(row)], -(row.rho or 0.0), row.problem))
+    failed = [row for row in judged(rows) if kind(row) != RIGHT]
+    return sorted(failed, key=lambda row: (order[kind(row)], -(row.rho or 0.0), row.problem))
 
 
 def half_sum(row: Row) -> float:
@@ -105,11 +105,11 @@ def half_sum(row: Row) -> float:
 
 def text(rows: Sequence[Row]) -> str:
     """How many of each kind, those that are not right with their reasons, and the speeds, in Markdown; "" of none."""
-    found = parts(rows)
-    if not found:
+    shares = parts(rows)
+    if not shares:
         return ""
     lines = [["verdict", "kernels", "share"]]
-    for part in found:
+    for part in shares:
         interval = "" if part.low == part.high else f" [{part.low:.1%}, {part.high:.1%}]"
         lines.append([f"{part.kind}: {part.meaning}", str(part.count), f"{part.share:.1%}{interval}"])
     whole = judged(rows)

@@ -25,7 +25,7 @@ from cudal2.problem import Accumulate, Layout, Problem, parse
 from cudal2.records import Abi, Binary, Candidate, edit_from_json
 from cudal2.runtime import manifest
 from cudal2.target import find
-from cudal2.worker import binary
+from cudal2.worker import portable
 
 SHAPES = "shapes.json"
 WHOLE = 1 << 20
@@ -59,18 +59,18 @@ def exported(folder: Path, target: str) -> Source:
     raises HarnessFault where a file is.
     """
     folder = folder.resolve()
-    found = manifest.read(folder)
-    if found.target != target:
+    export = manifest.read(folder)
+    if export.target != target:
         raise ValueError(
-            f"{folder} holds kernels for {found.target}, not {target}; evaluate with target={found.target}"
+            f"{folder} holds kernels for {export.target}, not {target}; evaluate with target={export.target}"
         )
-    kernels = {kernel.problem: kernel for kernel in found.kernels}
+    kernels = {kernel.problem: kernel for kernel in export.kernels}
 
     def candidate(kernel: manifest.Kernel) -> Candidate:
         edit = edit_from_json(_text(folder / kernel.edit)) if kernel.edit else None
         files = [(str(folder / one.path), one.sha256) for one in (kernel.code, kernel.recipe) if one]
         made = Binary(*files)
-        binary.read(made)  # what is damaged is told before anything is measured
+        portable.read_binary(made)  # what is damaged is told before anything is measured
         return Candidate(_text(folder / kernel.source), kernel.problem, target, edit=edit, binary=made)
 
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:

@@ -87,33 +87,33 @@ def read(path: Path) -> Published:
     protocol = next((one for one in PROTOCOLS if one in path.name.lower()), "device")
     known = {} if long else {name: figure for name in names if (figure := _figure(name, protocol))}
     several = long and len({line.get("fingerprint") for line in lines}) > 1
-    found: dict[Figure, dict[Shape, float]] = {}
+    figures: dict[Figure, dict[Shape, float]] = {}
     for number, line in enumerate(lines, 2):
         try:
             shape = _shape(line)
             if long and line["speedup"]:
                 of, by = line["baseline"], line["protocol"]
                 one = Figure(f"{of} {by}" + several * f" {line['fingerprint']}", of, by)
-                found.setdefault(one, {})[shape] = _positive(line["speedup"])
+                figures.setdefault(one, {})[shape] = _positive(line["speedup"])
             for name, figure in known.items():
                 if line[name]:
-                    found.setdefault(figure, {})[shape] = _positive(line[name])
+                    figures.setdefault(figure, {})[shape] = _positive(line[name])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}; a shape is mnk=M_N_K, or m, n and k") from error
-    if not found:
+    if not figures:
         raise ValueError(
             f"{path} has no column that is known here ({', '.join(names) or 'it is empty'}); name one as CUDA-L2 does, "
             "torch.matmul or cuBLASLt-auto-tuning-max, or speedup"
         )
     shape_names = {"mnk", *Problem.__struct_fields__}
     other = () if long else tuple(name for name in names if name not in known and name.lower() not in shape_names)
-    return Published(str(path), found, other)
+    return Published(str(path), figures, other)
 
 
 def compare(rows: Sequence[Row], published: Published) -> list[Compared]:
     """Each column that has a counterpart here on some shape. If the file does not state layouts or precisions, the
     first of our rows of a shape counts."""
-    found = []
+    compared = []
     for figure, theirs in published.figures.items():
         ours: dict[Shape, Row] = {}
         for row in rows:
@@ -128,8 +128,8 @@ def compare(rows: Sequence[Row], published: Published) -> list[Compared]:
                 mine = timing.baseline_us if figure.microseconds else timing.speedup
                 pairs[row.problem] = (mine, theirs[shape])
         if pairs:
-            found.append(Compared(figure, pairs))
-    return found
+            compared.append(Compared(figure, pairs))
+    return compared
 
 
 def text(rows: Sequence[Row], published: Published) -> str:
@@ -166,11 +166,11 @@ def _figure(name: str, protocol: str) -> Figure | None:
         return Figure(name, "torch-nn", protocol)
     if low == "speedup":
         return Figure(name, FASTEST, protocol)
-    if found := _MICROSECONDS.match(low):
-        clock, short, layout = found.groups()
+    if match := _MICROSECONDS.match(low):
+        clock, short, layout = match.groups()
         return Figure(name, f"{_LIBRARIES[short]}-{layout}", "device" if clock == "graph" else "offline", True)
-    if found := _PUBLISHED.match(low):
-        lt, kind, layout = found.groups()
+    if match := _PUBLISHED.match(low):
+        lt, kind, layout = match.groups()
         if bool(lt) == bool(kind):
             base = {None: "cublas", "-heuristic": "cublaslt"}.get(kind, "cublaslt-auto")
             return Figure(name, MAX[base] if layout == "max" else f"{base}-{layout}", protocol)
@@ -180,8 +180,8 @@ def _figure(name: str, protocol: str) -> Figure | None:
 def _counterpart(row: Row, figure: Figure) -> Timing | None:
     """Our timing over the same baseline; for torch.matmul without layouts, over its faster layout."""
     exact = (t for t in row.timings if t.protocol == figure.protocol and t.baseline == figure.of)
-    if found := next(exact, None):
-        return found
+    if counterpart := next(exact, None):
+        return counterpart
     name = figure.of
     if name == "torch-nn" and not any(timing.baseline.endswith(("-nn", "-tn")) for timing in row.timings):
         name = library(name)

@@ -1,20 +1,21 @@
-"""The records of an evaluation: one row for each shape."""
+"""The records of an evaluation: one row for each shape, and what rows come to: which kernels are surely faster, means,
+shares won, machines."""
 
-import csv
-import io
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
-from typing import Any
 
 import msgspec
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import Abi, Environment, Timing, plain
+from cudal2.records import STRICT, Abi, Environment, Status, Timing, plain
 
 NOTHING_ARCHIVED = "no kernel"
 REASON = 300
 """Characters shown of why a kernel failed."""
+WIDEST = 0.2
+"""An interval wider than this share of its median is too uncertain to prefer a kernel."""
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -111,48 +112,59 @@ def why(row: Row) -> str:
     return plain(row.reason)[:REASON]
 
 
-PARQUET = find_spec("pyarrow") is not None
-"""Whether Parquet can be written: datasets, which training needs, brings pyarrow."""
+class Summary(msgspec.Struct, frozen=True):
+    """Statistics of the speedups of correct rows over the fastest baseline.
 
-_SHAPE = Problem.__struct_fields__
-_ROW = ("fingerprint", "machine", "status", "reason", "rho", "max_error", "repeatable", "kernel")
-_SPEEDUP = ("speedup", "low", "high", "pairs", "paired", "confidence")
-_TIMING = ("baseline", "protocol", "candidate_us", "baseline_us", *_SPEEDUP)
-NAMES = (*_SHAPE, *_ROW, "binary", *_TIMING)
-"""The columns, of Problem, Row and Timing. Those of a timing are empty where no kernel is right, and `binary`, the
-SHA-256 of code that was measured as it was, where a source was compiled."""
-_TYPES = dict.fromkeys(("m", "n", "k", "pairs"), "int64") | dict.fromkeys(("paired", "repeatable"), "bool")
-_REAL = ("rho", "max_error", "candidate_us", "baseline_us", "speedup", "low", "high", "confidence")
-_TYPES |= dict.fromkeys(_REAL, "float64")
+    `wins` is the share of rows whose median lies above 1, `sure_wins` of those that are `surely_faster`. `dispatched`
+    is the geometric mean if all other rows count as 1.00, also those without a correct kernel, because in an exported
+    library torch serves them.
+    """
 
-
-def flat(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    """One tuple, in the order of NAMES, for each row and timing; None for what is not there."""
-    found = []
-    for row in rows:
-        code = next(iter(row.binary), None)
-        head = (*msgspec.structs.astuple(row.problem), *(getattr(row, name) for name in _ROW), code)
-        for timing in row.timings or (None,):
-            found.append((*head, *(getattr(timing, name, None) for name in _TIMING)))
-    return found
+    shapes: int
+    geomean: float
+    dispatched: float
+    wins: float
+    sure_wins: float
 
 
-def as_csv(rows: Iterable[Row]) -> str:
-    """The table as CSV, with a header line of NAMES."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(NAMES)
-    table.writerows(flat(rows))
-    return text.getvalue()
+def surely_faster(timing: Timing) -> bool:
+    """Whether the interval lies above 1, is narrow and of STRICT confidence. A wide interval means that the machine was
+    busy with something else, so its lower bound is not to be trusted either."""
+    narrow = timing.high - timing.low <= WIDEST * timing.speedup
+    return timing.low > 1 and narrow and timing.confidence >= STRICT
 
 
-def as_parquet(rows: Sequence[Row]) -> bytes:
-    """The table as Parquet, with types. Raises ImportError without pyarrow."""
-    import pyarrow
-    from pyarrow import parquet
+def called(timings: Iterable[Timing]) -> str:
+    """The name of their intervals: "95% intervals", by the lowest confidence; "intervals" where one states none.
 
-    types = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in NAMES])
-    values = [list(column) for column in zip(*flat(rows))] or [[] for _ in NAMES]
-    file = io.BytesIO()
-    parquet.write_table(pyarrow.table(values, schema=types), file)
-    return file.getvalue()
+    Of figures that were converted by an estimate nothing is stated, and they do not count.
+    """
+    least = min((timing.confidence for timing in timings if timing.paired or timing.confidence), default=0.0)
+    return f"{least:.0%} intervals" if least else "intervals"
+
+
+def summarise(rows: Sequence[Row]) -> Summary | None:
+    """The statistics of the correct ones of `rows`; None where there is none."""
+    timings = [row.timing for row in rows if row.timing]
+    if not timings:
+        return None
+    count = len(timings)
+    served = count + sum(row.status != Status.OK for row in rows)  # what is ok was timed, if against other baselines
+    return Summary(
+        shapes=count,
+        geomean=math.exp(sum(math.log(t.speedup) for t in timings) / count),
+        dispatched=math.exp(sum(math.log(t.speedup) for t in timings if surely_faster(t)) / served),
+        wins=sum(t.speedup > 1 for t in timings) / count,
+        sure_wins=sum(map(surely_faster, timings)) / count,
+    )
+
+
+def machines(results: Results) -> Counter[str]:
+    """The number of rows by the machine that they were measured on, such as `NVIDIA H200, machine 0f3a5b7c`."""
+
+    def name(row: Row) -> str:
+        environment = results.environments.get(row.fingerprint)
+        device = environment.device if environment else row.fingerprint
+        return f"{device}, machine {row.machine or 'unknown'}"
+
+    return Counter(name(row) for row in results.rows if row.status != NOTHING_ARCHIVED)

@@ -93,7 +93,7 @@ def _run(
     results, environment = load(folder), report.environment()
     rows = {(row.problem, row.fingerprint): row for row in results.rows}
     environments = results.environments | {environment.fingerprint: environment}
-    found: dict[Problem, Row] = {}
+    by_problem: dict[Problem, Row] = {}
 
     with _opened(config, archive, select, environment, sampler) as source:
         _apart(folder, results.rows, source.built)
@@ -108,7 +108,7 @@ def _run(
 
         def keep(problem: Problem, row: Row | None) -> None:
             if row is not None:
-                found[problem] = rows[problem, environment.fingerprint] = row
+                by_problem[problem] = rows[problem, environment.fingerprint] = row
                 add(folder, row)
             shown.add(problem, row)
 
@@ -140,7 +140,7 @@ def _run(
                     if problem not in candidates:
                         keep(problem, None)
                     elif row is not None and row.kernel and not candidates[problem]:  # what was measured stays
-                        found[problem] = row
+                        by_problem[problem] = row
                         shown.add(problem, row, new=False)
                     elif (
                         row is None
@@ -150,7 +150,7 @@ def _run(
                     ):
                         new[problem] = candidates[problem]
                     else:
-                        found[problem] = row
+                        by_problem[problem] = row
                         shown.add(problem, row, new=False)
                 verdicts = sum(len(rivals) + (len(rivals) > 1) for rivals in new.values())
                 shown.pace.found(len(batch), len(new), verdicts)
@@ -161,7 +161,7 @@ def _run(
                 finally:  # who stops an evaluation finds its rows in the tables, too
                     save_all()
         shown.end()
-    return [found[problem] for problem in wanted if problem in found]
+    return [by_problem[problem] for problem in wanted if problem in by_problem]
 
 
 def _at_once(source: Source, worker: WorkerConfig) -> int:

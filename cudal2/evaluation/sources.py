@@ -61,13 +61,13 @@ def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) ->
             near = {one: selection.nearest(kernels, one, config.neighbours, others) for one in some}
             return {one: _entered(kernels.distinct(one, config.finalists) + near[one], one, kernels) for one in some}
 
-        found = best(problems)
-        lacking = [problem for problem, candidates in found.items() if not candidates]
+        by_problem = best(problems)
+        lacking = [problem for problem, candidates in by_problem.items() if not candidates]
         if ask and lacking:
             judged = ask(lacking)
             new = best([problem for problem in lacking if problem in judged])
-            found = {one: new.get(one, found[one]) for one in problems if found[one] or one in judged}
-        return found
+            by_problem = {one: new.get(one, by_problem[one]) for one in problems if by_problem[one] or one in judged}
+        return by_problem
 
     return Source(find)
 
@@ -91,8 +91,8 @@ def written(kernels: Comparable, config: EvalConfig, ask: Ask) -> Source:
 
 def _entered(entries: Sequence[Entry], problem: Problem, kernels: Comparable, limit: int | None = None) -> Candidates:
     """The first `limit` of these kernels that differ in what is built."""
-    found: dict[str, tuple[Candidate, Problem]] = {}
+    by_form: dict[str, tuple[Candidate, Problem]] = {}
     for entry in entries:
         candidate = Candidate(entry.source, problem, kernels.target, edit=entry.edit)
-        found.setdefault(kernel_form(entry.source, entry.edit), (candidate, entry.verdict.problem))
-    return dict(list(found.values())[:limit])
+        by_form.setdefault(kernel_form(entry.source, entry.edit), (candidate, entry.verdict.problem))
+    return dict(list(by_form.values())[:limit])

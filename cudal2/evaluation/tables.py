@@ -89,13 +89,13 @@ def table(rows: Sequence[Row]) -> Table:
     there = {library(timing.baseline) for row in rows for timing in row.timings}
     names = [*(name for name in MAX.values() if name in there), *sorted(there.difference(MAX.values()))]
     lost = sum(not row.timings for row in rows)  # a right kernel that was not timed beside a library is not lost to it
-    found: Table = {}
+    cells: Table = {}
     for name in [*names, FASTEST] if len(names) > 1 else names:
         for protocol in PROTOCOLS:
             timings = [timing for row in rows if (timing := against(row, name, protocol))]
             if made := cell([timing.speedup for timing in timings], len(timings) + lost):
-                found.setdefault(name, {})[protocol] = made
-    return found
+                cells.setdefault(name, {})[protocol] = made
+    return cells
 
 
 def by_decade(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -110,18 +110,18 @@ def by_m(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 def by_type(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each number type with each epilogue: `bf16, bias`."""
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(f"{row.problem.dtype}, {row.problem.epilogue}", []).append(row)
-    return found
+        groups.setdefault(f"{row.problem.dtype}, {row.problem.epilogue}", []).append(row)
+    return groups
 
 
 def _by(rows: Iterable[Row], number: Callable[[Row], int]) -> dict[int, list[Row]]:
     """The rows by that number, the smallest first."""
-    found: dict[int, list[Row]] = {}
+    groups: dict[int, list[Row]] = {}
     for row in sorted(rows, key=number):
-        found.setdefault(number(row), []).append(row)
-    return found
+        groups.setdefault(number(row), []).append(row)
+    return groups
 
 
 def by_list(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -176,8 +176,8 @@ def text(rows: Sequence[Row]) -> str:
 def _groups(protocol: str, what: str, names: Sequence[str], groups: Mapping[str, tuple[int, Table]]) -> str:
     """A line for each group that has a correct kernel; a group is how many shapes it has, and their table."""
     lines = [[what, "shapes", *names, "range"]]
-    for group, (shapes, found) in groups.items():
-        cells = [found.get(name, {}).get(protocol) for name in names]
+    for group, (shapes, by_name) in groups.items():
+        cells = [by_name.get(name, {}).get(protocol) for name in names]
         figures = [f"{one.geomean:.3f}, {one.wins:.0%}" if one else "" for one in cells]
         if any(cells):
             last = f"{cells[-1].lowest:.2f}–{cells[-1].highest:.2f}" if cells[-1] else ""
@@ -190,8 +190,8 @@ def _whole(whole: Table) -> str:
     lines = [
         ["speedup over", *(f"{name}: {what}" for name in protocols for what in ("mean", "geomean", "lost as 1", "won"))]
     ]
-    for name, found in whole.items():
-        cells = [found.get(protocol) for protocol in protocols]
+    for name, by_protocol in whole.items():
+        cells = [by_protocol.get(protocol) for protocol in protocols]
         figures = (
             (f"{one.mean:.3f}", f"{one.geomean:.3f}", f"{one.fallback:.3f}", f"{one.wins:.1%}") if one else 4 * ("",)
             for one in cells
@@ -201,7 +201,7 @@ def _whole(whole: Table) -> str:
 
 
 def _protocols(whole: Table) -> list[str]:
-    return [name for name in PROTOCOLS if any(name in found for found in whole.values())]
+    return [name for name in PROTOCOLS if any(name in by_protocol for by_protocol in whole.values())]
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:

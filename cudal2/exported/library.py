@@ -4,11 +4,15 @@ A processor's kernel runs in this process: load only folders you trust, as with 
 only device code runs, on all memory that this process can reach there. A kernel is chosen by the exact problem (M, N,
 K, layout, accumulator, type, bias), and used only if it was surely faster, on the device that it was measured on and,
 on a processor, with as many threads. One kernel may be for several M: it is told M, and nothing is padded. If none is
-for m rows, the one with the smallest M > m is used for which it
-was measured to pay: the input is padded to M rows, and the result is the first m of M rows, whose memory it keeps.
-Before its first call a kernel is tried (`trial`): one that does not give torch's product is not used.
-Everything else (other shapes, types, strides and alignments; gradients, autocast, torch.func, tracing, modes: see
-`ordinary`) goes to torch, unchanged.
+for m rows, the one with the smallest M > m is used for which it was measured to pay: the input is padded to M rows, and
+the result is the first m of M rows, whose memory it keeps. Before its first call a kernel is tried (`trial`): one that
+does not give torch's product is not used. Everything else (other shapes, types, strides and alignments; gradients,
+autocast, torch.func, tracing, modes) goes to torch, unchanged.
+
+A kernel gets only addresses, so a call must be a plain product to give the same result as torch. torch's dispatcher
+calls a function by keys: each transform, mode and special kind of tensor (autocast, vmap, tracing, lazy negation, meta,
+sparse) has a key, and the highest key comes first. `op.cpp` handles these keys. The few cases without a key are checked
+here, one by one (`unusual`).
 """
 
 from collections import Counter
@@ -16,21 +20,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from . import arrays, cpu, cuda, held, op, trial
-from .ordinary import unusual
 
+_has_torch_function = torch.overrides.has_torch_function
+_deterministic = torch.are_deterministic_algorithms_enabled
+_grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_dynamo_compiling
 _linear = torch.nn.functional.linear
+
+SERVED = ("none", "bias")
+"""What may follow a product in calls of this library: `torch.nn.functional.linear` has nothing else."""
+
+
+def unusual(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> str:
+    """What makes a call with these tensors more than a plain product; "" where nothing does.
+
+    Raises AttributeError where one is no tensor.
+    """
+    # This comes first: any other question about a tensor may itself be a call that a subclass or a mode handles.
+    if _has_torch_function((a, b, bias)):
+        return "a mode sees every function"
+    if _deterministic():
+        return "deterministic algorithms are wanted"
+    if forward_ad._current_level >= 0:
+        for tensor in (a, b, bias):
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                return "tangents are wanted"
+    if _grad_enabled() and (b.requires_grad or a.requires_grad or (bias is not None and bias.requires_grad)):
+        return "gradients are wanted"
+    return ""
 
 
 def _exporting() -> bool:
     """torch.compiler.is_exporting(), which is also true of what torch.compile traces in torch 2.11."""
     return torch.compiler._is_exporting_flag
-
-
-SERVED = ("none", "bias")
-"""What may follow a product in calls of this library: `torch.nn.functional.linear` has nothing else."""
 
 
 def _old(kernel: held.Kernel) -> bool:

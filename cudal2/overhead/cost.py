@@ -15,13 +15,16 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from cudal2 import operators
-from cudal2.evaluation.summary import surely_faster
+from cudal2.evaluation.records import surely_faster
 from cudal2.exported.held import Kernel, Unusable
 from cudal2.exported.library import Library
 from cudal2.exported.op import PADDED
@@ -34,6 +37,8 @@ Row = dict[str, Any]
 ROUNDS, CALLS, FEWEST, SECONDS = 15, 100, 3, 0.003
 """A round has as many calls as take SECONDS, from FEWEST to CALLS. CALLS always fit into a GPU's queue of about a
 thousand launches, so that no call waits for it."""
+BATCH = 25
+"""A folder is settled after so many kernels, so that whatever ends the command loses no more than these."""
 LIMIT = 1.01
 """A kernel may take at most this much of torch's time; if it takes more, torch serves."""
 
@@ -99,6 +104,29 @@ def settle(folder: Path, rows: list[Row]) -> int:
     )
     rewrite(folder, msgspec.structs.replace(found, kernels=kernels))
     return sum(one.dispatch for one in kernels)
+
+
+def settle_all(called: ModuleType, folder: Path, accumulate: str) -> tuple[list[Row], int]:
+    """All rows that were measured, and how many kernels `called` (`cost` or `neighbours`) has settled to use.
+
+    Raises ValueError where there is nothing to measure, and whatever `called.eligible` and `called.settle` raise.
+    """
+    library, kernels = called.eligible(folder, accumulate)
+    rows: list[Row] = []
+    settled = 0
+    try:
+        for kernel in track(kernels, "calls", console=Console(stderr=True), transient=True):
+            rows += called.figures(library, kernel)
+            if len(rows) - settled >= BATCH:
+                called.settle(folder, rows[settled:])
+                settled = len(rows)
+    finally:
+        count = called.settle(folder, rows[settled:])
+    if not rows:
+        raise ValueError(
+            f"{folder} holds nothing to settle: no kernel of {accumulate} sums is surely faster, or has room"
+        )
+    return rows, count
 
 
 def rewrite(folder: Path, found: manifest.Manifest) -> None:

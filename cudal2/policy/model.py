@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import adapters, gguf, sampling
+from cudal2.policy import adapters, sampling
 from cudal2.policy.hints import SAMPLED, out_of_memory_hint
-from cudal2.policy.locate import locate
+from cudal2.policy.locate import PACKAGE, gguf_file, gguf_options, locate
 from cudal2.target import targets
 
 
@@ -55,8 +55,8 @@ def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, Pr
     """
     quiet()
     place = locate(config.path, target)
-    model, tokenizer, found = _read(place, config.dtype)
-    if found:
+    model, tokenizer, adapted = _read(place, config.dtype)
+    if adapted:
         model = adapters.merge(model, place)
     return model.to(PartialState().device), tokenizer
 
@@ -73,25 +73,25 @@ def load_to_train(
     Raises ValueError also where this second model would need merged adapters or a GGUF file, which TRL cannot load.
     """
     place = locate(config.path, target)
-    if gguf.file_of(place) and (config.sampler == "vllm" or (reference and not config.lora.rank)):
+    if gguf_file(place) and (config.sampler == "vllm" or (reference and not config.lora.rank)):
         raise ValueError(
             f"policy.path={config.path!r} is a GGUF file, which vLLM and a reference (trainer.beta) cannot be loaded "
             "from: train with policy.sampler=transformers trainer.beta=0, or train what `cudal2 sft` made of it"
         )
-    model, tokenizer, found = _read(place, config.dtype if config.lora.rank else "float32")
-    named = str(found.base_model_name_or_path) if found else config.path
-    if named.startswith(gguf.PACKAGE):
+    model, tokenizer, adapted = _read(place, config.dtype if config.lora.rank else "float32")
+    named = str(adapted.base_model_name_or_path) if adapted else config.path
+    if named.startswith(PACKAGE):
         model.name_or_path = named  # adapters then find their model on any machine
     wrapped: Any = model
-    if config.lora.rank and found:
-        wrapped = adapters.resume(model, place, found, config.lora)
+    if config.lora.rank and adapted:
+        wrapped = adapters.resume(model, place, adapted, config.lora)
     elif config.lora.rank:
         wrapped = adapters.new(model, config.lora, seed)
-    elif found:
+    elif adapted:
         if reference:
             raise ValueError(
-                f"policy.path={config.path!r} holds adapters: set policy.lora.rank={found.r} "
-                f"policy.lora.alpha={found.lora_alpha} to train them on, or trainer.beta=0 to train every weight"
+                f"policy.path={config.path!r} holds adapters: set policy.lora.rank={adapted.r} "
+                f"policy.lora.alpha={adapted.lora_alpha} to train them on, or trainer.beta=0 to train every weight"
             )
         wrapped = adapters.merge(model, place)
     return wrapped.to(PartialState().device), tokenizer
@@ -101,7 +101,7 @@ def without_weights(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrain
     """The tokenizer and the model's configuration as `load` gives them, without reading weights; raises as `load`."""
     place = locate(config.path, target)
     base, tokenizer, file, adapted = _spoken(place)
-    how = gguf.options(file, weights=False) if file else {}
+    how = gguf_options(file, weights=False) if file else {}
     try:
         shape = AutoConfig.from_pretrained(base, local_files_only=Path(base).is_dir(), **how)
     except (OSError, ValueError) as error:
@@ -116,38 +116,38 @@ def _read(place: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerB
 
     Its generation_config is `sampling.whole`, so that only our configuration decides how a policy is sampled.
     """
-    base, tokenizer, file, found = _spoken(place)
-    packed = gguf.options(file, weights=True) if file else {}
+    base, tokenizer, file, adapted = _spoken(place)
+    packed = gguf_options(file, weights=True) if file else {}
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             base, local_files_only=Path(base).is_dir(), dtype=dtype, **packed
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise _unloadable(place, base, file, found, error) from error
+        raise _unloadable(place, base, file, adapted, error) from error
     if file:
         _end_as(tokenizer, model.config)
     model.generation_config = sampling.whole(tokenizer, model.generation_config)
-    return model, tokenizer, found
+    return model, tokenizer, adapted
 
 
 def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, PeftLora | None]:
     """Folder or hub name of the model at `place`, or of the base model of the adapters there; its tokenizer; its GGUF
     file, if any; and the configuration of the adapters, if any."""
     base = place
-    found = adapters.recorded(place)
-    if found:
-        base = _base(place, found)
-    file = gguf.file_of(base)
+    adapted = adapters.recorded(place)
+    if adapted:
+        base = _base(place, adapted)
+    file = gguf_file(base)
     base = str(file.parent) if file else base
-    how = gguf.options(file, weights=False) if file else {}
+    how = gguf_options(file, weights=False) if file else {}
     spoken = base
-    if found and (Path(place) / "tokenizer_config.json").is_file():
+    if adapted and (Path(place) / "tokenizer_config.json").is_file():
         spoken, how = place, {}  # adapters may have brought their own
     try:
         local = Path(base).is_dir()
         tokenizer = AutoTokenizer.from_pretrained(spoken, local_files_only=local, padding_side="left", **how)
     except (OSError, ValueError, RuntimeError) as error:
-        raise _unloadable(place, base, file, found, error) from error
+        raise _unloadable(place, base, file, adapted, error) from error
     if tokenizer.eos_token is None:
         raise ValueError(
             f"the tokenizer of {place} has no token that ends a text, so that no answer would end: name it in its "
@@ -155,7 +155,7 @@ def _spoken(place: str) -> tuple[str, PreTrainedTokenizerBase, Path | None, Peft
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return base, tokenizer, file, found
+    return base, tokenizer, file, adapted
 
 
 def _end_as(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> None:
@@ -168,7 +168,7 @@ def _end_as(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> Non
             tokenizer.pad_token = tokenizer.eos_token
 
 
-def _unloadable(place: str, base: str, file: Path | None, found: PeftLora | None, error: Exception) -> ValueError:
+def _unloadable(place: str, base: str, file: Path | None, adapted: PeftLora | None, error: Exception) -> ValueError:
     remedy = (
         f"transformers reads no GGUF file like {file.name}"
         if file
@@ -176,13 +176,13 @@ def _unloadable(place: str, base: str, file: Path | None, found: PeftLora | None
         if Path(base).is_dir()
         else "check the name and the network, or download it first and give the folder"
     )
-    whose = "" if found is None else f", the model {base} of its adapters,"
+    whose = "" if adapted is None else f", the model {base} of its adapters,"
     return ValueError(f"the policy {place}{whose} cannot be loaded ({error}); {remedy}")
 
 
-def _base(place: str, found: PeftLora) -> str:
+def _base(place: str, adapted: PeftLora) -> str:
     """The folder or hub name of the model that the adapters in `place` belong to."""
-    named = str(found.base_model_name_or_path)
+    named = str(adapted.base_model_name_or_path)
     try:
         base = locate(named)
         if adapters.recorded(base):

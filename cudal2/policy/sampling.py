@@ -42,12 +42,12 @@ def choice(config: PolicyConfig) -> dict[str, Any]:
 
 def warpers(config: PolicyConfig) -> LogitsProcessorList:
     """What changes the scores before a token is drawn: temperature, top k and top p, as in transformers."""
-    found = LogitsProcessorList([TemperatureLogitsWarper(config.temperature)])
+    chain = LogitsProcessorList([TemperatureLogitsWarper(config.temperature)])
     if config.top_k:
-        found.append(TopKLogitsWarper(config.top_k))
+        chain.append(TopKLogitsWarper(config.top_k))
     if config.top_p < 1.0:
-        found.append(TopPLogitsWarper(config.top_p))
-    return found
+        chain.append(TopPLogitsWarper(config.top_p))
+    return chain
 
 
 def whole(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None = None) -> GenerationConfig:
@@ -65,8 +65,8 @@ def whole(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None 
 
 
 def _ends(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None) -> list[int]:
-    found = declared.eos_token_id if declared else None
-    ends = {tokenizer.eos_token_id, *(found if isinstance(found, list) else [found])}
+    declared_ends = declared.eos_token_id if declared else None
+    ends = {tokenizer.eos_token_id, *(declared_ends if isinstance(declared_ends, list) else [declared_ends])}
     return sorted(end for end in ends if end is not None)
 
 

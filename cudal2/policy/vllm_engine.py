@@ -31,9 +31,9 @@ def check() -> None:
     """Raises ValueError where vLLM is not installed, or is of a version that does not fit."""
     if find_spec("vllm") is None:
         raise ValueError(f"policy.sampler=vllm needs a package: {INSTALL}; or policy.sampler=transformers")
-    found = installed()
-    if found and not FITS[0] <= Version(Version(found).base_version) <= FITS[1]:
-        raise ValueError(f"vLLM {found} does not fit, {FITS[0]} to {FITS[1]} do: {INSTALL}")
+    release = installed()
+    if release and not FITS[0] <= Version(Version(release).base_version) <= FITS[1]:
+        raise ValueError(f"vLLM {release} does not fit, {FITS[0]} to {FITS[1]} do: {INSTALL}")
 
 
 def installed() -> str | None:
@@ -77,7 +77,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], most: int) -> None:
 def options(config: PolicyConfig) -> dict[str, Any]:
     """Options of vLLM, the same wherever it is started. Without `dtype` it would turn float32 weights into bfloat16.
 
-    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`worker.py`).
+    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`vllm_extension.py`).
     """
     told: dict[str, Any] = {"dtype": config.dtype}
     return told if torch.cuda.is_available() else told | {"enforce_eager": True, "worker_extension_cls": EXTENSION}

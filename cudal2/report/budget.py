@@ -23,7 +23,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.report import figures
 from cudal2.report.steps import mean, quantile
-from cudal2.search.history import which
+from cudal2.search.trials import which
 
 DRAWS = 1000
 FALLBACK = 1.0
@@ -63,7 +63,7 @@ def compare(folders: Sequence[Path], out: Path) -> str:
 
 def load(folders: Sequence[Path]) -> Searches:
     """The searches in these folders on the shapes that they have in common, smallest work first."""
-    found: dict[str, dict[Problem, list[list[float]]]] = {}
+    searches: dict[str, dict[Problem, list[list[float]]]] = {}
     environments: set[str] = set()
     for folder in folders:
         with Archive.of(folder, create=False) as archive:
@@ -71,16 +71,16 @@ def load(folders: Sequence[Path]) -> Searches:
         if len({_which(sample.origin) for sample in samples}) != 1:
             raise ValueError(f"{folder} holds no search, or several; give each a folder of its own: run=FOLDER")
         environments |= {sample.fingerprint for sample in samples}
-        seeds = found.setdefault(re.sub(r"[-_]?\d+$", "", folder.resolve().name) or folder.resolve().name, {})
+        seeds = searches.setdefault(re.sub(r"[-_]?\d+$", "", folder.resolve().name) or folder.resolve().name, {})
         for problem, values in _speeds(samples).items():
             seeds.setdefault(problem, []).append(values)
     if len(environments) > 1:
         raise ValueError("these searches were measured in different environments and do not compare")
-    common = set.intersection(*map(set, found.values()))
+    common = set.intersection(*map(set, searches.values()))
     if not common:
         raise ValueError("these searches have no shape in common")
     order = sorted(common, key=lambda problem: (problem.flop, problem))
-    return {name: {problem: shapes[problem] for problem in order} for name, shapes in found.items()}
+    return {name: {problem: shapes[problem] for problem in order} for name, shapes in searches.items()}
 
 
 def _which(origin: Origin) -> str:
@@ -98,27 +98,27 @@ def within(archive: Archive, fingerprint: str, together: bool = False) -> Search
     for sample in archive.samples("search"):
         if sample.fingerprint == fingerprint:
             runs[sample.origin.policy or "search"][which(sample.origin.run)].append(sample)
-    found: dict[str, dict[Problem, list[list[float]]]] = {}
+    by_method: dict[str, dict[Problem, list[list[float]]]] = {}
     for method, searches in runs.items():
         each = {digest: _speeds(samples) for digest, samples in searches.items()}
         apart = len(set().union(*each.values())) == sum(map(len, each.values()))
         alone = len(each) == 1 or (together and apart)
         for digest, speeds in each.items():
-            shapes = found.setdefault(method if alone else f"{method} {digest}", {})
+            shapes = by_method.setdefault(method if alone else f"{method} {digest}", {})
             shapes.update({problem: [values] for problem, values in speeds.items()})
-    beside = [found[method] for method in runs if together and method in found]
+    beside = [by_method[method] for method in runs if together and method in by_method]
     common = set.intersection(*map(set, beside)) if beside else set()
     for shapes in beside if common else ():
         for problem in set(shapes) - common:
             del shapes[problem]
-    return found
+    return by_method
 
 
 def _speeds(samples: Iterable[Sample]) -> dict[Problem, list[float]]:
-    found: dict[Problem, list[float]] = {}
+    speeds: dict[Problem, list[float]] = {}
     for sample in sorted(samples, key=lambda sample: (sample.origin.step, sample.origin.index)):
-        found.setdefault(sample.problem, []).append(sample.speedup or 0.0)
-    return found
+        speeds.setdefault(sample.problem, []).append(sample.speedup or 0.0)
+    return speeds
 
 
 def curve(shapes: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cudal2.evaluation import tables
-from cudal2.evaluation.records import Row
-from cudal2.evaluation.summary import Summary, summarise, surely_faster
+from cudal2.evaluation.records import Row, Summary, summarise, surely_faster
 from cudal2.records import Status, Timing
 from cudal2.report import budget
 from cudal2.report.budget import Estimate
@@ -46,13 +45,13 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
     A baseline that was timed in two layouts counts once, in the layout that is faster for the shape.
     """
-    found: dict[str, set[str]] = {}
+    timed: dict[str, set[str]] = {}
     for row in rows:
         for timing in row.timings:
-            found.setdefault(timing.protocol, set()).add(tables.library(timing.baseline))
-    order = dict.fromkeys((*tables.MAX.values(), *sorted(set().union(*found.values()))))
+            timed.setdefault(timing.protocol, set()).add(tables.library(timing.baseline))
+    order = dict.fromkeys((*tables.MAX.values(), *sorted(set().union(*timed.values()))))
     pairs = [
-        (protocol, name) for protocol in found for name in (FASTEST, *order) if name in {FASTEST, *found[protocol]}
+        (protocol, name) for protocol in timed for name in (FASTEST, *order) if name in {FASTEST, *timed[protocol]}
     ]
     return [_line(*pair, [against(row, *pair) for row in rows]) for pair in pairs]
 
@@ -71,7 +70,7 @@ def _line(protocol: str, baseline: str, rows: Sequence[Row]) -> Line:
     served = budget.estimate([_worth(timing) for timing in timings] + [0.0] * lost)
     geometric = Estimate(*map(math.exp, served))
     average = mean([timing.speedup for timing in timings])
-    decades = {name: found for name, part in tables.by_decade(rows).items() if (found := summarise(part))}
+    decades = {name: part_summary for name, part in tables.by_decade(rows).items() if (part_summary := summarise(part))}
     return Line(protocol, baseline, tuple(rows), summary, average, geometric, decades)
 
 

@@ -14,7 +14,7 @@ from cudal2.config import WorkerConfig
 from cudal2.evaluation.records import Row, why
 from cudal2.problem import Problem
 from cudal2.records import Edit, HarnessFault, Status, Timing, digest, kernel_hash
-from cudal2.search.lineage import Mutated, answered, made
+from cudal2.search.proposer import Mutated, answered, made
 from cudal2.target import find
 from cudal2.worker.cache import Cache
 from cudal2.worker.sandbox import jail
@@ -85,10 +85,10 @@ def of(archive: Archive, fingerprint: str, rows: Sequence[Row]) -> list[Kernel]:
     samples = [sample for sample in archive.samples() if sample.fingerprint == fingerprint]
     origins = {(sample.source_hash, sample.problem): sample for sample in samples}
     best = list(_best(kernels, rows, origins))
-    found: dict[tuple[str, Problem], Kernel] = {}
+    by_hash: dict[tuple[str, Problem], Kernel] = {}
     for kernel in chain(best, _parents(kernels, best, origins), _others(kernels, origins)):
-        found.setdefault((kernel.hash, kernel.problem), kernel)
-    return list(found.values())
+        by_hash.setdefault((kernel.hash, kernel.problem), kernel)
+    return list(by_hash.values())
 
 
 def _best(kernels: Comparable, rows: Sequence[Row], origins: Origins) -> Iterator[Kernel]:
@@ -163,19 +163,19 @@ def _told(kernel: Kernel, edit: Edit | None, target: str, origins: Origins) -> K
 def _lineage(source: str, target: str, sample: Sample | None) -> dict[str, str]:
     """Family, parent and maker, as far as the source or its proposer's record says."""
     said = corpus.stated(source, find(target))
-    found = {"family": said[0] if said else ""}
+    lineage = {"family": said[0] if said else ""}
     if sample is None:
-        return found
-    found["how"] = sample.origin.kind if sample.origin.kind != "search" else sample.origin.policy
+        return lineage
+    lineage["how"] = sample.origin.kind if sample.origin.kind != "search" else sample.origin.policy
     if turn := answered(sample.origin.prompt):
-        found["parent"] = turn.parent[:12]
+        lineage["parent"] = turn.parent[:12]
     try:
         begin = made(sample.origin.prompt)
     except msgspec.DecodeError:  # by a policy, or from a folder
-        return found
+        return lineage
     if isinstance(begin, Mutated):
-        return found | {"family": begin.origin.family, "parent": begin.parent, "how": ", ".join(begin.kinds)}
-    return found | {"family": begin.family}
+        return lineage | {"family": begin.origin.family, "parent": begin.parent, "how": ", ".join(begin.kinds)}
+    return lineage | {"family": begin.family}
 
 
 def moved(source: str, target: str, edit: Edit, config: WorkerConfig) -> str:

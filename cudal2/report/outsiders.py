@@ -17,8 +17,7 @@ from cudal2.corpus.nearest import Nearest, difference, nearest
 from cudal2.files import replace
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Timing
-from cudal2.search.lineage import Mutated, made
-from cudal2.search.settings import Setting
+from cudal2.search.proposer import Mutated, Setting, made
 from cudal2.target import find
 
 DEPTH = 64
@@ -78,33 +77,33 @@ def run(folder: Path) -> Outsiders:
         environments = list(archive.environments())
         if not environments:
             raise ValueError(f"the archive in {folder} is empty; search or train first")
-        found = Outsiders(environments[-1], tuple(rows(archive, environments[-1])))
+        outsiders = Outsiders(environments[-1], tuple(rows(archive, environments[-1])))
     path = folder / FILE
     try:
-        replace(path, msgspec.json.encode(found))
+        replace(path, msgspec.json.encode(outsiders))
     except OSError as error:
         raise HarnessFault(
             f"{path} cannot be written: {error}", "Free disk space, or make the folder writable"
         ) from error
-    return found
+    return outsiders
 
 
 def load(folder: Path, fingerprint: str) -> tuple[Row, ...]:
     """What `run` found in that environment; () where it was not run. HarnessFault where it cannot be read."""
     path = folder / FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Outsiders) if path.exists() else None
+        saved = msgspec.json.decode(path.read_bytes(), type=Outsiders) if path.exists() else None
     except (OSError, msgspec.DecodeError) as error:
         raise HarnessFault(f"{path} cannot be read: {error}", "Move it aside") from error
-    return found.rows if found and found.fingerprint == fingerprint else ()
+    return saved.rows if saved and saved.fingerprint == fingerprint else ()
 
 
 def rows(archive: Archive, fingerprint: str) -> list[Row]:
     """A row for each problem that has a correct and timed kernel."""
     kernels = Comparable(archive, archive.target(fingerprint), fingerprint)
     origins = _origins(archive)
-    found = (row(kernels, problem, origins) for problem in kernels.problems())
-    return [one for one in found if one.looked_at]
+    candidates = (row(kernels, problem, origins) for problem in kernels.problems())
+    return [one for one in candidates if one.looked_at]
 
 
 def row(kernels: Comparable, problem: Problem, origins: Mapping[str, Setting | Mutated]) -> Row:
@@ -142,22 +141,22 @@ def _outsider(entry: Entry, made_by: Setting | Mutated | None, place: Nearest) -
 
 def _origins(archive: Archive) -> dict[str, Setting | Mutated]:
     """How kernels were made, by hash, as far as searches recorded it."""
-    found: dict[str, Setting | Mutated] = {}
+    origins: dict[str, Setting | Mutated] = {}
     for sample in archive.samples("search"):
         try:
-            found[sample.source_hash] = made(sample.origin.prompt)
+            origins[sample.source_hash] = made(sample.origin.prompt)
         except msgspec.DecodeError:  # by a policy, or from a folder
             continue
-    return found
+    return origins
 
 
-def describe(found: Sequence[Row]) -> str:
+def describe(rows: Sequence[Row]) -> str:
     """Text for people: how many outsiders win, then each winner and how it differs."""
-    outside = [row for row in found if row.outsider]
+    outside = [row for row in rows if row.outsider]
     ahead = [row for row in outside if row.ahead]
     sure = sum(row.surely for row in ahead)
     lines = [
-        f"{len(found)} shapes; {len(outside)} have a correct kernel that no family renders, {len(ahead)} have one as "
+        f"{len(rows)} shapes; {len(outside)} have a correct kernel that no family renders, {len(ahead)} have one as "
         f"their best, {sure} surely: its interval lies above that of the best rendered kernel"
     ]
     for row in sorted(ahead, key=lambda row: not row.surely):
@@ -173,9 +172,9 @@ def describe(found: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def to_json(found: Sequence[Row]) -> str:
+def to_json(rows: Sequence[Row]) -> str:
     """The rows as JSON, indented."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
 
 
 def _interval(timing: Timing) -> str:

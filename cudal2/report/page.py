@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from cudal2 import roofline
 from cudal2.archive.store import Archive
-from cudal2.evaluation import audit, records, results, summary
+from cudal2.evaluation import audit, records, results
 from cudal2.evaluation.records import Results, Row
 from cudal2.policy import endpoint
 from cudal2.records import Environment, HarnessFault, Status
@@ -31,8 +31,8 @@ from cudal2.report import budget, figures, headline, kernels, outsiders, packed,
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
-from cudal2.tracking import troubles
-from cudal2.tracking.metrics import CAMPAIGN, read_metrics
+from cudal2.tracking import CAMPAIGN, read_metrics
+from cudal2.train import troubles
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of a picture's file."""
@@ -51,8 +51,8 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
     """
     out = out or folder / "report.html"
     with Archive.of(folder, create=False) as archive:
-        found = results.load(folder)
-        environments = archive.environments() or _evaluated(found)
+        saved = results.load(folder)
+        environments = archive.environments() or _evaluated(saved)
         if not environments:
             raise ValueError(f"the archive in {folder} is empty; train first")
         fingerprint = fingerprint or list(environments)[-1]
@@ -61,7 +61,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
         environment = environments[fingerprint]
         samples = steps.training(archive, folder)
         learned = steps.of(sample for sample in samples if sample.fingerprint == fingerprint)
-        evaluated = [row for row in found.rows if row.fingerprint == fingerprint]
+        evaluated = [row for row in saved.rows if row.fingerprint == fingerprint]
         rows = evaluated or kernels.rows(archive, fingerprint)
         lines = headline.lines(rows)
         page = _template().render(
@@ -91,7 +91,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
                 _roof(environment.device, rows),
                 steps=steps.drawn(learned) if learned else None,
                 searches=searches,
-                intervals=summary.called(timing for row in rows for timing in row.timings),
+                intervals=records.called(timing for row in rows for timing in row.timings),
             ),
             style=(style := _asset("style.css")),
             script=(script := _asset(*SCRIPTS)),
@@ -118,10 +118,10 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def _evaluated(found: Results) -> dict[str, Environment]:
+def _evaluated(saved: Results) -> dict[str, Environment]:
     """The environments in which an evaluation measured something; an archive does not have those of exported code."""
-    measured = {row.fingerprint for row in found.rows if row.kernel}
-    return {fingerprint: one for fingerprint, one in found.environments.items() if fingerprint in measured}
+    measured = {row.fingerprint for row in saved.rows if row.kernel}
+    return {fingerprint: one for fingerprint, one in saved.environments.items() if fingerprint in measured}
 
 
 def _facts(learned: list[Step], lines: Sequence[Line], evaluated: bool) -> dict[str, str]:
@@ -149,9 +149,9 @@ def _facts(learned: list[Step], lines: Sequence[Line], evaluated: bool) -> dict[
 
 def _searches(archive: Archive, fingerprint: str, together: bool) -> dict[str, dict[str, int | list[Estimate]]]:
     """By name: the number of a search's shapes, and its curve if it has two points or more."""
-    found = {name: list(shapes.values()) for name, shapes in budget.within(archive, fingerprint, together).items()}
-    curves = {name: budget.curve(shapes) for name, shapes in found.items()}
-    return {name: {"shapes": len(found[name]), "curve": curve} for name, curve in curves.items() if len(curve) > 1}
+    searches = {name: list(shapes.values()) for name, shapes in budget.within(archive, fingerprint, together).items()}
+    curves = {name: budget.curve(shapes) for name, shapes in searches.items()}
+    return {name: {"shapes": len(searches[name]), "curve": curve} for name, curve in curves.items() if len(curve) > 1}
 
 
 def _roof(device: str, rows: Sequence[Row]) -> roofline.Roof | None:

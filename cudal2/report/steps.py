@@ -75,20 +75,20 @@ def gain(steps: Sequence[Step]) -> tuple[float, float, float] | None:
     where no problem came in both thirds.
     """
     first, last = ([step.by_problem for step in part] for part in thirds(steps))
-    found = _difference(first, last)
-    if len(steps) < FEWEST or found is None:
+    difference = _difference(first, last)
+    if len(steps) < FEWEST or difference is None:
         return None
     rng = random.Random(0)
     drawn = [_difference(rng.choices(first, k=len(first)), rng.choices(last, k=len(last))) for _ in range(DRAWS)]
     known = [one for one in drawn if one is not None]
-    return found, quantile(known, 0.025), quantile(known, 0.975)
+    return difference, quantile(known, 0.025), quantile(known, 0.975)
 
 
 def said(steps: Sequence[Step]) -> str:
     """`+0.12 [0.03, 0.21]`, and what a reader should think of it where that is no rise for sure."""
-    if (found := gain(steps)) is None:
+    if (bounds := gain(steps)) is None:
         return f"too few steps to tell ({len(steps)})"
-    middle, low, high = found
+    middle, low, high = bounds
     unsure = "" if low > 0 or high < 0 else ", too few steps to be sure"
     return f"{middle:+.2f} [{low:.2f}, {high:.2f}]{unsure}"
 
@@ -135,28 +135,28 @@ def of(samples: Iterable[Sample]) -> list[Step]:
 
 
 def _by_problem(samples: Sequence[Sample]) -> ByProblem:
-    found = defaultdict(list)
+    speeds = defaultdict(list)
     for sample in samples:
-        found[sample.problem.name].append(sample.speedup or 0.0)
-    return {name: tuple(values) for name, values in found.items()}
+        speeds[sample.problem.name].append(sample.speedup or 0.0)
+    return {name: tuple(values) for name, values in speeds.items()}
 
 
 def curves(folders: Sequence[Path]) -> dict[str, list[Step]]:
     """The training steps of each run by its name, or by its path where another has that name. Raises ValueError for a
     run that has none, and where the runs were measured in environments that do not compare."""
-    found: dict[str, list[Step]] = {}
+    runs: dict[str, list[Step]] = {}
     fingerprints: set[str] = set()
     for folder in folders:
         with Archive.of(folder, create=False) as archive:
             samples = training(archive, folder)
         fingerprints |= {sample.fingerprint for sample in samples}
         name = folder.resolve().name
-        found[name if name not in found else str(folder)] = of(samples)
+        runs[name if name not in runs else str(folder)] = of(samples)
         if not samples:
             raise ValueError(f"{folder} holds no training samples yet; train first")
     if len(fingerprints) > 1:
         raise ValueError("these runs were measured in different environments and do not compare")
-    return found
+    return runs
 
 
 def drawn(steps: Sequence[Step]) -> dict[str, Any]:

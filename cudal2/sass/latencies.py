@@ -10,7 +10,7 @@ from functools import cache
 
 import msgspec
 
-from cudal2.assets import asset
+from cudal2.files import asset
 from cudal2.sass import opcodes
 from cudal2.sass.flow import HORIZON, Meeting
 from cudal2.sass.listing import Instruction, Listing, Unlisted

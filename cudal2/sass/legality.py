@@ -31,7 +31,7 @@ def replayed(listing: Listing, edit: Edit) -> Listing:
 
 
 class Legality:
-    """Checks edits of one cubin; a `Legal` for `worker.cuda.edits.bench.EditBench`. A context manager.
+    """Checks edits of one cubin; a `Legal` for `worker.cuda.edit_bench.EditBench`. A context manager.
 
     A check takes 0.05 to 0.2 s of a core. With `jobs`, several run side by side, in processes that import the main
     module as `multiprocessing` does.

@@ -15,7 +15,7 @@ import msgspec
 from cudal2.sass import encoding
 from cudal2.sass.encoding import Controls
 from cudal2.worker import disassembly
-from cudal2.worker.cuda.compile import cubin, elf, sass
+from cudal2.worker.cuda.compile import cubin, sass
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
@@ -143,7 +143,7 @@ def _unreadable(code: bytes, error: ValueError) -> str:
             "ptxas of CUDA 13 (Triton: set TRITON_PTXAS_PATH)"
         )
     try:
-        elf.symbols(code, ".symtab")
+        cubin.elf_symbols(code, ".symtab")
     except ValueError:
         return "the cubin is stripped of its symbols, and nvdisasm reads none such; compile the kernel anew"
     return (

@@ -22,7 +22,7 @@ from cudal2.sass import flow, latencies, opcodes
 from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.latencies import Seen, Table
 from cudal2.sass.listing import Listing, read
-from cudal2.worker.cuda.compile import cubin, elf
+from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.sandbox import jail
 
 
@@ -112,7 +112,7 @@ def written(tables: dict[str, Table]) -> str:
 
 def kernels(code: bytes) -> list[str]:
     """The names of the kernels in a cubin."""
-    with elf.opened(code) as file:
+    with cubin.open_elf(code) as file:
         return [s.name.removeprefix(cubin.CODE) for s in file.iter_sections() if s.name.startswith(cubin.CODE)]
 
 

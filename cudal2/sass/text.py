@@ -8,8 +8,7 @@ from cudal2.records import Edit
 from cudal2.sass import reuse
 from cudal2.sass.dependence import Violation
 from cudal2.sass.encoding import Controls
-from cudal2.sass.game.moves import Kind
-from cudal2.sass.game.play import Play
+from cudal2.sass.game.play import Kind, Play
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
 
@@ -19,7 +18,7 @@ WIDTH = 58
 """Characters of an instruction's text."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class EditedPosition(msgspec.Struct, frozen=True):
     """The instructions at `position` before and after the edit; `moved` where they or their stalls differ."""
 
     position: int
@@ -31,11 +30,11 @@ class Place(msgspec.Struct, frozen=True):
         return self.before != self.after
 
 
-def side_by_side(listing: Listing, edit: Edit) -> list[list[Place]]:
+def side_by_side(listing: Listing, edit: Edit) -> list[list[EditedPosition]]:
     """The stretches of the kernel that an edit changes, with AROUND places on either side."""
     edited = replayed(listing, edit).instructions
-    places = [Place(*one) for one in zip(range(len(edited)), listing.instructions, edited)]
-    stretches: list[list[Place]] = []
+    places = [EditedPosition(*one) for one in zip(range(len(edited)), listing.instructions, edited)]
+    stretches: list[list[EditedPosition]] = []
     shown = -1
     for place in places:
         if place.moved:
@@ -56,12 +55,12 @@ def changes(listing: Listing, edit: Edit) -> str:
     return "\n\n".join("\n".join(map(_line, stretch)) for stretch in side_by_side(listing, edit))
 
 
-def _last(stretch: list[Place]) -> int:
+def _last(stretch: list[EditedPosition]) -> int:
     """The last changed position of a stretch."""
     return max(place.position for place in stretch if place.moved)
 
 
-def _line(place: Place) -> str:
+def _line(place: EditedPosition) -> str:
     way = place.position - place.after.origin
     left, right = (f"{fields(one.controls)} {reuse.text(one)[:WIDTH]:<{WIDTH}}" for one in (place.before, place.after))
     return f"{place.position:>5}  {left}  {f'{way:+}' if way else '*' if place.moved else '':>5}  {right}".rstrip()

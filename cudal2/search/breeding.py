@@ -1,4 +1,4 @@
-"""What the genetic searches share: how parents and operators are selected, and which kernels a search begins with.
+"""What the genetic searches share: how parents and operators are selected, and what one problem lends another.
 
 Parents are selected by tournament, as in autotuners (Vasilache et al., Tensor Comprehensions, arXiv:1802.04730),
 operators by probability matching (D. Thierens, An adaptive pursuit strategy for allocating operator probabilities,
@@ -9,12 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from cudal2.config import SearchConfig
-from cudal2.corpus import Family
-from cudal2.problem import Problem
-from cudal2.search import cost, known, prior
 from cudal2.search.proposer import Task, Trial, Trials
-from cudal2.search.settings import Setting
 
 EXPLORE = 0.1
 """Share of a generation that is drawn at random; in probability matching, the probability that all names share."""
@@ -48,28 +43,6 @@ def matched(names: Sequence[str], tried: Sequence[str], succeeded: Sequence[str]
     total = sum(quality) or 1.0
     weights = [EXPLORE / len(names) + (1 - EXPLORE) * value / total for value in quality]
     return rng.choices(names, weights)[0]
-
-
-def start(
-    config: SearchConfig,
-    device: str,
-    problem: Problem,
-    families: Sequence[Family],
-    generation: int,
-    rng: random.Random,
-) -> list[Setting]:
-    """The settings that a search begins with, by `search.prior`; none after generation 0.
-
-    `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
-    know the device, and where a model is to order known settings but its library is missing.
-    """
-    if generation == 0 and config.search.prior == "known":
-        found = known.settings(config.target, problem, families)
-        return cost.order(config.target, device, problem, found) if config.search.order == "cost" else found
-    if generation == 0 and config.search.prior == "nvidia":
-        advice = prior.advise(problem, device, max(1, config.search.generation // 2))
-        return prior.follow(advice, problem, families, rng)
-    return []
 
 
 def lent(task: Task, trials: Trials) -> list[Trial]:

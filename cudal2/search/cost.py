@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 
 from cudal2 import operators, roofline
-from cudal2.assets import asset
 from cudal2.corpus import Knobs
+from cudal2.files import asset
 from cudal2.problem import Problem, parse
-from cudal2.search.known import MULTIPROCESSORS
-from cudal2.search.settings import Setting
+from cudal2.search.proposer import Setting
 from cudal2.split import unseen
 
+MULTIPROCESSORS = {"sm_90a": 132}
+"""Those of the GPU on which a target's settings were found, where it is one."""
 AUTO = 16
 """A family that chooses its splits itself makes at most so many."""
 

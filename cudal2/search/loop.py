@@ -23,10 +23,9 @@ from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment
 from cudal2.search import proposers
-from cudal2.search.found import Found, Live, describe, headline
-from cudal2.search.generation import affordable, missing, seconds
-from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trial
+from cudal2.search.terminal import Live, Result, describe, headline
+from cudal2.search.trials import History, affordable, missing, seconds
 from cudal2.split import kept_apart
 from cudal2.worker.pool.pool import Pool
 
@@ -47,13 +46,13 @@ def run(
     archive: Archive,
     console: Console | None = None,
     others: Sequence[SearchConfig] = (),
-) -> list[Found]:
+) -> list[Result]:
     """Search for every problem of `config.shapes`, or continue where an earlier search stopped.
 
     What searches of these `others` have tried in this archive, a policy does not propose again.
 
     A candidate without a verdict (a fault of the harness) is not recorded and may be proposed again.
-    The result depends only on the configuration (see `history.identity`), the environment and the verdicts, and on what
+    The result depends only on the configuration (see `trials.identity`), the environment and the verdicts, and on what
     `others` have tried, not on anything else in the archive.
     Raises ValueError for an unknown method, an endless search or an inconsistent configuration; HarnessFault where no
     kernel of a round could be judged.
@@ -81,12 +80,12 @@ def run(
             asked = {candidate: trial for new in lacking if new for candidate, trial in new.items()}
             if asked:
                 _judge(asked, pool, history, live, started)
-                trials |= {problem: history.trials(problem) for problem in {one.problem for one in asked}}
-    found = [_found(history, problem, trials[problem]) for problem in problems]
+                trials |= {problem: history.trials(problem) for problem in {candidate.problem for candidate in asked}}
+    results = [_result(history, problem, trials[problem]) for problem in problems]
     width = max((len(problem.name) for problem in problems), default=0)
-    for one in found:
-        console.print(describe(one, width), highlight=False, markup=False, soft_wrap=True)
-    return found
+    for result in results:
+        console.print(describe(result, width), highlight=False, markup=False, soft_wrap=True)
+    return results
 
 
 def _check(config: SearchConfig) -> None:
@@ -117,8 +116,8 @@ def _judge(asked: Mapping[Candidate, Trial], pool: Pool, history: History, live:
 def _lenders(problem: Problem, problems: Iterable[Problem], neighbours: int) -> tuple[Problem, ...]:
     """The nearest other problems of this search; none that is kept apart lends what was found for it."""
     # Sorted, so that the order in which shapes are named does not decide between equally near ones.
-    found = selection.by_distance(problem, sorted(problems))
-    return tuple(other for other in found if other != problem and not kept_apart(other))[:neighbours]
+    nearest = selection.by_distance(problem, sorted(problems))
+    return tuple(other for other in nearest if other != problem and not kept_apart(other))[:neighbours]
 
 
 def _reached(trials: Sequence[Trial]) -> int:
@@ -126,10 +125,10 @@ def _reached(trials: Sequence[Trial]) -> int:
     return max((trial.generation for trial in trials), default=0)
 
 
-def _found(history: History, problem: Problem, trials: Sequence[Trial]) -> Found:
+def _result(history: History, problem: Problem, trials: Sequence[Trial]) -> Result:
     trials = affordable(history.config.search, trials)
     top = max(trials, key=lambda trial: trial.low, default=None)
     if top is None or not top.low:
-        return Found(problem, None, None, len(trials), seconds(trials))
+        return Result(problem, None, None, len(trials), seconds(trials))
     verdict = history.verdict(problem, top)
-    return Found(problem, top.prompt, verdict.timing if verdict else None, len(trials), seconds(trials))
+    return Result(problem, top.prompt, verdict.timing if verdict else None, len(trials), seconds(trials))

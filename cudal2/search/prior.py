@@ -1,18 +1,144 @@
-"""Settings that nvMatmulHeuristics proposes for a GPU and a shape, for a search to start from.
+"""The settings that a search begins with (`search.prior`): known ones, or what NVIDIA's heuristics propose.
 
-A closed library under NVIDIA's own licence (https://docs.nvidia.com/cuda/nvidia-matmul-heuristics), which users who
-accept it install themselves. It needs no GPU and answers within milliseconds.
+*known*: earlier searches found them fast, and they ship. `data/settings/TARGET.jsonl`, if it exists, holds one `Known`
+per line, several for a problem, the fastest first. A line does not state the accumulator; the family's knob
+`accumulate` does. Where nothing is known for a problem's dtype and epilogue, what is known for fp16 alone is tried:
+what a kernel waits for is the same.
+
+A setting that is fast for one shape may waste a wave on a near one: 192 tiles on 132 multiprocessors take as long as
+264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
+idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So such settings come last.
+
+*nvidia*: nvMatmulHeuristics, a closed library under NVIDIA's own licence
+(https://docs.nvidia.com/cuda/nvidia-matmul-heuristics), which users who accept it install themselves. It needs no GPU
+and answers within milliseconds.
 """
 
 import math
 import random
 import re
 from collections.abc import Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from cudal2.corpus import Family
-from cudal2.problem import Problem
-from cudal2.search.settings import Setting, draw, space_of
+import msgspec
+
+from cudal2.archive.selection import by_distance
+from cudal2.config import SearchConfig
+from cudal2.corpus import Family, Knobs
+from cudal2.files import asset
+from cudal2.problem import Layout, Problem, parse
+from cudal2.search import cost
+from cudal2.search.cost import MULTIPROCESSORS
+from cudal2.search.proposer import Setting
+from cudal2.search.settings import allowed, draw, space_of
+from cudal2.split import kept_apart
+
+NEAREST = 8
+"""How many problems settings are taken from."""
+FILLED = 0.85
+"""A setting comes last if it fills less than this share of what it filled where it was found."""
+
+
+def start(
+    config: SearchConfig,
+    device: str,
+    problem: Problem,
+    families: Sequence[Family],
+    generation: int,
+    rng: random.Random,
+) -> list[Setting]:
+    """The settings that a search begins with, by `search.prior`; none after generation 0.
+
+    `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
+    know the device, and where a model is to order known settings but its library is missing.
+    """
+    if generation == 0 and config.search.prior == "known":
+        known = known_settings(config.target, problem, families)
+        return cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
+    if generation == 0 and config.search.prior == "nvidia":
+        advice = advise(problem, device, max(1, config.search.generation // 2))
+        return follow(advice, problem, families, rng)
+    return []
+
+
+class Known(msgspec.Struct, frozen=True):
+    """One setting; `problem` is written M_N_K."""
+
+    problem: str
+    layout: Layout
+    family: str
+    knobs: Knobs
+    dtype: str = "fp16"
+    epilogue: str = "none"
+
+
+def known_settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
+    """Settings of the nearest problems of that layout, dtype and epilogue, else of fp16 without one.
+
+    First the fastest of each problem, nearest first, then the second of each, and so on; those that waste a wave after
+    all others. Empty where nothing is known. Settings that `families` do not render (any more) are passed over.
+    """
+    by_name = {family.name: family for family in families}
+    shipped, multiprocessors = _shipped(target), MULTIPROCESSORS.get(target, 0)
+
+    def lent(other: Problem) -> list[tuple[bool, int, Setting]]:
+        """Whether each setting wastes a wave here, its rank there, and the setting."""
+        rendered = [setting for setting in shipped[other] if setting.family in by_name]
+        able = [setting for setting in rendered if allowed(problem, by_name[setting.family], setting.knobs)]
+        here, there = (
+            [filled(where, by_name[one.family], one.knobs, multiprocessors) for one in able]
+            for where in (problem, other)
+        )
+        wasteful = [share < FILLED * before for share, before in zip(here, there)]
+        return [(wasteful[rank], rank, setting) for rank, setting in enumerate(able)]
+
+    def fits(found: list[tuple[bool, int, Setting]]) -> bool:
+        return not all(wasteful for wasteful, *_ in found)
+
+    twin = msgspec.structs.replace(problem, accumulate="f32")
+    alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
+    if not alike:
+        twin = msgspec.structs.replace(twin, dtype="fp16", epilogue="none")
+        alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
+    others = by_distance(twin, alike)
+    nearest = list(islice(filter(fits, map(lent, others)), NEAREST))
+    nearest = nearest or list(islice(filter(None, map(lent, others)), NEAREST))
+    ranked = sorted((one for found in nearest for one in found), key=lambda one: one[:2])  # keeps the nearest first
+    return [setting for *_, setting in ranked]
+
+
+def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int) -> float:
+    """The share of the multiprocessors' time that is used: 192 tiles on 132 take two waves, so 0.73.
+
+    1 for one wave or less, where smaller tiles are not always faster, and where it is not known how a family shares out
+    its work.
+    """
+    slots = multiprocessors * int(knobs.get("blocks", 1))
+    if not family.whole_tiles or not slots:
+        return 1.0
+    tiles = math.ceil(problem.m / int(knobs["tile_m"])) * math.ceil(problem.n / int(knobs["tile_n"]))
+    return tiles / (math.ceil(tiles / slots) * slots) if tiles > slots else 1.0
+
+
+@cache
+def _shipped(target: str) -> dict[Problem, list[Setting]]:
+    """The target's file, by problem; all problems are given as f32. What is kept apart to measure on is passed over."""
+    path = asset("data").joinpath("settings", f"{target}.jsonl")
+    known: dict[Problem, list[Setting]] = {}
+    for line in read_known(path):
+        problem = parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue)
+        if not kept_apart(problem):
+            known.setdefault(problem, []).append(Setting(line.family, line.knobs))
+    return known
+
+
+def read_known(path: Path) -> list[Known]:
+    """The lines of such a file; none where there is no file."""
+    return msgspec.json.Decoder(Known).decode_lines(path.read_bytes()) if path.exists() else []
+
 
 Advice = dict[str, Any]
 """What a library proposes for a problem: values by the field names of nvMatmulHeuristics, and `cluster` as MxN."""
@@ -60,15 +186,15 @@ def _gpu(device: str, known: Sequence[str]) -> str:
 def follow(advice: Sequence[Advice], problem: Problem, families: Sequence[Family], rng: random.Random) -> list[Setting]:
     """For each advice a setting as near to it as a family with such knobs allows, its other knobs at random."""
     able = [family for family in families if len(_advised(family)) >= 3]
-    found = []
+    settings = []
     for fields in advice if able else []:
         family = rng.choice(able)
         space = space_of(problem, family)
         for knob, field in _advised(family).items():
             space[knob] = (min(space[knob], key=lambda value: _distance(value, fields[field])),)
         if setting := draw(problem, family, rng, space):
-            found.append(setting)
-    return found
+            settings.append(setting)
+    return settings
 
 
 def _advised(family: Family) -> dict[str, str]:

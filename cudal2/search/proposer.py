@@ -1,4 +1,8 @@
-"""The protocol of a proposer, which suggests candidates to a search, and the records that it is given."""
+"""The protocol of a proposer, which suggests candidates to a search, and the records that it is given and keeps.
+
+A kernel is rendered from a setting, or made by mutation of another kernel, or by a policy that was told the verdict on
+another one; the trial's `prompt` says which.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -7,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from cudal2.config import SearchConfig
+from cudal2.corpus import Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 
@@ -25,6 +30,30 @@ class Trial(msgspec.Struct, frozen=True):
     source_hash: str
     low: float = 0.0
     seconds: float = 0.0
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A value for each knob of a family; a trial's `prompt` is this record as JSON."""
+
+    family: str
+    knobs: Knobs
+
+
+class Mutated(msgspec.Struct, frozen=True):
+    """Made by mutations of these `kinds`, in this order, of the kernel whose hash begins with `parent`. Its first
+    ancestor was rendered from the setting `origin`. The trial's `prompt` is this record as JSON."""
+
+    kinds: tuple[str, ...]
+    parent: str
+    origin: Setting
+
+
+class Revised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Made by a policy in a later turn, after it was `told` this about the kernel of the turn before, whose hash is
+    `parent`. The trial's `prompt` is this record as JSON."""
+
+    parent: str
+    told: str
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -63,3 +92,25 @@ def refuse_prior_and_neighbours(config: SearchConfig) -> None:
         raise ValueError(
             f"search.method={search.method} takes no settings from elsewhere: add search.prior=none search.neighbours=0"
         )
+
+
+def answered(prompt: str) -> Revised | None:
+    """The verdict that a policy's later turn answers; None for a first turn, and for other proposers."""
+    try:
+        return msgspec.json.decode(prompt, type=Revised)
+    except msgspec.DecodeError:  # ValidationError is one of them
+        return None
+
+
+def made(prompt: str) -> Setting | Mutated:
+    """How a kernel was made; msgspec.DecodeError where the prompt records neither of the two."""
+    try:
+        return msgspec.json.decode(prompt, type=Mutated)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(prompt, type=Setting)
+
+
+def origin(prompt: str) -> Setting:
+    """The setting that a kernel's first ancestor was rendered from; msgspec.DecodeError where the prompt has none."""
+    making = made(prompt)
+    return making.origin if isinstance(making, Mutated) else making

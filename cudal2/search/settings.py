@@ -10,7 +10,7 @@ from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.proposer import Trial
+from cudal2.search.proposer import Setting, Trial
 from cudal2.target import find
 
 PATIENCE = 500
@@ -18,13 +18,6 @@ PATIENCE = 500
 
 Space = dict[str, tuple[int | str, ...]]
 """The values worth trying for each knob."""
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """A value for each knob of a family; a trial's `prompt` is this record as JSON."""
-
-    family: str
-    knobs: Knobs
 
 
 def parsed(trial: Trial) -> Setting:
@@ -42,12 +35,12 @@ def searched(config: SearchConfig) -> dict[Problem, tuple[Family, ...]]:
     if unknown := set(names) - {family.name for family in known}:
         some = ", ".join(family.name for family in known)
         raise ValueError(f"{config.target} has no families {', '.join(sorted(unknown))}; choose from {some}")
-    found = {}
+    serving = {}
     for problem in config.shapes.problems():
-        found[problem] = tuple(f for f in known if f.name in names and corpus.applies(f, problem))
-        if not found[problem]:
+        serving[problem] = tuple(f for f in known if f.name in names and corpus.applies(f, problem))
+        if not serving[problem]:
             raise ValueError(f"no family among {', '.join(names)} has a kernel for {problem.name}")
-    return found
+    return serving
 
 
 def collect(
@@ -84,16 +77,16 @@ def gather(
     Each is new: none was tried before or comes twice. Fewer candidates mean that hardly any are left.
     """
     tried = {trial.source_hash for trial in trials}
-    found: dict[Candidate, str] = {}
+    candidates: dict[Candidate, str] = {}
     misses = 0
-    while len(found) < count and misses < PATIENCE:
+    while len(candidates) < count and misses < PATIENCE:
         misses += 1
         source, made = suggest() or ("", "")
         candidate = Candidate(source, problem, target)
-        if source and candidate not in found and candidate.kernel_hash not in tried:
-            found[candidate] = made
+        if source and candidate not in candidates and candidate.kernel_hash not in tried:
+            candidates[candidate] = made
             misses = 0
-    return found
+    return candidates
 
 
 def rendered(setting: Setting, problem: Problem, families: Sequence[Family]) -> str | None:

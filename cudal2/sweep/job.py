@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from cudal2.config.words import key, quoted
 from cudal2.records import digest
-from cudal2.sweep import objective, records
+from cudal2.sweep import outcomes
 from cudal2.worker.sandbox.confine import ends_with_parent
 
 OUTPUT = "output.txt"
@@ -67,21 +67,21 @@ class Job:
         task = [word for word in hydra.overrides.task if key(word) != "run"]
         words = (*self.verb, *task, f"run={quoted(str(into))}")
         name = os.path.relpath(into, place)
-        before = records.of(place, name)
+        before = outcomes.last(place, name)
         if before and before.code == 0 and before.words == words:
             code, value = 0, before.objective
             print(f"{into} is done", flush=True)
         else:
             code = self._started(words, place, into)
-            value = objective.of(self.verb[0], into) if code == 0 else None
-        found = records.Outcome(
+            value = outcomes.objective(self.verb[0], into) if code == 0 else None
+        outcome = outcomes.Outcome(
             folder=name, words=words, code=code, sweep=self.sweep, number=hydra.job.num, objective=value
         )
-        records.save(place, found)
+        outcomes.save(place, outcome)
         return value
 
     def _started(self, words: tuple[str, ...], place: Path, into: Path) -> int:
-        if records.stopped(place, self.sweep):
+        if outcomes.stopped(place, self.sweep):
             return 143
         command = [*ends_with_parent(), sys.executable, "-m", "cudal2.cli", *words]
         if os.getpid() == self.pid:
@@ -96,7 +96,7 @@ class Job:
                 try:
                     return child.wait(0.5)
                 except subprocess.TimeoutExpired:
-                    if records.stopped(place, self.sweep):
+                    if outcomes.stopped(place, self.sweep):
                         child.terminate()
         except BaseException:
             child.terminate()

@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from cudal2.config import TrainerConfig
 from cudal2.policy import model
-from cudal2.tracking import troubles
-from cudal2.tracking.metrics import Metrics
+from cudal2.tracking import Metrics
+from cudal2.train import troubles
 
 
 def quiet() -> None:

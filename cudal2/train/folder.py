@@ -1,5 +1,7 @@
-"""The folder of a run: its lock, the configuration stored in it, and whether a run may continue there."""
+"""The folder of a run: its lock, the configuration stored in it, whether a run may continue there, and which
+of its files are uploaded to Weights & Biases."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,13 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from cudal2.archive import Archive
+from cudal2.archive.comparable import Comparable
 from cudal2.config import Config, Schema, TrainConfig, identity
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
+from cudal2.problem import Problem
+from cudal2.records import to_json
+from cudal2.target import find
+from cudal2.tracking import WandbRun
 
 
 def only_trainer_of(folder: Path) -> Any:
@@ -76,3 +83,29 @@ def changes(before: Config, now: Config) -> str:
     """How two configurations differ, `key=old became new, …`, without keys that no result depends on."""
     old, new = identity(before, whole=True), identity(now, whole=True)
     return ", ".join(f"{key}={old[key]} became {value}" for key, value in new.items() if old[key] != value)
+
+
+STATE = (".pt", ".pth", ".bin", ".py", "trainer_state.json", "latest")
+"""Endings of the files in a checkpoint that only training needs, its own and DeepSpeed's."""
+
+
+def upload(
+    tracked: WandbRun, config: TrainConfig, problems: Sequence[Problem], archive: Archive, fingerprint: str
+) -> None:
+    """Stores the configuration, the metrics, the best kernel of each problem with its verdict; if asked, the policy."""
+    folder, target = Path(config.run), find(config.target)
+    files: dict[str, Path | str] = {name: folder / name for name in ("config.json", "metrics.jsonl")}
+    kernels = Comparable(archive, config.target, fingerprint)
+    for problem in problems:
+        if best := kernels.best(problem):
+            files[f"kernels/{problem.name}{target.suffix}"] = best.source
+            files[f"kernels/{problem.name}.json"] = to_json(best.verdict)
+    tracked.keep("run", files)
+    checkpoint = latest_checkpoint(folder)
+    if config.tracker.policy and checkpoint:
+        tracked.keep("policy", {path.name: path for path in _policy_files(checkpoint)})
+
+
+def _policy_files(checkpoint: Path) -> list[Path]:
+    """The files of the model or its adapters, and of the tokenizer."""
+    return [path for path in sorted(checkpoint.iterdir()) if path.is_file() and not path.name.endswith(STATE)]

@@ -33,18 +33,16 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy import turns
-from cudal2.policy.checkpoints import latest_checkpoint, step_of
 from cudal2.policy.hints import ADAPTERS, SHARED, TRAINED, out_of_memory_hint
+from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, tokenize
 from cudal2.problem import Problem
 from cudal2.target import find
-from cudal2.tracking.metrics import Metrics, read_metrics
-from cudal2.train import artefacts
+from cudal2.tracking import Metrics, read_metrics
 from cudal2.train.callbacks import SavesAsAsked, Terminal, quiet, taken
-from cudal2.train.folder import check, only_trainer_of, record
+from cudal2.train.folder import check, only_trainer_of, record, upload
 from cudal2.train.judge import Judge
-from cudal2.train.options import one_gpu, trl_options
-from cudal2.train.sharded import check_shares, connect
+from cudal2.train.options import check_shares, connect, one_gpu, trl_options
 from cudal2.train.trainer import KernelTrainer
 from cudal2.worker.pool.pool import Pool
 
@@ -144,7 +142,7 @@ def _train(
             record(folder / "config.json", config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         if state.is_main_process and metrics.wandb:
-            artefacts.keep(metrics.wandb, config, problems, archive, judge.environment.fingerprint)
+            upload(metrics.wandb, config, problems, archive, judge.environment.fingerprint)
 
 
 def doubts(config: TrainConfig) -> list[str]:
@@ -164,10 +162,10 @@ def schedule(problems: Sequence[Problem], count: int, seed: int) -> list[Problem
     A longer schedule begins with a shorter one, so that a run can be extended.
     """
     rng = random.Random(seed)
-    found: list[Problem] = []
-    while len(found) < count:
-        found += rng.sample(problems, len(problems))
-    return found[:count]
+    order: list[Problem] = []
+    while len(order) < count:
+        order += rng.sample(problems, len(problems))
+    return order[:count]
 
 
 class _Report(TrainerCallback):

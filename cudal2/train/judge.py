@@ -1,7 +1,9 @@
-"""The reward function that TRL calls, and its record of every step."""
+"""The reward function that TRL calls, and its record of every step; and a preview of what the next step would ask."""
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from cudal2.archive.records import Origin
 from cudal2.completion import read
 from cudal2.config import TrainConfig
 from cudal2.judging import judge
-from cudal2.policy import prompts
+from cudal2.policy import model, prompts, sampling
+from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.policy.prompts import text
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict, plain
@@ -164,3 +167,26 @@ class Judge:
 
     def _reward(self, candidate: Candidate, verdict: Verdict) -> float:
         return reward(verdict, candidate.source, self.config.reward)
+
+
+def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:
+    """The text that the policy would read, chat template included, and a sentence that states its length.
+
+    It shows kernels from the run's archive, if there is one; nothing is trained or judged. Raises as training does:
+    ValueError where the configuration cannot work, HarnessFault where the device is missing.
+    """
+    folder = Path(config.run)
+    with ExitStack() as stack:
+        place = folder
+        if not Archive.file(folder).exists():
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        archive = stack.enter_context(Archive.of(place))
+        pool = stack.enter_context(Pool(config.worker, config.target))
+        step = step_of(latest_checkpoint(folder)) // config.trainer.iterations + 1
+        prompt = Judge(config, pool, archive).prompt(problem, step)
+    tokenizer, shape = model.without_weights(config.policy, config.target)
+    model.check(tokenizer, config.target)
+    text, size = sampling.whole_text(tokenizer, prompt), len(sampling.tokenize(tokenizer, prompt))
+    most = sampling.context(shape, config.policy)
+    length = f"step {step}: {len(text.encode()):,} bytes, {size:,} tokens"
+    return text, length if most is None else f"{length} of the {most:,} that the policy reads at once"

@@ -1,4 +1,7 @@
-"""The options of TRL's trainer, from a run's configuration."""
+"""The options of TRL's trainer and of DeepSpeed, from a run's configuration.
+
+DeepSpeed's ZeRO-3 is for a policy that does not fit into one GPU: it shards every weight over all of them.
+"""
 
 import os
 from importlib.util import find_spec
@@ -10,10 +13,10 @@ from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from cudal2.config import TrainConfig
+from cudal2.files import asset
 from cudal2.policy import vllm_engine
 from cudal2.policy.sampling import choice
 from cudal2.train import algorithms
-from cudal2.train.sharded import deepspeed_file
 
 LONGEST_STEP = 24 * 3600
 """Seconds that the other processes wait while the main one judges a step; torch's default of 1,800 may be too few."""
@@ -113,3 +116,34 @@ def one_gpu(arguments: Arguments) -> Arguments:
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1  # as transformers' own Trainer does for a model that needs no DataParallel
     return arguments
+
+
+def deepspeed_file(name: str) -> str | None:
+    """The file that `trainer.deepspeed` names: one that ships (zero2, zero3) or a path; None for "".
+
+    Raises ValueError where there is no such file.
+    """
+    shipped = {path.stem: path for path in asset("conf", "deepspeed").glob("*.json")}
+    path = shipped.get(name, Path(name).expanduser())
+    if name and not path.is_file():
+        raise ValueError(f"trainer.deepspeed={name} is no file; name one, or choose one of {', '.join(shipped)}")
+    return str(path) if name else None
+
+
+def connect() -> None:
+    """Connects DeepSpeed to the process group of accelerate. On processors nothing else does, and DeepSpeed would shard
+    the weights being loaded as if each process were alone."""
+    from deepspeed import comm
+
+    if not comm.is_initialized():
+        comm.init_distributed(auto_mpi_discovery=False, verbose=False)
+
+
+def check_shares(checkpoint: Path | None, processes: int) -> None:
+    """Raises ValueError where DeepSpeed saved the checkpoint with another number of processes."""
+    shares = len(list(checkpoint.glob("global_step*/*_optim_states.pt"))) if checkpoint else 0
+    if shares not in (0, processes):
+        raise ValueError(
+            f"{checkpoint} was saved by {shares} processes, each with a share of it, and goes on with as many: "
+            f"torchrun --nproc_per_node {shares} -m cudal2.cli train …"
+        )

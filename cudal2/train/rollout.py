@@ -32,12 +32,12 @@ def earn(rewards: Rewards, config: ReturnsConfig) -> list[float | None]:
     if config.reward == "best":
         known = [value for value in rewards if value is not None]
         return [max(known) if len(known) == len(rewards) else None for _ in rewards]
-    found: list[float | None] = []
+    returns: list[float | None] = []
     later: float | None = 0.0
     for own in reversed(rewards):
         later = None if own is None or later is None else own + config.discount * later
-        found.append(later)
-    return found[::-1]
+        returns.append(later)
+    return returns[::-1]
 
 
 def earned(prompts: list, completions: list, returns: list[float | None], **_: Any) -> list[float | None]:

@@ -40,9 +40,9 @@ def unmasked(model: Any) -> Iterator[None]:
 
     def after(_: Any, given: tuple[Any, ...], output: Any) -> Any:
         for here in padding:
-            found = output.last_hidden_state
-            places = _moved(found.shape[1], -here)[:, :, None].expand_as(found)
-            output.last_hidden_state = found.gather(1, places)
+            hidden = output.last_hidden_state
+            places = _moved(hidden.shape[1], -here)[:, :, None].expand_as(hidden)
+            output.last_hidden_state = hidden.gather(1, places)
         return output
 
     hooks = [

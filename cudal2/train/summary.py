@@ -29,13 +29,13 @@ def by_turn(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     `better` is the share whose reward is greater, however little, than that of the turn before; None for the first.
     `shown_mean` is the mean number of earlier attempts in the prompt, which may be fewer than there were.
     """
-    found = []
+    statistics = []
     for number, turn in enumerate(turns):
         judged = [verdict for verdict in turn.verdicts if verdict is not None]
         earned = [value for value in turn.rewards if value is not None]
         pairs = zip(turns[number - 1].rewards, turn.rewards) if number else ()
         rises = [now > before for before, now in pairs if now is not None and before is not None]
-        found.append(
+        statistics.append(
             {
                 "reward_mean": fmean(earned) if earned else None,
                 "speedup_mean": fmean(verdict.speedup or 0.0 for verdict in judged) if judged else None,
@@ -44,7 +44,7 @@ def by_turn(turns: Sequence[Turn]) -> list[dict[str, Any]]:
                 "shown_mean": fmean(turn.shown),
             }
         )
-    return found
+    return statistics
 
 
 def summarize(

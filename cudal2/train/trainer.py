@@ -11,16 +11,15 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 
 from cudal2.policy import decoding, vllm_engine
-from cudal2.policy.checkpoints import latest_checkpoint, step_of
+from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train import algorithms, rollout, speed
+from cudal2.train import algorithms, rollout, speed, vllm_sampler
 from cudal2.train.callbacks import WithoutCard
+from cudal2.train.draws import Draws, used_by
 from cudal2.train.judge import Judge
-from cudal2.train.sampling import sampler
-from cudal2.train.sampling.draws import Draws, used_by
-from cudal2.train.sampling.server import ServerGone
+from cudal2.train.vllm_sampler import ServerGone
 
 
 class KernelTrainer(WithoutCard, GRPOTrainer):
@@ -30,7 +29,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
         if self.turns > 1:
             arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
-        with sampler.in_place(judge.config.policy):
+        with vllm_sampler.in_place(judge.config.policy):
             super().__init__(**{"reward_funcs": judge} | arguments)
         words: Any = self._tokenizer
         judge.ends = frozenset({*vllm_engine.stops(arguments["model"]), words.eos_token_id, words.pad_token_id})
@@ -53,22 +52,22 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         written = {name: self._prompt(parse(name), step) for name in {row["problem"] for row in inputs}}
         self.begin_turn(0, [(written[name][1], parse(name)) for name in self._asked])
         try:
-            found = super()._generate_and_score_completions(
+            batch = super()._generate_and_score_completions(
                 [{**row, "prompt": written[row["problem"]][0]} for row in inputs]
             )
         except (KeyboardInterrupt, ServerGone):
             self._save_complete_steps()
             raise
-        self._left_out(found)
+        self._left_out(batch)
         first = self.accelerator.process_index * len(inputs)
-        found["advantages"] = self._advantages[first : first + len(inputs)]
-        return found
+        batch["advantages"] = self._advantages[first : first + len(inputs)]
+        return batch
 
-    def _left_out(self, found: dict[str, Any]) -> None:
+    def _left_out(self, batch: dict[str, Any]) -> None:
         """Adds to the step's metrics which share of the samples, or of their tokens, the correction for vLLM masks."""
-        ratio = found.get("importance_sampling_ratio")
+        ratio = batch.get("importance_sampling_ratio")
         if ratio is not None:
-            counts = ratio[found["completion_mask"].bool()] if ratio.shape[1] > 1 else ratio
+            counts = ratio[batch["completion_mask"].bool()] if ratio.shape[1] > 1 else ratio
             share = self.accelerator.gather((counts == 0).float().mean()).nanmean()
             self.judge.row["vllm_left_out"] = float(share)
 

@@ -1,6 +1,9 @@
-"""What a worker needs from a target: to prepare a source, to measure what came of it, to time the baselines."""
+"""What a worker needs from a target: to prepare a source, to measure what came of it, to time the baselines; and
+the lock of what is measured on."""
 
-from collections.abc import Mapping
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -8,6 +11,16 @@ import msgspec
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing
 from cudal2.worker.outcome import Outcome
+from cudal2.worker.portable import Portable
+from cudal2.worker.sandbox import jail
+
+
+@contextmanager
+def device_lock(exclusive: bool, name: str = "device") -> Iterator[None]:
+    """Hold the machine, or the GPU, of that name: alone to time, or together with others who do not time."""
+    with (jail.scratch() / f"{name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
 
 
 class Launchable(msgspec.Struct, frozen=True):
@@ -19,26 +32,12 @@ class Launchable(msgspec.Struct, frozen=True):
     library: bytes
 
 
-class NotPortable(ValueError):
-    """The kernel runs only with its author's host code; the message says why."""
-
-
 class Uncounted(ValueError):
     """No hardware counters of this kernel are to be had; the message says why."""
 
 
 class Uncountable(Uncounted):
     """Nor of any other kernel, here and now."""
-
-
-class Portable(msgspec.Struct, frozen=True):
-    """What a user needs of a kernel, without any worker: a processor's shared object, or a GPU's cubin and the recipe
-    of its launches. `rows` are the first and the last number of rows that it is for, none where it is for one.
-    """
-
-    code: bytes
-    recipe: bytes = b""
-    rows: tuple[int, int] | None = None
 
 
 L = TypeVar("L", bound=Launchable)

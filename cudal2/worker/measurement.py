@@ -19,7 +19,7 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
-from cudal2.worker import looks, timing, verify
+from cudal2.worker import timing, verify
 from cudal2.worker.outcome import CandidateFailed, raise_finding
 
 TRIES = 3
@@ -195,7 +195,7 @@ def steady(found: Timing, baseline: list[float], config: WorkerConfig) -> Timing
     `baseline` has the seconds a call of its batches. A candidate that is now fast, now slow beside a steady baseline
     gets its verdict, or it would escape a bad one: its interval is wide, and the lower end counts. Raises Disturbed.
     """
-    k, _ = looks.last(len(baseline), config.min_pairs, config.max_pairs, config.confidence)
+    k, _ = timing.final_look(len(baseline), config.min_pairs, config.max_pairs, config.confidence)
     span, ordered = found.high / found.low, sorted(baseline)
     if span > config.disturbed and ordered[-k] / ordered[k - 1] > math.sqrt(config.disturbed):
         raise _disturbed(f"{found.baseline} is now fast, now slow, and the interval spans a factor of {span:.1f}")

@@ -31,12 +31,11 @@ from cudal2.records import (
 )
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Launchable, NotPortable, Portable, Prepared, Uncountable, Uncounted
+from cudal2.worker.backend import Backend, Launchable, Prepared, Uncountable, Uncounted, device_lock
 from cudal2.worker.cache import Cache
-from cudal2.worker.exclusive import device
 from cudal2.worker.harness import verdict_key
 from cudal2.worker.outcome import Outcome
-from cudal2.worker.rows import right_about
+from cudal2.worker.portable import NotPortable, Portable, right_rows
 from cudal2.worker.sandbox import jail
 
 log = logging.getLogger(__name__)
@@ -110,7 +109,7 @@ class Worker:
             return Prepared(Status.REJECTED, str(rejected), log=plain(str(rejected)))
         if not self.backend.exclusive_builds:
             return self.backend.prepare(candidate)
-        with device(exclusive=False):
+        with device_lock(exclusive=False):
             return self.backend.prepare(candidate)
 
     def portable(self, candidate: Candidate, rows: Iterable[int] = ()) -> Portable:
@@ -125,7 +124,7 @@ class Worker:
                 f"a kernel verified for {candidate.problem.name} no longer compiles: {prepared.reason}",
                 "Has the compiler changed? Evaluate again, then export",
             )
-        return self.backend.portable(candidate, prepared.launchable, right_about(candidate, rows, self._right))
+        return self.backend.portable(candidate, prepared.launchable, right_rows(candidate, rows, self._right))
 
     def _right(self, candidate: Candidate) -> Launchable | None:
         """What is launched of a candidate that passes all checks of a verdict, untimed; None if not."""
@@ -175,7 +174,7 @@ class Worker:
     def measure(self, launchable: Launchable, problem: Problem) -> Outcome:
         """Check and time what `build` made, when the device is free; nothing is recalled or remembered."""
         waited = time.perf_counter()
-        with device(exclusive=bool(self.config.protocols), name=self.backend.lock):
+        with device_lock(exclusive=bool(self.config.protocols), name=self.backend.lock):
             waited = time.perf_counter() - waited
             try:
                 outcome = self.backend.measure(launchable, problem)
@@ -261,7 +260,7 @@ class Worker:
 
         Raises ValueError for a protocol that the target does not know.
         """
-        with device(exclusive=True, name=self.backend.lock):
+        with device_lock(exclusive=True, name=self.backend.lock):
             return self.backend.baseline_seconds(problem, protocol)
 
     def compare_baseline_with_itself(self, problem: Problem, protocol: str = "device") -> Timing:
@@ -269,7 +268,7 @@ class Worker:
 
         Raises ValueError for a protocol that the target does not know.
         """
-        with device(exclusive=True, name=self.backend.lock):
+        with device_lock(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem, protocol)
 
 

@@ -21,8 +21,9 @@ from cudal2.corpus import Family
 from cudal2.evaluation.results import load
 from cudal2.evaluation.tables import FASTEST, against
 from cudal2.problem import LLM_SHAPES, Problem, parse, stratified
-from cudal2.search import known
-from cudal2.search.settings import Setting, allowed
+from cudal2.search import prior
+from cudal2.search.proposer import Setting
+from cudal2.search.settings import allowed
 from cudal2.split import kept_apart
 from cudal2.target import find
 
@@ -51,7 +52,7 @@ def refitted(setting: Setting, problem: Problem, family: Family) -> list[Setting
     found = []
     for tile_m, tile_n in product(family.knobs["tile_m"], family.knobs["tile_n"]):
         tiled = setting.knobs | {"tile_m": tile_m, "tile_n": tile_n}
-        if known.filled(problem, family, tiled, known.MULTIPROCESSORS[TARGET]) < FULL:
+        if prior.filled(problem, family, tiled, prior.MULTIPROCESSORS[TARGET]) < FULL:
             continue
         singles = [{knob: value} for knob in REPAIRS for value in family.knobs[knob]]
         ways = [{}, *singles, *(one | other for one, other in product(singles, repeat=2))]
@@ -65,7 +66,7 @@ def propose(run: Path, folder: Path) -> None:
     [family] = [one for one in families if one.name == FAMILY]
     shapes, wanted = lost(run), Counter[str]()
     for problem in shapes:
-        near = known.settings(TARGET, problem, families)[: 2 * NEAR]
+        near = prior.known_settings(TARGET, problem, families)[: 2 * NEAR]
         fitted = [
             one for setting in near[:NEAR] if setting.family == FAMILY for one in refitted(setting, problem, family)
         ]

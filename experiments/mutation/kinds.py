@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from cudal2.archive import Archive
-from cudal2.search.lineage import Mutated, made
+from cudal2.search.proposer import Mutated, made
 
 
 def main(folders: list[str]) -> None:

@@ -19,8 +19,8 @@ from cudal2.sass.judges.fitted import correlation, drawn
 
 from cudal2.config import MachineConfig, SassConfig, load
 from cudal2.records import Status
-from cudal2.sass.game.journal import Line
 from cudal2.sass.game.simulator import Simulated
+from cudal2.sass.game.task import Line
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing
 from cudal2.sass.polish import subject

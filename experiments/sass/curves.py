@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 from cudal2.records import Status
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 AT = (10, 20, 50, 100, 200, 500, 1000, 2000)
 FIELDS = ("game", "method", "measurements", "speedup", "wrong", "seconds")

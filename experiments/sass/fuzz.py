@@ -26,7 +26,7 @@ from cudal2.config import EffortConfig, WorkerConfig
 from cudal2.records import Candidate, Edit, Measured, Status
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.compile import cubin
-from cudal2.worker.cuda.edits.bench import EditBench
+from cudal2.worker.cuda.edit_bench import EditBench
 from cudal2.worker.worker import Worker
 
 Row = dict[str, Any]

@@ -28,8 +28,8 @@ from cudal2.policy import prompts, writer
 from cudal2.problem import parse
 from cudal2.sass import searches
 from cudal2.sass.polish import finish, run, subject
-from cudal2.search import known, settings
-from cudal2.search.settings import Setting
+from cudal2.search import prior, settings
+from cudal2.search.proposer import Setting
 from cudal2.target import find
 from cudal2.worker.cuda import foreign
 
@@ -61,7 +61,7 @@ def source(family: str, size: str, tuned: Path | None = None) -> tuple[str, str]
     problem = parse(size, "tn", "f32")
     families = [one for one in corpus.families(find(TARGET)) if one.name == family]
     found = [("tuned", fastest(tuned, family, size))] if tuned else []
-    found.append(("known", next(iter(known.settings(TARGET, problem, families)), None)))
+    found.append(("known", next(iter(prior.known_settings(TARGET, problem, families)), None)))
     found.append(("drawn", settings.draw(problem, families[0], random.Random(f"{family} {size}"))))
     for origin, setting in found:
         text = settings.rendered(setting, problem, families) if setting else None

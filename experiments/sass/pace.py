@@ -29,7 +29,7 @@ from cudal2.records import Edit, Measured, Status
 from cudal2.sass.polish import judging, run, subject
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 KERNELS = (("small", "256_128_256"), ("multistage", "2048_2048_2048"), ("splitk", "4096_4096_4096"))
 METHODS = ("random", "greedy", "ppo")
@@ -72,7 +72,7 @@ class Clock:
 
 
 def watch(clock: Clock) -> None:
-    from cudal2.worker.cuda.edits.beside import Beside
+    from cudal2.worker.cuda.edit_pairs import Beside
     from cudal2.worker.cuda.session import Runner
 
     for method, name in (("load", "load"), ("arrange", "load"), ("_compare", "compare"), ("check", "check")):
@@ -155,7 +155,7 @@ def show(what: Subject, config: SassConfig, name: str, clock: Clock, opened: Any
 
 
 def unedited(what: Subject) -> Edit:
-    from cudal2.sass.game.moves import unedited as made
+    from cudal2.sass.game.play import unedited as made
 
     return made(what.listing)
 

@@ -14,8 +14,8 @@ from functools import cache
 import numpy as np
 
 from cudal2.config import BenchConfig, WorkerConfig, load
+from cudal2.evaluation.records import WIDEST
 from cudal2.evaluation.run import reporting_worker
-from cudal2.evaluation.summary import WIDEST
 from cudal2.worker import timing
 
 SPEEDUP = 1.0

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, verdict
 
-from cudal2.archive import schema, selection
+from cudal2.archive import records, selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
 from cudal2.archive.store import ANY, Archive
@@ -406,7 +406,7 @@ def test_an_archive_of_the_first_format_is_read_and_written(old):
 
 
 def test_a_kill_during_the_upgrade_leaves_the_first_format(old, monkeypatch):
-    statements = schema.statements
+    statements = records.statements
 
     def killed(script):
         yield from statements(script)[:-1]
@@ -414,7 +414,7 @@ def test_a_kill_during_the_upgrade_leaves_the_first_format(old, monkeypatch):
 
     before = dump(old)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(schema, "statements", killed)
+        patch.setattr(records, "statements", killed)
         Archive(old)
     assert dump(old) == before
     with Archive(old) as archive:

@@ -9,7 +9,7 @@ from evaluating import NEAR
 from fakes import Says
 from specimens import HERE, PROBLEM, timing, verdict
 
-from cudal2.evaluation import audit, records, results, summary, terminal
+from cudal2.evaluation import audit, records, results, terminal
 from cudal2.evaluation.records import Results, Row
 from cudal2.problem import Problem, grid
 from cudal2.records import Status
@@ -88,9 +88,9 @@ def test_a_row_keeps_what_the_verdict_said_and_on_which_machine(run, tmp_path) -
     (row,) = run([PROBLEM], Says(look, HERE), **options)
     assert {name: getattr(row, name) for name in failed} == failed
     assert row.notes == ("published for M padded to a multiple of 96; here M=64 is not padded",)
-    (line,) = csv.DictReader(records.as_csv([row]).splitlines())
+    (line,) = csv.DictReader(results.as_csv([row]).splitlines())
     assert (line["reason"], line["rho"], line["machine"]) == ("ρ = 4.2, at most 1.05", "4.2", "0f3a5b7c")
-    assert summary.machines(results.load(tmp_path)) == {f"{HERE.device}, machine 0f3a5b7c": 1}
-    assert summary.machines(Results({}, (row, row))) == {f"{HERE.fingerprint}, machine 0f3a5b7c": 2}
+    assert records.machines(results.load(tmp_path)) == {f"{HERE.device}, machine 0f3a5b7c": 1}
+    assert records.machines(Results({}, (row, row))) == {f"{HERE.fingerprint}, machine 0f3a5b7c": 2}
     (place / f"{NEAR.mnk}.cu").write_text(PUBLISHED.replace("a.data_ptr()", "b.data_ptr()"))
     assert audit.kind(run([NEAR], Says(refused, HERE), **options)[0]) == audit.UNJUDGED

@@ -16,7 +16,7 @@ from cudal2.evaluation import records, results
 from cudal2.problem import Problem
 from cudal2.records import Binary, Candidate
 from cudal2.runtime import manifest
-from cudal2.worker.backend import Portable
+from cudal2.worker.portable import Portable
 
 SPEEDS = {b"slow": 0.5, b"fast": 9.0}
 
@@ -60,6 +60,7 @@ def swapped(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_swapped_code_lends_its_speed_to_no_source(run, archive, tmp_path, swapped) -> None:
     """Neither ranked nor shown, tried or exported: not here, nor where the archive knows the source already."""
     rows = run([PROBLEM, NEAR], Says(measured, HERE), source=str(swapped))

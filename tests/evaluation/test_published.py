@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cudal2.evaluation import published, records
+from cudal2.evaluation import published, results
 from cudal2.problem import Problem
 from tests.evaluation.test_tables import LARGE, SMALL, row
 
@@ -55,7 +55,7 @@ def test_microseconds_and_what_is_not_known(tmp_path) -> None:
 
 def test_a_former_result_of_ours_agrees_with_itself(tmp_path) -> None:
     rows = [row(SMALL, cublas_tn=1.5, offline_cublas_nn=1.25), row(LARGE)]
-    (tmp_path / "results.csv").write_text(records.as_csv(rows))
+    (tmp_path / "results.csv").write_text(results.as_csv(rows))
     found = published.compare(rows, published.read(tmp_path / "results.csv"))
     assert {(one.figure.of, one.figure.protocol) for one in found} == {
         ("cublas-tn", "device"),
@@ -69,10 +69,10 @@ def test_ours_are_joined_by_layout_and_precision_too(tmp_path) -> None:
     other, half = Problem(64, 64, 64, "nn"), Problem(64, 64, 64, accumulate="f16")
     assert len({SMALL, other, half}) == 3
     rows = [row(one, cublas_tn=speed) for one, speed in ((other, 1.5), (half, 2.0), (SMALL, 1.25))]
-    (tmp_path / "results.csv").write_text(records.as_csv(rows))
+    (tmp_path / "results.csv").write_text(results.as_csv(rows))
     (found,) = published.compare(rows, published.read(tmp_path / "results.csv"))
     assert found.pairs == {other: (1.5, 1.5), half: (2.0, 2.0), SMALL: (1.25, 1.25)}
-    assert not published.compare(rows[:1], table(tmp_path, records.as_csv(rows[1:]), name="other.csv"))
+    assert not published.compare(rows[:1], table(tmp_path, results.as_csv(rows[1:]), name="other.csv"))
     text = published.text(rows, published.read(tmp_path / "results.csv"))
     assert all(one.name in text for one in (other, half, SMALL))
 
@@ -106,5 +106,5 @@ def test_figures_are_of_fp16_alone_unless_they_say_otherwise(tmp_path) -> None:
     rows = [row(one, cublas_tn=float(speed)) for speed, one in enumerate([*others, problem], 1)]
     (silent,) = published.compare(rows, table(tmp_path, "mnk,cuBLAS-tn", "512_512_512,1.5", name="x.csv"))
     assert silent.pairs == {problem: (3.0, 1.5)}
-    (own,) = published.compare(rows, table(tmp_path, *records.as_csv(rows).splitlines(), name="own.csv"))
+    (own,) = published.compare(rows, table(tmp_path, *results.as_csv(rows).splitlines(), name="own.csv"))
     assert own.pairs == {one.problem: (one.timings[0].speedup,) * 2 for one in rows}

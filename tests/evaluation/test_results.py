@@ -13,7 +13,7 @@ from rich.console import Console
 from specimens import HERE, candidate, evaluation, timing, verdict
 
 from cudal2.archive import Archive
-from cudal2.evaluation import records
+from cudal2.evaluation import results
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import add, joined, load, only_evaluation_of, save
@@ -40,7 +40,7 @@ class Kills(FakePool):
 
 
 def test_kill_9_loses_no_row(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "PARQUET", False)
+    monkeypatch.setattr(results, "PARQUET", False)
     with Archive.of(tmp_path) as archive:
         for problem in PROBLEMS:
             entry = candidate(problem.name, problem)
@@ -149,13 +149,13 @@ def test_parquet_says_what_the_csv_says(tmp_path) -> None:
     save(tmp_path, Results({}, rows))
     table = parquet.read_table(tmp_path / "eval" / "results.parquet").to_pylist()
     lines = (tmp_path / "eval" / "results.csv").read_text().splitlines()
-    assert [list(line.values()) for line in table] == [list(line) for line in records.flat(rows)]
+    assert [list(line.values()) for line in table] == [list(line) for line in results._flat(rows)]
     assert len(table) == len(lines) - 1 == 5 and lines[0] == ",".join(table[0])
     assert [line["speedup"] for line in table] == [1.5, 3.0, None, 1.5, 3.0]
 
 
 def test_without_pyarrow_there_is_no_parquet(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "PARQUET", False)
+    monkeypatch.setattr(results, "PARQUET", False)
     save(tmp_path, Results({}, (row(PROBLEMS[0]),)))
     assert {path.name for path in (tmp_path / "eval").iterdir()} == {"results.csv", "results.json"}
 

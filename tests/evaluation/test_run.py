@@ -13,7 +13,7 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, t
 from cudal2.archive.comparable import Comparable
 from cudal2.completion import Found
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
-from cudal2.evaluation import records, results, summary, tables, terminal
+from cudal2.evaluation import records, results, tables, terminal
 from cudal2.evaluation import run as evaluate
 from cudal2.evaluation.records import Row
 from cudal2.policy import model, sampling
@@ -303,12 +303,12 @@ def test_the_summary_is_the_geometric_mean_and_falls_back_where_uncertain():
 
     rows = [row(PROBLEM, 4.0), row(NEAR, 0.25), row(FAR, 1.3, spread=0.2)]
     rows.append(Row(problem=FAR, fingerprint="f", status="wrong"))
-    found = summary.summarise(rows)
+    found = records.summarise(rows)
     assert found.shapes == 3
     assert math.isclose(found.geomean, 1.3 ** (1 / 3))
     assert math.isclose(found.dispatched, 4 ** (1 / 4)), "torch serves what has no right kernel, too"
     assert (found.wins, found.sure_wins) == (2 / 3, 1 / 3)
-    assert summary.summarise([]) is None
+    assert records.summarise([]) is None
 
 
 def test_decades_of_the_grid_are_exact():
@@ -334,11 +334,11 @@ def test_intervals_are_called_what_they_are():
     written = json.loads(to_json(strict))
     del written["confidence"]
     former = msgspec.convert(written, Timing)
-    assert [summary.called(of) for of in ([strict], [strict, quick], [former, strict], [])] == [
+    assert [records.called(of) for of in ([strict], [strict, quick], [former, strict], [])] == [
         *("95% intervals", "70% intervals"),
         *("intervals", "intervals"),
     ]
-    assert [summary.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
+    assert [records.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
 
 
 @pytest.mark.parametrize("tty", [False, True])

@@ -19,7 +19,7 @@ from cudal2.problem import Layout, Problem
 ROWS = (1, 2, 3, 7, 17, 100)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @each_raw_family
 def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, layout: Layout) -> None:
     rng = random.Random(f"shapes {family.name} {layout}")
@@ -33,7 +33,7 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(family: Family, 
         )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @each_raw_family
 def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None:
     rng = random.Random(f"types {family.name} {layout}")

@@ -1,29 +1,33 @@
-"""What vLLM says beside an export, if one is on the path, and who multiplied: argv[1] is a model. Prints JSON."""
+"""What vLLM says beside an export, if one is on the path, and who multiplied: argv[1] is a model, argv[2:] are types of
+numbers, of which only float16 is compiled, for that takes half a minute. Prints JSON."""
 
 import json
 import sys
 import warnings
 
-warnings.simplefilter("ignore")
+SMALL = {"max_model_len": 128, "max_num_batched_tokens": 128, "max_num_seqs": 4, "enable_prefix_caching": False}
+PROMPTS = [[1, *range(start, start + 9)] for start in (5, 50, 200)]
+DRAWN = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
 def main() -> dict:
-    import torch
     import vllm
 
-    small = {"max_model_len": 128, "max_num_batched_tokens": 128, "max_num_seqs": 4, "enable_prefix_caching": False}
-    engine = vllm.LLM(sys.argv[1], dtype="float16", **small)
-    prompts = [{"prompt_token_ids": [1, *range(start, start + 9)]} for start in (5, 50, 200)]
-    drawn = vllm.SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    said = [one.outputs[0].token_ids for one in engine.generate(prompts, drawn, use_tqdm=False)]
-    found: dict = {"said": [list(one) for one in said], "torch": torch.__version__}
+    found: dict = {"said": {}}
+    for dtype in sys.argv[2:]:
+        engine = vllm.LLM(sys.argv[1], dtype=dtype, enforce_eager=dtype != "float16", **SMALL)
+        prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
+        answers = engine.generate(prompts, vllm.SamplingParams(**DRAWN), use_tqdm=False)
+        found["said"][dtype] = [list(one.outputs[0].token_ids) for one in answers]
+        engine.llm_engine.engine_core.shutdown()
+        del engine
     if package := sys.modules.get("cudal2_kernels"):
         routed = sys.modules.get("cudal2_kernels.vllm")
         found["layers"] = routed.layers if routed else []
         found["calls"] = dict(package.library.calls) if package.library else {}
-    engine.llm_engine.engine_core.shutdown()
     return found
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
     print(json.dumps(main()))

@@ -8,10 +8,10 @@ import sys
 import warnings
 from pathlib import Path
 
-import launcher
 import msgspec
 import pytest
 import torch
+from launcher import ALIGNMENT, fake
 from specimens import HERE, timing
 
 from cudal2.contract import CPU_CONTRACT, CUDA_CONTRACT
@@ -19,9 +19,9 @@ from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Environment
 from cudal2.runtime import manifest as manifests
-from cudal2.runtime.op import build as op
-from cudal2.runtime.op.build import PACKAGE
-from cudal2.worker.cuda.launcher import build
+from cudal2.runtime import op
+from cudal2.runtime.op import PACKAGE
+from cudal2.worker.cuda import launcher
 from cudal2.worker.cuda.recipe import seal
 
 NAIVE = """
@@ -143,7 +143,7 @@ def write_launched(
     are numbers of rows that a recipe is for beside the problem's own."""
     for name in ("cubins", "recipes", "lib"):
         (folder / name).mkdir(parents=True)
-    (folder / build.LIBRARY).write_bytes(launcher.fake())
+    (folder / launcher.LIBRARY).write_bytes(fake())
     entries = []
     for problem, (cubin, packed) in kernels.items():
         code, recipe = f"cubins/{problem.name}.cubin", f"recipes/{problem.name}.recipe"
@@ -155,8 +155,8 @@ def write_launched(
         target="sm_90a",
         environment=environment,
         instructions=(),
-        contract=manifests.Layout(launcher.ALIGNMENT, CUDA_CONTRACT.semaphores),
-        launcher=described(folder, build.LIBRARY),
+        contract=manifests.Layout(ALIGNMENT, CUDA_CONTRACT.semaphores),
+        launcher=described(folder, launcher.LIBRARY),
         op=lay_op(folder),
         kernels=tuple(entries),
     )

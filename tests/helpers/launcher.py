@@ -14,10 +14,9 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
-from cudal2.worker.cuda import recipe
+from cudal2.worker.cuda import launcher, recipe
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.launcher import build
-from cudal2.worker.cuda.plan import Kernel, Memset, Plan
+from cudal2.worker.cuda.plan import KernelLaunch, Memset, Plan
 from cudal2.worker.cuda.recipe import Recipe, Relocation
 
 DRIVER = Path(__file__).with_name("libcuda.cpp")
@@ -40,12 +39,12 @@ def fake() -> bytes:
     """The library's bytes; skips where there is no CUDA toolkit."""
     needs_toolkit()
     usual, wanted = (f"CUDAL2_ALIGNMENT {one} " for one in (CUDA_CONTRACT.alignment, ALIGNMENT))
-    header = build.sources()["include/cudal2.h"].replace(usual, wanted)
-    texts = build.sources() | {"include/cudal2.h": header} | {"src/libcuda.cpp": DRIVER.read_text()}
+    header = launcher.sources()["include/cudal2.h"].replace(usual, wanted)
+    texts = launcher.sources() | {"include/cudal2.h": header} | {"src/libcuda.cpp": DRIVER.read_text()}
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic"]
 
     def make(folder: Path) -> None:
-        build.lay_out(folder)
+        launcher.lay_out(folder)
         (folder / "include/cudal2.h").write_text(header)
         headers = [f"-I{folder / 'include'}", f"-I{toolchain.find().root / 'include'}"]
         files = [str(folder / "src/hgemm.cpp"), str(DRIVER)]
@@ -65,7 +64,7 @@ def launched(library: ctypes.CDLL) -> Plan:
 
 def cubin_of(plan: Plan) -> bytes:
     """Text that the driver takes for a cubin with the plan's kernels."""
-    kernels = [node for node in plan if isinstance(node, Kernel)]
+    kernels = [node for node in plan if isinstance(node, KernelLaunch)]
     lines = {f"{one.name} {' '.join(str(len(text) // 2) for text in one.parameters)}\n" for one in kernels}
     return "".join(sorted(lines)).encode() + b"\0"
 
@@ -76,7 +75,7 @@ def multiplier(problem: Problem, workspace: int | None = 20000, fails: int = 0, 
     places = range(4 if workspace is not None else 3)
     workspace = workspace or 0
     data = struct.pack("<4Q6i", 0, 0, 0, 0, problem.m, problem.n, problem.k, workspace, pause, fails)
-    kernel = Kernel("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
+    kernel = KernelLaunch("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
     nodes: Plan = (kernel,)
     made = Recipe(workspace, nodes, tuple(Relocation(0, 0, 8 * of, of) for of in places))
     return cubin_of(nodes), recipe.pack(made)
@@ -92,7 +91,7 @@ def many_rows(problem: Problem, first: int, last: int) -> tuple[bytes, bytes]:
     for m in range(first, last + 1):
         sizes = m, problem.n, problem.k, 20000, 0, 0
         data = struct.pack("<4Q6iQ2i", 0, 0, 0, 0, *sizes, 0, problem.dtype == "bf16", 0)
-        kernel = Kernel("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
+        kernel = KernelLaunch("on_the_host", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, (data.hex(),))
         launches[m] = Recipe(20000, (kernel,), relocations)
     return cubin_of(launches[first].nodes), recipe.pack_rows(launches, len(names) - 1)
 

@@ -11,8 +11,7 @@ from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
 from cudal2.problem import Problem, grid
 from cudal2.records import STRICT, Candidate, Environment, Status, Timing, Verdict, digest, to_json
-from cudal2.search.lineage import Mutated
-from cudal2.search.settings import Setting
+from cudal2.search.proposer import Mutated, Setting
 from cudal2.target import CPU
 
 BASELINES = {"cublaslt-auto-tn": 1.0, "cublas-tn": 1.08, "cublas-nn": 1.04, "torch-tn": 1.1}

@@ -6,7 +6,7 @@ import re
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
-from cudal2.worker.older import OLDEST
+from cudal2.worker.build import OLDEST
 
 
 def needed(library: bytes) -> dict[str, tuple[int, ...]]:

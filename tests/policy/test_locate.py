@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.assets import asset
-from cudal2.policy import gguf
-from cudal2.policy.locate import locate
+from cudal2.files import asset
+from cudal2.policy.locate import EXTRAS, PACKAGE, locate
 
 SHIPPED = asset("data", "policy")
 ADAPTERS = sorted(path.parent.name for path in SHIPPED.glob("*/adapter_config.json"))
@@ -30,4 +29,4 @@ def test_shipped_adapters_are_small_and_of_a_model_that_anybody_can_install(name
     folder = Path(locate(f"shipped:{name}"))
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 20e6
     base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
-    assert base.removeprefix(gguf.PACKAGE) in gguf.EXTRAS
+    assert base.removeprefix(PACKAGE) in EXTRAS

@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from cudal2 import corpus, source
-from cudal2.assets import asset
 from cudal2.config import PolicyConfig, PromptConfig
+from cudal2.files import asset
 from cudal2.policy import prompts, sampling, tokenizer
 from cudal2.policy.model import load
 from cudal2.problem import Problem

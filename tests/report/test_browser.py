@@ -10,7 +10,7 @@ from specimens import ELSEWHERE, candidate, edited, verdict
 
 from cudal2 import report
 from cudal2.archive import Archive
-from cudal2.evaluation import results, summary
+from cudal2.evaluation import records, results
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,7 +81,7 @@ def test_every_figure_is_drawn(page):
 
 def test_the_tables_numbers_are_the_evaluations(page, folder):
     cells = page.evaluate("[...document.querySelectorAll('#lines tbody tr:not(.group)')].map(row => row.innerText)")
-    overall = summary.summarise(results.load(folder).rows)
+    overall = records.summarise(results.load(folder).rows)
     name, shapes, served, geomean, _, wins, certain = cells[0].split("\t")
     assert (name.strip(), shapes) == ("fastest baseline", f"{overall.shapes}") and len(cells) == 2 * 4
     assert served.startswith(f"{overall.dispatched:.3f}") and geomean == f"{overall.geomean:.3f}"

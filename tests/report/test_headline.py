@@ -7,7 +7,7 @@ import pytest
 from specimens import HERE, PROBLEM, timing
 from thousand import rows
 
-from cudal2.evaluation import records, summary, tables
+from cudal2.evaluation import records, tables
 from cudal2.problem import Problem
 from cudal2.report import headline
 
@@ -27,9 +27,9 @@ def test_every_number_is_the_evaluations(shapes):
         for protocol in ("device", "offline")
         for baseline in (headline.FASTEST, "torch.matmul", "cuBLAS-max", "cuBLASLt-AutoTuning-max")
     ]
-    assert lines[0].summary == summary.summarise(evaluated)
+    assert lines[0].summary == records.summarise(evaluated)
     for decade, part in tables.by_decade(evaluated).items():
-        assert lines[0].decades.get(decade) == summary.summarise(part)
+        assert lines[0].decades.get(decade) == records.summarise(part)
     for line in lines:
         assert line.served.mean == pytest.approx(line.summary.dispatched, rel=1e-12)
         assert line.served.low <= line.served.mean <= line.served.high

@@ -10,8 +10,7 @@ from cudal2.archive import Archive
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, to_json
 from cudal2.report import outsiders
-from cudal2.search.lineage import Mutated
-from cudal2.search.settings import Setting
+from cudal2.search.proposer import Mutated, Setting
 from cudal2.target import CPU
 
 ONE, TWO, THREE = (Problem(64, 64, 64 * n) for n in (1, 2, 3))

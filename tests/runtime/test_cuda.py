@@ -19,8 +19,8 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
 from cudal2.runtime.manifest import read, write
-from cudal2.worker.cuda.launcher import build
-from cudal2.worker.cuda.plan import Kernel
+from cudal2.worker.cuda import launcher
+from cudal2.worker.cuda.plan import KernelLaunch
 
 GOOD, LARGE, BAD, SLOW = Problem(24, 40, 32), Problem(24, 40, 64), Problem(16, 16, 16), Problem(8, 16, 8)
 FREE = Problem(8, 8, 64)
@@ -61,7 +61,7 @@ def call(lib, problem=GOOD, served="kernel"):
 def last(folder) -> int:
     """The workspace that the last kernel was given."""
     kernel = launched(driver(folder))[-1]
-    assert isinstance(kernel, Kernel)
+    assert isinstance(kernel, KernelLaunch)
     return int.from_bytes(bytes.fromhex(kernel.parameters[0])[24:32], "little")
 
 
@@ -262,7 +262,7 @@ def test_without_a_driver_the_library_is_not_loaded_and_says_so(folder, gpu, tmp
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver")
     copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "lib/libcudal2.so").write_bytes(build.library())
+    (copy / "lib/libcudal2.so").write_bytes(launcher.library())
     manifest = read(copy)
     write(copy, msgspec.structs.replace(manifest, launcher=described(copy, "lib/libcudal2.so")))
     with pytest.raises(HarnessFault, match=r"libcuda.so.1.*driver"):

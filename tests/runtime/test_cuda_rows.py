@@ -12,8 +12,7 @@ from specimens import HERE
 
 from cudal2.problem import Problem
 from cudal2.runtime import load
-from cudal2.worker.cuda import unsealing
-from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda import launcher, unsealing
 from cudal2.worker.cuda.recipe import applied, pack_rows, seal
 from cudal2.worker.gpu.buffers import addresses
 
@@ -44,7 +43,7 @@ def torchs_type(dtype):
 @pytest.mark.parametrize("kind", KINDS, ids="_".join)
 def test_one_cubin_serves_every_number_of_rows(gpu, folder, kind):
     """By the C library's own function for them: the exact M, nothing padded."""
-    driver = ctypes.CDLL(str(folder / build.LIBRARY))
+    driver = ctypes.CDLL(str(folder / launcher.LIBRARY))
     loads = []
     for rows in range(1, 65):
         problem = Problem(64, 40, 32, dtype=kind[0], epilogue=kind[1])

@@ -22,7 +22,7 @@ from exported import TN, imported, wheel, write
 
 from cudal2.exported.held import DIGEST
 from cudal2.problem import Problem
-from cudal2.runtime.op.build import LIBRARY, PACKAGE
+from cudal2.runtime.op import LIBRARY, PACKAGE
 
 CALL = """
 import sys, warnings

@@ -65,6 +65,7 @@ def ops(lib, name):
     return (lambda x, w: lib.matmul(x, w.t())), (lambda x, w: torch.matmul(x, w.t()))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_what_is_out_of_the_ordinary_is_torchs(sevens, name, case):

@@ -9,7 +9,7 @@ from specimens import HERE
 
 from cudal2.cli import main
 from cudal2.exported.op import PADDED
-from cudal2.overhead import cost, settling
+from cudal2.overhead import cost
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
@@ -100,7 +100,7 @@ def test_settling_measures_what_may_be_dispatched(tmp_path, capsys, monkeypatch)
 
 
 def test_what_ends_settling_loses_nothing_that_was_measured(monkeypatch):
-    monkeypatch.setattr(settling, "BATCH", 2)
+    monkeypatch.setattr(cost, "BATCH", 2)
     settled = []
 
     def figures(_, kernel):
@@ -114,7 +114,7 @@ def test_what_ends_settling_loses_nothing_that_was_measured(monkeypatch):
         settle=lambda _, rows: settled.append([row["problem"] for row in rows]),
     )
     with pytest.raises(KeyboardInterrupt):
-        settling.run(called, None, "f32")
+        cost.settle_all(called, None, "f32")
     assert settled == [[0, 1], [2, 3], [4]]
 
 

@@ -106,6 +106,7 @@ def test_odd_inputs_are_torchs_with_its_errors(lib, dtype, odd):
         assert (found is None) == (expected is None) and (expected is None or torch.equal(found, expected))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rows", [1, 7, LAST])
 @pytest.mark.parametrize("kind", KINDS, ids="_".join)

@@ -47,6 +47,7 @@ def elsewhere(code: bytes) -> bytes:
     return code[: MACHINE + 1] + bytes([87]) + code[MACHINE + 2 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["sm_80"], indirect=True)
 def test_a_bad_cubin_is_one_line_with_a_remedy(code, finished, tmp_path, capsys) -> None:
     for name, bad, words in (

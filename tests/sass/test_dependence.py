@@ -19,10 +19,12 @@ from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.sandbox import jail
 
 
+@pytest.mark.sampled(2)
 def test_the_compilers_own_schedule_breaks_no_rule(finished) -> None:
     assert violations(finished) == ()
 
 
+@pytest.mark.sampled(2)
 def test_legal_moves_keep_definitions_and_the_edit_makes_the_same_code(code, finished) -> None:
     rng, listing, moves = random.Random(2), finished, []
     reaching = definitions(finished)
@@ -42,6 +44,7 @@ def test_legal_moves_keep_definitions_and_the_edit_makes_the_same_code(code, fin
     assert edited[start : start + size] == b"".join(one.word for one in listing.instructions)
 
 
+@pytest.mark.sampled(2)
 def test_an_edit_is_held_to_the_rules_by_who_stood_before_whom(code, finished) -> None:
     """Of the edited cubin alone nobody could tell that two instructions have passed each other."""
     checker, kernel = Checker(finished), finished.kernel

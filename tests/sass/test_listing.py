@@ -10,7 +10,7 @@ from cudal2.sass import blocks, latencies, listing, opcodes
 from cudal2.sass.listing import Listing, Unlisted
 from cudal2.sass.mining import kernels
 from cudal2.sass.polish.subject import find
-from cudal2.worker.cuda.compile import cubin, mix
+from cudal2.worker.cuda.compile import cubin, sass
 from cudal2.worker.sandbox import jail
 
 ROWS = """
@@ -100,7 +100,7 @@ def test_of_a_cubin_with_several_kernels_one_is_played_on(code, finished, tmp_pa
 
 @pytest.mark.slow
 def test_operations_are_counted_as_they_are_listed(code: bytes, finished: Listing):
-    found = mix.operations(code, jail.choose("auto"), 30)
+    found = sass.operation_counts(code, jail.choose("auto"), 30)
     listed = Counter(one.operation for one in finished.instructions)
     assert "NOP" not in found and {"HMMA", "HGMMA"}.intersection(found)
     assert all(found[name] >= count for name, count in listed.items() if name != "NOP")

@@ -11,9 +11,10 @@ from cudal2 import corpus, roofline
 from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.problem import grid, parse
 from cudal2.records import to_json
-from cudal2.search import breeding, cost, known
+from cudal2.search import cost, prior
 from cudal2.search.cost import Measured, Row
-from cudal2.search.settings import Setting, draw
+from cudal2.search.proposer import Setting
+from cudal2.search.settings import draw
 from cudal2.split import unseen
 from cudal2.target import find
 
@@ -66,9 +67,9 @@ def test_a_search_begins_with_the_same_settings_in_another_order(forget):
     orders = {}
     for order in ("nearest", "cost"):
         config = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(order=order))
-        orders[order] = [to_json(one) for one in breeding.start(config, DEVICE, HERE, families, 0, random.Random(0))]
+        orders[order] = [to_json(one) for one in prior.start(config, DEVICE, HERE, families, 0, random.Random(0))]
     assert sorted(orders["nearest"]) == sorted(orders["cost"]) and orders["nearest"] != orders["cost"]
-    assert known.settings("sm_90a", HERE, families) == [
+    assert prior.known_settings("sm_90a", HERE, families) == [
         msgspec.json.decode(one, type=Setting) for one in orders["nearest"]
     ]
 

@@ -10,10 +10,10 @@ from cudal2 import corpus
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import parse
 from cudal2.records import digest
-from cudal2.search.history import History
-from cudal2.search.proposer import Task, Trial
+from cudal2.search.proposer import Setting, Task, Trial
 from cudal2.search.proposers.evolution import Evolution, Rated, child
-from cudal2.search.settings import Setting, allowed, parsed, searched
+from cudal2.search.settings import allowed, parsed, searched
+from cudal2.search.trials import History
 from cudal2.target import find
 
 

@@ -11,10 +11,9 @@ from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import parse
 from cudal2.records import digest, to_json
 from cudal2.search import breeding, proposers
-from cudal2.search.generation import missing
-from cudal2.search.history import History
-from cudal2.search.proposer import Task, Trial
-from cudal2.search.settings import Setting, parsed
+from cudal2.search.proposer import Setting, Task, Trial
+from cudal2.search.settings import parsed
+from cudal2.search.trials import History, missing
 
 HERE, NEAR, FAR = (parse(name) for name in ("256_256_256", "256_256_512", "2048_2048_2048"))
 TASK = Task(HERE, (NEAR, FAR))

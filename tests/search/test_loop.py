@@ -18,9 +18,9 @@ from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig, Worker
 from cudal2.corpus import Family
 from cudal2.problem import parse
 from cudal2.records import Candidate, HarnessFault, digest
-from cudal2.search import known, loop
-from cudal2.search.history import History
-from cudal2.search.settings import Setting
+from cudal2.search import loop, prior
+from cudal2.search.proposer import Setting
+from cudal2.search.trials import History
 
 
 @pytest.fixture
@@ -86,6 +86,7 @@ def test_a_larger_budget_continues_the_same_search(hunt):
     assert small.asked + large.asked == whole.asked
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 13, 24, 30, 60, 73, 97])
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(hunt, monkeypatch, at, backwards):
@@ -153,7 +154,7 @@ def test_what_many_shapes_want_is_in_one_batch(hunt):
 def test_another_configurations_search_has_no_part_in_this_one(hunt, monkeypatch, earlier):
     """In the same folder each judges what it would have judged in a folder of its own."""
     best = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
-    monkeypatch.setattr(known, "settings", lambda target, problem, families: [best])
+    monkeypatch.setattr(prior, "known_settings", lambda target, problem, families: [best])
     shapes = ("256_256_256", "256_256_512")
     hunt(config(*shapes, kernels=16, **earlier), Landscape())
     second, alone = Landscape(), Landscape()
@@ -205,12 +206,12 @@ def test_a_smaller_budget_is_answered_with_what_it_pays_for(hunt, monkeypatch, s
 def test_known_settings_come_first_unless_told_otherwise(hunt, monkeypatch):
     best = Setting("good", BEST | {"accumulate": "f32", "style": "plain"})
     absent = Setting("absent", best.knobs)
-    monkeypatch.setattr(known, "settings", lambda target, problem, families: [absent, best])
+    monkeypatch.setattr(prior, "known_settings", lambda target, problem, families: [absent, best])
     asked = {}
-    for prior in ("known", "none"):
+    for begun in ("known", "none"):
         judge = Landscape()
-        hunt(config(kernels=16, prior=prior), judge, prior)
-        asked[prior] = [json.loads(source) for source in judge.asked]
+        hunt(config(kernels=16, prior=begun), judge, begun)
+        asked[begun] = [json.loads(source) for source in judge.asked]
     wanted = {"name": best.family, "knobs": best.knobs}
     assert asked["known"][0] == wanted and asked["none"][0] != wanted
 

@@ -7,8 +7,8 @@ import pytest
 
 from cudal2 import corpus
 from cudal2.corpus.nearest import changed_lines
-from cudal2.search.mutations import constants, crossing, eviction, kinds, lines, move, openmp, unroll
-from cudal2.search.text import blocks, declared, is_code
+from cudal2.search.mutations import KINDS, hints, statements, tiling
+from cudal2.search.mutations.text import blocks, declared, is_code
 from cudal2.target import find
 
 SOURCES = {
@@ -16,13 +16,13 @@ SOURCES = {
     for target in ("cpu", "sm_90a")
 }
 EVERY = [source for some in SOURCES.values() for source in some]
-each_kind = pytest.mark.parametrize("kind", kinds())
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def changed(kind: str, sources: list[str]) -> list[tuple[str, str]]:
     """What a kind makes of these sources, where it finds anything."""
     mates = sources[1:] + sources[:1]
-    found = [(one, kinds()[kind](one, mate, random.Random(n))) for n, (one, mate) in enumerate(zip(sources, mates))]
+    found = [(one, KINDS[kind](one, mate, random.Random(n))) for n, (one, mate) in enumerate(zip(sources, mates))]
     return [(one, other) for one, other in found if other is not None]
 
 
@@ -33,7 +33,7 @@ def test_a_kind_follows_from_its_arguments_and_finds_something_else(kind):
     assert all(one != other for one, other in first)
 
 
-@pytest.mark.parametrize("kind", sorted(set(kinds()) - {"crossing"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"crossing"}))
 def test_a_change_is_small_and_spares_comments(kind):
     found = changed(kind, EVERY)
     assert found, "nothing to change in any family"
@@ -45,7 +45,7 @@ def test_a_change_is_small_and_spares_comments(kind):
 
 def test_both_languages_have_kinds_of_their_own():
     for target, absent in (("cpu", {"eviction", "registers"}), ("sm_90a", {"openmp"})):
-        assert {kind for kind in kinds() if not changed(kind, SOURCES[target])} - {"crossing"} == absent
+        assert {kind for kind in KINDS if not changed(kind, SOURCES[target])} - {"crossing"} == absent
 
 
 @each_kind
@@ -53,27 +53,27 @@ def test_both_languages_have_kinds_of_their_own():
 def test_a_policys_nonsense_is_no_fault(kind, source):
     """Sources of any origin may be parents."""
     for seed in range(5):
-        kinds()[kind](source, EVERY[0], random.Random(seed))
-        kinds()[kind](EVERY[0], source, random.Random(seed))
+        KINDS[kind](source, EVERY[0], random.Random(seed))
+        KINDS[kind](EVERY[0], source, random.Random(seed))
 
 
 def test_what_is_moved_is_neither_lost_nor_torn_from_its_declaration():
     for one, other in changed("move", EVERY):
         assert Counter(one.split("\n")) == Counter(other.split("\n"))
     text = "void f() {\n    int a = 1;\n    g(a);\n    h();\n}"
-    found = {move.mutate(text, "", random.Random(seed)) for seed in range(20)}
+    found = {statements.move(text, "", random.Random(seed)) for seed in range(20)}
     assert found and all(other.index("int a") < other.index("g(a)") for other in found)
 
 
 def test_a_barrier_is_left_out_or_said_twice():
     text = "void f() {\n    int a = 1;\n    __syncthreads();\n}"
-    found = {lines.mutate(text, "", random.Random(seed)).count("__syncthreads();") for seed in range(20)}
+    found = {statements.lines(text, "", random.Random(seed)).count("__syncthreads();") for seed in range(20)}
     assert found == {0, 2}
 
 
 @pytest.mark.parametrize("value", [0, 1, 2, 5, 16, 24, 128])
 def test_near_numbers_are_others_and_none_is_negative(value):
-    assert value not in constants.near(value) and min(constants.near(value)) >= 0 and len(constants.near(value)) > 1
+    assert value not in tiling.near(value) and min(tiling.near(value)) >= 0 and len(tiling.near(value)) > 1
 
 
 def test_a_load_gets_a_policy_as_its_last_operand_once():
@@ -82,20 +82,20 @@ def test_a_load_gets_a_policy_as_its_last_operand_once():
         '                 " [%0], [%1, { %3, %4}], [%2];"\n'
         '                 ::"r"(to), "l"(&map), "r"(bar), "r"(x), "r"(y) : "memory");'
     )
-    hinted = eviction.mutate(text, "", random.Random(0))
+    hinted = hints.eviction(text, "", random.Random(0))
     assert 'complete_tx::bytes.L2::cache_hint"' in hinted and "[%2], %5;" in hinted
     assert '"r"(y), "l"(0x1' in hinted
-    again = eviction.mutate(hinted, "", random.Random(0))
+    again = hints.eviction(hinted, "", random.Random(0))
     assert again.count("cache_hint") == 1 and again != hinted
 
 
 def test_a_loop_takes_the_body_of_the_same_loop_elsewhere_if_it_knows_its_names():
     text = "void f(int n) {{\n    for (int i = 0; i < n; ++i) {{\n        {};\n    }}\n}}"
     here, there = text.format("g(n)"), text.format("h(n)")
-    assert crossing.mutate(here, there, random.Random(0)) is None, "h is not known here"
+    assert statements.crossing(here, there, random.Random(0)) is None, "h is not known here"
     known = "void h(int n) {\n}\n"
-    assert crossing.mutate(known + here, there, random.Random(0)) == known + there
-    assert crossing.mutate(here, here, random.Random(0)) is None
+    assert statements.crossing(known + here, there, random.Random(0)) == known + there
+    assert statements.crossing(here, here, random.Random(0)) is None
 
 
 def test_pragmas_are_those_of_the_compiler_and_leave_openmps_loops_alone():
@@ -104,8 +104,8 @@ def test_pragmas_are_those_of_the_compiler_and_leave_openmps_loops_alone():
             new = set(other.split("\n")) - set(one.split("\n"))
             assert all(line.strip().startswith(word) for line in new)
     shared = "#pragma omp parallel for\nfor (int i = 0; i < n; ++i) g(i);"
-    assert unroll.mutate(shared, "", random.Random(0)) is None
-    assert openmp.mutate(shared + " cudaError_t", "", random.Random(0)) is None
+    assert statements.unroll(shared, "", random.Random(0)) is None
+    assert hints.openmp(shared + " cudaError_t", "", random.Random(0)) is None
 
 
 def test_blocks_and_declarations_are_found():

@@ -10,20 +10,19 @@ from fakes import ENVIRONMENT, FakePool, save_policy, verdict
 from rich.console import Console
 
 from cudal2 import corpus, search
-from cudal2.archive import Archive, islands
+from cudal2.archive import Archive, selection
 from cudal2.completion import Found
 from cudal2.config import PolicyConfig, PromptConfig, SearchConfig, SearchMethodConfig, ShapesConfig, TurnsConfig, load
 from cudal2.policy import model as policy_model
 from cudal2.policy import prompts, turns, writer
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, digest
-from cudal2.search import known, proposers
-from cudal2.search.history import History
-from cudal2.search.lineage import Mutated, answered, made, origin
-from cudal2.search.mutations import kinds
-from cudal2.search.proposer import Trial
+from cudal2.search import prior, proposers
+from cudal2.search.mutations import KINDS
+from cudal2.search.proposer import Mutated, Setting, Trial, answered, made, origin
 from cudal2.search.proposers.policy import PATIENCE, make
-from cudal2.search.settings import Setting, draw
+from cudal2.search.settings import draw
+from cudal2.search.trials import History
 from cudal2.target import find
 
 ALONE = {"prior": "none", "neighbours": 0}
@@ -217,7 +216,7 @@ def test_a_policys_prompt_shows_a_parent_of_the_island_that_its_generation_draws
             text = make(history)._prompt(problem, trials[:generation], generation)
             mine, others = [], []
             for past in range(generation):
-                place, here = (islands.drawn(0, one, problem, 2) for one in (past, generation))
+                place, here = (selection.island_number(0, one, problem, 2) for one in (past, generation))
                 (mine if place == here else others).append(f"number {past}\n")
             assert ("Improve this one" in text) == bool(mine)
             assert not any(one in text for one in others) and sum(one in text for one in mine) >= min(len(mine), 2)
@@ -291,7 +290,7 @@ def test_mutation_leaves_the_families_from_parents_of_its_own_search(hunt):
     for sample, way in mutated:
         earlier = [one for one in samples if one.origin.step < sample.origin.step]
         (parent,) = (one for one in earlier if one.source_hash.startswith(way.parent))
-        assert way.origin == origin(parent.origin.prompt) and set(way.kinds) <= set(kinds())
+        assert way.origin == origin(parent.origin.prompt) and set(way.kinds) <= set(KINDS)
 
 
 def test_mutation_goes_on_as_if_it_had_been_larger_at_once(hunt):
@@ -306,7 +305,7 @@ def test_mutation_starts_from_known_settings_and_takes_its_neighbours_kernels(hu
     begun = random.Random(0)
     (family,) = (one for one in corpus.families(find("cpu")) if one.name == "shared")
     start = [draw(parse("64_64_64"), family, begun) for _ in range(3)]
-    monkeypatch.setattr(known, "settings", lambda target, problem, families: start if problem.k == 64 else [])
+    monkeypatch.setattr(prior, "known_settings", lambda target, problem, families: start if problem.k == 64 else [])
     alone = config("64_64_64", "64_64_72", method="mutation", prior="known", neighbours=1, kernels=16)
     _, _, samples, _ = hunt(alone)
     ours, theirs = ([one for one in samples if one.problem == parse(name)] for name in ("64_64_64", "64_64_72"))

@@ -7,6 +7,7 @@ import sys
 import pytest
 from served import serving
 
+from cudal2.serving import client
 from cudal2.serving.client import NoService
 from cudal2.serving.episode import ADDRESS, Episode, connect
 
@@ -60,6 +61,27 @@ def test_who_cannot_connect_is_told_at_once(tmp_path, monkeypatch):
         assert connect().prompt(PROBLEM).problem == "64_128_256_tn_f32"
         with pytest.raises(ValueError, match="M_N_K"):
             Episode(connect(), "64_128", "me")
+        monkeypatch.setattr(client, "VERSION", 2)
+        with pytest.raises(NoService, match=r"speaks schema 1, and this client 2\. Install the same version"):
+            connect()
+
+
+def test_a_server_that_says_nothing_is_given_up_and_takes_nothing(tmp_path):
+    with serving(tmp_path) as up:
+        episode = Episode(up.client(seconds=0.3), PROBLEM, "me")
+        up.pool.open.clear()
+        with pytest.raises(NoService, match=r"no answer in 0\.3 s.*what was judged is recalled"):
+            episode.submit("hgemm(){} fast")
+        assert (episode.best, episode.turns) == (None, 0)
+        up.pool.open.set()
+        episode.client.seconds = 20
+        assert episode.submit("hgemm(){} fast")[1] > 0 and up.pool.judged == ["hgemm(){} fast\n"]
+
+
+def test_without_openenv_its_door_says_what_to_install():
+    said = "import sys; sys.modules['openenv'] = None; import cudal2.serving.openenv"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60)
+    assert 'pip install "cudal2[openenv]"' in done.stderr.splitlines()[-1]
 
 
 def test_it_needs_neither_torch_nor_trl():

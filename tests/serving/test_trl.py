@@ -1,6 +1,10 @@
 """TRL's own trainer and script learn from a served judge; a fault is no reward, and a server that is away ends them."""
 
+import contextlib
 import json
+import socket
+import threading
+import time
 
 import pytest
 from served import serving
@@ -15,7 +19,6 @@ GOOD, BETTER = "int hgemm() { return 1; } // fast", "int hgemm() { return 1; } /
 @pytest.fixture
 def up(tmp_path, monkeypatch):
     trl.client.cache_clear()
-    monkeypatch.setattr(episode, "PATIENCE", 5.0)
     with serving(tmp_path) as up:
         monkeypatch.setenv(episode.ADDRESS, up.server.url)
         trl.client.cache_clear()
@@ -35,6 +38,34 @@ def test_rewards_are_the_servers_in_order(up):
     assert logged == {"right": 0.5, "speedup": (2.0 + 4.0) / 4}
     assert trl.reward([chat(one) for one in texts], problem=[PROBLEM] * 4, completion_ids=[]) == found
     assert {one.origin.prompt for one in up.archive.samples("serve")} == {"Write!", ""}
+
+
+def test_an_answer_of_ten_megabytes_and_one_of_odd_characters_end_no_training(up):
+    found = trl.reward(["\ud800" + "é" * 10_000_000, f"{'x' * 10_000_000}\n{GOOD}"], problem=[PROBLEM] * 2)
+    assert found[0] == -1.0 and found[1] > 0
+    kernels = trl.Kernels()
+    kernels.reset(problem=PROBLEM)
+    assert "no kernel" in kernels.submit("é" * 10_000_000) and kernels.get_reward() == -1.0
+
+
+def test_a_judge_that_dies_in_the_middle_is_waited_for_and_nothing_is_judged_twice(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv(episode.ADDRESS, f"http://127.0.0.1:{port}")
+    trl.client.cache_clear()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(serving(tmp_path, f"port={port}"))
+        before = trl.reward([GOOD], problem=[PROBLEM])
+        stack.close()
+        found = []
+        asks = threading.Thread(target=lambda: found.extend(trl.reward([BETTER, GOOD], problem=[PROBLEM] * 2)))
+        asks.start()
+        time.sleep(0.5)
+        with serving(tmp_path, f"port={port}") as again:
+            asks.join(30)
+            assert found[1:] == before and found[0] > found[1]
+            assert again.pool.judged == [f"{BETTER}\n"] and len(again.samples) == 3
+    trl.client.cache_clear()
 
 
 def test_a_fault_is_no_reward_and_a_batch_of_faults_ends_the_training(up, caplog):

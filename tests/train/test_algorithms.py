@@ -13,7 +13,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from cudal2.config import TrainConfig, TrainerConfig, load
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import algorithms, grpo
 from cudal2.train.algorithms import advantages, settled
 from cudal2.train.algorithms.best_of import added_to_the_best

@@ -20,13 +20,13 @@ from trl import GRPOConfig
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import decoding, sampling, vllm_engine
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import load as load_policy
 from cudal2.policy.prompts import template
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
-from cudal2.tracking.metrics import read_metrics
-from cudal2.train import grpo, options, preview
+from cudal2.tracking import read_metrics
+from cudal2.train import grpo, judge, options
 from cudal2.train.folder import only_trainer_of, record
 
 
@@ -93,6 +93,7 @@ def test_kernels_are_built_while_others_are_still_being_written(tmp_path, policy
     assert judged == built
 
 
+@pytest.mark.slow
 def test_killed_run_repeats_nothing_and_ends_as_if_never_killed(tmp_path, policy, monkeypatch):
     steps = ["trainer.steps=6", "trainer.save_steps=2"]
     grpo.run(config(tmp_path / "whole", policy, *steps))
@@ -375,14 +376,14 @@ def test_a_prompt_longer_than_the_context_is_named_before_anything_is_sampled(tm
 
 
 def test_a_preview_is_what_the_next_step_sends_and_leaves_no_trace(tmp_path, policy, monkeypatch):
-    monkeypatch.setattr(preview, "Pool", FakePool)
+    monkeypatch.setattr(judge, "Pool", FakePool)
     options = ["prompt=islands", "prompt.parent=2", "shapes.names=[64_64_64]", "trainer.problems_per_step=1"]
     start, more = (config(tmp_path / "run", policy, *options, f"trainer.steps={steps}") for steps in (3, 4))
-    asked, length = preview.preview(start, Problem(64, 64, 64))
+    asked, length = judge.preview(start, Problem(64, 64, 64))
     assert "## Contract" in asked and "Improve" not in asked and "of the 2,048" in length
     assert not (tmp_path / "run").exists()
     grpo.run(start)
-    asked, length = preview.preview(more, Problem(64, 64, 64))
+    asked, length = judge.preview(more, Problem(64, 64, 64))
     grpo.run(more)
     with Archive(tmp_path / "run/archive.sqlite") as archive:
         assert {sample.origin.prompt for sample in archive.samples() if sample.origin.step == 4} == {asked}

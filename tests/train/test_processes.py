@@ -22,9 +22,9 @@ from thorough import some
 from cudal2 import cli
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import load as load_policy
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 pytestmark = pytest.mark.parts
 

@@ -14,10 +14,8 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig, VllmConfig, load
 from cudal2.policy import model, sampling, vllm_engine
 from cudal2.report import page
-from cudal2.tracking import troubles
-from cudal2.tracking.metrics import read_metrics
-from cudal2.train import grpo, options
-from cudal2.train.sampling import sampler
+from cudal2.tracking import read_metrics
+from cudal2.train import grpo, options, troubles, vllm_sampler
 from cudal2.train.trainer import KernelTrainer
 
 
@@ -98,7 +96,7 @@ def test_a_mask_that_leaves_out_most_samples_is_told(train, monkeypatch, capsys)
             return prompts, words, [[[-9.0] for _ in ids] for ids in words], None
 
     monkeypatch.setattr(vllm_engine, "check", lambda: None)
-    monkeypatch.setattr(sampler, "Sampler", Engine)
+    monkeypatch.setattr(vllm_sampler, "Sampler", Engine)
     rows, _ = train("policy.sampler=vllm", "policy.vllm.correction=sequence_mask")
     assert all(row["vllm_left_out"] == 1.0 for row in rows)
     assert "left out 100% of the samples" in capsys.readouterr().out

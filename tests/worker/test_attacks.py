@@ -83,13 +83,13 @@ def kernels(paths: Sequence[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=slow[path]) for path in paths])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @kernels([path for path in KERNELS if path not in TIMED])
 def test_verdict(worker_of: Callable[[Path], Worker], path: Path) -> None:
     check(worker_of(path), path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.alone
 @kernels(TIMED)
 def test_verdict_on_timed_calls(timing_worker: Worker, path: Path) -> None:

@@ -7,9 +7,10 @@ import torch
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
-from cudal2.worker import looks, measurement
+from cudal2.worker import measurement
 from cudal2.worker.measurement import Batch, Disturbed, Sides, measure, plausible, undisturbed
 from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.timing import look_counts
 
 CONFIG = WorkerConfig(min_pairs=3, max_pairs=9, precision=0.01)
 STEADY = {"candidate": 1e-3, "baseline": 2e-3}
@@ -85,7 +86,7 @@ def test_only_timed_batches_count_and_no_warm_up(warm_up, always) -> None:
     sides = Recorded(warm_up, always)
     found = measure(sides, CONFIG, "base", "offline")
     timed = sides.batches[warm_up:]
-    assert found.pairs == len(timed) and found.pairs in looks.counts(CONFIG.min_pairs, CONFIG.max_pairs)
+    assert found.pairs == len(timed) and found.pairs in look_counts(CONFIG.min_pairs, CONFIG.max_pairs)
     assert (found.baseline, found.protocol, found.calls) == ("base", "offline", 4)
     assert found.speedup == pytest.approx(2, rel=1e-3)
     assert all(len(one) == len(other) for one, other in sides.seen)

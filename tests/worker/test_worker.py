@@ -331,6 +331,7 @@ def test_pool_judges_equal_candidates_once_and_keeps_the_order(checking) -> None
         assert pool.environment() == verdicts[0].environment
 
 
+@pytest.mark.slow
 def test_pool_outlives_its_process(checking) -> None:
     with Pool(checking) as pool:
         assert pool.evaluate([Candidate(NAIVE, PROBLEM)])[0].ok

@@ -8,7 +8,6 @@ drafts, too: guesses of the next tokens (speculative decoding, arXiv:2211.17192;
 arXiv:2311.08252). What is drawn is what would be drawn without drafts.
 """
 
-from cudal2.policy.decoding.batch import AHEAD, LONG, Choose, Finished, complete, suits
-from cudal2.policy.decoding.drafts import Drafts, expected
+from cudal2.policy.decoding.batch import AHEAD, LONG, Choose, Drafts, Finished, complete, expected, suits
 
 __all__ = ["AHEAD", "LONG", "Choose", "Drafts", "Finished", "complete", "expected", "suits"]

@@ -56,12 +56,12 @@ def _indexed(folder: Path) -> tuple[list[Passage], Any]:
         raise ValueError(
             'prompt.notes needs a package: pip install bm25s, or "cudal2[retrieval]"; or write prompt.notes=""'
         ) from error
-    found = passages(folder)
+    notes = passages(folder)
     index = bm25s.BM25()
-    texts = [f"{one.name} {one.text}" for one in found]
+    texts = [f"{one.name} {one.text}" for one in notes]
     words = bm25s.tokenize(texts, token_pattern=_WORD, return_ids=False, show_progress=False)
     index.index(words, show_progress=False)
-    return found, index
+    return notes, index
 
 
 def passages(folder: Path) -> list[Passage]:
@@ -72,19 +72,19 @@ def passages(folder: Path) -> list[Passage]:
     if not folder.is_dir():
         raise ValueError(f"prompt.notes: {folder} is no folder; name one with notes ({', '.join(SUFFIXES)})")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    found = [
+    notes = [
         Passage(file.relative_to(folder).as_posix(), text)
         for file in files
         for text in split(file.read_text(errors="replace"))
     ]
-    if not found:
+    if not notes:
         raise ValueError(f'prompt.notes: {folder} holds no text ({", ".join(SUFFIXES)}); add some, or prompt.notes=""')
-    return found
+    return notes
 
 
 def split(text: str) -> list[str]:
     """A text as passages: each begins with its heading where it has one, and has at most LONGEST characters."""
-    found: list[str] = []
+    pieces: list[str] = []
     alone = ""  # a heading right above another
     for section in _sections(text.replace("\r\n", "\n").split("\n")):
         if len(whole := list(_paragraphs(section))) == 1 and _is_heading(whole[0]):
@@ -95,11 +95,11 @@ def split(text: str) -> list[str]:
         for paragraph in (part for whole in _paragraphs(section) for part in _parts(whole)):
             joined = f"{piece}\n\n{paragraph}" if piece else paragraph
             if piece and len(joined) > LONGEST:
-                found.append(piece)
+                pieces.append(piece)
                 joined = paragraph
             piece = joined
-        found += [piece] if piece else []
-    return [*found, alone] if alone else found
+        pieces += [piece] if piece else []
+    return [*pieces, alone] if alone else pieces
 
 
 def _is_heading(paragraph: str) -> bool:

@@ -51,27 +51,27 @@ class Profile(msgspec.Struct, frozen=True):
         """The lines of a prompt, one fact each."""
         arithmetic = f"{self.flops / 1e12:.1f} TFLOP/s" if self.flops >= 1e12 else f"{self.flops / 1e9:.1f} GFLOP/s"
         memory = f"{self.bandwidth / 1e9:.1f} GB/s of memory if A, B and C are touched once"
-        found = [f"{arithmetic}{_of(self.flops_share)}, {memory}{_of(self.bandwidth_share)}"]
+        lines = [f"{arithmetic}{_of(self.flops_share)}, {memory}{_of(self.bandwidth_share)}"]
         if self.operations:
             some = ", ".join(f"{count} {name}" for name, count in list(self.operations.items())[:OPERATIONS])
-            found.append(f"{sum(self.operations.values())} instructions in its code, of which {some}")
-        return found + counted(self.counters)
+            lines.append(f"{sum(self.operations.values())} instructions in its code, of which {some}")
+        return lines + counted(self.counters)
 
 
 def counted(counters: dict[str, float]) -> list[str]:
     """A verdict's counters as lines of a prompt: busy units, occupancy, and what warps wait for most; [] for none."""
-    found = []
+    lines = []
     busy = [f"{what} {counters[name]:.0f}%" for name, what in BUSY.items() if name in counters]
     if busy:
-        found.append(f"Busy: {', '.join(busy)}")
+        lines.append(f"Busy: {', '.join(busy)}")
     waits = {name.removeprefix(STALL): value for name, value in counters.items() if name.startswith(STALL)}
     if total := sum(waits.values()):
         most = sorted(waits, key=lambda name: waits[name], reverse=True)[:REASONS]
         shares = ", ".join(f"{name} {waits[name] / total:.0%}" for name in most if waits[name] >= 0.01 * total)
-        found.append(f"Warps wait for: {shares}")
+        lines.append(f"Warps wait for: {shares}")
     if OCCUPANCY in counters and CONFLICTS in counters:
-        found.append(f"{counters[OCCUPANCY]:.0f}% of the warps that fit, {counters[CONFLICTS]:,.0f} bank conflicts")
-    return found
+        lines.append(f"{counters[OCCUPANCY]:.0f}% of the warps that fit, {counters[CONFLICTS]:,.0f} bank conflicts")
+    return lines
 
 
 def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
@@ -98,21 +98,21 @@ def _of(share: float | None) -> str:
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
     """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
     from cudal2.worker import disassembly
-    from cudal2.worker.cuda.compile import build, mix, toolchain
+    from cudal2.worker.cuda.compile import build, sass, toolchain
 
     cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
     built = build.build(source, target, cache, kind, worker.compile_seconds)
     if built.status is not Status.OK or toolchain.nvdisasm() is None:
         return {}
-    key = digest("mix", Path(mix.__file__).read_text(), built.cubin.hex())
+    key = digest("mix", Path(sass.__file__).read_text(), built.cubin.hex())
     with cache.lock("mixes", key):
         if (stored := cache.read("mixes", key)) is not None:
             return msgspec.msgpack.decode(stored, type=dict[str, int])
         try:
-            found = mix.operations(built.cubin, kind, SECONDS)
+            operations = sass.operation_counts(built.cubin, kind, SECONDS)
         except disassembly.Unfinished:
             return {}  # the machine was busy: another time
         except ValueError:
-            found = {}
-        cache.write("mixes", key, msgspec.msgpack.encode(found))
-    return found
+            operations = {}
+        cache.write("mixes", key, msgspec.msgpack.encode(operations))
+    return operations

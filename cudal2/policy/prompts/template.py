@@ -14,9 +14,9 @@ from cudal2 import operators
 from cudal2.archive import selection
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
-from cudal2.assets import asset
 from cudal2.config import PromptConfig, WorkerConfig
 from cudal2.contract import ENTRY, SIZER, sizer_declaration
+from cudal2.files import asset
 from cudal2.policy.prompts import notes, profile
 from cudal2.policy.prompts.notes import Passage
 from cudal2.policy.prompts.profile import Profile

@@ -11,11 +11,10 @@ from typing import Self
 import numpy as np
 
 from cudal2.sass import latencies, order, reuse
-from cudal2.sass.blocks import graph
+from cudal2.sass.blocks import Window, graph
 from cudal2.sass.encoding import Controls
 from cudal2.sass.game.slack import NEVER, Slack
 from cudal2.sass.game.waiting import BEHIND, NEAR, Waiting, shared
-from cudal2.sass.game.window import Window
 from cudal2.sass.listing import Instruction, Listing
 
 LONGEST = 15

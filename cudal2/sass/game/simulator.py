@@ -14,9 +14,9 @@ import msgspec
 from cudal2.config import MachineConfig
 from cudal2.records import Edit, Measured, Status
 from cudal2.sass import latencies, opcodes
+from cudal2.sass.blocks import Window, window
 from cudal2.sass.encoding import NO_BARRIER
-from cudal2.sass.game.moves import edited
-from cudal2.sass.game.window import Window, window
+from cudal2.sass.game.play import edited
 from cudal2.sass.listing import Instruction, Listing
 
 PIPES = 4

@@ -17,7 +17,7 @@ from cudal2.sass.flow import HORIZON, SYNC, Meeting
 from cudal2.sass.latencies import Table
 from cudal2.sass.listing import Instruction
 
-Place = tuple[str, str]
+Pending = tuple[str, str]
 """A pending operation: `timed`, `finishing` or `armed`, and the register or barrier."""
 
 _PLACES = {"raw": "timed", "waw": "timed", "war": "finishing", "arm": "armed", "sync": "timed"}
@@ -29,8 +29,8 @@ class Pairs(msgspec.Struct, frozen=True):
     """The pairs of one block: those inside it, the operations pending at its end, and those it meets from before."""
 
     inside: tuple[tuple[str, str, Instruction, Instruction], ...]
-    leaves: dict[Place, tuple[Instruction, ...]]
-    ends: frozenset[Place]
+    leaves: dict[Pending, tuple[Instruction, ...]]
+    ends: frozenset[Pending]
     entered: tuple[tuple[str, str, Instruction], ...]
 
 
@@ -38,8 +38,8 @@ class _Met:
     """The pending operations in a block, and the pairs found so far."""
 
     def __init__(self) -> None:
-        self.under: dict[Place, list[Instruction]] = {}
-        self.ends = set[Place]()
+        self.under: dict[Pending, list[Instruction]] = {}
+        self.ends = set[Pending]()
         self.inside: list[tuple[str, str, Instruction, Instruction]] = []
         self.entered: list[tuple[str, str, Instruction]] = []
 
@@ -218,7 +218,7 @@ class Slack:
 
     def _entering(
         self, blocks: Sequence[Pairs], everything: bool
-    ) -> dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]]:
+    ) -> dict[Node, dict[Pending, dict[int, tuple[Instruction, int]]]]:
         """What is under way where each block begins, with the least cycles since the end of the block it is from.
 
         By that age, not by its own, nothing is forgotten that a move to the block's end would bring back. Left out,
@@ -237,7 +237,7 @@ class Slack:
             }
             for pairs in blocks
         ]
-        at: dict[Node, dict[Place, dict[int, tuple[Instruction, int]]]] = {node: {} for node in self._nodes}
+        at: dict[Node, dict[Pending, dict[int, tuple[Instruction, int]]]] = {node: {} for node in self._nodes}
         todo = list(self._nodes)
         while todo:
             node = todo.pop()

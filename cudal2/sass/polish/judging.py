@@ -16,7 +16,7 @@ from cudal2.worker.pool import processes
 from cudal2.worker.sandbox import jail
 
 if TYPE_CHECKING:
-    from cudal2.worker.cuda.edits.bench import EditBench
+    from cudal2.worker.cuda.edit_bench import EditBench
     from cudal2.worker.cuda.plan import CudaLaunchable
     from cudal2.worker.worker import Worker
 
@@ -63,7 +63,7 @@ def _simulator(subject: Subject, config: SassConfig, legality: Legality) -> Judg
 
 @contextmanager
 def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[Judge]:
-    from cudal2.worker.cuda.edits.bench import EditBench, parent_of
+    from cudal2.worker.cuda.edit_bench import EditBench, parent_of
     from cudal2.worker.worker import Worker
 
     proven = set[Edit]()
@@ -100,12 +100,12 @@ def _gpu(subject: Subject, config: SassConfig, legality: Legality) -> Iterator[J
 
 @contextmanager
 def bench(worker: "Worker", parent: "CudaLaunchable", problem: Problem, jobs: int = 1) -> "Iterator[EditBench]":
-    """A bench for edits of `parent` (`edits.bench.parent_of` builds one) that lets only harmless ones onto the GPU.
+    """A bench for edits of `parent` (`edit_bench.parent_of` builds one) that lets only harmless ones onto the GPU.
 
     `jobs` processes check the edits of one `measure`. Raises as `EditBench` and `Legality` do.
     """
     from cudal2.worker.cuda.backend import CudaBackend
-    from cudal2.worker.cuda.edits.bench import EditBench
+    from cudal2.worker.cuda.edit_bench import EditBench
 
     if not isinstance(worker.backend, CudaBackend):
         raise ValueError(f"code of {worker.target.name} is not edited; choose a GPU's target, such as sm_90a")

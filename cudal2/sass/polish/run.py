@@ -21,14 +21,13 @@ from rich.progress import BarColumn, Progress, TimeRemainingColumn
 from cudal2.config import SassConfig, identity
 from cudal2.records import Edit, Measured, Status, to_json
 from cudal2.sass import searches
-from cudal2.sass.game.journal import Budget, Journal, Line
 from cudal2.sass.game.play import Play
 from cudal2.sass.game.simulator import Simulated
-from cudal2.sass.game.task import Spent, Task
+from cudal2.sass.game.task import Budget, Journal, Line, Spent, Task
 from cudal2.sass.polish import judging
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import Metrics
+from cudal2.tracking import Metrics
 
 FINALISTS = 4
 """So many of a search's best edits are measured again before one is confirmed: of 500 that were measured in a few pairs

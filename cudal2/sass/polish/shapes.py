@@ -16,7 +16,7 @@ import msgspec
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY
-from cudal2.config import SassConfig, kinds
+from cudal2.config import SassConfig, problems
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.sass import searches
@@ -88,7 +88,7 @@ def run(
 
 def one(folder: Path, problem: Problem, config: SassConfig, methods: Sequence[str]) -> Polished:
     """The game on one problem, in this process."""
-    config = msgspec.structs.replace(config, problem=problem.mnk, **kinds.keys(problem))
+    config = msgspec.structs.replace(config, problem=problem.mnk, **problems.kind_keys(problem))
     try:
         kernel = subject.find(folder, config)
         place = folder / "sass" / f"{problem.name}-{digest(kernel.source or '')[:8]}"

@@ -7,10 +7,10 @@ import msgspec
 from cudal2.archive import Archive
 from cudal2.archive.comparable import Comparable
 from cudal2.archive.store import ANY
-from cudal2.config import SassConfig, kinds
+from cudal2.config import SassConfig, problems
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.sass.game.window import window
+from cudal2.sass.blocks import window
 from cudal2.sass.listing import Listing, Unlisted, read
 from cudal2.sass.mining import kernels
 from cudal2.target import find as target
@@ -39,7 +39,7 @@ def find(what: Path, config: SassConfig) -> Subject:
     """
     if not target(config.target).assembly:
         raise ValueError(f"code of {config.target} is not edited; choose a GPU's target, such as target=sm_90a")
-    problem = kinds.problem(config.problem, config)
+    problem = problems.named(config.problem, config)
     if what.is_dir() and (what / foreign.LAUNCH).exists():
         problem, launchable = foreign.read(what)
         code = launchable.cubin

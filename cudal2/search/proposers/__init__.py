@@ -7,8 +7,8 @@ configuration cannot be searched as it says. It looks at `history.config` alone:
 import sys
 
 from cudal2 import registry
-from cudal2.search.history import History
 from cudal2.search.proposer import Proposer
+from cudal2.search.trials import History
 
 
 def make(history: History) -> Proposer:

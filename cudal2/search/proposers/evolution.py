@@ -15,10 +15,11 @@ import msgspec
 from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate
-from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, start, tournament
-from cudal2.search.history import History
-from cudal2.search.proposer import Task, Trials, seeded
-from cudal2.search.settings import Setting, allowed, collect, draw, parsed, searched, space_of
+from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, tournament
+from cudal2.search.prior import start
+from cudal2.search.proposer import Setting, Task, Trials, seeded
+from cudal2.search.settings import allowed, collect, draw, parsed, searched, space_of
+from cudal2.search.trials import History
 
 
 class Rated(msgspec.Struct, frozen=True):

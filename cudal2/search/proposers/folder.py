@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 
 from cudal2.records import Candidate, digest
-from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trials, refuse_prior_and_neighbours
+from cudal2.search.trials import History
 from cudal2.target import find
 
 

@@ -11,12 +11,12 @@ from itertools import chain
 
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search import mutations
-from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, start, tournament
-from cudal2.search.history import History
-from cudal2.search.lineage import Mutated, made, origin
-from cudal2.search.proposer import Task, Trial, Trials, seeded
-from cudal2.search.settings import Setting, draw, gather, rendered, searched
+from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, tournament
+from cudal2.search.mutations import KINDS
+from cudal2.search.prior import start
+from cudal2.search.proposer import Mutated, Setting, Task, Trial, Trials, made, origin, seeded
+from cudal2.search.settings import draw, gather, rendered, searched
+from cudal2.search.trials import History
 
 
 class Mutation:
@@ -60,7 +60,7 @@ class Mutation:
         tried, succeeded = _kinds(trials), _kinds(ranked[: elite(len(ranked))])
         done = []
         for _ in range(rng.choice((1, 2))):
-            left = dict(mutations.kinds())
+            left = dict(KINDS)
             while left:
                 kind = matched(list(left), tried, succeeded, rng)
                 if changed := left.pop(kind)(source, other, rng):
@@ -74,8 +74,8 @@ class Mutation:
 
 def _kinds(trials: Sequence[Trial]) -> list[str]:
     """The kinds of all mutations of these trials."""
-    found = [made(trial.prompt) for trial in trials]
-    return [kind for one in found if isinstance(one, Mutated) for kind in one.kinds]
+    makings = [made(trial.prompt) for trial in trials]
+    return [kind for one in makings if isinstance(one, Mutated) for kind in one.kinds]
 
 
 make = Mutation

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle, groupby, islice
 
-from cudal2.archive import islands, selection
+from cudal2.archive import selection
 from cudal2.archive.records import Entry
 from cudal2.completion import Found
 from cudal2.form import form
@@ -25,10 +25,8 @@ from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.generation import affordable_now, seconds
-from cudal2.search.history import History
-from cudal2.search.lineage import Told, answered
-from cudal2.search.proposer import Task, Trial, Trials, refuse_prior_and_neighbours, seeded
+from cudal2.search.proposer import Revised, Task, Trial, Trials, answered, refuse_prior_and_neighbours, seeded
+from cudal2.search.trials import History, affordable_now, seconds
 from cudal2.target import find
 
 PATIENCE = 8
@@ -65,7 +63,7 @@ class Policy:
         earlier = {problem: self._earlier(problem, generation) for problem in problems}
         written = {problem: self._written(problem, earlier[problem], generation) for problem in problems}
         tried = {problem: self._history.forms(problem, earlier[problem]) for problem in problems}
-        found: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
+        new: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
         # One seed for a whole generation: a search that is continued samples the same batches again.
         rng = seeded(self._config, Task(problems[0]), generation)
         affordable = {problem: max(0, affordable_now(search, before)) for problem, before in earlier.items()}
@@ -81,7 +79,7 @@ class Policy:
             soon = {  # built ahead; the budget does not cover the others
                 place: problem
                 for problem, group in groupby(enumerate(lacking), key=lambda one: one[1][0])
-                for place, _ in islice(group, max(0, affordable[problem] - len(found[problem])))
+                for place, _ in islice(group, max(0, affordable[problem] - len(new[problem])))
             }
 
             def finished(place: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
@@ -98,10 +96,10 @@ class Policy:
             for (problem, way), one in zip(asked, completions):
                 if one.source and (made := form(one.source)) not in tried[problem]:
                     tried[problem].add(made)
-                    found[problem][one.candidate(problem, target.name)] = way[1]
+                    new[problem][one.candidate(problem, target.name)] = way[1]
                 else:
                     lacking.append((problem, way))
-        return found
+        return new
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
         """The prompts of this generation of the problem, which are used in rotation.
@@ -116,13 +114,13 @@ class Policy:
             self._writer.fits(first, ())
         if not turn:
             return [(first, prompts.text(first))]
-        found = []
+        ways = []
         for trial in trials:
             if trial.generation == generation - 1:
                 written = self._writer.fits(first, self._line(problem, trial, trials, turn))
-                made = Told(trial.source_hash, written.told if written.shown else "")
-                found.append((written.prompt, to_json(made)))
-        return found
+                made = Revised(trial.source_hash, written.told if written.shown else "")
+                ways.append((written.prompt, to_json(made)))
+        return ways
 
     def _line(self, problem: Problem, trial: Trial, trials: Sequence[Trial], count: int) -> list[Attempt]:
         """The last `count` attempts of the conversation that ends with this trial."""
@@ -142,9 +140,9 @@ class Policy:
         timed = [(born, entry) for born, entry in tried if entry.verdict.timing]
         fast = [entry for _, entry in timed]
         if wanted.islands > 1:
-            place = islands.drawn(config.seed, generation, problem, wanted.islands)
+            place = selection.island_number(config.seed, generation, problem, wanted.islands)
             how = wanted.islands, wanted.island_steps, config.seed, generation
-            fast = islands.ranked(islands.divided(problem, timed, *how)[place])
+            fast = selection.fastest_first(selection.all_islands(problem, timed, *how)[place])
         rng = seeded(config, Task(problem), generation)
         exemplars = selection.contrasting(fast, wanted.exemplars, rng)
         parent = selection.among_best(fast, wanted.parent, rng) if wanted.parent else None

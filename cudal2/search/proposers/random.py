@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from cudal2.records import Candidate
-from cudal2.search.history import History
 from cudal2.search.proposer import Task, Trials, refuse_prior_and_neighbours, seeded
 from cudal2.search.settings import collect, draw, searched
+from cudal2.search.trials import History
 
 
 class Random:

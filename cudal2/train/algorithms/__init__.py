@@ -37,20 +37,20 @@ class Options(Schema, frozen=True):
 
 def trl(trainer: TrainerConfig) -> dict[str, Any]:
     """The algorithm's options for TRL's GRPOConfig; what the keys of `trainer` say goes before what it chooses."""
-    found = DEFAULTS | _module(trainer).TRL
+    chosen = DEFAULTS | _module(trainer).TRL
     given = {name: getattr(trainer, key) for key, name in KEYS.items() if getattr(trainer, key) != "auto"}
     if given.keys() & {"loss_type", "epsilon"}:
-        found.pop("epsilon_high", None)  # it belongs to the algorithm's own loss and epsilon
-    found |= given
-    if found["loss_type"] == "cispo":
-        found.setdefault("epsilon_high", CISPO)
-    return found
+        chosen.pop("epsilon_high", None)  # it belongs to the algorithm's own loss and epsilon
+    chosen |= given
+    if chosen["loss_type"] == "cispo":
+        chosen.setdefault("epsilon_high", CISPO)
+    return chosen
 
 
 def advantages(rewards: Tensor, trainer: TrainerConfig) -> Tensor:
     """The algorithm's advantages of the rewards (groups, samples), of the same shape; 0 where a reward is NaN."""
-    found = _module(trainer).advantages(rewards, trl(trainer)["scale_rewards"], options(trainer))
-    return found.where(~rewards.isnan(), 0.0).nan_to_num(0.0)
+    values = _module(trainer).advantages(rewards, trl(trainer)["scale_rewards"], options(trainer))
+    return values.where(~rewards.isnan(), 0.0).nan_to_num(0.0)
 
 
 def options(trainer: TrainerConfig) -> Options:

@@ -26,7 +26,7 @@ from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Layout, Problem
 from cudal2.records import digest
-from cudal2.search.known import settings
+from cudal2.search.prior import known_settings
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
 from cudal2.train.sft.answers import BARE, complete, end_of_turn
@@ -40,7 +40,7 @@ FEW = 0.01
 """The share of samples that may be too long and left out without an error."""
 
 FASTEST = 2
-"""How many settings, or kernels, `known` and `found` take for each shape."""
+"""How many settings, or kernels, `known` and `archived` take for each shape."""
 
 T = TypeVar("T")
 
@@ -77,14 +77,14 @@ def draw_rows(config: SftConfig, tokenizer: Path) -> list[Row]:
 
 
 def known(config: SftConfig) -> list[Example]:
-    """For each shape of the grid that training may see the settings that `search.known` would try first, in each style.
+    """For each shape of the grid that training may see the settings that `search.prior` would try first, in each style.
 
     Raises ValueError where none are known for the target.
     """
     return _known(config, training())
 
 
-def found(config: SftConfig) -> list[Example]:
+def archived(config: SftConfig) -> list[Example]:
     """For each shape of the grid that training may see, the fastest kernels in `config.archive`; for shapes without
     any, the `known` settings. A kernel is repeated as often as there are styles of a known setting, so that both have
     the same weight.
@@ -116,7 +116,7 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
     examples = []
     for problem in problems:
         prompt = _prompt(config, problem, target)
-        for setting in settings(config.target, problem, list(families.values()))[:FASTEST]:
+        for setting in known_settings(config.target, problem, list(families.values()))[:FASTEST]:
             family = families[setting.family]
             for style in config.corpus.styles:
                 knobs = setting.knobs | {"style": style}

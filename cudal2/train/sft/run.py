@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy.checkpoints import latest_checkpoint
 from cudal2.policy.hints import ADAPTERS, TUNED, out_of_memory_hint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.tokenizer import train as train_tokenizer
@@ -33,7 +33,7 @@ from cudal2.records import HarnessFault
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.train.options import one_gpu
 from cudal2.train.sft import supervised, text
-from cudal2.train.sft.examples import FEW, Row, draw, draw_rows, encode, fitting, found, known
+from cudal2.train.sft.examples import FEW, Row, archived, draw, draw_rows, encode, fitting, known
 from cudal2.train.sft.verification import verify
 from cudal2.worker.pool.pool import check
 
@@ -119,7 +119,7 @@ def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
     if config.examples == "families":
         rows = draw_rows(config, tokenizer)
     else:
-        examples = known(config) if config.examples == "known" else found(config)
+        examples = known(config) if config.examples == "known" else archived(config)
         rows = encode(AutoTokenizer.from_pretrained(tokenizer), examples, config)
     return fitting(rows, config.context, config.tuning.left_out if config.policy.path else FEW)
 

@@ -8,8 +8,8 @@ import torch
 from transformers import PrinterCallback, Trainer
 
 from cudal2.config import SftConfig
-from cudal2.policy.checkpoints import step_of
-from cudal2.tracking.metrics import Metrics
+from cudal2.policy.locate import step_of
+from cudal2.tracking import Metrics
 from cudal2.train.callbacks import ReportsLoss
 
 LOG_STEPS = 10

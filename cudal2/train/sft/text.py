@@ -50,12 +50,12 @@ def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
     if not kept:
         raise ValueError(f"text={list(config.text)} leaves nothing to read: {config.run}/{NOTES} says why")
     print(f"{len(kept)} texts to read, {len(dropped)} left out: {config.run}/{NOTES}", flush=True)
-    found = []
+    pieces = []
     for one, ids in zip(kept, encode_source(tokenizer, [one.text for one in kept])):
         whole = np.array([*ids, tokenizer.eos_token_id], np.int32)
         for start in range(0, len(whole), config.context):
-            found.append(Row(whole[start : start + config.context], 0, digest(one.text)))
-    return found
+            pieces.append(Row(whole[start : start + config.context], 0, digest(one.text)))
+    return pieces
 
 
 def chosen(texts: Iterable[Document]) -> tuple[list[Document], list[tuple[str, str]]]:
@@ -76,9 +76,9 @@ def chosen(texts: Iterable[Document]) -> tuple[list[Document], list[tuple[str, s
 
 def named_held_out(text: str) -> str | None:
     """The first shape in a text, written M_N_K as in results and published kernels, that training may not see."""
-    for found in _SHAPE.finditer(text):
+    for match in _SHAPE.finditer(text):
         try:
-            m, n, k = map(int, found.groups())
+            m, n, k = map(int, match.groups())
             problem = Problem(m, n, k)
         except ValueError:
             continue  # no shape
@@ -120,8 +120,8 @@ def _licence(preamble: str, path: Path, folder: Path) -> str:
     if stated := _SPDX.search(preamble):
         return stated[1]
     for place in (path.parent, *path.parent.parents):
-        if found := sorted(place.glob("LICEN[CS]E*")):
-            return str(found[0].relative_to(folder))
+        if files := sorted(place.glob("LICEN[CS]E*")):
+            return str(files[0].relative_to(folder))
         if place == folder:
             break
     return "not stated"

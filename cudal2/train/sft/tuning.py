@@ -2,9 +2,13 @@
 
 It continues from its last checkpoint. Samples that are too long are left out beforehand: TRL would cut them, and the
 model would learn to stop in the middle of a kernel.
+
+It may end in time: the learning rate has come down when the time is up, however many updates fitted in.
 """
 
+import math
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +18,18 @@ import torch
 from datasets import Dataset
 from msgspec.structs import replace
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer
 
 from cudal2.config import SftConfig
-from cudal2.policy.checkpoints import latest_checkpoint
+from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
 from cudal2.train import speed
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.options import one_gpu
 from cudal2.train.sft import supervised
 from cudal2.train.sft.answers import end_of_turn
-from cudal2.train.sft.ending import Rate, Stops
 from cudal2.train.sft.examples import Row
 
 STRIDE = 64
@@ -86,7 +89,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
     )
     if tuning.minutes:
         trainer.seconds = 60 * tuning.minutes
-        trainer.add_callback(Stops(trainer))
+        trainer.add_callback(_Stops(trainer))
     if cuda:
         speed.fuse(model)
     with speed.attention(), speed.unmasked(model):
@@ -105,6 +108,40 @@ def dataset(rows: list[Row]) -> Dataset:
     """Rows as SFTTrainer takes them: `input_ids` and `labels`, which are -100 where the loss does not count."""
     learnt = [np.where(np.arange(len(row.ids)) < row.given, -100, row.ids).astype(np.int32) for row in rows]
     return Dataset.from_dict({"input_ids": [row.ids for row in rows], "labels": learnt})
+
+
+class Rate:
+    """The share of the learning rate at each update: a linear rise over `warm` updates, then half a cosine, down to 0
+    at the last of `steps` updates or after `seconds` of training, whichever comes first.
+
+    Its attributes are kept in checkpoints, so `spent` seconds count over all starts.
+    """
+
+    def __init__(self, steps: int, warm: int, seconds: float) -> None:
+        self.steps, self.warm, self.seconds, self.spent = steps, warm, seconds, 0.0
+
+    def __call__(self, step: int) -> float:
+        done = max((step - self.warm) / max(self.steps - self.warm, 1), self.spent / self.seconds)
+        return min(step / max(self.warm, 1), 0.5 + 0.5 * math.cos(math.pi * min(max(done, 0.0), 1.0)))
+
+
+class _Stops(TrainerCallback):
+    """Counts the time of each update for the trainer's `rate`, and ends training when it is up."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self._last = trainer, 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._last = time.perf_counter()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        rate, now = self._trainer.rate, time.perf_counter()
+        rate.spent += now - self._last
+        self._last = now
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._trainer.rate.spent >= self._trainer.rate.seconds:
+            control.should_training_stop = control.should_log = True
 
 
 class _Trainer(WithoutCard, SFTTrainer):

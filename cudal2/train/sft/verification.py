@@ -38,15 +38,15 @@ def verify(config: SftConfig, trained_on: set[str]) -> dict[str, Any]:
     if not config.policy.path:
         chosen = replace(chosen, max_new_tokens=config.context)
     asked = [prompts.render(config.prompt, chosen.chat, problem, target) for problem in problems]
-    found = writer.write(*load(chosen), asked, chosen, target, config.seed)
-    written = [one.source for one in found]
+    answers = writer.write(*load(chosen), asked, chosen, target, config.seed)
+    written = [one.source for one in answers]
     run, policy = folder.resolve().name, chosen.path
     samples = [
         (
             one.candidate(problem, target.name),
             Origin(kind="sft", run=run, step=0, index=index, policy=policy, prompt=sampling.text(prompt)),
         )
-        for index, (one, problem, prompt) in enumerate(zip(found, problems, asked))
+        for index, (one, problem, prompt) in enumerate(zip(answers, problems, asked))
     ]
     with judging.opened(folder, config.target, config.worker) as (archive, [pool]):
         verdicts = judging.judge(pool, archive, samples)

@@ -10,8 +10,7 @@ from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker import binary
-from cudal2.worker.backend import Launchable, Portable, Prepared, Uncountable
+from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler_name
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import baselines, build
@@ -19,7 +18,7 @@ from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
-from cudal2.worker.rows import range_about
+from cudal2.worker.portable import Portable, read_binary, row_range
 from cudal2.worker.sandbox import jail
 
 
@@ -52,7 +51,7 @@ class CpuBackend:
 
     def prepare(self, candidate: Candidate) -> Prepared[Launchable]:
         if candidate.binary:
-            made = build.Build(Status.OK, binary.read(candidate.binary)[0])
+            made = build.Build(Status.OK, read_binary(candidate.binary)[0])
             return _prepared(build.inspected(made, self.kind, self.config.compile_seconds, candidate.problem.type))
         if candidate.edit:
             return Prepared(Status.REJECTED, "an edit changes a cubin, and what runs on a processor has none")
@@ -64,7 +63,7 @@ class CpuBackend:
 
     def portable(self, candidate: Candidate, launchable: Launchable, others: Mapping[int, Launchable] = {}) -> Portable:
         same = [m for m, other in others.items() if other.library == launchable.library]
-        return Portable(launchable.library, rows=range_about(same, candidate.problem.m))
+        return Portable(launchable.library, rows=row_range(same, candidate.problem.m))
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
         raise Uncountable("those of a processor are not read")

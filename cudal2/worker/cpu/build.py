@@ -14,7 +14,7 @@ from cudal2.dtype import DType
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
-from cudal2.worker import boundary, disassembly
+from cudal2.worker import diagnostics, disassembly
 from cudal2.worker.build import (
     LOG_BYTES,
     MIDNIGHT,
@@ -62,9 +62,9 @@ def build(
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
-    rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf, boundary)]
+    rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf, diagnostics)]
     flags = " ".join((*FLAGS, *target.flags))
-    declared = boundary.header(target.contract, problem=problem)
+    declared = diagnostics.contract_header(target.contract, problem=problem)
     key = digest(source, declared, problem.dtype, flags, compiler_name(), platform.machine(), *rules)
 
     def compiled(*beside: str) -> Build:
@@ -74,7 +74,7 @@ def build(
         cache,
         key,
         Build,
-        lambda: boundary.checked(target.contract, compiled, problem),
+        lambda: diagnostics.checked_declarations(target.contract, compiled, problem),
         current=lambda known: known.status not in CLOCKED,  # an earlier version kept them
     )
 
@@ -82,13 +82,13 @@ def build(
 def _compile(
     source: str, target: Target, kind: jail.Kind, seconds: float, dtype: DType, appended: str, header: str
 ) -> Build:
-    """The source with a text appended, beside the boundary's header."""
+    """The source with a text appended, beside the contract's header."""
     started = time.perf_counter()
     headers = precompiled_headers(target)
     with job("build") as folder:
         file, output, messages = (folder / name for name in ("kernel" + target.suffix, "kernel.so", "log"))
         write_source(file, source + appended)
-        write_source(folder / boundary.HEADER, header)
+        write_source(folder / diagnostics.HEADER, header)
         with messages.open("w+b") as stderr:
             code = jail.run(
                 kind,

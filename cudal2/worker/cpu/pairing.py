@@ -20,7 +20,7 @@ from cudal2.target import CPU
 from cudal2.worker import inputs, timing
 from cudal2.worker.cpu import changes
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.perturbation import Perturbation
+from cudal2.worker.cpu.changes import Perturbation
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.measurement import Batch, Role, Sides, measure, next_start
 from cudal2.worker.outcome import CandidateFailed

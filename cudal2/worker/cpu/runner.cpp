@@ -228,7 +228,7 @@ int main(int argc, char** argv) {
             for (uint64_t each = 0; each < header.operands; ++each)
                 given[each] = regions[each + 1 == header.operands].base + places[i * header.operands + each];
             code = invoke(hgemm, given, M, N, K, regions[2].base + WORKSPACE);
-            // What a call wrote is seen before the next one reads: perturbation.py concludes from one on the other.
+            // What a call wrote is seen before the next one reads: changes.py concludes from one on the other.
             __atomic_thread_fence(__ATOMIC_SEQ_CST);
         }
         code ? reply(RETURNED_ERROR, code) : reply(DONE);

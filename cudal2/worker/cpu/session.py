@@ -1,6 +1,6 @@
 """A process that runs calls on an arena's buffers when told, and the parent's clock around it.
 
-The candidate's host (`runner.cpp`, jailed) and the baselines' host (`baseline_host.py`, trusted) speak the same
+The candidate's host (`runner.cpp`, jailed) and the baselines' host (`baselines.py`, trusted) speak the same
 protocol over two pipes, so that whatever the protocol costs, both sides of a comparison pay it. A side is stopped
 (SIGSTOP) whenever it is not being timed: it cannot compute ahead, spin beside its rival, or finish a call that it
 has already called done. The clock runs from before it is let go until after it was told to stop.
@@ -20,12 +20,11 @@ from pathlib import Path
 from cudal2.contract import CPU_CONTRACT, ENTRY
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
-from cudal2.worker.allowance import Allowance
 from cudal2.worker.cpu import loading
 from cudal2.worker.cpu.arena import Arena
 from cudal2.worker.cpu.placement import Placement, cores
 from cudal2.worker.cpu.workspace import Workspace
-from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.outcome import Allowance, CandidateFailed
 from cudal2.worker.sandbox import jail
 
 COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")

@@ -17,11 +17,10 @@ from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker import binary, exclusive
-from cudal2.worker.backend import NotPortable, Portable, Prepared
+from cudal2.worker.backend import Prepared, device_lock
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import counters, device, plan, recipe, recording, session, unsealing
+from cudal2.worker.cuda import counters, device, plan, recipe, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
@@ -29,7 +28,7 @@ from cudal2.worker.diagnostics import first_error
 from cudal2.worker.gpu.buffers import Place, addresses, buffer_layout, draw_base, scattered
 from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
-from cudal2.worker.rows import range_about
+from cudal2.worker.portable import NotPortable, Portable, read_binary, row_range
 from cudal2.worker.sandbox import jail
 
 FITTED, HELD_BACK = 8, 120
@@ -78,7 +77,7 @@ class CudaBackend:
     def prepare(self, candidate: Candidate) -> Prepared[plan.CudaLaunchable]:
         clock = time.perf_counter()
         if candidate.binary:
-            code, sealed = binary.read(candidate.binary)
+            code, sealed = read_binary(candidate.binary)
             made, foreign = CudaBuild(Status.OK, cubin=code), None
         else:
             try:
@@ -173,13 +172,13 @@ class CudaBackend:
         """
         how = (foreign.stream, foreign.rehearsed) if foreign else ()
         times = foreign is not None and foreign.rehearsed
-        with exclusive.device(exclusive=True, name=self.lock) if times else nullcontext():
+        with device_lock(exclusive=True, name=self.lock) if times else nullcontext():
             for tries in range(1, session.TRIES + 1):
                 base = draw_base()
                 places = lay_out(base)
                 where = (library, problem, places, base, self.kind, self.config.run_seconds)
                 try:
-                    return recording.record(*where, *how), places, base
+                    return plan.record(*where, *how), places, base
                 except session.AddressesTaken:
                     if tries == session.TRIES:
                         raise
@@ -207,7 +206,7 @@ class CudaBackend:
             if other.cubin == launchable.cubin:
                 with suppress(NotPortable):
                     made[m] = self._fitted(asked, other)
-        rows = range_about(made, own.m)
+        rows = row_range(made, own.m)
         first, last = rows or (own.m, own.m)
         launches = {m: made[m] for m in range(first, last + 1)}
         return Portable(launchable.cubin, recipe.pack_rows(launches, operands), rows)
@@ -232,7 +231,7 @@ class CudaBackend:
         return made
 
     def counters(self, portable: Portable, problem: Problem) -> dict[str, float]:
-        with exclusive.device(exclusive=True, name=self.lock):
+        with device_lock(exclusive=True, name=self.lock):
             return counters.take(portable, problem, self.target)
 
     def foreign_headers(self, candidate: Candidate) -> frozenset[str]:

@@ -12,7 +12,6 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import inputs, measurement, timing
-from cudal2.worker.allowance import Allowance
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device, plan
 from cudal2.worker.cuda.memory import SharedMemory
@@ -22,11 +21,10 @@ from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.mirror import Mirror
 from cudal2.worker.cuda.vendor.names import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
-from cudal2.worker.gpu.arena import Arena
+from cudal2.worker.gpu.arena import Arena, check_calls
 from cudal2.worker.gpu.buffers import ROTATED, buffer_layout
-from cudal2.worker.gpu.checking import check_calls
 from cudal2.worker.gpu.history import History
-from cudal2.worker.outcome import CandidateFailed, Clock, Outcome
+from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome
 from cudal2.worker.sandbox import jail
 
 ARENAS = 4

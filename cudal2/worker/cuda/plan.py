@@ -1,18 +1,28 @@
 """Launch plans: what a candidate's launcher would have launched, as data that a trusted process can replay.
 
 The planner writes a `Recording` as JSON: one plan for each set of buffers, each a list of kernel launches and memsets
-in order. The candidate shares the planner's process, so a recording may say anything: `decode` accepts only what a
-replay can do safely, and the runner asks the driver for the rest (does the kernel exist, have its parameters these
-sizes).
+in order; `record` runs it once, in jail. The candidate shares the planner's process, so a recording may say anything:
+`decode` accepts only what a replay can do safely, and the runner asks the driver for the rest (does the kernel exist,
+have its parameters these sizes).
 """
 
+import os
+import select
+import shutil
 import struct
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
+from cudal2.problem import Problem
+from cudal2.records import HarnessFault, Status
 from cudal2.worker.backend import Launchable
-from cudal2.worker.gpu.buffers import Place
+from cudal2.worker.cuda import session
+from cudal2.worker.gpu.buffers import Place, range_of
+from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.sandbox import jail
 
 MAX_NODES = 64
 MAX_PARAMETERS = 1024
@@ -29,7 +39,7 @@ class PlanError(ValueError):
     """The launcher did something that a plan cannot hold; the message says what."""
 
 
-class Kernel(msgspec.Struct, frozen=True, tag="kernel", forbid_unknown_fields=True):
+class KernelLaunch(msgspec.Struct, frozen=True, tag="kernel", forbid_unknown_fields=True):
     """One launch: entry point by its name in the cubin, blocks, threads, bytes of dynamic shared memory.
 
     `cluster` is zero where the launch asks for none; `carveout` is -1 by default; `parameters` holds the raw bytes of
@@ -56,7 +66,7 @@ class Memset(msgspec.Struct, frozen=True, tag="memset", forbid_unknown_fields=Tr
     count: int
 
 
-Plan = tuple[Kernel | Memset, ...]
+Plan = tuple[KernelLaunch | Memset, ...]
 """What one call launches, in order."""
 
 
@@ -104,13 +114,13 @@ def check(found: Recording, sets: int, workspace_limit: int) -> None:
     for plan in found.plans:
         if not 0 < len(plan) <= MAX_NODES:
             raise PlanError(f"a call launches {len(plan)} kernels, at most {MAX_NODES}")
-        if not any(isinstance(node, Kernel) for node in plan):
+        if not any(isinstance(node, KernelLaunch) for node in plan):
             raise PlanError("a call launches no kernel")
         for node in plan:
             _check(node, found.workspace)
 
 
-def _check(node: Kernel | Memset, workspace: int) -> None:
+def _check(node: KernelLaunch | Memset, workspace: int) -> None:
     if isinstance(node, Memset):
         inside = node.offset >= 0 and node.offset + node.element * node.count <= workspace
         if node.element not in (1, 2, 4) or node.count <= 0 or not inside:
@@ -164,7 +174,7 @@ def pack_plans(plans: Sequence[Plan]) -> bytes:
     return bytes(head + body)
 
 
-def _pack_node(node: Kernel | Memset, names: dict[str, int]) -> bytes:
+def _pack_node(node: KernelLaunch | Memset, names: dict[str, int]) -> bytes:
     if isinstance(node, Memset):
         return struct.pack("<IQQII", 0, node.offset, node.count, node.value, node.element)
     number = names.setdefault(node.name, len(names))
@@ -175,3 +185,68 @@ def _pack_node(node: Kernel | Memset, names: dict[str, int]) -> bytes:
         data = bytes.fromhex(parameter)
         out += struct.pack("<I", len(data)) + data
     return bytes(out)
+
+
+def record(
+    library: bytes,
+    problem: Problem,
+    places: Sequence[Place],
+    base: int,
+    kind: jail.Kind,
+    seconds: float,
+    stream: str = "own",
+    rehearsed: bool = False,
+) -> bytes:
+    """What the planner wrote about a candidate's shared object, called at each of these places, which lie in the range
+    that begins at `base`, within `seconds`.
+
+    `stream` is what it captures: a stream of its "own", handed to the launcher, or the "per-thread" default stream.
+    `rehearsed`: it is called once before, on the GPU, so that it can choose among its kernels by timing them.
+
+    Raises PlanError where the candidate did not let it, CandidateFailed where it took too long.
+    """
+    folder = jail.job_folder()
+    read, write = os.pipe()
+    p = problem
+    try:
+        kernel, called_at = folder / "kernel.so", folder / "places"
+        kernel.write_bytes(library)
+        called_at.write_bytes(pack_places(places))
+        where = (called_at, base, range_of(p, places, base))
+        command = [session.programs() / "planner", kernel, write, *where, p.m, p.n, p.k, stream, int(rehearsed)]
+        process = session.start(kind, [str(word) for word in command], [folder], write)
+        os.close(write)
+        write = -1
+        try:
+            return _read_recording(read, seconds)
+        finally:
+            process.kill()
+    finally:
+        for fd in (read, write):
+            with suppress(OSError):
+                os.close(fd)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_recording(fd: int, seconds: float) -> bytes:
+    """Everything up to the end of the pipe; the first byte says that the planner itself works."""
+    text, deadline = bytearray(), time.monotonic() + session.READY_SECONDS
+    while True:
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not text:
+                raise HarnessFault("the planner did not start in time", "Look at the GPU with nvidia-smi")
+            raise CandidateFailed(Status.TIMEOUT, "the launcher did not return in time")
+        part = os.read(fd, 1 << 20)
+        if not part:
+            break
+        if not text:
+            deadline = time.monotonic() + seconds
+        text += part
+        if len(text) > MAX_BYTES:
+            raise PlanError(f"the plan is longer than {MAX_BYTES} bytes")
+    if text[:1] != b"+":
+        said = text[:500].decode(errors="replace")
+        if session.TAKEN_SAYS in said:
+            raise session.AddressesTaken(said, "Try again")
+        raise session.unopened("planner", said)
+    return bytes(text[1:])

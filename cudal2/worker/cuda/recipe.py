@@ -15,8 +15,8 @@ from typing import Annotated
 
 import msgspec
 
-from cudal2.worker.backend import NotPortable
-from cudal2.worker.cuda.plan import Kernel, Memset, Place, Plan, pack_plans
+from cudal2.worker.cuda.plan import KernelLaunch, Memset, Place, Plan, pack_plans
+from cudal2.worker.portable import NotPortable
 
 WORD = 8
 MAGIC, SEVERAL = b"cudal2\0\1", b"cudal2\0\2"
@@ -58,14 +58,16 @@ def fit(plans: Sequence[Plan], places: Sequence[Place], workspace: int) -> Recip
     if len(plans) != len(places):
         raise ValueError(f"{len(plans)} plans for {len(places)} places: record one at each")
     _check_tell_apart(places)
-    nodes: list[Kernel | Memset] = []
+    nodes: list[KernelLaunch | Memset] = []
     relocations: list[Relocation] = []
     for number, found in enumerate(_aligned(plans)):
         first = found[0]
-        if isinstance(first, Kernel):
+        if isinstance(first, KernelLaunch):
             parameters = []
             for index in range(len(first.parameters)):
-                values = [bytes.fromhex(kernel.parameters[index]) for kernel in found if isinstance(kernel, Kernel)]
+                values = [
+                    bytes.fromhex(kernel.parameters[index]) for kernel in found if isinstance(kernel, KernelLaunch)
+                ]
                 where = f"{first.name[:80]}, parameter {index}"
                 words, moved = _relocated(values, places, where)
                 parameters.append(words.hex())
@@ -83,7 +85,7 @@ def applied(recipe: Recipe, place: Place) -> Plan:
     parameters: dict[tuple[int, int], bytearray] = {}
     for (node, parameter, byte), address in words.items():
         kernel = recipe.nodes[node]
-        assert isinstance(kernel, Kernel)
+        assert isinstance(kernel, KernelLaunch)
         data = parameters.setdefault((node, parameter), bytearray.fromhex(kernel.parameters[parameter]))
         (constant,) = struct.unpack_from("<Q", data, byte)
         struct.pack_into("<Q", data, byte, address + constant & _MASK)
@@ -95,7 +97,7 @@ def applied(recipe: Recipe, place: Place) -> Plan:
                 for index, text in enumerate(node.parameters)
             ),
         )
-        if isinstance(node, Kernel)
+        if isinstance(node, KernelLaunch)
         else node
         for number, node in enumerate(recipe.nodes)
     )
@@ -149,7 +151,7 @@ def _check_tell_apart(places: Sequence[Place]) -> None:
                 raise ValueError(f"buffers {j} and {i} keep their distance in all places: scatter them")
 
 
-def _aligned(plans: Sequence[Plan]) -> list[tuple[Kernel | Memset, ...]]:
+def _aligned(plans: Sequence[Plan]) -> list[tuple[KernelLaunch | Memset, ...]]:
     """Node by node what every plan holds there, equal but for the bytes of parameters. Raises RecipeRefused."""
     for plan in plans[1:]:
         for node, first in zip(*_same_length(plan, plans[0])):
@@ -164,16 +166,16 @@ def _same_length(plan: Plan, other: Plan) -> tuple[Plan, Plan]:
     return plan, other
 
 
-def _shape(node: Kernel | Memset) -> Kernel | Memset:
+def _shape(node: KernelLaunch | Memset) -> KernelLaunch | Memset:
     """All of a node that no address may change: of parameters only how many bytes they have."""
     if isinstance(node, Memset):
         return node
     return msgspec.structs.replace(node, parameters=tuple("0" * len(text) for text in node.parameters))
 
 
-def _difference(expected: Kernel | Memset, found: Kernel | Memset) -> str:
+def _difference(expected: KernelLaunch | Memset, found: KernelLaunch | Memset) -> str:
     """Where two nodes at one place of a plan differ, by name."""
-    if not (isinstance(expected, Kernel) and isinstance(found, Kernel)):
+    if not (isinstance(expected, KernelLaunch) and isinstance(found, KernelLaunch)):
         return f"a call launches {_name(found)}, at other addresses {_name(expected)}"
     for name in expected.__struct_fields__:
         ours, theirs = getattr(expected, name), getattr(found, name)
@@ -192,8 +194,8 @@ def _neither(where: str, one: str, other: str) -> str:
     return f"{where}, byte {byte} is neither constant nor part of an address plus a constant"
 
 
-def _name(node: Kernel | Memset) -> str:
-    return node.name[:80] if isinstance(node, Kernel) else f"a memset of {node.count} x {node.element} bytes"
+def _name(node: KernelLaunch | Memset) -> str:
+    return node.name[:80] if isinstance(node, KernelLaunch) else f"a memset of {node.count} x {node.element} bytes"
 
 
 def _relocated(values: list[bytes], places: Sequence[Place], where: str) -> tuple[bytes, list[tuple[int, int]]]:

@@ -21,13 +21,11 @@ from pathlib import Path
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status, digest
-from cudal2.worker.allowance import Allowance
 from cudal2.worker.build import artefact, compiler, trusted
-from cudal2.worker.cuda import device
+from cudal2.worker.cuda import device, launcher
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.launcher import build as launcher
 from cudal2.worker.gpu.history import Touches
-from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.outcome import Allowance, CandidateFailed
 from cudal2.worker.sandbox import jail, seccomp
 
 LOAD, RUN, HOST, TURNS, BESIDE, RESERVE = 1, 2, 3, 4, 5, 6

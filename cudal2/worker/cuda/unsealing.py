@@ -93,7 +93,7 @@ def _plans(reader: _Reader, count: int) -> list[plan.Plan]:
     return [tuple(_node(reader, names) for _ in range(reader.number())) for _ in range(count)]
 
 
-def _node(reader: _Reader, names: list[str]) -> plan.Kernel | plan.Memset:
+def _node(reader: _Reader, names: list[str]) -> plan.KernelLaunch | plan.Memset:
     if not reader.number():
         offset, count, value, element = reader.take("QQII")
         return plan.Memset(offset, value, element, count)
@@ -101,7 +101,7 @@ def _node(reader: _Reader, names: list[str]) -> plan.Kernel | plan.Memset:
     if number >= len(names):
         raise Damaged(f"a launch of kernel {number} of {len(names)}")
     shared, cooperative, scheduling, carveout = reader.take("IIIi")
-    return plan.Kernel(
+    return plan.KernelLaunch(
         name=names[number],
         grid=tuple(extents[:3]),
         block=tuple(extents[3:6]),
@@ -118,7 +118,7 @@ def _check(one: Relocation, recipe: Recipe, addresses: int) -> None:
     """A relocated word lies in a parameter, and counts from one of the addresses. Raises Damaged."""
     try:
         kernel = recipe.nodes[one.node]
-        inside = isinstance(kernel, plan.Kernel) and one.byte + WORD <= len(kernel.parameters[one.parameter]) // 2
+        inside = isinstance(kernel, plan.KernelLaunch) and one.byte + WORD <= len(kernel.parameters[one.parameter]) // 2
     except IndexError:
         inside = False
     if not inside or one.of >= addresses:

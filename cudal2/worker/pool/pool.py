@@ -19,7 +19,7 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.worker.pool import processes
-from cudal2.worker.pool.fleet import Fleet, Lost, Slot
+from cudal2.worker.pool.processes import Fleet, Lost, Slot
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _fault(lost: Lost) -> HarnessFault:
 
 def _fleet(config: WorkerConfig, target: str) -> Fleet:
     if config.executor == "ray":
-        from cudal2.worker.pool.cluster.nodes import Cluster
+        from cudal2.worker.pool.cluster import Cluster
 
         return Cluster(config, target)
     return processes.Processes(config, target)

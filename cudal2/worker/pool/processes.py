@@ -1,13 +1,14 @@
-"""A pool's worker processes on this machine, one for each device; what runs in them and what they see."""
+"""A pool's worker processes: what a pool asks of whatever they run on (`Fleet`), and this machine's, one for each
+device, with what runs in them and what they see."""
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import takewhile
 from multiprocessing import get_context
-from typing import cast
+from typing import Protocol, cast
 
 from cudal2 import operators
 from cudal2.config import WorkerConfig
@@ -15,14 +16,39 @@ from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.worker.harness import harness
 from cudal2.worker.pool import lifetime
-from cudal2.worker.pool.fleet import Slot
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
+Slot = Hashable
+"""A device that one worker process has for itself: a GPU, or a machine's processors."""
 log = logging.getLogger(__name__)
-
 _given: tuple[WorkerConfig, str, str] | None = None  # these live in the pool's process only
 _worker: Worker | None = None
+
+
+class Lost(Exception):
+    """A slot is gone with what it had to do; the message says which and why. Another slot may do it."""
+
+
+class Fleet(Protocol):
+    """Slots, and how a worker process is started in one of them."""
+
+    def check(self) -> None:
+        """Raises HarnessFault where no worker could start, ValueError where the configuration names no such device."""
+
+    def slots(self) -> Sequence[Slot]:
+        """Those that may be given work now, at least one, all of the same Environment; HarnessFault where none is."""
+
+    def start(self, slot: Slot) -> Executor:
+        """An executor that will run the functions of `processes.py` in a process of its own; at once, nothing is waited
+        for. Where that process dies a future of its raises BrokenExecutor, where the slot is gone Lost.
+        """
+
+    def end(self, *executors: Executor) -> None:
+        """End their processes now, with whatever they do; whoever waits for it gets BrokenExecutor or Lost."""
+
+    def close(self) -> None:
+        """Leave nothing behind."""
 
 
 def _start(config: WorkerConfig, target: str, device: int | None, began_with: str, places: list[str]) -> None:

@@ -19,8 +19,8 @@ import msgspec
 from cudal2 import corpus
 from cudal2.archive.store import Archive
 from cudal2.corpus import Knobs
-from cudal2.search.known import MULTIPROCESSORS, filled
-from cudal2.search.settings import Setting
+from cudal2.search.prior import MULTIPROCESSORS, filled
+from cudal2.search.proposer import Setting
 from cudal2.target import find
 
 TARGET, FAMILY, LEAST = "sm_90a", "warp_specialised", 3e9

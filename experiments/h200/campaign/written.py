@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.assets import asset
+from cudal2.files import asset
 from cudal2.target import find
 
 TARGET = "sm_90a"

@@ -24,7 +24,7 @@ from cudal2.archive import Archive
 from cudal2.corpus.nearest import nearest
 from cudal2.records import Status, to_json
 from cudal2.search.cost import Measured
-from cudal2.search.settings import Setting
+from cudal2.search.proposer import Setting
 from cudal2.target import find
 
 TARGET = find("sm_90a")

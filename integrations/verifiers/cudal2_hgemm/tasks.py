@@ -52,6 +52,11 @@ class HgemmTask(vf.Task[HgemmData, vf.State, HgemmTaskConfig]):
         """The same task also where the prompt shows other kernels of the archive than last time."""
         return f"{self.data.problem}@{self.data.target}"
 
+    @property
+    def hash(self) -> str:
+        """By this `--resume` finds what was answered: the key, since a hash of the prompt would have all paid again."""
+        return self.key
+
     async def judge(self, trace: vf.Trace, answer: str) -> Attempt:
         """The verdict on an answer, which the trace keeps. A fault of the judge is a TaskError, never a reward."""
         number = len(attempts(trace))

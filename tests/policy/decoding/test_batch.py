@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, sampling
 from cudal2.policy.decoding import Drafts, batch, step
-from cudal2.train.sampling.draws import Draws, used_by
+from cudal2.train.draws import Draws, used_by
 
 MOST = 21
 GREEDY = GenerationConfig(do_sample=False, max_new_tokens=MOST)

@@ -5,7 +5,7 @@ from array import array
 
 from cudal2 import corpus
 from cudal2.config import PolicyConfig
-from cudal2.policy.decoding.drafts import Drafts, expected
+from cudal2.policy.decoding.batch import Drafts, expected
 from cudal2.policy.model import load
 from cudal2.target import find
 

@@ -6,10 +6,9 @@ import pytest
 from sass.planted import LOADS, listing
 
 from cudal2.records import Control, Shift, edit_from_json, to_json
+from cudal2.sass.blocks import window
 from cudal2.sass.dependence import Checker, violations
-from cudal2.sass.game.moves import Kind, Move, edited, unedited
-from cudal2.sass.game.play import Illegal, Play
-from cudal2.sass.game.window import window
+from cudal2.sass.game.play import Illegal, Kind, Move, Play, edited, unedited
 from cudal2.sass.listing import Listing
 from cudal2.sass.order import conflict
 from cudal2.worker.cuda.compile.cubin import EditRefused

@@ -6,9 +6,9 @@ from sass.planted import LOADS, listing
 
 from cudal2.config import MachineConfig
 from cudal2.records import Status
-from cudal2.sass.game.moves import unedited
+from cudal2.sass.blocks import window
+from cudal2.sass.game.play import unedited
 from cudal2.sass.game.simulator import Simulated, cycles
-from cudal2.sass.game.window import window
 
 
 def of(good: bool, **figures: int) -> float:

@@ -19,7 +19,7 @@ from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.polish import finish, judging, run
 from cudal2.sass.polish.judging import Judge
 from cudal2.sass.polish.subject import Subject
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 
 SUBJECT = Subject(b"", listing(), parse("64_64_64"))
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_played_says_what_to_do(name, content, said, tmp_path, ca
 def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Edits of legal moves are let onto it at once; what is confirmed is held to all rules."""
     from cudal2.worker import worker
-    from cudal2.worker.cuda.edits import bench as editing
+    from cudal2.worker.cuda import edit_bench as editing
 
     edit = Edit("planted", "0", (Shift(1, 2),))
     said: list[list[str]] = []

@@ -15,7 +15,7 @@ pytest.importorskip("gymnasium")
 
 
 def game(ask=lambda edit: JUDGE([edit])[0], **keys):
-    from cudal2.sass.game.environment import Game
+    from cudal2.sass.searches.ppo import Game
 
     return Game(Task(Play(listing()), SassSearchConfig(**keys), 0, ask, JUDGE.of))
 

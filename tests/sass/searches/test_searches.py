@@ -9,11 +9,9 @@ from cudal2.config import SassSearchConfig
 from cudal2.records import Edit, Measured, Status
 from cudal2.sass import searches
 from cudal2.sass.dependence import violations
-from cudal2.sass.game.journal import Budget, Journal
-from cudal2.sass.game.moves import edited
-from cudal2.sass.game.play import Play
+from cudal2.sass.game.play import Play, edited
 from cudal2.sass.game.simulator import Simulated
-from cudal2.sass.game.task import Spent, Task
+from cudal2.sass.game.task import Budget, Journal, Spent, Task
 
 JUDGE = Simulated(listing())
 PLANTED = JUDGE.of(listing(good=True))

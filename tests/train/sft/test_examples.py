@@ -88,6 +88,7 @@ def encoded(chat: bool, **shares: float) -> tuple[PreTrainedTokenizerBase, list[
     return words, examples, drawing.encode(words, examples, asked)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chat", [False, True])
 def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
     words, examples, rows = encoded(chat, plan_loss=0.5)
@@ -103,6 +104,7 @@ def test_of_some_samples_only_what_follows_from_the_plan_counts(chat, one_core):
     assert [row.ids.tolist() for row in everything] == [row.ids.tolist() for row in rows]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chat", [False, True])
 def test_of_some_samples_there_is_no_more_than_the_plan(chat, one_core):
     words, examples, rows = encoded(chat, code_loss=0.5)
@@ -131,6 +133,7 @@ def test_shares_of_which_nothing_would_be_learnt_are_refused():
     assert config(plan=True, plan_loss=0.5, code_loss=0.5)
 
 
+@pytest.mark.slow
 def test_no_prompt_names_a_shape_kept_from_training_and_every_prompt_token_occurs(drawn):
     seen = set()
     for prompt, _ in drawn:
@@ -168,7 +171,7 @@ def test_of_an_archive_the_fastest_kernels_are_learnt_and_elsewhere_what_is_know
             candidate = Candidate("hgemm(){} " + "fast " * speed, shape, "sm_90a")
             archive.add(fakes.verdict(candidate), candidate, None)
     settings = config(target="sm_90a", plan=True, examples="archive", archive=str(tmp_path))
-    every = drawing.found(settings)
+    every = drawing.archived(settings)
     found = [example for example in every if "family" not in example.source]
     assert {example.source.count("fast") for example in found} == {2, 3} and len({one.prompt for one in found}) == 1
     others = {example for example in drawing.known(settings) if example.prompt != found[0].prompt}
@@ -179,7 +182,7 @@ def test_an_archive_without_a_kernel_for_the_target_is_named(tmp_path):
     with Archive.of(tmp_path):
         pass
     with pytest.raises(ValueError, match="nothing for sm_90a"):
-        drawing.found(config(target="sm_90a", examples="archive", archive=str(tmp_path)))
+        drawing.archived(config(target="sm_90a", examples="archive", archive=str(tmp_path)))
     with pytest.raises(ValueError, match="archive=FOLDER"):
         config(examples="archive")
 

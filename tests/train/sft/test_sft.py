@@ -16,7 +16,7 @@ from cudal2.policy import tokenizer
 from cudal2.policy.model import load as load_policy
 from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train.folder import only_trainer_of, record
 from cudal2.train.sft import run as sft
 from cudal2.train.sft import verification

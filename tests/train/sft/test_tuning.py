@@ -18,10 +18,10 @@ from cudal2.policy.model import load as load_policy
 from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.target import CPU
-from cudal2.tracking.metrics import read_metrics
+from cudal2.tracking import read_metrics
 from cudal2.train import callbacks
-from cudal2.train.sft import ending, supervised, tuning
 from cudal2.train.sft import run as sft
+from cudal2.train.sft import supervised, tuning
 from cudal2.train.sft.examples import draw, draw_rows, fitting
 
 TINY = ["samples=8", "epochs=1", "batch_size=2", "learning_rate=1e-2", "context=1100", "plan=true", "verify=0"]
@@ -97,7 +97,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(config, tmp_path, monkeypat
 def test_training_ends_in_time_with_its_learning_rate_brought_down(config, tmp_path, monkeypatch):
     monkeypatch.setattr(supervised, "LOG_STEPS", 1)
     now = iter(range(0, 10**6, 10))
-    monkeypatch.setattr(ending, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     sft.run(config("samples=12", "batch_size=1", "tuning.minutes=0.7", "tuning.save_steps=3"))
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
     rates = [row["learning_rate"] for row in rows]
@@ -105,7 +105,7 @@ def test_training_ends_in_time_with_its_learning_rate_brought_down(config, tmp_p
 
 
 def test_the_time_of_all_starts_counts():
-    before, after = ending.Rate(100, 3, 60.0), ending.Rate(100, 3, 60.0)
+    before, after = tuning.Rate(100, 3, 60.0), tuning.Rate(100, 3, 60.0)
     before.spent = 30.0
     after.__dict__.update(before.__dict__)  # as LambdaLR does with what a checkpoint kept
     assert after(4) == pytest.approx(0.5) and after(1) == pytest.approx(1 / 3) and after(100) == 0

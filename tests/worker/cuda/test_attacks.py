@@ -140,7 +140,7 @@ def test_directives_are_understood(path: Path) -> None:
     assert Status.OK not in expected(text) or "Control" in text or directive(text, "below")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("path", "problem"), cases(_tried(KERNELS), _may_be_slow))
 def test_before_any_launch(path: Path, problem: Problem, cache: Cache, kind: jail.Kind) -> None:
     text = path.read_text()

@@ -23,7 +23,7 @@ from cudal2.target import find
 from cudal2.worker.worker import Worker
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda import backend, plan, recipe, recording, unsealing
+from cudal2.worker.cuda import backend, plan, recipe, unsealing
 from cudal2.worker.cuda.compile import build, cubin
 from cudal2.worker.gpu.buffers import BASES, draw_base, scattered
 from cudal2.worker.sandbox import jail
@@ -44,7 +44,7 @@ def worker(judge, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(type(judge.vendor), "versions", lambda self: "none", raising=False)
     libraries = []
     monkeypatch.setattr(
-        backend.recording, "record", lambda library, *_: libraries.append(library) or to_json(RECORDING).encode()
+        backend.plan, "record", lambda library, *_: libraries.append(library) or to_json(RECORDING).encode()
     )
     loaded, load = [], Runner.load
     monkeypatch.setattr(Runner, "load", lambda self, packed, *to: loaded.append(packed) or load(self, packed, *to))
@@ -95,7 +95,7 @@ def launching(worker, monkeypatch, parameters) -> None:
         plans = tuple((msgspec.structs.replace(KERNEL, parameters=parameters(Four(*place))),) for place in places)
         return to_json(plan.Recording(4096, plans)).encode()
 
-    monkeypatch.setattr(backend.recording, "record", record)
+    monkeypatch.setattr(backend.plan, "record", record)
 
 
 def judged(place) -> bool:
@@ -159,7 +159,7 @@ def test_what_was_exported_is_judged_without_compiler_or_planner(worker, monkeyp
         pytest.fail("nothing is to be built or recorded")
 
     monkeypatch.setattr(backend.build, "build", refuse)
-    monkeypatch.setattr(backend.recording, "record", refuse)
+    monkeypatch.setattr(backend.plan, "record", refuse)
     found = worker.build(premade).launchable
     assert (found.cubin, found.recording) == (built.launchable.cubin, built.launchable.recording)
     verdict = worker.evaluate(premade)
@@ -265,7 +265,7 @@ def test_a_published_kernel_that_times_itself_does_so_alone_on_the_gpu(worker, m
                 alone.append(True)
         return to_json(RECORDING).encode()
 
-    monkeypatch.setattr(backend.recording, "record", record)
+    monkeypatch.setattr(backend.plan, "record", record)
     for source in (PUBLISHED, PUBLISHED.replace("{", "{ cudaEventElapsedTime(&ms, start, stop);")):
         assert worker.build(Candidate(source, PROBLEM, "sm_90a", "cuda-l2")).status is Status.OK
     assert alone == [False, True]
@@ -354,7 +354,7 @@ def test_on_a_gpu_a_recipe_gives_what_a_fresh_process_records_anywhere(on_gpu, p
     def recorded(count: int):
         base = draw_base()
         places = scattered(problem, count, rng, base)
-        text = recording.record(launchable.library, problem, places, base, on_gpu.backend.kind, 60)
+        text = plan.record(launchable.library, problem, places, base, on_gpu.backend.kind, 60)
         return plan.decode(text, count, on_gpu.target.contract.workspace_limit, base), places
 
     first, places = recorded(8)

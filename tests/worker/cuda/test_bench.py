@@ -23,7 +23,7 @@ from cudal2.worker.cuda import bench
 from cudal2.worker.cuda.vendor.baselines import Tuning
 
 SECONDS = {"torch-nn": 2.2e-6, "torch-tn": 2.4e-6, "cublas-nn": 2e-6, "cublas-tn": 2.1e-6, "cublaslt-auto-tn": 2.05e-6}
-KERNEL = plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ())
+KERNEL = plan.KernelLaunch("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ())
 
 
 class RightAtFirst(Candidate):

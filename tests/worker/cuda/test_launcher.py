@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from toolkit import needs_toolkit
 
 from cudal2.problem import Problem
-from cudal2.worker.cuda import recipe
-from cudal2.worker.cuda.launcher import build
+from cudal2.worker.cuda import launcher, recipe
 from cudal2.worker.cuda.plan import Memset, Place
 from cudal2.worker.cuda.recipe import Recipe, Relocation
 from tests.worker.cuda.test_recipe import PROBLEM, fitted, honest, kernel, places, words
@@ -30,13 +29,13 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("export")
     for name in ("lib", "recipes", "cubins"):
         (folder / name).mkdir()
-    (folder / build.LIBRARY).write_bytes(fake())
+    (folder / launcher.LIBRARY).write_bytes(fake())
     return folder
 
 
 @pytest.fixture(scope="module")
 def library(folder) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(folder / build.LIBRARY))
+    library = ctypes.CDLL(str(folder / launcher.LIBRARY))
     library.cudal2_message.restype = ctypes.c_char_p
     library.cudal2_hgemm_workspace.restype = ctypes.c_size_t
     return library
@@ -218,7 +217,7 @@ def test_a_kernel_computes_on_what_it_is_given(library) -> None:
 
 
 def test_the_header_is_plain_c(tmp_path) -> None:
-    (tmp_path / "cudal2.h").write_text(build.sources()["include/cudal2.h"])
+    (tmp_path / "cudal2.h").write_text(launcher.sources()["include/cudal2.h"])
     (tmp_path / "user.c").write_text('#include "cudal2.h"\nint main(void) { return (int)sizeof(&cudal2_hgemm) - 8; }\n')
     flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only")
     subprocess.run(["gcc", *flags, tmp_path / "user.c"], check=True)
@@ -229,7 +228,7 @@ def test_the_header_is_plain_c(tmp_path) -> None:
 def test_what_is_shipped_needs_the_driver_and_the_system_alone(tmp_path) -> None:
     needs_toolkit()
     file = tmp_path / "libcudal2.so"
-    file.write_bytes(build.library())
+    file.write_bytes(launcher.library())
 
     def said(*command: str) -> list[str]:
         lines = subprocess.run([*command, str(file)], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -260,8 +259,8 @@ def test_cmake_finds_it_and_a_program_links_without_a_driver(tmp_path) -> None:
     needs_toolkit()
     if not shutil.which("cmake"):
         pytest.skip("cmake is not installed")
-    build.lay_out(tmp_path / "export")
-    (tmp_path / "export" / build.LIBRARY).write_bytes(build.library())
+    launcher.lay_out(tmp_path / "export")
+    (tmp_path / "export" / launcher.LIBRARY).write_bytes(launcher.library())
     (tmp_path / "CMakeLists.txt").write_text(USER)
     (tmp_path / "user.c").write_text("#include <cudal2.h>\nint main(void) { return !cudal2_message(); }\n")
     place = ["-S", str(tmp_path), "-B", str(tmp_path / "build")]

@@ -7,7 +7,7 @@ from fake_gpu import PROBLEM, Candidate
 from cudal2.records import Status
 from cudal2.worker import inputs
 from cudal2.worker.cuda.pairing import TimingContext, pair, pair_on_host
-from cudal2.worker.gpu.checking import check_calls
+from cudal2.worker.gpu.arena import check_calls
 from cudal2.worker.outcome import CandidateFailed
 
 AT_ONCE = 1e-6

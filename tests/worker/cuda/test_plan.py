@@ -34,7 +34,7 @@ def test_an_honest_recording_is_read_as_it_was_written() -> None:
     assert found.workspace == 4096
     assert [len(nodes) for nodes in found.plans] == [2, 1]
     kernel = found.plans[1][0]
-    assert isinstance(kernel, plan.Kernel)
+    assert isinstance(kernel, plan.KernelLaunch)
     assert (kernel.grid, kernel.parameters[1]) == ((4, 2, 1), "80000000")
 
 

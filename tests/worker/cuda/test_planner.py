@@ -12,7 +12,7 @@ from toolkit import needs_toolkit
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
-from cudal2.worker.cuda import plan, recipe, recording, session
+from cudal2.worker.cuda import plan, recipe, session
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.gpu.buffers import buffer_layout, draw_base, scattered
 from tests.worker.cuda.test_launcher import launch, loaded
@@ -81,7 +81,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def record(folder, monkeypatch):
-    """recording.record with the planner of this folder, and no jail."""
+    """plan.record with the planner of this folder, and no jail."""
 
     class Started(subprocess.Popen):
         def __init__(self, kind, command, readable, fd) -> None:
@@ -93,11 +93,11 @@ def record(folder, monkeypatch):
 
     monkeypatch.setattr(session, "programs", lambda: folder)
     monkeypatch.setattr(session, "start", Started)
-    monkeypatch.setattr(recording.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
+    monkeypatch.setattr(plan.jail, "job_folder", lambda: Path(tempfile.mkdtemp(dir=folder)))
     usual = (folder / "kernel.so").read_bytes()
 
     def record(places: list[tuple[int, ...]], base: int, library: bytes = usual, **how) -> plan.Recording:
-        text = recording.record(library, PROBLEM, places, base, "off", 20, **how)
+        text = plan.record(library, PROBLEM, places, base, "off", 20, **how)
         return plan.decode(text, len(places), CUDA_CONTRACT.workspace_limit, base)
 
     return record

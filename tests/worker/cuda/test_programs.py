@@ -7,9 +7,8 @@ import pytest
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault
-from cudal2.worker.cuda import session
+from cudal2.worker.cuda import launcher, session
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.launcher import build
 
 SOURCES = Path(session.__file__).parent
 
@@ -20,7 +19,7 @@ def test_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
         include = toolchain.find().root / "include"
     except HarnessFault as fault:
         pytest.skip(str(fault))
-    build.lay_out(tmp_path)
+    launcher.lay_out(tmp_path)
     headers = [f"-I{path}" for path in (tmp_path / "include", tmp_path / "src", include)]
     warnings = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
     command = ["g++", "-std=c++17", *warnings, *headers, *CUDA_CONTRACT.defines(), "-fsyntax-only"]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem
 from cudal2.worker.cuda import recipe
-from cudal2.worker.cuda.plan import Kernel, Memset, Plan
+from cudal2.worker.cuda.plan import KernelLaunch, Memset, Plan
 from cudal2.worker.cuda.recipe import RecipeRefused, applied, check, fit
 from cudal2.worker.gpu.buffers import BASES, RESERVED, buffer_layout, draw_base, scattered
 
@@ -22,8 +22,8 @@ MASK = (1 << 64) - 1
 Launcher = Callable[[Four], Plan]
 
 
-def kernel(*parameters: bytes, **changes) -> Kernel:
-    plain = Kernel("multiply", (4, 2, 1), (128, 1, 1), (2, 1, 1), 1024, False, 0, -1, ())
+def kernel(*parameters: bytes, **changes) -> KernelLaunch:
+    plain = KernelLaunch("multiply", (4, 2, 1), (128, 1, 1), (2, 1, 1), 1024, False, 0, -1, ())
     return replace(plain, parameters=tuple(one.hex() for one in parameters), **changes)
 
 

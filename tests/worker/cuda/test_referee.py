@@ -9,7 +9,7 @@ from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import parse
 from cudal2.records import Status
 from cudal2.worker.cuda.pairing import TimingContext, pair, pair_on_host
-from cudal2.worker.gpu.checking import check_calls
+from cudal2.worker.gpu.arena import check_calls
 from cudal2.worker.outcome import CandidateFailed
 
 SEMAPHORES = CUDA_CONTRACT.semaphores

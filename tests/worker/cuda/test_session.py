@@ -9,15 +9,13 @@ import pytest
 
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import HarnessFault, Status
-from cudal2.worker.allowance import Allowance
-from cudal2.worker.cuda import plan, recipe, session
+from cudal2.worker.cuda import launcher, plan, recipe, session
 from cudal2.worker.cuda.compile import toolchain
-from cudal2.worker.cuda.launcher import build
 from cudal2.worker.gpu.history import TOUCH
-from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.outcome import Allowance, CandidateFailed
 
 SETS, BASE = 5, 0x300000000000
-RECORDING = plan.Recording(0, ((plan.Kernel("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ()),),) * SETS)
+RECORDING = plan.Recording(0, ((plan.KernelLaunch("k", (1, 1, 1), (1, 1, 1), (0, 0, 0), 0, False, 0, -1, ()),),) * SETS)
 
 
 class Started:
@@ -41,7 +39,7 @@ def program(tmp_path_factory) -> Path:
     except HarnessFault as fault:
         pytest.skip(str(fault))
     folder, sources = tmp_path_factory.mktemp("runner"), Path(session.__file__).parent / "programs"
-    build.lay_out(folder)
+    launcher.lay_out(folder)
     files = [sources / "runner.cpp", folder / "src" / "hgemm.cpp", Path(__file__).parent / "driver.cpp"]
     headers = [f"-I{path}" for path in (folder / "include", folder / "src", include)]
     flags = ["-std=c++17", "-O0", "-pthread", *headers, *CUDA_CONTRACT.defines(), "-o", folder / "runner"]

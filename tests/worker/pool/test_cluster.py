@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_cluster_is_said_in_one_line(nodes, two, spread, mo
 
     assert "has a GPU to give" in said("sm_90a")
     with monkeypatch.context() as patch:
-        patch.setattr("cudal2.worker.pool.cluster.nodes.harness", lambda: "0.0.9+else")
+        patch.setattr("cudal2.worker.pool.cluster.harness", lambda: "0.0.9+else")
         assert "0.0.9+else" in said() and "install the same" in said()
     ray.shutdown()
     with monkeypatch.context() as patch:

@@ -12,8 +12,8 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
 from cudal2.worker.pool import pool, processes
-from cudal2.worker.pool.fleet import Lost
 from cudal2.worker.pool.pool import TRIES, Pool
+from cudal2.worker.pool.processes import Lost
 from cudal2.worker.worker import Worker
 
 

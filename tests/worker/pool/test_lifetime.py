@@ -81,7 +81,7 @@ def test_nothing_outlives_a_killed_parent_that_was_idle(start) -> None:
     assert all_gone(parent, pids)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("source", "program"), [(BUSY_COMPILER, "cc1plus"), (ENDLESS, "runner")])
 def test_nothing_outlives_a_killed_parent_in_the_middle(start, source, program) -> None:
     parent = start(source)

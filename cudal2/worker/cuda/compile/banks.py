@@ -20,7 +20,7 @@ SPECIAL = frozenset(
         "SRZ",  # zero
     }
 )
-"""Special registers that instructions may read; `special` says why, for their names in PTX."""
+"""Special registers that instructions may read; `registers` says why, for their names in PTX."""
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ _AMPERE = Words(
         (0x00, 0x18),  # the sizes of block and grid
         (0x18, 0x28),  # where shared and local memory lie among all addresses
         (0x28, 0x30),  # the top of the stack, the size of dynamic shared memory
-        (0x8C, 0x94),  # the grid's barrier (%envreg1, %envreg2; `special` follows them)
+        (0x8C, 0x94),  # the grid's barrier (%envreg1, %envreg2; `registers` follows them)
         (0x114, 0x120),  # shared memory of the system's own; the descriptor of global memory
     ),
     frozenset(),

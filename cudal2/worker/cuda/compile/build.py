@@ -16,11 +16,11 @@ from cudal2.contract import PLAIN
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
-from cudal2.worker import boundary
+from cudal2.worker import diagnostics
 from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import headers, parameters, ptx, scopes, special, toolchain, unwritten
-from cudal2.worker.cuda.compile.elf import symbols
+from cudal2.worker.cuda.compile import parameters, ptx, registers, toolchain
+from cudal2.worker.cuda.compile.cubin import elf_symbols
 from cudal2.worker.cuda.compile.toolchain import Toolchain
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -131,9 +131,9 @@ def build(
     folders = tuple(toolchain.reachable(folder.resolve()) for folder in includes)
     flags = (*FLAGS, *target.flags, *extra_flags)
     key = digest(
-        *("cuda", source, boundary.header(target.contract, problem=problem), " ".join(flags)),
+        *("cuda", source, diagnostics.contract_header(target.contract, problem=problem), " ".join(flags)),
         *(tools.version, tools.host_version, target.name),
-        *(Path(str(module.__file__)).read_text() for module in (parameters, ptx, scopes, special, unwritten, boundary)),
+        *(Path(str(module.__file__)).read_text() for module in (parameters, ptx, registers, diagnostics)),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
         *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
@@ -142,12 +142,12 @@ def build(
         cache,
         key,
         CudaBuild,
-        lambda: boundary.checked(
+        lambda: diagnostics.checked_declarations(
             target.contract,
             lambda *beside: _compile(source, target, tools, flags, folders, kind, seconds, memory, *beside),
             problem,
         ),
-        current=lambda known: headers.unchanged(known.headers),
+        current=lambda known: toolchain.unchanged_headers(known.headers),
     )
 
 
@@ -163,12 +163,12 @@ def _compile(
     appended: str,
     header: str,
 ) -> CudaBuild:
-    """The source with a text appended, beside the boundary's header."""
+    """The source with a text appended, beside the contract's header."""
     started = time.perf_counter()
     folders = (*includes, *tools.cutlass)
     with job("build") as folder:
         write_source(folder / f"kernel{target.suffix}", source + appended)
-        write_source(folder / boundary.HEADER, header)
+        write_source(folder / diagnostics.HEADER, header)
         with (folder / "log").open("w+b") as messages:
             code = jail.run(
                 kind,
@@ -192,7 +192,7 @@ def _compile(
             Status.OK,
             log=readable(_ROUTINE.sub("", text), folder),
             seconds=time.perf_counter() - started,
-            headers=headers.entered(
+            headers=toolchain.entered_headers(
                 (_output(file, memory // FILES) for file in folder.glob("*.ii")), (tools.root, Path("/usr"), *folders)
             ),
         )
@@ -217,7 +217,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
     try:
         library = _output(folder / "kernel.so", LIBRARY_BYTES)
         cubin = _output(folder / "kernel.cubin", CUBIN_BYTES)
-        objects = symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
+        objects = elf_symbols(_output(folder / "kernel.o", LIBRARY_BYTES), ".symtab")
         code = _output(folder / "kernel.ptx", LIBRARY_BYTES).decode(errors="replace")
     except ValueError as error:
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}", reason=str(error))
@@ -241,7 +241,7 @@ def faults(code: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]
         bodies = tuple(ptx.bodies(code))
     except ValueError as error:
         return (str(error),), (), ()
-    return parameters.faults(bodies), special.faults(bodies), unwritten.faults(bodies)
+    return parameters.faults(bodies), registers.special_faults(bodies), registers.unwritten_faults(bodies)
 
 
 def _output(file: Path, most: int) -> bytes:

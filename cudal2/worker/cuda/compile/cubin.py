@@ -5,11 +5,20 @@ looked at, checked and timed like any other. What can be moved without harm is f
 """
 
 import hashlib
+import io
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
-from cudal2.records import Control, Edit, Shift, to_json
-from cudal2.worker.cuda.compile import elf
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import Symbol, SymbolTableSection
 
+from cudal2.records import Control, Edit, Shift, to_json
+
+_DAMAGE = (ELFError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
+"""What pyelftools runs into, beside its own errors, where numbers, links or names in a file are damaged."""
 WORD = 16
 """Bytes of an instruction, from sm_70 on."""
 CODE = ".text."
@@ -23,6 +32,24 @@ FIELDS = {
     "reuse": (122, 3),
 }
 """First bit of each scheduling field in the little-endian word, and how many bits it has."""
+
+
+@contextmanager
+def open_elf(file: bytes) -> Iterator[ELFFile]:
+    """The ELF file of these bytes. ValueError where it is none, or where what is read of it inside is damaged."""
+    try:
+        yield ELFFile(io.BytesIO(file))
+    except _DAMAGE as error:
+        raise ValueError(f"not an ELF file: {type(error).__name__} {error}"[:300]) from error
+
+
+def elf_symbols(file: bytes, section: str) -> list[Symbol]:
+    """The named symbols of an ELF file. ValueError where it is none."""
+    with open_elf(file) as elf:
+        table = elf.get_section_by_name(section)
+        if not isinstance(table, SymbolTableSection):
+            raise ValueError(f"no section {section}")
+        return [symbol for symbol in table.iter_symbols() if symbol.name]
 
 
 class EditRefused(ValueError):
@@ -72,7 +99,7 @@ def carried(library: bytes, before: bytes, after: bytes) -> bytes:
 def code_of(cubin: bytes, kernel: str) -> tuple[int, int]:
     """Offset and size in bytes of a kernel's code in the cubin. Raises EditRefused where it holds no such code."""
     try:
-        with elf.opened(cubin) as file:
+        with open_elf(cubin) as file:
             codes = [s for s in file.iter_sections() if s.name.startswith(CODE)]
             named = [(s["sh_offset"], s["sh_size"], s["sh_type"]) for s in codes if s.name == CODE + kernel]
     except ValueError as error:

@@ -24,8 +24,9 @@ from cudal2.contract import CUDA_CONTRACT, ENTRY, SIZER
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import banks, elf, parameters, sass, special, unwritten
+from cudal2.worker.cuda.compile import banks, cubin, parameters, registers, sass
 from cudal2.worker.cuda.compile.build import CudaBuild
+from cudal2.worker.cuda.compile.cubin import elf_symbols, open_elf
 from cudal2.worker.cuda.compile.sass import Sass
 from cudal2.worker.disassembly import Unfinished
 from cudal2.worker.sandbox import jail
@@ -60,7 +61,7 @@ def inspect(
     Of the problem only `accumulate` and `dtype` matter. What a clock decided is found again each time. Raises
     HarnessFault where there is no disassembler or no jail.
     """
-    modules = (banks, elf, sass, parameters, special, unwritten)
+    modules = (banks, cubin, sass, parameters, registers)
     rules = [Path(file).read_text() for file in (__file__, *(str(module.__file__) for module in modules))]
     seen = *built.imports, "", *built.parameters, "", *built.special, "", *built.unwritten
     key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate, problem.dtype)
@@ -71,8 +72,12 @@ def inspect(
         try:
             code = sass.read(built.cubin, kind, seconds)
             device = (*_instructions(code, problem), *_cubin(built.cubin, code))
-            device += tuple(Finding("special_register", f"{fault}; {special.REMEDY}") for fault in built.special)
-            device += tuple(Finding("unwritten_register", f"{one}; {unwritten.REMEDY}") for one in built.unwritten)
+            device += tuple(
+                Finding("special_register", f"{fault}; {registers.SPECIAL_REMEDY}") for fault in built.special
+            )
+            device += tuple(
+                Finding("unwritten_register", f"{one}; {registers.UNWRITTEN_REMEDY}") for one in built.unwritten
+            )
             # What was exported has no host code left.
             host = tuple(_host(built.library, built.imports)) if built.library else ()
             device += tuple(Finding("parameters", f"{fault}; {parameters.REMEDY}") for fault in built.parameters)
@@ -95,7 +100,7 @@ def _instructions(code: Sass, problem: Problem) -> Iterator[Finding]:
         status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
         yield Finding(name, f"{_MEANING[name]}: {operation}", status=status)
     if read := sorted(code.special - banks.SPECIAL):
-        yield Finding("special_register", f"the kernel reads {_some(read)}; {special.REMEDY}")
+        yield Finding("special_register", f"the kernel reads {_some(read)}; {registers.SPECIAL_REMEDY}")
 
 
 _MEANING = {
@@ -129,8 +134,8 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
 
     Raises ValueError where the cubin is no ELF file.
     """
-    table = elf.symbols(cubin, ".symtab")
-    with elf.opened(cubin) as file:
+    table = elf_symbols(cubin, ".symtab")
+    with open_elf(cubin) as file:
         sections = [(section.name, section["sh_size"]) for section in file.iter_sections()]
         used, code_read = _used(file, code.slots)
     yield from _constants(code, dict(sections))
@@ -168,7 +173,7 @@ def _constants(code: Sass, sizes: dict[str, int]) -> Iterator[Finding]:
             how = "beyond its end" if fault == "beyond" else "at a place that is computed"
             yield Finding("parameters", f"{kernel} reads its parameters {how}; {parameters.REMEDY}")
         elif fault == "driver":
-            yield Finding("driver_word", f"{kernel} reads {place}, which is the driver's; {special.REMEDY}")
+            yield Finding("driver_word", f"{kernel} reads {place}, which is the driver's; {registers.SPECIAL_REMEDY}")
         else:
             yield Finding("constant_memory", f"{kernel} reads {place}, where it has no constants")
 
@@ -199,7 +204,7 @@ def _used(file: ELFFile, slots: frozenset[int] | None) -> tuple[set[str], list[s
 
 def _host(library: bytes, imports: tuple[str, ...]) -> Iterator[Finding]:
     """What the shared object offers and what its own host code asks of others; ValueError where it is no ELF file."""
-    exported = {s.name for s in elf.symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
+    exported = {s.name for s in elf_symbols(library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
     if ENTRY not in exported:
         yield Finding("no_entry", f"nothing defines {CUDA_CONTRACT.declaration()}")
     if posing := sorted(name for name in exported - ENTRY_POINTS if _VENDOR.match(name)):

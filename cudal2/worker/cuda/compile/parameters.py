@@ -34,7 +34,7 @@ _ELSEWHERE = {
 _64 = {"b64", "s64", "u64"}
 
 
-class Place(NamedTuple):
+class ParameterAddress(NamedTuple):
     """An address so many bytes into a parameter, in parameter space or `generic`."""
 
     generic: bool
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     offset: int
 
 
-Held = Mapping[str, set[Place]]
+Addresses = Mapping[str, set[ParameterAddress]]
 """The addresses that each register, or name of a parameter, may stand for."""
 
 
@@ -76,7 +76,7 @@ def _asks(statement: Statement) -> bool:
     return bool({statement.name[:2], statement.name[:3]} & _ELSEWHERE)
 
 
-def _followed(body: Body) -> Held:
+def _followed(body: Body) -> Addresses:
     """What each register may stand for, whatever the order in which the instructions run.
 
     Raises ValueError for an address beyond its parameter, or a register with too many.
@@ -86,7 +86,9 @@ def _followed(body: Body) -> Held:
     for statement in body.statements:
         for word in set(WORD.findall(statement.operands)):
             uses[word].append(statement)
-    held: defaultdict[str, set[Place]] = defaultdict(set, {name: {Place(False, name, 0)} for name in sizes})
+    held: defaultdict[str, set[ParameterAddress]] = defaultdict(
+        set, {name: {ParameterAddress(False, name, 0)} for name in sizes}
+    )
     waiting = list(sizes)
     while waiting:
         for statement in uses[waiting.pop()]:
@@ -101,7 +103,7 @@ def _followed(body: Body) -> Held:
     return held
 
 
-def _made(statement: Statement, held: Held) -> tuple[str, set[Place]]:
+def _made(statement: Statement, held: Addresses) -> tuple[str, set[ParameterAddress]]:
     """The register in which an instruction makes addresses that are followed, and which; none where it makes none."""
     target, *given = (part.strip() for part in statement.operands.split(","))
     known = [held.get(one, set()) for one in given]
@@ -120,7 +122,7 @@ def _made(statement: Statement, held: Held) -> tuple[str, set[Place]]:
     return target, set()
 
 
-def _misuse(statement: Statement, body: Body, held: Held) -> str | None:
+def _misuse(statement: Statement, body: Body, held: Addresses) -> str | None:
     """What is wrong with an instruction that makes no address: it may read with one, within what it points into."""
     name, operands = statement.name, statement.operands
     if _asks(statement):
@@ -147,7 +149,7 @@ def _tensor(name: tuple[str, ...]) -> bool:
     )
 
 
-def _beyond(statement: Statement, behind: str, held: Held, body: Body, generic: bool, size: int) -> str | None:
+def _beyond(statement: Statement, behind: str, held: Addresses, body: Body, generic: bool, size: int) -> str | None:
     """What is wrong with the address that an instruction reads parameters by, the first one `behind` this pattern."""
     opening = re.search(behind, statement.operands)
     address = _ADDRESS.match(statement.operands, opening.start()) if opening else None

@@ -1,6 +1,7 @@
 """What the instructions of a cubin are, as nvdisasm prints them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -23,6 +24,7 @@ _TARGET = re.compile(rb"^\s*(?:\.target\s+sm_|\.headerflags\s.*?\bEF_CUDA_SM)(\d
 _LOADS = (b"LDC", b"ULDC", b"LDCU")
 _WIDTH = re.compile(rb"[US]?(8|16|32|64|128|256)")
 """Of a load of a constant, by its modifier; without one, and in other instructions, it is 32 bits."""
+_OPERATION = re.compile(rb"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]{0,15})\b")
 
 
 class Sass(msgspec.Struct, frozen=True):
@@ -77,10 +79,10 @@ def summarise(lines: Iterable[bytes]) -> Sass:
         if hit := _INSTRUCTION.match(line):
             name, operands = hit.groups()
             operations.add(name.decode())
-            found = _SPECIAL.findall(operands)
-            if not found and name.split(b".")[0] in _READS_SPECIAL:
-                found = [operands.rpartition(b",")[2].strip()]
-            special.update(one.decode(errors="replace") for one in found)
+            names = _SPECIAL.findall(operands)
+            if not names and name.split(b".")[0] in _READS_SPECIAL:
+                names = [operands.rpartition(b",")[2].strip()]
+            special.update(one.decode(errors="replace") for one in names)
             if b"c" in operands:
                 reads.update(_read(code, name, *one) for one in _CONSTANT.findall(operands))
         elif begins := _CODE.match(line):
@@ -99,3 +101,21 @@ def _read(code: str, name: bytes, kind: bytes, bank: bytes, place: bytes) -> Rea
     if not at:
         return Read(code, number, -1, size, computed=True)
     return Read(code, number, int(at["offset"] or "0", 16), size, computed=at["register"] is not None)
+
+
+def operation_counts(cubin: bytes, kind: jail.Kind, seconds: float) -> dict[str, int]:
+    """The number of instructions by operation, without modifiers, in all functions of a cubin: {"HMMA": 128, "LDSM":
+    64, …}, the most frequent first.
+
+    This is a static count, not one of executions; NOPs, which fill up the last line, are left out. Raises as
+    `read` does.
+    """
+    with listing(cubin, kind, seconds) as lines:
+        return count_operations(lines)
+
+
+def count_operations(lines: Iterable[bytes]) -> dict[str, int]:
+    """The counts in the lines of a disassembly."""
+    counts = Counter(hit.group(1).decode() for line in lines if (hit := _OPERATION.match(line)))
+    del counts["NOP"]
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

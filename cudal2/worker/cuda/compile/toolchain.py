@@ -1,12 +1,16 @@
-"""Where the CUDA compiler, its disassembler and the CUTLASS headers are, and whether they work together."""
+"""Where the CUDA compiler, its disassembler and the CUTLASS headers are, whether they work together, and which
+headers a build read."""
 
+import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache as memoise
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from cudal2.records import HarnessFault, digest
 from cudal2.worker.build import artefact, compiler
 
 REMEDY = 'Install it: pip install "cudal2[toolchain]", or point CUDA_HOME at a CUDA toolkit from 12.8 on'
+_ENTERED = re.compile(rb'^# \d+ "([^"\n]+)" 1\b', re.MULTILINE)
 
 
 class Toolchain(msgspec.Struct, frozen=True):
@@ -178,3 +183,33 @@ def _ask(command: list[str | Path], folder: str | None = None) -> str:
     if done.returncode:
         raise HarnessFault(f"{command[0]} {command[1]} failed: {(done.stderr or done.stdout).strip()[-500:]}", REMEDY)
     return done.stdout + done.stderr
+
+
+def entered_headers(preprocessed: Iterable[bytes], places: tuple[Path, ...]) -> dict[str, str]:
+    """Every file below `places` that these preprocessed sources entered, by path, with its digest.
+
+    The host's pass (`-MD`) does not see what device code alone includes, the line markers of both passes do.
+    https://gcc.gnu.org/onlinedocs/cpp/Preprocessor-Output.html
+    """
+    named = {name for text in preprocessed for name in _ENTERED.findall(text)}
+    files = {Path(name.decode(errors="replace")).resolve() for name in named}
+    return {str(file): _digest(str(file)) for file in sorted(files) if any(map(file.is_relative_to, places))}
+
+
+def unchanged_headers(known: Mapping[str, str]) -> bool:
+    """Whether all these files have the digests that `entered_headers` gave them."""
+    return all(_digest(path) == content for path, content in known.items())
+
+
+def _digest(path: str) -> str:
+    """SHA-256 of a file, empty where there is none; read again only when its time or size changed."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    return _digest_of(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else ""
+
+
+@lru_cache(maxsize=65536)
+def _digest_of(path: str, mtime_ns: int, size: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

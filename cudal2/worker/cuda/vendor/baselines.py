@@ -13,7 +13,7 @@ from cudal2 import operators
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.vendor import hostcalls, lt, names
+from cudal2.worker.cuda.vendor import clock, lt, names
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
 from cudal2.worker.cuda.vendor.names import LAYOUTS, split
@@ -240,21 +240,21 @@ class Vendor:
         library, layout = split(name)
         check_sets(problem, layout, sets)
         stream = torch.cuda.current_stream(self._device).cuda_stream
-        call: hostcalls.Call
+        call: clock.HostCall
         if library == "torch":
 
             def call(number: int) -> None:
                 self.enqueue(name, problem, *sets[number])
 
         elif library == "cublas":
-            call = hostcalls.gemm_ex(problem, layout, self._blas_on(problem, stream))
+            call = clock.host_gemm_ex(problem, layout, self._blas_on(problem, stream))
         else:
             prepared = self._find(problem, layout)
             algorithm = prepared.first if library == "cublaslt" else prepared.tuned
-            call = hostcalls.matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
+            call = clock.host_matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
         self.clock.take_turn()
         before = None if touches is None else self._replayer.before(touches, calls)
-        return hostcalls.seconds(call, sets, calls, stream, gap_seconds, before)
+        return clock.host_seconds(call, sets, calls, stream, gap_seconds, before)
 
 
 def _by_torch(problem: Problem, layout: Layout, a: Tensor, b: Tensor, *rest: Tensor) -> None:

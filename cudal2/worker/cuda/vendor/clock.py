@@ -1,9 +1,16 @@
-"""Seconds on the GPU's own clock, from graphs of calls between two events."""
+"""Seconds of the vendor's calls: on the GPU's own clock, from graphs of calls between two events, and one by one on the
+host's clock, in a loop that knows all but the matrices' addresses before."""
 
+import secrets
 from collections.abc import Callable, Sequence
 
+import msgspec
 import torch
+from nvmath.bindings import cublas
 from torch import Tensor
+
+from cudal2.problem import Layout, Problem
+from cudal2.worker.cuda.vendor import hosttime, lt
 
 Set = tuple[Tensor, ...]
 """(A, B, what more there is, C): A (M,K), B as its layout stores it, C (M,N)."""
@@ -12,6 +19,8 @@ Enqueue = Callable[..., None]
 
 SPIN_CYCLES = 300_000
 """About 150 µs at 2 GHz, in which the host gets ahead of the GPU; the runner spins as long."""
+HostCall = hosttime.Lt | hosttime.GemmEx | Callable[[int], None]
+"""What `hosttime.seconds` calls: from C, or a Python callable that gets the set's number."""
 
 
 class DeviceClock:
@@ -70,3 +79,45 @@ class DeviceClock:
             end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1e3
+
+
+def host_gemm_ex(problem: Problem, layout: Layout, handle: int) -> hosttime.GemmEx:
+    """cublasGemmEx with a cuBLAS handle that has its stream and workspace."""
+    alpha, beta = lt.scalars(problem.accumulate)
+    gemm, (compute, _) = lt.column_major(problem, layout), lt.COMPUTE[problem.accumulate]
+    return hosttime.GemmEx(
+        *(lt.function_address("cublasGemmEx"), handle, alpha, beta),
+        *msgspec.structs.astuple(gemm),
+        *(lt.type_of(problem), compute, cublas.GemmAlgo.DFALT),
+    )
+
+
+def host_matmul(problem: Problem, plan: lt.Plan, algorithm: lt.Algorithm, workspace: int) -> hosttime.Lt:
+    """cublasLtMatmul with a workspace of `lt.WORKSPACE` bytes at that address. Plan and algorithm must outlive it."""
+    describe = lt.function_address("cublasLtMatmulDescSetAttribute") if plan.biased else None
+    alpha, beta = lt.scalars(problem.accumulate)
+    return hosttime.Lt(
+        *(lt.function_address("cublasLtMatmul"), describe, plan.handle, plan.operation, plan.a, plan.b, plan.c),
+        *(alpha, beta, algorithm.address, workspace, lt.WORKSPACE),
+    )
+
+
+def host_seconds(
+    call: HostCall,
+    sets: Sequence[Set],
+    calls: int,
+    stream: int,
+    gap_seconds: float,
+    before: hosttime.Before | None = None,
+) -> list[float]:
+    """Seconds on the host's clock of each of `calls` calls with their synchronise of `stream`: `hosttime.seconds`."""
+    return hosttime.seconds(
+        call,
+        [tuple(tensor.data_ptr() for tensor in one) for one in sets],
+        calls,
+        synchronise=hosttime.stream_synchronise(),
+        stream=stream,
+        gap_seconds=gap_seconds,
+        seed=secrets.randbits(63),
+        before=before,
+    )

@@ -326,6 +326,7 @@ def test_a_torch_operator_ends_the_call_with_its_reason(tmp_path, capfd):
     assert "runs a torch operator (to)" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_a_tensor_of_its_own_is_scratch_memory_from_the_workspace(tmp_path, capfd):
     problem = Problem(64, 32, 16)
@@ -340,6 +341,7 @@ def test_a_tensor_of_its_own_is_scratch_memory_from_the_workspace(tmp_path, capf
     assert described == "Float 4 2048 32768"
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_a_kernel_may_do_with_less_memory_but_not_without(tmp_path, capfd):
     """As where a GPU is full: cudaMalloc fails, and what is asked for next may be served."""
@@ -369,6 +371,7 @@ def test_a_kernel_that_times_itself_compiles(tmp_path):
     build(tmp_path, TIMES_ITSELF, Problem(64, 64, 64, "nn"))
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize("layout", [pytest.param("nn", marks=pytest.mark.slow), "tn"])
 def test_the_tensors_are_those_of_the_problem_and_the_absent_b_is_null(layout, tmp_path, capfd):

@@ -10,7 +10,7 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, Control, Edit, HarnessFault, Shift, Status, edit_from_json, kernel_hash, to_json
 from cudal2.target import find
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, cubin, elf, gate, sass, toolchain
+from cudal2.worker.cuda.compile import build, cubin, gate, sass, toolchain
 from cudal2.worker.cuda.compile.cubin import FIELDS, WORD, EditRefused
 from cudal2.worker.sandbox import jail
 
@@ -222,4 +222,4 @@ def test_what_is_no_edit_says_what_one_looks_like(text: str) -> None:
 def test_symbols_of_what_is_no_elf_file() -> None:
     for bad in (b"", b"\x7fELF", b"\x7fELF\2\1\1" + bytes(9000)):
         with pytest.raises(ValueError):
-            elf.symbols(bad, ".symtab")
+            cubin.elf_symbols(bad, ".symtab")

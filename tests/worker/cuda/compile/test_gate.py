@@ -89,6 +89,7 @@ def test_a_bf16_problem_is_multiplied_in_bf16(judge, target, defines, names):
     assert all(finding.fatal and finding.status is Status.REJECTED for finding in found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_products_of_bf16_are_the_ones_of_a_bf16_problem_alone(judge, target):
     source = (SOURCES.parent / "kernels/bf16_mma.cu").read_text()

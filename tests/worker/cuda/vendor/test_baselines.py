@@ -14,7 +14,7 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda.vendor import baselines, conditions, hostcalls, hosttime, lt, names, tuning
+from cudal2.worker.cuda.vendor import baselines, clock, conditions, hosttime, lt, names, tuning
 from cudal2.worker.cuda.vendor.clock import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
@@ -97,7 +97,7 @@ def test_versions_tell_the_power_limit_and_the_callers_variables(monkeypatch) ->
     monkeypatch.setattr(conditions.device, "find", lambda: SimpleNamespace(driver="580", uuid="0" * 32))
     said = []
     for limit, override in (("power limit 700 W", "0"), ("power limit 500 W", "0"), ("power limit 500 W", "1")):
-        monkeypatch.setattr(conditions.settings, "power", lambda uuid, limit=limit: limit)
+        monkeypatch.setattr(conditions, "power_limit", lambda uuid, limit=limit: limit)
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
         said.append(conditions.library_versions(0))
         assert limit in said[-1] and "cuBLASLt 13.1.0" in said[-1]
@@ -451,7 +451,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     sets, (alpha, beta) = sets_of(problem, layout, 2, "cpu"), lt.scalars("f16")
     pointers = [tuple(tensor.data_ptr() for tensor in each) for each in sets]
 
-    assert len(hostcalls.seconds(hostcalls.gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
+    assert len(clock.host_seconds(clock.host_gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
     half, (compute, _) = lt.type_of(problem), lt.COMPUTE["f16"]
     transposed, b_leading = (0, 128) if layout == "nn" else (1, 256)
     assert seen == [
@@ -462,7 +462,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     seen.clear()
     plan = SimpleNamespace(handle=1, operation=2, a=3, b=4, c=5, biased=False)
     algorithm = lt.Algorithm.of(bytes(range(64)))
-    assert len(hostcalls.seconds(hostcalls.matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
+    assert len(clock.host_seconds(clock.host_matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
     assert seen == [
         (1, 2, alpha, b, 3, a, 4, beta, c, 5, c, 5, algorithm.address, 999, lt.WORKSPACE, 77) for a, b, c in pointers
     ]

@@ -1,1 +1,0 @@
-"""Records of a run while it goes on: a file of metrics and, where it is chosen, Weights & Biases."""

@@ -1,1 +1,0 @@
-"""Edited kernels beside the unedited one: many a second."""
