@@ -126,9 +126,6 @@ def show(title: str, tested: list[list[Row]], liked: dict[str, list[np.ndarray]]
     for name in ("trees", "ridge", "setting"):
         less = lost[name] - lost["look-up"]
         print(f"{f'{name} - look-up':20s}" + "".join(interval(column, drawn) for column in less.T))
-    first = (lost["trees"] - lost["look-up"])[:, 0]
-    worst = ", ".join(f"{tested[place][0].problem.mnk} {first[place]:+.3f}" for place in np.argsort(first)[:5])
-    print(f"first pick of trees 1% faster: {np.mean(first > 0.01):.0%}, slower: {np.mean(first < -0.01):.0%}; {worst}")
     error = np.concatenate([some - [row.speed for row in pool] for pool, some in zip(tested, liked["trees"])])
     within = np.concatenate(
         [(some - some.mean()) - centred(pool) for pool, some in zip(tested, liked["trees"])],
