@@ -24,7 +24,9 @@ class SearchMethodConfig(Schema, frozen=True):
     best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes:
     settings that are known to be fast for near shapes and ship with cudal2 (known), those of NVIDIA's heuristics
     (nvidia, which needs `pip install cudal2[heuristics]`), or nothing (none). The other methods use and accept neither,
-    so to compare with them say prior=none neighbours=0.
+    so to compare with them say prior=none neighbours=0. Known settings come in the `order` of how near the shapes are
+    that they were found on (nearest), or of the speed that a model of all measured ones predicts (cost, which needs
+    `pip install cudal2[cost]`).
 
     A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
     equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.
@@ -40,11 +42,14 @@ class SearchMethodConfig(Schema, frozen=True):
     families: tuple[str, ...] = ()
     neighbours: int = 3
     prior: Literal["none", "nvidia", "known"] = "known"
+    order: Literal["nearest", "cost"] = "nearest"
     folder: str = ""
 
     def __post_init__(self) -> None:
         if self.method == "evolve":
             msgspec.structs.force_setattr(self, "method", "evolution")
+        if self.order == "cost" and self.prior != "known":
+            raise ValueError("search.order=cost puts known settings in order: it needs search.prior=known")
 
 
 class SearchConfig(Schema, frozen=True):

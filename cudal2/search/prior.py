@@ -30,14 +30,14 @@ from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
 from cudal2.problem import Layout, Problem, parse
+from cudal2.search import cost
+from cudal2.search.cost import MULTIPROCESSORS
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw, space_of
 from cudal2.split import kept_apart
 
 NEAREST = 8
 """How many problems settings are taken from."""
-MULTIPROCESSORS = {"sm_90a": 132}
-"""Those of the GPU on which a target's settings were found, where it is one."""
 FILLED = 0.85
 """A setting comes last if it fills less than this share of what it filled where it was found."""
 
@@ -53,10 +53,11 @@ def start(
     """The settings that a search begins with, by `search.prior`; none after generation 0.
 
     `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
-    know the device.
+    know the device, and where a model is to order known settings but its library is missing.
     """
     if generation == 0 and config.search.prior == "known":
-        return known_settings(config.target, problem, families)
+        known = known_settings(config.target, problem, families)
+        return cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
     if generation == 0 and config.search.prior == "nvidia":
         advice = advise(problem, device, max(1, config.search.generation // 2))
         return follow(advice, problem, families, rng)

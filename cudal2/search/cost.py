@@ -1,0 +1,208 @@
+"""A model of speed, fitted to measured settings: which known setting to try first on a shape that nobody searched.
+
+`data/speeds/TARGET.jsonl`, if it exists, holds one `Measured` per line. Boosted trees (scikit-learn's
+HistGradientBoostingRegressor, after LightGBM: G. Ke et al., NeurIPS 2017) learn the logarithm of the speedup from what
+an expert works out of a shape and a setting: tiles, waves, how full the last one is, traffic, and the knobs as they
+are. Fitted anew at the start of a search, in seconds: so no model is stored that another version could not read. How
+far it can be trusted was measured on shapes kept apart (experiments/h200/cost_model).
+
+It ranks; its figures are no promise. It knows fp16 `tn` products without an epilogue, and M, N and K of at least 64.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from cudal2 import operators, roofline
+from cudal2.corpus import Knobs
+from cudal2.files import asset
+from cudal2.problem import Problem, parse
+from cudal2.search.proposer import Setting
+from cudal2.split import unseen
+
+MULTIPROCESSORS = {"sm_90a": 132}
+"""Those of the GPU on which a target's settings were found, where it is one."""
+AUTO = 16
+"""A family that chooses its splits itself makes at most so many."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A setting's speedups over the fastest baseline, by device (a name in `roofline.STATED`) and by M_N_K."""
+
+    family: str
+    knobs: Knobs
+    speeds: dict[str, dict[str, float]]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One setting on one problem; `speed` is the logarithm of its speedup there."""
+
+    problem: Problem
+    setting: Setting
+    device: str
+    speed: float = 0.0
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What was fitted. `codes` numbers the values of each knob that is no size."""
+
+    predict: Callable[[np.ndarray], np.ndarray]
+    codes: dict[str, dict[str, int]]
+    multiprocessors: int
+
+    def speeds(self, rows: Sequence[Row]) -> np.ndarray:
+        """The logarithm of each row's speedup, as predicted."""
+        return self.predict(table(rows, self.codes, self.multiprocessors)) if rows else np.zeros(0)
+
+
+def order(target: str, device: str, problem: Problem, settings: Sequence[Setting]) -> list[Setting]:
+    """These settings, that which should be fastest first; those of families that were never measured come last.
+
+    As they came where nothing was measured for the target, where the device's rates are not known, and for problems of
+    another kind or of fewer rows than any that was measured. Raises ValueError where scikit-learn is missing.
+    """
+    measured, names = _measured(target), [name for name in roofline.STATED if name in device]
+    if not names or not any(row.problem.kind == problem.kind and row.problem.m <= problem.m for row in measured):
+        return list(settings)
+    model = _fitted(target)
+    known = [setting for setting in settings if setting.family in model.codes["family"]]
+    speeds = model.speeds([Row(problem, setting, names[0]) for setting in known])
+    ranked = [known[place] for place in np.argsort(-speeds, kind="stable")]
+    return ranked + [setting for setting in settings if setting.family not in model.codes["family"]]
+
+
+def fit(rows: Sequence[Row], multiprocessors: int) -> Model:
+    """A model of these rows. Raises ValueError where scikit-learn is missing."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+    except ImportError as error:
+        raise ValueError("search.order=cost needs scikit-learn: pip install 'cudal2[cost]'") from error
+    codes = numbered(rows)
+    made = table(rows, codes, multiprocessors)
+    trees = HistGradientBoostingRegressor(
+        max_iter=300,
+        learning_rate=0.06,
+        max_leaf_nodes=15,
+        min_samples_leaf=10,
+        l2_regularization=1.0,
+        categorical_features=list(range(made.shape[1] - len(codes), made.shape[1])),
+        early_stopping=False,
+        random_state=0,
+    )
+    trees.fit(made, np.array([row.speed for row in rows]))
+    return Model(trees.predict, codes, multiprocessors)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of such a file, by problem; none where there is no file."""
+    lines = msgspec.json.Decoder(Measured).decode_lines(path.read_bytes()) if path.exists() else []
+    rows = [
+        Row(parse(mnk), Setting(line.family, line.knobs), device, math.log(speedup))
+        for line in lines
+        for device, speeds in line.speeds.items()
+        for mnk, speedup in speeds.items()
+    ]
+    return sorted(rows, key=lambda row: row.problem)
+
+
+def shipped(target: str) -> Path:
+    """Where a target's measured settings are, if there are any."""
+    return asset("data").joinpath("speeds", f"{target}.jsonl")
+
+
+@cache
+def _measured(target: str) -> list[Row]:
+    """What was measured, without the shapes that results are reported on."""
+    return [row for row in read(shipped(target)) if not unseen(row.problem)]
+
+
+@cache
+def _fitted(target: str) -> Model:
+    return fit(_measured(target), MULTIPROCESSORS[target])
+
+
+def table(rows: Iterable[Row], codes: dict[str, dict[str, int]], multiprocessors: int) -> np.ndarray:
+    """A line for each row: what `facts` says, then the knobs that are no numbers (nan: not that family's, or new)."""
+    lines = []
+    for row in rows:
+        found = words(row.setting)
+        named = [codes[name].get(found.get(name, ""), math.nan) for name in codes]
+        lines.append([*facts(row, multiprocessors).values(), *named])
+    return np.array(lines, dtype=float)
+
+
+def numbered(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+    """A number for each value of each knob that is no size; the family is one of them."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in words(row.setting).items():
+            values.setdefault(name, set()).add(value)
+    return {name: {value: code for code, value in enumerate(sorted(found))} for name, found in sorted(values.items())}
+
+
+def words(setting: Setting) -> dict[str, str]:
+    """The family and the knobs that are no sizes; a style does not change the speed."""
+    knobs = {name: str(value) for name, value in setting.knobs.items() if name not in (*SIZES, "style")}
+    return {"family": setting.family} | knobs
+
+
+SIZES = ("tile_m", "tile_n", "bm", "bn", "step", "bk", "stages", "depth", "splits", "warps", "blocks", "consumers")
+"""Knobs that `facts` reads as numbers."""
+
+
+def facts(row: Row, multiprocessors: int) -> dict[str, float]:
+    """What an expert works out. Logarithms to the base 2, so that twice as much is one more; times are ratios to the
+    time that the device's peak rates would take."""
+    problem, knobs = row.problem, row.setting.knobs
+    m, n, k = problem.m, problem.n, problem.k
+    roof = roofline.stated(row.device)
+    assert roof is not None, row.device
+
+    def size(*names: str, default: float = math.nan) -> float:
+        return next((float(knobs[name]) for name in names if isinstance(knobs.get(name), int)), default)
+
+    tile_m, tile_n = size("tile_m", "bm", default=64), size("tile_n", "bn", default=64)
+    step, stages, blocks = size("step", "bk", default=64), size("stages", "depth"), size("blocks", default=1)
+    groups = size("warps_m", default=1) * size("warps_n", default=1)
+    warps = size("warps", default=groups if "warps_m" in knobs else 4 * size("consumers", default=1))
+    tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n)
+    auto = knobs.get("splits") == "auto"
+    splits = max(1, min(AUTO, multiprocessors // tiles)) if auto else size("splits", default=1)
+    waves = tiles * splits / (multiprocessors * blocks)
+    steps = math.ceil(k / (splits * step))
+    compute, memory = operators.flop(problem) / roof.flops, operators.nbytes(problem) / roof.bandwidth
+    # Of the multiprocessor with the most work, if all of them together reach the peak rate.
+    busy = math.ceil(waves) * blocks * tile_m * tile_n * steps * step * 2 * multiprocessors / roof.flops
+    log = math.log2
+    return {
+        "m": log(m),
+        "n": log(n),
+        "k": log(k),
+        "c": log(m * n),
+        "floor": log(max(compute, memory)),
+        "intensity": log(compute / memory),
+        "tile_m": log(tile_m),
+        "tile_n": log(tile_n),
+        "tile": log(tile_m * tile_n),
+        "aspect": log(tile_m / tile_n),
+        "step": log(step),
+        "stages": stages,
+        "ring": log((tile_m + tile_n) * step * (stages if stages > 0 else 4)),
+        "blocks": blocks,
+        "warps": log(warps),
+        "share": log(tile_m * tile_n / warps),
+        "splits": log(splits),
+        "auto": float(auto),
+        "tiles": log(tiles),
+        "waves": log(waves),
+        "rounds": math.ceil(waves),
+        "filled": waves / math.ceil(waves),
+        "steps": log(steps),
+        "padding": log(math.ceil(m / tile_m) * tile_m * math.ceil(n / tile_n) * tile_n / (m * n)),
+        "traffic": log(tiles * (tile_m + tile_n) * k / (m * k + n * k + m * n)),
+        "busy": log(busy / max(compute, memory)),
+    }
