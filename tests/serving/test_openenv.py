@@ -130,6 +130,43 @@ def test_a_judge_that_dies_in_the_middle_is_waited_for_and_nothing_is_judged_twi
                 assert env.state()["step_count"] == 2
 
 
+@contextlib.contextmanager
+def environment_of_its_own(url):
+    """The environment in a process that may be killed; gives the process and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "--factory", "cudal2.serving.openenv:app", "--log-level", "error"]
+    process = subprocess.Popen(["env", f"{episode.ADDRESS}={url}", *command, "--port", str(port)])
+    try:
+        assert wait_for(lambda: _answers(port), 60)
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def test_an_environment_that_is_killed_in_the_middle_loses_nothing_that_is_judged(tmp_path):
+    with serving(tmp_path) as up:
+        with environment_of_its_own(up.server.url) as (process, url), client(url) as env:
+            env.reset(problem=PROBLEM)
+            up.pool.open.clear()
+            threading.Timer(0.5, process.kill).start()
+            with pytest.raises(Exception, match=r"(?i)close|reset by peer"):
+                env.step({"completion": GOOD})
+        up.pool.open.set()
+        assert wait_for(lambda: up.pool.judged, 30)
+        with environment_of_its_own(up.server.url) as (_, url), client(url) as env:
+            env.reset(problem=PROBLEM)
+            assert env.step({"completion": GOOD}).reward > 0
+        assert up.pool.judged == [f"{GOOD}\n"]
+
+
 def test_without_the_token_nobody_comes_in(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDAL2_TOKEN", "secret")
     with serving(tmp_path, token="secret") as up, listening(up.server.url, monkeypatch) as url:
