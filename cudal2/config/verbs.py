@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from cudal2.config.base import NEUTRAL, Count, Schema
+from cudal2.config.base import LATER, NEUTRAL, Count, Schema
 from cudal2.config.policy import PolicyConfig, PromptConfig, TurnsConfig
 from cudal2.config.problems import ShapesConfig
 from cudal2.config.training import RewardConfig
@@ -42,7 +42,7 @@ class SearchMethodConfig(Schema, frozen=True):
     families: tuple[str, ...] = ()
     neighbours: int = 3
     prior: Literal["none", "nvidia", "known"] = "known"
-    order: Literal["nearest", "cost"] = "nearest"
+    order: Annotated[Literal["nearest", "cost"], LATER] = "nearest"
     folder: str = ""
 
     def __post_init__(self) -> None:

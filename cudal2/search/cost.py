@@ -63,7 +63,7 @@ def order(target: str, device: str, problem: Problem, settings: Sequence[Setting
     """These settings, that which should be fastest first; those of families that were never measured come last.
 
     As they came where nothing was measured for the target, where the device's rates are not known, and for problems of
-    another kind or of fewer rows than any that was measured. Raises ValueError where scikit-learn is missing.
+    another kind or of fewer rows than any that was measured. Raises ImportError where scikit-learn is missing.
     """
     measured, names = _measured(target), [name for name in roofline.STATED if name in device]
     if not names or not any(row.problem.kind == problem.kind and row.problem.m <= problem.m for row in measured):
@@ -76,11 +76,9 @@ def order(target: str, device: str, problem: Problem, settings: Sequence[Setting
 
 
 def fit(rows: Sequence[Row], multiprocessors: int) -> Model:
-    """A model of these rows. Raises ValueError where scikit-learn is missing."""
-    try:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-    except ImportError as error:
-        raise ValueError("search.order=cost needs scikit-learn: pip install 'cudal2[cost]'") from error
+    """A model of these rows. Raises ImportError where scikit-learn is missing."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     codes = numbered(rows)
     made = table(rows, codes, multiprocessors)
     trees = HistGradientBoostingRegressor(

@@ -53,7 +53,7 @@ def start(
     """The settings that a search begins with, by `search.prior`; none after generation 0.
 
     `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
-    know the device, and where a model is to order known settings but its library is missing.
+    know the device; ImportError where a model is to order known settings but its library is missing.
     """
     if generation == 0 and config.search.prior == "known":
         known = known_settings(config.target, problem, families)

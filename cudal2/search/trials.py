@@ -34,8 +34,6 @@ def identity(config: SearchConfig) -> dict[str, Any]:
     values = {key: value for key, value in configuration.identity(config).items() if not key.startswith("shapes.")}
     if config.turns.count == 1:  # so that searches older than this key keep their identity
         del values["turns.count"]
-    if config.search.order == "nearest":  # likewise
-        del values["search.order"]
     together = config.search.neighbours or config.search.method == "policy"
     shapes = sorted({problem.name for problem in config.shapes.problems()}) if together else []
     return values | {"shapes": shapes}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cudal2 import corpus, roofline
+from cudal2.cli import remedies
 from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.problem import grid, parse
 from cudal2.records import to_json
@@ -98,9 +99,10 @@ def test_what_was_never_measured_is_left_in_its_order(target, device, name, monk
 
 def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch, forget):
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
-    with pytest.raises(ValueError, match=r"pip install 'cudal2\[cost\]'") as raised:
+    with pytest.raises(ImportError) as raised:
         cost.order("sm_90a", DEVICE, HERE, drawn(2, "warp_specialised"))
-    assert "\n" not in str(raised.value)
+    said = remedies.extra(raised.value)
+    assert said.endswith('pip install "cudal2[cost]"') and "\n" not in said
 
 
 def test_an_order_without_known_settings_is_refused():

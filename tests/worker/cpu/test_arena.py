@@ -62,7 +62,8 @@ def test_filling_changes_every_input_and_nothing_else(arena: Arena) -> None:
         arena.fill_inputs(first, count, pool, inputs.uneven_powers(arena.problem))
         for slot in range(first, min(first + count, first + 5)):
             for matrix in arena.given(slot):
-                assert matrix.isfinite().all() and matrix.float().std() > 0.5
+                # Few columns may all have been scaled down.
+                assert matrix.isfinite().all() and matrix.float().std() > 0.05
     assert (arena._bytes[arenas.INPUTS][: len(header)] == header).all()
 
 
