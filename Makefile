@@ -31,13 +31,13 @@ smoke: install ## the demo cut down to two minutes
 	$(BIN)/cudal2 export runs/smoke
 	$(BIN)/cudal2 report runs/smoke
 
-test: install ## the tests, side by side on all processors: ten minutes on two cores
+test: install ## the tests, side by side on all processors: five minutes on two cores
 	$(TESTS)
 
-slow: install ## the exhaustive part of them, as far as it needs no GPU: eleven minutes more
+slow: install ## the exhaustive part of them, as far as it needs no GPU: fourteen minutes more
 	$(TESTS) -m "slow and not gpu and not parts"
 
-parts: install .venv/.parts .venv-kernels/.installed .venv-verifiers/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: nine minutes
+parts: install .venv/.parts .venv-kernels/.installed .venv-verifiers/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: eight minutes
 	$(TESTS) -m "parts and not vllm and not gpu"
 
 vllm: .venv-vllm/.installed ## and vLLM, on a processor, in an environment of its own
