@@ -22,7 +22,7 @@ from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import build
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.pool.pool import Pool
-from cudal2.worker.sandbox import jail
+from cudal2.worker.sandbox import jail, seccomp
 from cudal2.worker.worker import Worker
 
 PROBLEM = parse("64_72_80")
@@ -42,6 +42,21 @@ def test_verdict_is_complete_and_recalled(hasty) -> None:
     assert again.cached and msgspec.structs.replace(again, cached=False, seconds=first.seconds) == first
     with Worker(hasty) as later:
         assert later.evaluate(Candidate(NAIVE, PROBLEM)).cached
+
+
+def test_it_does_not_matter_how_many_files_are_open(checking) -> None:
+    """Candidates are handed files by their numbers, which reach those that their two pipes have on the other side."""
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        with Worker(checking) as worker:
+            for number in range(6):
+                verdict = worker.evaluate(Candidate(NAIVE + f"// {number}\n", PROBLEM))
+                assert verdict.ok, verdict.reason
+                while files[-1] < seccomp.COMMAND_FD - 16 + 3 * number:
+                    files.append(os.dup(files[0]))
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def test_key_depends_on_all_that_matters(hasty) -> None:

@@ -178,12 +178,19 @@ int main(int argc, char** argv) {
     Program loading, running;
     read_program(argv[2], loading);
     read_program(argv[3], running);
-    if (dup2(atoi(argv[4]), COMMAND_FD) < 0 || dup2(atoi(argv[5]), REPLY_FD) < 0) return 2;
-    close(atoi(argv[4]));
-    close(atoi(argv[5]));
-    regions[0] = map(atoi(argv[6]), PROT_READ, MAP_POPULATE);
-    regions[1] = map(atoi(argv[7]), PROT_READ | PROT_WRITE, MAP_POPULATE);
-    regions[2] = map(atoi(argv[8]), PROT_READ | PROT_WRITE, 0);
+    // Out of the way first: a parent with many open files hands over numbers that the two pipes are to have.
+    int files[5];
+    for (int i = 0; i < 5; ++i) {
+        files[i] = fcntl(atoi(argv[4 + i]), F_DUPFD, REPLY_FD + 1);
+        if (files[i] < 0) return 2;
+    }
+    for (int i = 0; i < 5; ++i) close(atoi(argv[4 + i]));
+    if (dup2(files[0], COMMAND_FD) < 0 || dup2(files[1], REPLY_FD) < 0) return 2;
+    close(files[0]);
+    close(files[1]);
+    regions[0] = map(files[2], PROT_READ, MAP_POPULATE);
+    regions[1] = map(files[3], PROT_READ | PROT_WRITE, MAP_POPULATE);
+    regions[2] = map(files[4], PROT_READ | PROT_WRITE, 0);
     const int M = atoi(argv[9]), N = atoi(argv[10]), K = atoi(argv[11]);
 
     const Header header = *reinterpret_cast<const Header*>(regions[0].base);
