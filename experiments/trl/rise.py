@@ -34,11 +34,9 @@ def learned(folder: Path) -> list[list[Sample]]:
     return [samples[start : start + A_STEP] for start in range(0, len(samples), A_STEP)]
 
 
-def rise(run: list[list[Sample]], value: Value) -> tuple[float, float, float]:
-    """From the first third of the steps to the last: the rise, and its interval."""
-    found = steps.gain([steps.Step(number, (), Counter(), by_problem(step, value)) for number, step in enumerate(run)])
-    assert found, "too few steps"
-    return found
+def stepped(run: list[list[Sample]], value: Value) -> list[steps.Step]:
+    """As the report has them, with this value where it has speedups."""
+    return [steps.Step(number, (), Counter(), by_problem(samples, value)) for number, samples in enumerate(run)]
 
 
 def by_problem(step: Sequence[Sample], value: Value) -> steps.ByProblem:
@@ -51,27 +49,23 @@ def by_problem(step: Sequence[Sample], value: Value) -> steps.ByProblem:
 def main() -> None:
     folder = Path(sys.argv[1])
     for arm, run in (("trl", "judge"), ("ours", "ours")):
-        runs = {path.name: learned(path) for path in sorted(folder.glob(f"{run}-?"))}
+        runs = [learned(path) for path in sorted(folder.glob(f"{run}-?"))]
         for name, value in VALUES.items():
             rises = []
-            for seed, found in enumerate(runs.values()):
-                middle, low, high = rise(found, value)
+            for seed, samples in enumerate(runs):
+                learnt = stepped(samples, value)
+                first, last = steps.rise(learnt)
+                gained = steps.gain(learnt)
+                assert gained, "too few steps"
+                middle, low, high = gained
                 rises.append(middle)
-                first = [mean(value, step) for step in found]
-                print(f"{arm} seed {seed}: {name} {thirds(first)}  rise {middle:+.2f} [{low:+.2f}, {high:+.2f}]")
+                print(
+                    f"{arm} seed {seed}: {name} {first:.2f} -> {last:.2f}  rise {middle:+.2f} [{low:+.2f}, {high:+.2f}]"
+                )
             if len(rises) in STUDENT:
                 half = STUDENT[len(rises)] * statistics.stdev(rises) / len(rises) ** 0.5
                 middle = statistics.fmean(rises)
                 print(f"{arm}, {len(rises)} seeds: {name} {middle:+.2f} [{middle - half:+.2f}, {middle + half:+.2f}]")
-
-
-def mean(value: Value, step: Sequence[Sample]) -> float:
-    return statistics.fmean(map(value, step))
-
-
-def thirds(means: Sequence[float]) -> str:
-    size = len(means) // 3
-    return f"{statistics.fmean(means[:size]):.2f} -> {statistics.fmean(means[-size:]):.2f}"
 
 
 if __name__ == "__main__":
