@@ -52,6 +52,8 @@ def test_no_two_settings_write_the_same_source_and_every_knob_shows(family: Fami
         ("decode", "tn", {"side": 3}, "has as many"),
         ("decode", "tn", {"tile_m": 64, "depth": 8, "warps": 16}, "do not fit shared memory"),
         ("decode", "tn", {"tile_m": 64, "tile_n": 64, "depth": 8, "load": "registers"}, "do not fit the registers"),
+        ("stationary", "tn", {"splits": 2, "share": 2}, "not both"),
+        ("stationary", "tn", {"warps": 16, "blocks": 2, "tile_n": 32}, "do not fit the registers"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name: str, layout: Layout, knobs: Knobs, reason: str) -> None:
@@ -80,6 +82,9 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
         loads = {"ring": "LDGSTS.E.BYPASS.LTC128B.128", "registers": "LDG.E.NA.LTC128B.128"}[str(knobs["load"])]
         assert all(name in sass for name in ("HMMA.16816.F32", loads)), knobs
         return
+    if family.name == "stationary":
+        assert all(name in sass for name in ("HMMA.16816.F32", "LDG.E.NA.LTC128B.128", "UBLKCP")), knobs
+        return
     expected = {"HGMMA"} | ({"UTMALDG", "SYNCS"} if knobs.get("load") != "cp.async" else {"LDGSTS"})
     assert all(name in sass for name in expected), knobs
 
@@ -99,7 +104,8 @@ def test_other_types_and_operators_compile_as_well(family: Family, layout: Layou
     assert "(C75" not in log and "warning" not in log, log
     assert all(int(size) == 0 for size in re.findall(r"(\d+) bytes spill", log)), log
     sass = disassemble(path.with_suffix(".cubin"))
-    assert ("HMMA.16816.F32.BF16" if family.name == "decode" else "HGMMA") in sass and "BF16" in sass
+    streams = family.name in ("decode", "stationary")
+    assert ("HMMA.16816.F32.BF16" if streams else "HGMMA") in sass and "BF16" in sass
 
 
 @needs_nvcc

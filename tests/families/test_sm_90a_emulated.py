@@ -4,6 +4,7 @@ The emulation (`hopper.py`) runs the rendered source itself, inline PTX and all,
 """
 
 import random
+import re
 
 import msgspec
 import pytest
@@ -186,4 +187,39 @@ def test_weights_stream_past_few_rows(knobs: Knobs) -> None:
     shapes = [(8, 8, 8), (8, 72, 40), (16, 136, 1096), (24, 40, 2312), (8, 328, 264), (72, 56, 136)]
     for seed, shape in enumerate(shapes):
         for processors in (1, 3, 13):
+            assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"tile_m": 16, "warps": 12, "side": 3, "depth": 8, "style": "tutor"},
+        {"splits": 4, "side": 2, "warps": 16},
+        {"share": 4, "blocks": 2, "side": 8},
+        {"tile_m": 16, "share": 2, "tile_n": 32, "style": "terse"},
+    ],
+    ids=lambda knobs: " ".join(map(str, knobs.values())) or "first",
+)
+def test_few_rows_stay_while_weights_stream_past(knobs: Knobs) -> None:
+    """K shorter than a step, and than a step a block; blocks with many tiles, one and none; more rows than a tile."""
+    member = family("stationary")
+    library = hopper.build(corpus.render(member, setting(member, **knobs), "tn"))
+    shapes = [(8, 8, 8), (8, 72, 40), (16, 136, 1096), (24, 40, 616), (8, 648, 264), (72, 56, 136)]
+    for seed, shape in enumerate(shapes):
+        for processors in (1, 3, 13):
+            assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knobs", [{}, {"splits": 2}, {"share": 2}], ids=["alone", "splits", "share"])
+def test_more_rows_than_stay_come_piece_by_piece(knobs: Knobs) -> None:
+    """Whatever stays: two pieces of A, or a last one of less than a step, for blocks with several tiles."""
+    member = family("stationary")
+    source = corpus.render(member, setting(member, tile_m=16, blocks=2, **knobs), "tn")
+    held = 32 * int(re.search(r"HELD = (\d+)", source).group(1)) * int(knobs.get("splits", 1))  # type: ignore[union-attr]
+    library = hopper.build(source)
+    for seed, shape in enumerate([(16, 72, held), (16, 72, held + 8), (9, 40, 2 * held + 72)]):
+        for processors in (1, 2):
             assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)

@@ -120,3 +120,32 @@ def test_the_emulation_sees_faults_of_streamed_weights(knobs: Knobs, found: str,
     library = hopper.build(source.replace(found, changed))
     shapes = [(8, 72, 2344), (24, 136, 200), (8, 8, 2344)]
     assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + 2 * seed) for seed in range(4) for shape in shapes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "k", "found", "changed"),
+    [
+        ({}, 264, "    barrier_wait(full, 0);\n", ""),
+        ({}, 264, "more < (last - first) * 64", "more < bytes"),
+        ({}, 264, "here + u * 32 < upto", "true"),
+        ({}, 264, "leave(acc, table + turn * SUMS);\n            __syncthreads();", "leave(acc, table + turn * SUMS);"),
+        ({}, 9000, "barrier_wait(full, phase ^= 1);", ""),
+        ({"share": 2}, 264, "r % SHARE == blockIdx.x % SHARE", "r % SHARE == 0"),
+        ({"share": 2}, 9000, "K, false);", "K, true);"),
+        ({"splits": 4}, 264, "split ? 0 : (SPLITS - 1) * PART", "split ? 0 : (SPLITS - 2) * PART"),
+        ({"splits": 4}, 264, "cluster_wait();\n    for", "for"),
+        ({"splits": 4}, 264, "barrier_wait(arrived, 0);", ""),
+    ],
+    ids=[
+        *("impatient", "no zeros beyond k", "beyond k", "no barrier", "piece not awaited"),
+        *("a row is missing", "pieces together", "too few bytes", "early push", "does not wait"),
+    ],
+)
+def test_the_emulation_sees_faults_of_rows_that_stay(knobs: Knobs, k: int, found: str, changed: str) -> None:
+    """Not that a table or a piece of A is written too early, for a thread runs here until it waits: racecheck does."""
+    source = corpus.render(family("stationary"), setting(family("stationary"), tile_m=16, blocks=2, **knobs), "tn")
+    assert found in source
+    library = hopper.build(source.replace(found, changed))
+    shapes = [(16, 136, k), (7, 520, k)]
+    assert any(hopper.run(library, Problem(*shape, "tn"), seed, 1 + 2 * seed) for seed in range(4) for shape in shapes)
