@@ -20,6 +20,7 @@ from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.portable import Portable, read_binary, row_range
 from cudal2.worker.sandbox import jail
+from cudal2.worker.timing import ReadFloor
 
 
 class CpuBackend:
@@ -80,6 +81,9 @@ class CpuBackend:
     def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
         _check_protocol(protocol)
         return self.bench.compare_baseline_with_itself(problem)
+
+    def read_floor(self, problem: Problem) -> ReadFloor:
+        raise ValueError("bench floor measures GPUs: run it on a machine with one, or name it, as in target=sm_90a")
 
     def close(self) -> None:
         if self._bench:

@@ -30,6 +30,7 @@ from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.portable import NotPortable, Portable, read_binary, row_range
 from cudal2.worker.sandbox import jail
+from cudal2.worker.timing import ReadFloor
 
 FITTED, HELD_BACK = 8, 120
 """Places that an exported kernel's recipe is made from, and that it must get right besides."""
@@ -244,6 +245,9 @@ class CudaBackend:
 
     def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
         return self.bench.compare_baseline_with_itself(problem, protocol)
+
+    def read_floor(self, problem: Problem) -> ReadFloor:
+        return self.bench.read_floor(problem)
 
     def close(self) -> None:
         if self._bench:
