@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from cudal2.config.base import NEUTRAL, Schema
+from cudal2.config.base import LATER, NEUTRAL, Schema
 from cudal2.config.policy import PolicyConfig, PromptConfig, ReturnsConfig
 from cudal2.config.problems import ShapesConfig
 from cudal2.config.worker import WorkerConfig
@@ -105,10 +105,26 @@ Style = Literal["plain", "terse", "tutor"]
 """How a source is written, see `corpus/family.py`."""
 
 
+class TaughtTurnsConfig(Schema, frozen=True):
+    """Conversations that a model which chats is taught, so that `turns.count` is of use: attempts, the verdict on each,
+    and then a better kernel, which alone counts in the loss.
+
+    They come from the archives of these `runs`, failures included, for shapes that training may see; without runs there
+    are none. An attempt occurs once, and a conversation shows up to `attempts` of them, as many as fit into `context`.
+
+    The share `share` of all samples are conversations, the others are what `examples` says. Of the kind of which there
+    are more than that, some are left out.
+    """
+
+    runs: Annotated[tuple[str, ...], LATER] = ()
+    share: Annotated[float, msgspec.Meta(gt=0, le=1), LATER] = 0.5
+    attempts: Annotated[int, msgspec.Meta(ge=1), LATER] = 3
+
+
 class CorpusConfig(Schema, frozen=True):
     """Which sources of the kernel families a policy learns: those for problems of these `layouts` that may be
     accumulated so, written in these `styles`. With more `dtypes` or `epilogues` than the plainest a kernel LM also gets
-    words for them and for an M that is no multiple of 8.
+    words for them and for an M that is no multiple of 8. `turns` adds conversations.
     """
 
     layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
@@ -116,6 +132,7 @@ class CorpusConfig(Schema, frozen=True):
     styles: Annotated[tuple[Style, ...], msgspec.Meta(min_length=1)] = get_args(Style)
     dtypes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("fp16",)
     epilogues: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("none",)
+    turns: TaughtTurnsConfig = TaughtTurnsConfig()
 
     @property
     def plain(self) -> bool:
@@ -232,6 +249,11 @@ class SftConfig(Schema, frozen=True):
         if not self.policy.path and (self.examples == "text" or self.policy.lora.rank):
             raise ValueError(
                 "examples=text and policy.lora are for a model that exists: name it, policy.path=…, or policy=smollm2"
+            )
+        if self.corpus.turns.runs and not (self.policy.path and self.policy.chat):
+            raise ValueError(
+                "corpus.turns.runs teaches conversations, and needs a model that chats: policy.chat=true and "
+                "policy.path=… of one with a chat template, such as policy=smollm2"
             )
         if self.policy.path and self.batch_size % self.tuning.micro_batch:
             raise ValueError(

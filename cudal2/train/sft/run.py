@@ -32,7 +32,7 @@ from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.train.options import one_gpu
-from cudal2.train.sft import supervised, text
+from cudal2.train.sft import conversations, supervised, text
 from cudal2.train.sft.examples import FEW, Row, archived, draw, draw_rows, encode, fitting, known
 from cudal2.train.sft.verification import verify
 from cudal2.worker.pool.pool import check
@@ -114,6 +114,17 @@ def _train(config: SftConfig) -> list[Row]:
 
 def _rows(config: SftConfig, tokenizer: Path) -> list[Row]:
     """The training rows, encoded with the tokenizer saved in that folder."""
+    if not config.corpus.turns.runs:
+        return _answers(config, tokenizer)
+
+    def others(count: int) -> list[Row]:
+        return _answers(replace(config, samples=min(config.samples, count)), tokenizer)
+
+    return conversations.mixed(config, AutoTokenizer.from_pretrained(tokenizer), others)
+
+
+def _answers(config: SftConfig, tokenizer: Path) -> list[Row]:
+    """The rows that are no conversations: what `examples` names."""
     if config.examples == "text":
         return text.rows(config, AutoTokenizer.from_pretrained(tokenizer))
     if config.examples == "families":
