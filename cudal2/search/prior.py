@@ -17,9 +17,8 @@ and answers within milliseconds.
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
 from cudal2.problem import Layout, Problem, parse
+from cudal2.records import to_json
 from cudal2.search import cost
 from cudal2.search.cost import MULTIPROCESSORS
 from cudal2.search.proposer import Setting
@@ -37,7 +37,10 @@ from cudal2.search.settings import allowed, draw, space_of
 from cudal2.split import kept_apart
 
 NEAREST = 8
-"""How many problems settings are taken from."""
+"""How many problems settings are taken from at least."""
+ENOUGH = 16
+"""How many distinct settings are taken if there are: near problems of few rows share theirs, and what a search tries
+beyond them is drawn at random."""
 FILLED = 0.85
 """A setting comes last if it fills less than this share of what it filled where it was found."""
 
@@ -104,10 +107,25 @@ def known_settings(target: str, problem: Problem, families: Sequence[Family]) ->
         twin = msgspec.structs.replace(twin, dtype="fp16", epilogue="none")
         alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
     others = by_distance(twin, alike)
-    nearest = list(islice(filter(fits, map(lent, others)), NEAREST))
-    nearest = nearest or list(islice(filter(None, map(lent, others)), NEAREST))
-    ranked = sorted((one for found in nearest for one in found), key=lambda one: one[:2])  # keeps the nearest first
-    return [setting for *_, setting in ranked]
+    nearest = _enough(filter(fits, map(lent, others))) or _enough(filter(None, map(lent, others)))
+    ranked = [
+        ((wasteful, place >= NEAREST, rank), setting)
+        for place, found in enumerate(nearest)
+        for wasteful, rank, setting in found
+    ]
+    ranked.sort(key=lambda one: one[0])  # keeps the nearest first
+    return list({to_json(setting): setting for _, setting in ranked}.values())
+
+
+def _enough(lent: Iterable[list[tuple[bool, int, Setting]]]) -> list[list[tuple[bool, int, Setting]]]:
+    """What NEAREST problems lend, or as many more as it takes to have ENOUGH distinct settings."""
+    found, distinct = [], set[str]()
+    for one in lent:
+        found.append(one)
+        distinct.update(to_json(setting) for *_, setting in one)
+        if len(found) >= NEAREST and len(distinct) >= ENOUGH:
+            break
+    return found
 
 
 def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int) -> float:
