@@ -105,13 +105,13 @@ def pools(rows: Sequence[Row]) -> list[list[Row]]:
     return [pool for pool in found if len(pool) > 1]
 
 
-def regret(pool: list[Row], liked: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def regret(pool: list[Row], liked: np.ndarray, rng: np.random.Generator, picks: Sequence[int] = PICKS) -> np.ndarray:
     speeds = np.array([row.speed for row in pool])
-    found = np.zeros(len(PICKS))
+    found = np.zeros(len(picks))
     for _ in range(DRAWS):
         order = np.lexsort((rng.random(len(pool)), -liked))
         best = np.maximum.accumulate(speeds[order])
-        found += [best[min(count, len(pool)) - 1] - speeds.max() for count in PICKS]
+        found += [best[min(count, len(pool)) - 1] - speeds.max() for count in picks]
     return found / DRAWS
 
 
