@@ -83,9 +83,9 @@ def test_an_operator_and_a_family_are_a_file_each(residual, tmp_path, capsys) ->
 
 
 def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
-    from cudal2 import roofline
+    from cudal2 import arch
 
-    found = roofline.of("a processor", [(PROBLEM, 1.0)])
+    found = arch.of("a processor", [(PROBLEM, 1.0)])
     assert found.flops == pytest.approx(1e6 * operators.flop(PROBLEM)) and operators.flop(PROBLEM) > PROBLEM.flop
     assert math.isclose(found.bandwidth, 1e6 * (PROBLEM.bytes + 2 * PROBLEM.n))
     assert packed._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")

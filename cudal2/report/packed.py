@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from cudal2 import operators
+from cudal2.arch import Roof
 from cudal2.problem import Problem
 from cudal2.report.headline import Line
 from cudal2.report.kernels import Kernel
-from cudal2.roofline import Roof
 
 LIMIT = 8_000_000
 """The most bytes that the data may take; the rest of a page takes some hundred thousand."""

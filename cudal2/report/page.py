@@ -21,7 +21,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from cudal2 import roofline
+from cudal2 import arch
 from cudal2.archive.store import Archive
 from cudal2.evaluation import audit, records, results
 from cudal2.evaluation.records import Results, Row
@@ -154,9 +154,9 @@ def _searches(archive: Archive, fingerprint: str, together: bool) -> dict[str, d
     return {name: {"shapes": len(searches[name]), "curve": curve} for name, curve in curves.items() if len(curve) > 1}
 
 
-def _roof(device: str, rows: Sequence[Row]) -> roofline.Roof | None:
+def _roof(device: str, rows: Sequence[Row]) -> arch.Roof | None:
     measured = [(row.problem, us) for row in rows for t in row.timings for us in (t.candidate_us, t.baseline_us)]
-    return roofline.of(device, measured) if measured else None
+    return arch.roof(device, measured) if measured else None
 
 
 def _config(folder: Path) -> str:

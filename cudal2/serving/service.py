@@ -27,7 +27,7 @@ from cudal2.serving.messages import (
 from cudal2.serving.queue import Found, Place, Queue
 from cudal2.target import find
 from cudal2.train import rewards
-from cudal2.worker.harness import verdict_key
+from cudal2.worker.cache import verdict_key
 from cudal2.worker.pool.pool import Pool
 
 TICK = 0.5

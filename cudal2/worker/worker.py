@@ -31,11 +31,19 @@ from cudal2.records import (
 )
 from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Launchable, Prepared, Uncountable, Uncounted, device_lock
-from cudal2.worker.cache import Cache
-from cudal2.worker.harness import verdict_key
+from cudal2.worker.backend import (
+    Backend,
+    Launchable,
+    NotPortable,
+    Portable,
+    Prepared,
+    Uncountable,
+    Uncounted,
+    device_lock,
+    right_rows,
+)
+from cudal2.worker.cache import Cache, verdict_key
 from cudal2.worker.outcome import Outcome
-from cudal2.worker.portable import NotPortable, Portable, right_rows
 from cudal2.worker.sandbox import jail
 
 log = logging.getLogger(__name__)

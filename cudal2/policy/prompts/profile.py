@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2 import roofline
+from cudal2 import arch
 from cudal2.archive.records import Entry
 from cudal2.config import WorkerConfig
 from cudal2.records import CONFLICTS, OCCUPANCY, STALL, Status, digest
@@ -79,7 +79,7 @@ def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
     timing, problem = entry.verdict.timing, entry.verdict.problem
     assert timing is not None
     flops, bandwidth = (amount / timing.candidate_us * 1e6 for amount in (problem.flop, problem.bytes))
-    top = roofline.stated(entry.verdict.environment.device)
+    top = arch.stated_roof(entry.verdict.environment.device)
     operations = _operations(entry.source, target, worker) if target.assembly else {}
     return Profile(
         flops,

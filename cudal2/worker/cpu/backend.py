@@ -10,15 +10,13 @@ from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker.backend import Launchable, Prepared, Uncountable
+from cudal2.worker.backend import Launchable, Portable, Prepared, Uncountable, read_binary, row_range
 from cudal2.worker.build import compiler_name
-from cudal2.worker.cache import Cache
+from cudal2.worker.cache import Cache, harness
 from cudal2.worker.cpu import baselines, build
 from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.diagnostics import first_error
-from cudal2.worker.harness import harness
 from cudal2.worker.outcome import Outcome
-from cudal2.worker.portable import Portable, read_binary, row_range
 from cudal2.worker.sandbox import jail
 
 

@@ -14,7 +14,7 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import checks, inputs, limits, measurement, timing, verify
+from cudal2.worker import inputs, limits, measurement, outcome, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
 from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair, threads
@@ -95,7 +95,7 @@ class CpuBench:
 
     @threads(1)
     def _verify(self, side: Side, arena: Arena, room: Workspace) -> Outcome:
-        """`checks.check` in the guarded slots in turn: of one the end lies beside a guard page, of the other the start.
+        """`outcome.check` in the guarded slots in turn: the end of one lies beside a guard page, that of the other behind one.
 
         Raises CandidateFailed.
         """
@@ -104,7 +104,7 @@ class CpuBench:
         def run_on(given: Sequence[Tensor]) -> Tensor:
             return self._run_on(side, arena, next(slots), given, room)
 
-        return checks.check(run_on, arena.problem, inputs.generator(), CPU.rounding, self._reference)
+        return outcome.check(run_on, arena.problem, inputs.generator(), CPU.rounding, self._reference)
 
     def _reference(self, given: Sequence[Tensor], problem: Problem) -> Tensor:
         with threads(self.threads if problem.flop > LARGE_FLOP else 1):
