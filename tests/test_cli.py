@@ -73,7 +73,7 @@ def test_verbs_that_train_nothing_do_not_wait_for_what_trains():
     code = """
 import sys
 import cudal2.campaign, cudal2.evaluation.run, cudal2.policy.writer, cudal2.report, cudal2.search.loop
-import cudal2.search.proposers.policy, cudal2.serving.run
+import cudal2.search.proposers.policy, cudal2.serving.server
 print([name for name in ("transformers", "trl", "peft", "accelerate", "datasets") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -16,7 +16,7 @@ from cudal2.cli import main
 from cudal2.corpus import family
 from cudal2.files import asset
 from cudal2.problem import parse
-from cudal2.report import packed
+from cudal2.report import headline
 from cudal2.runtime import manifest
 from tests.helpers import toy
 
@@ -85,8 +85,8 @@ def test_an_operator_and_a_family_are_a_file_each(residual, tmp_path, capsys) ->
 def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
     from cudal2 import arch
 
-    found = arch.of("a processor", [(PROBLEM, 1.0)])
+    found = arch.roof("a processor", [(PROBLEM, 1.0)])
     assert found.flops == pytest.approx(1e6 * operators.flop(PROBLEM)) and operators.flop(PROBLEM) > PROBLEM.flop
     assert math.isclose(found.bandwidth, 1e6 * (PROBLEM.bytes + 2 * PROBLEM.n))
-    assert packed._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")
-    assert packed._problem(PLAIN) == (7, 64, 64, "tn", "f32")
+    assert headline._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")
+    assert headline._problem(PLAIN) == (7, 64, 64, "tn", "f32")

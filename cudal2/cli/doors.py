@@ -35,7 +35,7 @@ def add(verbs: Any) -> None:
 
 def _serve(arguments: argparse.Namespace) -> None:
     config = configured(arguments)
-    from cudal2.serving.run import run
+    from cudal2.serving.server import run
 
     def ready(server: Any) -> None:
         who = f"whoever shows {config.token}" if server.token else "everybody on this machine"

@@ -27,12 +27,12 @@ from cudal2.evaluation import audit, records, results
 from cudal2.evaluation.records import Results, Row
 from cudal2.policy import endpoint
 from cudal2.records import Environment, HarnessFault, Status
-from cudal2.report import budget, figures, headline, kernels, outsiders, packed, steps
+from cudal2.report import budget, figures, headline, kernels, outsiders, steps
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
 from cudal2.tracking import CAMPAIGN, read_metrics
-from cudal2.train import troubles
+from cudal2.train import summary
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of a picture's file."""
@@ -82,10 +82,10 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             searches=(searches := _searches(archive, fingerprint, (folder / CAMPAIGN).exists())),
             asked=endpoint.spent(folder),
             learned=bool(learned),
-            troubles=troubles.over(read_metrics(folder / "metrics.jsonl")),
+            troubles=summary.over(read_metrics(folder / "metrics.jsonl")),
             outside=outsiders.load(folder, fingerprint),
             config=_config(folder),
-            data=packed.data(
+            data=headline.data(
                 lines,
                 kernels.of(archive, fingerprint, rows),
                 _roof(environment.device, rows),

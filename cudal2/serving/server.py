@@ -1,4 +1,7 @@
-"""HTTP around the service: one thread for each connection, JSON in and out, limits before anything is read."""
+"""`cudal2 serve`: listens, opens the archive and the pool of `run`, and judges until it is told to stop.
+
+That is HTTP around the service: one thread for each connection, JSON in and out, limits before anything is read.
+"""
 
 import io
 import logging
@@ -6,6 +9,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from cudal2 import judging
 from cudal2.config import ServeConfig
 from cudal2.records import HarnessFault
 from cudal2.serving import limits, messages
@@ -206,3 +211,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         log.debug("%s %s", self.address_string(), format % arguments)
+
+
+def run(config: ServeConfig, ready: Callable[[Server], None] = lambda server: None) -> None:
+    """Serves until KeyboardInterrupt, which ends what is under way; `ready` is called once clients are answered.
+
+    The judging is done in this thread, so that Ctrl-C ends the kernel that is running, too. Raises ValueError where a
+    token is missing or nothing can listen there, HarnessFault where nothing can be judged here.
+    """
+    token = limits.token(config)  # what is refused leaves no archive
+    with (
+        Server(config, token) as server,
+        judging.opened(config.run, config.target, config.worker) as (archive, [pool]),
+    ):
+        service = Service(config, pool, archive)
+        try:
+            server.begin(service)
+            ready(server)
+            service.queue.work()
+        finally:
+            server.end()  # before the archive is closed

@@ -95,7 +95,7 @@ class CpuBench:
 
     @threads(1)
     def _verify(self, side: Side, arena: Arena, room: Workspace) -> Outcome:
-        """`outcome.check` in the guarded slots in turn: the end of one lies beside a guard page, that of the other behind one.
+        """`outcome.check` in the guarded slots in turn: one ends beside a guard page, the other begins there.
 
         Raises CandidateFailed.
         """
