@@ -2,8 +2,8 @@
 
 There are three kinds of rules: instructions that must keep their order whatever the fields say (`latencies`); results
 that must be waited for, by cycles or by a barrier (`flow`, with the figures of `latencies`); and operands kept for
-reuse (`reuse`). An instruction moves together with its scheduling fields. So a swap is legal if the schedule after it keeps
-every rule that the schedule before kept.
+reuse (`reuse`). An instruction moves together with its scheduling fields. So a swap is legal if the schedule after it
+keeps every rule that the schedule before kept.
 """
 
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ import msgspec
 
 from cudal2.sass import encoding
 from cudal2.sass.encoding import Controls
-from cudal2.worker import disassembly
+from cudal2.worker.build import Unfinished
 from cudal2.worker.cuda.compile import cubin, sass
 from cudal2.worker.sandbox import jail
 
@@ -100,7 +100,7 @@ class Listing(msgspec.Struct, frozen=True):
 def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) -> Listing:
     """The listing of a kernel, named as in the cubin; the disassembler runs in a jail of that kind.
 
-    Raises Unlisted where the cubin is damaged or holds no such kernel, `disassembly.Unfinished` where the
+    Raises Unlisted where the cubin is damaged or holds no such kernel, `build.Unfinished` where the
     disassembler was stopped, HarnessFault where there is no disassembler or no jail.
     """
     try:
@@ -110,7 +110,7 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
     try:
         with sass.listing(code, kind, seconds, OPTIONS) as lines:
             found = parse((line.decode(errors="replace") for line in lines), kernel)
-    except (Unlisted, disassembly.Unfinished):
+    except (Unlisted, Unfinished):
         raise
     except ValueError as error:
         raise Unlisted(_unreadable(code, error)) from error

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from cudal2.completion import SourceRejected, check_source
 from cudal2.config import WorkerConfig
 from cudal2.contract import ENTRY
 from cudal2.lexing import visible
@@ -29,7 +30,6 @@ from cudal2.records import (
     to_json,
     verdict_from_json,
 )
-from cudal2.source import SourceRejected, check
 from cudal2.target import Target, find
 from cudal2.worker.backend import (
     Backend,
@@ -112,7 +112,7 @@ class Worker:
             return Prepared(Status.NO_SOURCE, candidate.missing or f"nothing defines {ENTRY}: the source is empty")
         candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))  # as the compiler sees it
         try:
-            check(candidate.source, self.target, self.backend.foreign_headers(candidate))
+            check_source(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:
             return Prepared(Status.REJECTED, str(rejected), log=plain(str(rejected)))
         if not self.backend.exclusive_builds:

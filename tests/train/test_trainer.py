@@ -17,10 +17,10 @@ from trl import GRPOTrainer
 from trl.distributed import DistributedBackend
 
 from cudal2.archive import Archive
+from cudal2.completion import fenced
 from cudal2.config import ReturnsConfig, TrainConfig, load
 from cudal2.policy import vllm_engine
 from cudal2.policy.locate import latest_checkpoint
-from cudal2.source import fenced
 from cudal2.tracking import read_metrics
 from cudal2.train import draws, grpo, options
 from cudal2.train.trainer import earn

@@ -97,7 +97,7 @@ def before(package: Path) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        *("source.py", "target.py", "arch.py", "contract.py", "records.py", "problem.py"),
+        *("completion.py", "target.py", "arch.py", "contract.py", "records.py", "problem.py"),
         *("config/worker.py", "exported/processor.py", "__init__.py"),
         *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/programs/driver.h"),
         "worker/cuda/compile/shim/ATen/ATen.h",

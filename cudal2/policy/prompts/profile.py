@@ -97,7 +97,7 @@ def _of(share: float | None) -> str:
 
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
     """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
-    from cudal2.worker import disassembly
+    from cudal2.worker.build import Unfinished
     from cudal2.worker.cuda.compile import build, sass, toolchain
 
     cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
@@ -110,7 +110,7 @@ def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, 
             return msgspec.msgpack.decode(stored, type=dict[str, int])
         try:
             operations = sass.operation_counts(built.cubin, kind, SECONDS)
-        except disassembly.Unfinished:
+        except Unfinished:
             return {}  # the machine was busy: another time
         except ValueError:
             operations = {}

@@ -14,10 +14,11 @@ from cudal2.dtype import DType
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
 from cudal2.target import Target
-from cudal2.worker import diagnostics, disassembly
+from cudal2.worker import diagnostics
 from cudal2.worker.build import (
     LOG_BYTES,
     MIDNIGHT,
+    Unfinished,
     artefact,
     check_space,
     compiler,
@@ -117,7 +118,7 @@ def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Bu
     try:
         loading.check(built.library)
         found = gate.narrow(built.library, kind, seconds, dtype)
-    except disassembly.Unfinished as error:
+    except Unfinished as error:
         return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds, reason=str(error))
     except ValueError as error:
         said = f"the shared object: {error}"

@@ -10,7 +10,7 @@ import pytest
 
 from cudal2.dtype import BF16
 from cudal2.records import HarnessFault, Status
-from cudal2.worker import disassembly
+from cudal2.worker.build import Unfinished
 from cudal2.worker.cpu import build, elf, gate
 from cudal2.worker.sandbox import jail
 from tests.worker.cpu.shared_objects import CALL, built
@@ -147,7 +147,7 @@ def test_what_is_no_shared_object_is_refused_and_a_missing_program_named(monkeyp
 
 def test_a_disassembler_that_was_stopped_says_nothing_of_the_kernel(monkeypatch):
     def stopped(*_):
-        raise disassembly.Unfinished("it was killed")
+        raise Unfinished("it was killed")
 
     monkeypatch.setattr(gate, "narrow", stopped)
     library = built(f"{CALL} {{ return 0; }}")

@@ -23,12 +23,12 @@ from elftools.elf.sections import SymbolTableSection
 from cudal2.contract import CUDA_CONTRACT, ENTRY, SIZER
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
+from cudal2.worker.build import Unfinished
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import cubin, parameters, registers, sass
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.cuda.compile.cubin import elf_symbols, open_elf
 from cudal2.worker.cuda.compile.sass import Sass
-from cudal2.worker.disassembly import Unfinished
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0

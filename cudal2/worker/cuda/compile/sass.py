@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import msgspec
 
 from cudal2.records import HarnessFault
-from cudal2.worker import disassembly
+from cudal2.worker import build
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.sandbox import jail
 
@@ -187,7 +187,7 @@ def listing(
     program = toolchain.nvdisasm()
     if program is None:
         raise HarnessFault("nvdisasm, the CUDA disassembler, is not installed", toolchain.REMEDY)
-    with disassembly.listing([str(program), *options], cubin, kind, seconds) as lines:
+    with build.listing([str(program), *options], cubin, kind, seconds) as lines:
         yield lines
 
 
