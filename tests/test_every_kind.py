@@ -10,7 +10,7 @@ import pytest
 
 from cudal2 import operators
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY
 from cudal2.cli import main
 from cudal2.corpus import family

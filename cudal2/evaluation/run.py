@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluation import folders

@@ -15,8 +15,8 @@ import msgspec
 
 from cudal2 import judging
 from cudal2.archive import selection
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry, Origin
+from cudal2.archive.selection import Comparable
 from cudal2.completion import Found
 from cudal2.config import EvalConfig, identity
 from cudal2.form import form, kernel_form

@@ -27,7 +27,7 @@ from cudal2.evaluation import audit, records, results
 from cudal2.evaluation.records import Results, Row
 from cudal2.policy import endpoint
 from cudal2.records import Environment, HarnessFault, Status
-from cudal2.report import budget, figures, headline, kernels, outsiders, steps
+from cudal2.report import budget, headline, kernels, outsiders, steps
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
@@ -109,10 +109,10 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
     """Save the mean speedup by step of several runs as one picture, PNG, SVG or PDF by the suffix of `out`."""
     if out.suffix not in PICTURES:
         raise ValueError(f"{out.name}: choose a name that ends with .png, .svg or .pdf")
-    figure = figures.comparison(steps.curves(folders))
+    figure = budget.comparison(steps.curves(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        figures.save(figure, out)
+        budget.save(figure, out)
     except OSError as error:
         raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with out=") from error
     return out

@@ -21,7 +21,7 @@ import msgspec
 from cudal2 import judging
 from cudal2.config import ServeConfig
 from cudal2.records import HarnessFault
-from cudal2.serving import limits, messages
+from cudal2.serving import messages
 from cudal2.serving.messages import ROUTES, Refusal, Trouble
 from cudal2.serving.service import Gone, Service
 
@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, config: ServeConfig, token: str) -> None:
         self.config, self.token = config, token
-        self.rates = limits.Rates(config.limits.per_minute)
+        self.rates = messages.Rates(config.limits.per_minute)
         self.service: Service | None = None
         self.open = 0
         self._counting = threading.Lock()
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._arriving = limits.Arriving(self.connection, self.server.config.limits.arrive_seconds)
+        self._arriving = messages.Arriving(self.connection, self.server.config.limits.arrive_seconds)
         self.rfile = io.BufferedReader(self._arriving)
 
     def handle_one_request(self) -> None:
@@ -153,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
         server, service = self.server, self.server.service
         assert service is not None
         server.rates.take(self.client_address[0])
-        limits.check(server.token, self.headers.get("Authorization", ""), self.headers.get("Host", ""))
+        messages.check_access(server.token, self.headers.get("Authorization", ""), self.headers.get("Host", ""))
         route = f"{self.command} {self.path.partition('?')[0]}"
         if route not in ROUTES:
             raise Refusal(404, f"there is no {route}", f"There is {', '.join(ROUTES)}")
@@ -219,7 +219,7 @@ def run(config: ServeConfig, ready: Callable[[Server], None] = lambda server: No
     The judging is done in this thread, so that Ctrl-C ends the kernel that is running, too. Raises ValueError where a
     token is missing or nothing can listen there, HarnessFault where nothing can be judged here.
     """
-    token = limits.token(config)  # what is refused leaves no archive
+    token = messages.shown_token(config)  # what is refused leaves no archive
     with (
         Server(config, token) as server,
         judging.opened(config.run, config.target, config.worker) as (archive, [pool]),

@@ -79,7 +79,7 @@ def _generate(model: Any, draws: Draws, plain: Any, *given: Any, **named: Any) -
     was = model.training
     model.eval()  # no dropout: what is sampled is what the policy says
     try:
-        with torch.compiler.set_stance("force_eager"):  # what `speed.fuse` compiles is for training
+        with torch.compiler.set_stance("force_eager"):  # what `options.fuse` compiles is for training
             return _sampled(model, draws, plain, *given, **named)
     finally:
         model.train(was)

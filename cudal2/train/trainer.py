@@ -30,7 +30,7 @@ from cudal2.policy.sampling import check_room, context, sent, tokenize
 from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train import algorithms, draws, speed
+from cudal2.train import algorithms, draws, options
 from cudal2.train.callbacks import WithoutCard
 from cudal2.train.draws import Draws, ServerGone, used_by
 from cudal2.train.judge import Judge
@@ -120,7 +120,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
         long = judge.config.policy.max_new_tokens >= decoding.LONG
         if torch.cuda.is_available() and long and not is_deepspeed_zero3_enabled():
-            speed.fuse(self.model)
+            options.fuse(self.model)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self._sampled_step()
@@ -157,13 +157,13 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         return rewards
 
     def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
-        with speed.attention():
+        with options.attention():
             return super().training_step(*given, **named)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
         # Which experts a token has chosen is not moved back, and TRL looks at that under the mask.
         experts = self.aux_loss_enabled
-        with nullcontext() if experts else speed.unmasked(self.accelerator.unwrap_model(model)):
+        with nullcontext() if experts else options.unmasked(self.accelerator.unwrap_model(model)):
             return super()._get_per_token_logps_and_entropies(model, *given, **named)
 
     def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:

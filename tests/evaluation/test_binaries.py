@@ -11,7 +11,7 @@ from specimens import HERE, PROBLEM, candidate, verdict
 
 from cudal2 import export, report
 from cudal2.archive import Archive, selection
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.evaluation import records, results
 from cudal2.problem import Problem
 from cudal2.records import Binary, Candidate

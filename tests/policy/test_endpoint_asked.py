@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cudal2 import report, search
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.completion import NO_BLOCK
 from cudal2.config import EvalConfig, SearchConfig, load
 from cudal2.evaluation import sources

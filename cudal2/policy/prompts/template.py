@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from cudal2 import operators
 from cudal2.archive import selection
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.archive.selection import Comparable
 from cudal2.completion import MAX_BYTES, fenced
 from cudal2.config import PromptConfig, WorkerConfig
 from cudal2.contract import ENTRY, SIZER, sizer_declaration

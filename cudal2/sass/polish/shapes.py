@@ -17,8 +17,8 @@ import msgspec
 
 from cudal2 import judging
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, identity, problems
 from cudal2.problem import Problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, problems
 from cudal2.problem import Problem

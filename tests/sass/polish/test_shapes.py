@@ -10,8 +10,8 @@ from specimens import verdict
 from toolkit import needs_toolkit
 
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, load
 from cudal2.problem import Problem
