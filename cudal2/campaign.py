@@ -22,11 +22,11 @@ from rich.console import Console
 from cudal2 import export, judging, registry, report, search
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
-from cudal2.deadline import Deadline, TimeUp
 from cudal2.evaluation import records, results, terminal
 from cudal2.evaluation import run as evaluation
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.terminal import said
+from cudal2.interrupt import Deadline, TimeUp
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers

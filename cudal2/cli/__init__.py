@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, doors, interrupt, learning, measuring, remedies, reporting, sass
+from cudal2 import interrupt
+from cudal2.cli import bench, doors, learning, measuring, remedies, reporting, sass
 from cudal2.cli.arguments import add_verb, options, show, sort
 
 

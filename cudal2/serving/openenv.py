@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from cudal2.serving import messages
-from cudal2.serving.client import TOKEN, Client, NoService
-from cudal2.serving.episode import Episode, connect
+from cudal2.serving.client import TOKEN, Client, Episode, NoService, connect
 from cudal2.serving.messages import Refusal
 
 try:

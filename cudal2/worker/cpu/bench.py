@@ -17,9 +17,9 @@ from cudal2.target import CPU
 from cudal2.worker import inputs, limits, measurement, outcome, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
+from cudal2.worker.cpu.candidate import Workspace, start_candidate
 from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair, threads
-from cudal2.worker.cpu.session import Side, start_candidate
-from cudal2.worker.cpu.workspace import Workspace
+from cudal2.worker.cpu.session import Side
 from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome
 from cudal2.worker.sandbox import jail
 

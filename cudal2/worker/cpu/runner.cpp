@@ -45,7 +45,7 @@ enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED,
 
 constexpr int COMMAND_FD = 100, REPLY_FD = 101;
 constexpr ElfW(Sxword) WITHHELD = 0x60010000;  // mirrors loading.py
-constexpr size_t WORKSPACE = 4096;  // where it begins in its file, behind a page that nobody may touch (workspace.py)
+constexpr size_t WORKSPACE = 4096;  // where it begins in its file, behind a page that nobody may touch (candidate.py)
 
 struct Region { char* base; size_t size; };
 Region regions[3];  // inputs, outputs, workspace
