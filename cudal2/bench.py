@@ -1,6 +1,8 @@
-"""What `cudal2 bench` measures: one kernel, the baselines, the worker's own speed, and its honesty (A/A)."""
+"""What `cudal2 bench` measures: one kernel, the baselines, how long only reading takes, the worker's own speed,
+and its honesty (A/A)."""
 
 import random
+import statistics
 import time
 from collections import Counter
 from itertools import cycle, islice, product
@@ -214,6 +216,28 @@ def aa(problems: list[Problem], config: BenchConfig, repeats: int) -> list[Row]:
             figures = {"speedup": timing.speedup, "low": timing.low, "high": timing.high}
             what = {"problem": problem.name, "protocol": protocol, "repeat": repeat + 1, "baseline": timing.baseline}
             rows.append({**what, **figures, "inside": inside})
+    return rows
+
+
+def floor(problems: list[Problem], config: BenchConfig) -> list[Row]:
+    """How long a kernel takes that only reads each problem's operands and writes as much as C holds, beside every
+    baseline, fastest first: `share` is what of a baseline's time that is. `floor_us` is a median, from `low_us` to
+    `high_us` its interval, and `launch` says blocks a multiprocessor x threads x loads on their way.
+
+    Raises ValueError for a target that has no such kernel.
+    """
+    rows = []
+    with Worker(config.worker, config.target) as judge:
+        for problem in problems:
+            found, nbytes = judge.read_floor(problem), operators.nbytes(problem)
+            seconds, low, high = found.spread
+            read = {"problem": problem.name, "bytes": nbytes, "launch": found.launch}
+            read |= {"floor_us": 1e6 * seconds, "low_us": 1e6 * low, "high_us": 1e6 * high}
+            read["tb_per_s"] = nbytes / seconds / 1e12
+            others = {name: statistics.median(rounds) for name, rounds in found.baselines.items()}
+            for name in sorted(others, key=others.__getitem__):
+                figures = {"baseline": name, "us": 1e6 * others[name], "share": seconds / others[name]}
+                rows.append(read | figures)
     return rows
 
 

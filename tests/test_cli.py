@@ -22,6 +22,7 @@ from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Statu
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo, judge
 from cudal2.train.folder import record
+from cudal2.worker.timing import ReadFloor
 
 
 class FakeWorker:
@@ -46,6 +47,9 @@ class FakeWorker:
 
     def baseline_seconds(self, problem: Problem, protocol: str = "device"):
         return {"slow": 2e-3, "quick": 1e-3}
+
+    def read_floor(self, problem: Problem):
+        return ReadFloor("2x512x8", [1e-6, 9e-7, 1.1e-6], {"slow": [4e-6, 3e-6, 5e-6], "quick": [2e-6] * 3})
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +158,22 @@ def test_bench_baseline_ranks_by_speed(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [row["baseline"] for row in rows] == ["quick", "slow"]
     assert rows[0]["gflops"] == pytest.approx(2 * 64**3 / 1e-3 / 1e9)
+
+
+def test_bench_floor_says_what_share_of_each_baseline_reading_is(capsys):
+    words = ["bench", "floor", "problem=8_512_256,64_64_64_tn_f32_bf16_bias", "target=sm_90a"]
+    assert cli.main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["problem"], row["baseline"], row["share"]) for row in rows] == [
+        *(("8_512_256_tn_f32", "quick", 0.5), ("8_512_256_tn_f32", "slow", 0.25)),
+        *(("64_64_64_tn_f32_bf16_bias", "quick", 0.5), ("64_64_64_tn_f32_bf16_bias", "slow", 0.25)),
+    ]
+    assert [row["bytes"] for row in rows[::2]] == [2 * (8 * 256 + 512 * 256 + 8 * 512), 2 * (3 * 64 * 64 + 64)]
+    assert rows[0]["tb_per_s"] == pytest.approx(rows[0]["bytes"] / 1e-6 / 1e12)
+    assert (rows[0]["low_us"], rows[0]["floor_us"], rows[0]["high_us"]) == pytest.approx((0.9, 1.0, 1.1))
+    assert cli.main(words) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == list(rows[0]) and len(lines) == 4
 
 
 def test_bench_worker_counts_verdicts(capsys):

@@ -17,7 +17,7 @@ VERBS = (
     *("train", "sft", "pack", "unpack", "eval", "search", "campaign", "export", "report", "serve"),
     *("archive export", "archive import", "doctor"),
     *("sass list", "sass check", "sass play", "sass compare", "sass polish"),
-    *("bench kernel", "bench baseline", "bench worker", "bench call", "bench aa"),
+    *("bench kernel", "bench baseline", "bench floor", "bench worker", "bench call", "bench aa"),
 )
 pytestmark = pytest.mark.slow
 

@@ -23,6 +23,13 @@ def add(verbs: Any) -> None:
         ),
         ("baseline", _baseline, "time the baselines on one problem", (), "problem=4096_4096_4096 target=sm_90a"),
         (
+            "floor",
+            _floor,
+            "how long a kernel takes that only reads a problem's operands, beside the baselines (GPU)",
+            (),
+            "problem=8_4096_4096,1_3584_18944 target=sm_90a",
+        ),
+        (
             "worker",
             _worker,
             "verdicts a minute on kernels of the corpus, and where time goes",
@@ -123,6 +130,14 @@ def _baseline(arguments: argparse.Namespace) -> None:
 
     config = _config(arguments)
     rows = bench.baseline(_problems(config)[0], config)
+    print(json.dumps(rows) if arguments.json else bench.table(rows))
+
+
+def _floor(arguments: argparse.Namespace) -> None:
+    from cudal2 import bench
+
+    config = _config(arguments)
+    rows = bench.floor(_problems(config), config)
     print(json.dumps(rows) if arguments.json else bench.table(rows))
 
 

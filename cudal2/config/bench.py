@@ -50,6 +50,10 @@ class BenchManyConfig(BenchKindConfig, frozen=True):
     problem: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("256_256_256",)
 
 
+class BenchFloorConfig(BenchManyConfig, frozen=True):
+    """Of each problem, how long a kernel takes that only reads its operands."""
+
+
 class BenchAaConfig(BenchManyConfig, frozen=True):
     """The best baseline is timed as a candidate so many times."""
 

@@ -14,6 +14,7 @@ from cudal2.problem import Problem
 from cudal2.records import Binary, Candidate, Environment, HarnessFault, Status, Timing
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail
+from cudal2.worker.timing import ReadFloor
 
 R = TypeVar("R")
 BINARY_REMEDY = "Export it again, or bring the folder anew from where it was exported"
@@ -171,6 +172,9 @@ class Backend(Protocol[L]):
 
     def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
         """A/A: the fastest baseline timed as a candidate would be; ValueError for an unknown protocol."""
+
+    def read_floor(self, problem: Problem) -> ReadFloor:
+        """How long only reading a problem's operands takes, beside the baselines; ValueError where none can tell."""
 
     def close(self) -> None:
         """End every process; the next call starts new ones."""

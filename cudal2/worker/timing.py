@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from cudal2.config import WorkerConfig
-from cudal2.records import HarnessFault, Timing
+from cudal2.records import STRICT, HarnessFault, Timing
 
 GROWTH = 1.5
 """From one look to the next there are so many times the pairs; every further look would cost width."""
@@ -112,6 +112,23 @@ def speedup(candidate: list[float], baseline: list[float], k: int = 1) -> Speedu
         raise ValueError(f"{len(candidate)} and {len(baseline)} measurements are no pairs")
     ratios = np.sort(np.log(np.array(baseline)) - np.log(np.array(candidate)))
     return Speedup(math.exp(np.median(ratios)), math.exp(ratios[k - 1]), math.exp(ratios[-k]))
+
+
+class ReadFloor(msgspec.Struct, frozen=True):
+    """Seconds a call of a kernel that only reads a problem's inputs once and writes as much as the output holds, and of
+    each baseline, in the same rounds. `launch` says which way of launching the kernel was the fastest."""
+
+    launch: str
+    rounds: list[float]
+    baselines: dict[str, list[float]]
+
+    @property
+    def spread(self) -> tuple[float, float, float]:
+        """The median round, and an interval that holds the true median in 95% of cases, or as nearly as so few rounds
+        allow."""
+        ordered, count = sorted(self.rounds), len(self.rounds)
+        k, _ = final_look(count, count, count, STRICT)
+        return float(np.median(ordered)), ordered[k - 1], ordered[-k]
 
 
 def enough(candidate: list[float], baseline: list[float], config: WorkerConfig, started: float) -> bool:

@@ -45,6 +45,7 @@ from cudal2.worker.backend import (
 from cudal2.worker.cache import Cache, verdict_key
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail
+from cudal2.worker.timing import ReadFloor
 
 log = logging.getLogger(__name__)
 
@@ -278,6 +279,11 @@ class Worker:
         """
         with device_lock(exclusive=True, name=self.backend.lock):
             return self.backend.compare_baseline_with_itself(problem, protocol)
+
+    def read_floor(self, problem: Problem) -> ReadFloor:
+        """How long only reading a problem's operands takes, beside the baselines. ValueError where that is unknown."""
+        with device_lock(exclusive=True, name=self.backend.lock):
+            return self.backend.read_floor(problem)
 
 
 @cache

@@ -2,11 +2,13 @@
 
     python experiments/h200/explore.py SETTINGS.jsonl M_N_K,M_N_K,… OUT.jsonl [SECONDS]
 
-SETTINGS.jsonl holds {"family": …, "knobs": {…}} on each line. Every kernel is compiled once, then launched in this
+SETTINGS.jsonl holds {"family": …, "knobs": {…}} on each line, and `rows` where a setting is for no fewer and no more
+of them: [1, 8]. Every kernel is compiled once, then launched in this
 process beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl gets a
 line for each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its family was
-far faster), its microseconds and its speedup over that baseline. These are our own kernels: nothing protects the
-process from them but a parent that starts it again without the one that crashed or hung.
+far faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to a shape
+are passed over. These are our own kernels: nothing protects the process from them but a parent that starts it again
+without the one that crashed or hung.
 """
 
 import ctypes
@@ -17,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,6 +34,7 @@ from cudal2.worker import timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build
 from cudal2.worker.cuda.vendor import baselines, tuning
+from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.clock import Enqueue
 from cudal2.worker.cuda.vendor.names import split
 from cudal2.worker.gpu.arena import views
@@ -38,9 +42,10 @@ from cudal2.worker.gpu.buffers import buffer_layout
 from cudal2.worker.sandbox import jail
 
 TARGET = find("sm_90a")
+FAMILIES = {family.name: family for family in corpus.families(TARGET)}
 PATIENCE = 20.0
 """Seconds after which a kernel hangs."""
-BATCH, ROUNDS, ALGORITHMS = 0.5e-3, 3, 16
+BATCH, ROUNDS, ALGORITHMS = 0.5e-3, 3, 8
 SLOW = 1.6
 WRONG = 3e-3
 """Relative RMS difference from torch.matmul that no rounding explains."""
@@ -54,12 +59,11 @@ class Refused(Exception):
 
 def libraries(folder: Path, settings: list[dict]) -> dict[str, dict]:
     """A shared object for each setting, by the digest of its source; what was built before is recalled."""
-    families = {family.name: family for family in corpus.families(TARGET)}
     folder.mkdir(parents=True, exist_ok=True)
     cache, kind = Cache(folder / "cache"), jail.choose(WorkerConfig().jail)
     found = {}
     for setting in settings:
-        source = corpus.render(families[setting["family"]], setting["knobs"], "tn")
+        source = corpus.render(FAMILIES[setting["family"]], setting["knobs"], "tn")
         found[digest(source)] = (source, setting)
 
     def make(name: str) -> None:
@@ -87,10 +91,20 @@ def launcher(library: Path, problem: Problem, workspace: torch.Tensor) -> Enqueu
     return enqueue
 
 
-def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:
+def fitting(settings: Mapping[str, dict], problem: Problem) -> dict[str, dict]:
+    """The settings for so many rows, of families that apply to the shape, with the source that was built."""
+
+    def fits(name: str, setting: dict) -> bool:
+        family, (least, most) = FAMILIES[setting["family"]], setting.get("rows", (1, math.inf))
+        if not least <= problem.m <= most or not corpus.applies(family, problem):
+            return False
+        return digest(corpus.render(family, setting["knobs"], problem)) == name
+
+    return {name: setting for name, setting in settings.items() if fits(name, setting)}
+
+
+def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:
     """Measure every kernel on one shape; `mark` says which one is at work."""
-    baselines.REQUESTED = ALGORITHMS
-    vendor = baselines.Vendor(0, Cache(folder / "cache"))
     clock, buffers = vendor.clock, buffer_layout(problem)
     a, b, c = views(torch.empty(buffers.workspace // 2, dtype=torch.int16, device="cuda"), buffers)
     a.normal_(), b.normal_()
@@ -140,30 +154,50 @@ def explore(folder: Path, settings: dict[str, dict], problem: Problem, out: Path
     print(f"{problem.mnk:<20} {len(microseconds):>4} kernels  {base:9.2f} µs  {top:.3f}", flush=True)
 
 
+def child(folder: Path, shapes: str, out: Path, seconds: float) -> None:
+    """Explores these shapes until the time is up; the settings come by the standard input."""
+    deadline, settings = time.monotonic() + seconds, json.loads(sys.stdin.read())
+    baselines.REQUESTED = ALGORITHMS
+    vendor = Vendor(0, Cache(folder / "cache"))
+    for shape in shapes.split(","):
+        if time.monotonic() < deadline:
+            problem = parse(shape)
+            explore(vendor, folder, fitting(settings, problem), problem, out, folder / "at work")
+            torch.cuda.empty_cache()
+    os._exit(0)
+
+
 def main(settings_path: str, shapes: str, out_path: str, limit: str = "300") -> None:
     out, deadline = Path(out_path), time.monotonic() + float(limit)
     folder = out.with_suffix(".kernels")
     settings = libraries(folder, [json.loads(line) for line in Path(settings_path).read_text().splitlines()])
-    mark = folder / "at work"
-    for shape in shapes.split(","):
-        while time.monotonic() < deadline:
-            mark.write_text("")
-            child = subprocess.Popen([sys.executable, __file__, str(folder), shape, str(out)], stdin=subprocess.PIPE)
-            assert child.stdin
-            child.stdin.write(json.dumps(settings).encode())
-            child.stdin.close()
-            while child.poll() is None:
-                time.sleep(0.2)
-                if mark.read_text() and time.time() - mark.stat().st_mtime > PATIENCE:
-                    child.kill()
-            if child.returncode == 0 or not (culprit := mark.read_text()):
-                break
-            print(f"{shape}: {settings.pop(culprit)} crashed or hung", flush=True)
+    print(f"{len(settings)} kernels are built", flush=True)
+    mark, left = folder / "at work", shapes.split(",")
+    out.touch()
+    while left and (seconds := deadline - time.monotonic()) > 0:
+        mark.write_text("")
+        told = [sys.executable, __file__, CHILD, str(folder), ",".join(left), str(out), str(seconds)]
+        process = subprocess.Popen(told, stdin=subprocess.PIPE)
+        assert process.stdin
+        process.stdin.write(json.dumps(settings).encode())
+        process.stdin.close()
+        while process.poll() is None:
+            time.sleep(0.2)
+            if mark.read_text() and time.time() - mark.stat().st_mtime > PATIENCE:
+                process.kill()
+        if process.returncode == 0:
+            break
+        done = {json.loads(line)["problem"] for line in out.open()}
+        left = [shape for shape in left if shape not in done]
+        if culprit := mark.read_text():
+            print(f"{left[0]}: {settings.pop(culprit)} crashed or hung", flush=True)
+        else:
+            print(f"{left.pop(0)} could not be begun", flush=True)
 
+
+CHILD = "child"
 
 if __name__ == "__main__":
-    if not sys.stdin.isatty() and len(sys.argv) == 4 and Path(sys.argv[1]).is_dir():
-        here = Path(sys.argv[1])
-        explore(here, json.loads(sys.stdin.read()), parse(sys.argv[2]), Path(sys.argv[3]), here / "at work")
-        os._exit(0)
+    if sys.argv[1] == CHILD:
+        child(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), float(sys.argv[5]))
     main(*sys.argv[1:])

@@ -110,6 +110,19 @@ void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask)
             });
 }
 void load_own(uint32_t to, const void* map, int x, int y, uint32_t bar) { load(to, map, x, y, bar, 1 << self->block->rank); }
+// Consecutive bytes to the same place in each of these blocks.
+void bulk(uint32_t to, const void* from, int bytes, uint32_t bar, int mask) {
+    if (bytes <= 0 || bytes % 16 || to % 16 || (uintptr_t)from % 16) fail("a bulk copy of no whole 16 bytes");
+    for (auto& peer : self->block->cluster->blocks)
+        if (Block* block = peer.get(); mask >> block->rank & 1)
+            flights.push_back([=] {
+                memcpy(at(block, to, bytes), from, bytes);
+                Barrier& b = barrier(block, bar);
+                b.tx -= bytes;
+                settle(b);
+            });
+}
+void bulk_own(uint32_t to, const void* from, int bytes, uint32_t bar) { bulk(to, from, bytes, bar, 1 << self->block->rank); }
 void unfenced() { fail("shared memory read by the async proxy without a proxy fence"); }
 void proxy_fence() {
     self->staged.clear();

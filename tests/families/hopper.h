@@ -117,6 +117,8 @@ void cluster_wait();
 void cluster_both();
 void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask);
 void load_own(uint32_t to, const void* map, int x, int y, uint32_t bar);
+void bulk(uint32_t to, const void* from, int bytes, uint32_t bar, int mask);
+void bulk_own(uint32_t to, const void* from, int bytes, uint32_t bar);
 void proxy_fence();
 void store(const void* map_at, int x, int y, uint32_t from);
 void store_commit();

@@ -36,6 +36,10 @@ INSTRUCTIONS = [
      r" \[%(\d+)\], \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\];", "load_own"),
     (r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group(?:\.L2::cache_hint)?"
      r" \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\]", "store"),
+    (r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster"
+     r" \[%(\d+)\], \[%(\d+)\], %(\d+), \[%(\d+)\], %(\d+)", "bulk"),
+    (r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
+     r" \[%(\d+)\], \[%(\d+)\], %(\d+), \[%(\d+)\];", "bulk_own"),
     (r"cp\.async\.bulk\.commit_group", "store_commit"),
     (r"cp\.async\.bulk\.wait_group\.read (\d+)", "store_wait"),
     (r"wgmma\.commit_group", "wgmma_commit"),

@@ -23,6 +23,7 @@ BEST_GUESS: dict[str, Knobs] = {
     "small_cluster": {"tile_n": 32, "splits": 4, "stages": 2},
     "cute_wgmma": {},
     "decode": {},
+    "stationary": {},
 }
 """What one would try first, over the first value of every other knob."""
 

@@ -4,9 +4,11 @@ Takes minutes and a GPU: `pytest -m "gpu and slow" tests/families/test_sanitizer
 looked at, and the program that launches it is given memory of the host's.
 """
 
+import functools
 import random
 import shutil
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from cudal2.config import WorkerConfig
 from cudal2.corpus import Family
 from cudal2.corpus.family import form as family_form
 from cudal2.problem import Problem
-from cudal2.records import Status
+from cudal2.records import Status, digest
 from cudal2.target import Target, targets
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
@@ -160,34 +162,39 @@ def normals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return written(tmp_path_factory.mktemp("normals"))
 
 
+Libraries = Callable[[str], list[tuple[Drawn, Path]]]
+
+
 @pytest.fixture(scope="module")
-def libraries(target: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Drawn, Path]]]:
-    """Built objects of every family, all families side by side."""
+def libraries(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    """Built objects of a family by its name, side by side when they are asked for first; none for another GPU's."""
     folder = tmp_path_factory.mktemp("objects")
     cache, kind = Cache(folder), jail.choose(WorkerConfig().jail)
-    chosen = [(family.name, one) for family in corpus.families(target) for one in drawn(family)]
+    of_target = {family.name: family for family in corpus.families(target)}
 
-    def make(number: int) -> Path:
-        _, one = chosen[number]
+    def make(one: Drawn) -> Path:
         made = build.build(one.source, target, cache, kind, seconds=300, problem=one.form)
         assert made.status is Status.OK, made.log
-        path = folder / f"{number}.so"
+        path = folder / f"{digest(one.source)}.so"
         path.write_bytes(made.library)
         return path
 
-    with ThreadPoolExecutor() as threads:
-        built = list(threads.map(make, range(len(chosen))))
-    return {name: [(one, path) for (of, one), path in zip(chosen, built) if of == name] for name in ON_GPUS}
+    @functools.cache
+    def built(name: str) -> list[tuple[Drawn, Path]]:
+        of_family = drawn(of_target[name]) if name in of_target else []
+        with ThreadPoolExecutor() as threads:
+            return list(zip(of_family, threads.map(make, of_family)))
+
+    return built
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", SHAPE)
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_nothing_to_report(
-    launch: Path, normals: dict[str, Path], libraries: dict[str, list[tuple[Drawn, Path]]], name: str, tool: str
-) -> None:
-    if not libraries[name]:
+def test_nothing_to_report(launch: Path, normals: dict[str, Path], libraries: Libraries, name: str, tool: str) -> None:
+    built = libraries(name)
+    if not built:
         pytest.skip(f"{name} is not for this GPU")
     watch = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(launch)]
 
@@ -198,7 +205,7 @@ def test_nothing_to_report(
         return "" if done.returncode == 0 else what
 
     with ThreadPoolExecutor(4) as threads:
-        runs = [(path, problem) for one, path in libraries[name] for problem in one.problems(tool)]
+        runs = [(path, problem) for one, path in built for problem in one.problems(tool)]
         reports = "".join(threads.map(run, *zip(*runs)))
     if reports:
         pytest.fail(reports, pytrace=False)  # whole: an assertion would shorten it

@@ -1,6 +1,7 @@
 """A vendor and candidates in Python, on buffers in ordinary memory: what the referee sees of a GPU."""
 
 import ctypes
+from itertools import chain
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from cudal2.problem import Problem
 from cudal2.worker.gpu.arena import Arena
 
 PROBLEM = Problem(40, 24, 32, "tn")
+READINGS = {"1x256x4": 1.5e-6, "2x512x8": 1.0e-6, "4x256x8": 1.1e-6, "1x512x16": 1.2e-6}
+"""Seconds a call by how a kernel that only reads is launched."""
 
 
 class FakeVendor:
@@ -22,9 +25,25 @@ class FakeVendor:
     def calls(self, name, problem, sets):
         return FakeCalls(self, [(a, b if name.endswith("nn") else b.T, *more) for a, b, *more in sets], problem)
 
+    def readings(self, sets):
+        return {launch: FakeReading(seconds) for launch, seconds in READINGS.items()}
+
     def host_seconds(self, name, problem, sets, calls, gap, touches=None):
         self.calls(name, problem, sets).run(range(len(sets)), touches)
         return [1e-5] * calls
+
+
+class FakeReading:
+    """Calls that only read: they take as long as they say, and each touch as long as the vendor says."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.seen = seconds, []
+
+    def run(self, order, touches) -> float:
+        for where, bits in chain(*shared_out(touches, len(order))):
+            write(where, bits)
+        self.seen.append((tuple(order), touches.tobytes()))
+        return len(order) * self.seconds + len(touches) * FakeVendor.touch_seconds
 
 
 class FakeCalls:

@@ -387,6 +387,11 @@ def test_threads_that_do_not_get_to_run_are_a_fault_and_never_a_speedup(hasty, m
         assert worker.baseline_seconds(PROBLEM) == {"torch.fp32": 2e-5, "torch.fp16": 2e-3}
 
 
+def test_a_processor_has_no_read_floor(hasty) -> None:
+    with Worker(hasty) as worker, pytest.raises(ValueError, match="target=sm_90a"):
+        worker.read_floor(PROBLEM)
+
+
 def test_the_library_does_run_on_one_thread_when_asked(hasty) -> None:
     with Worker(msgspec.structs.replace(hasty, threads=2)) as worker:
         bench = worker.backend.bench

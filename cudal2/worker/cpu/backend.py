@@ -42,6 +42,7 @@ from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail, seccomp
+from cudal2.worker.timing import ReadFloor
 
 FLAGS = ("-shared", "-fPIC", "-Wl,--no-undefined", "-fmax-errors=5", "-fdiagnostics-color=never")
 _STOPPED = re.compile(
@@ -231,6 +232,9 @@ class CpuBackend:
     def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
         _check_protocol(protocol)
         return self.bench.compare_baseline_with_itself(problem)
+
+    def read_floor(self, problem: Problem) -> ReadFloor:
+        raise ValueError("bench floor measures GPUs: run it on a machine with one, or name it, as in target=sm_90a")
 
     def close(self) -> None:
         if self._bench:

@@ -28,6 +28,7 @@ from cudal2.worker.diagnostics import first_error
 from cudal2.worker.gpu.buffers import Place, addresses, buffer_layout, draw_base, scattered
 from cudal2.worker.outcome import CandidateFailed, Outcome
 from cudal2.worker.sandbox import jail
+from cudal2.worker.timing import ReadFloor
 
 FITTED, HELD_BACK = 8, 120
 """Places that an exported kernel's recipe is made from, and that it must get right besides."""
@@ -242,6 +243,9 @@ class CudaBackend:
 
     def compare_baseline_with_itself(self, problem: Problem, protocol: str) -> Timing:
         return self.bench.compare_baseline_with_itself(problem, protocol)
+
+    def read_floor(self, problem: Problem) -> ReadFloor:
+        return self.bench.read_floor(problem)
 
     def close(self) -> None:
         if self._bench:

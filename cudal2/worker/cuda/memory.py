@@ -22,29 +22,29 @@ class SharedMemory:
         properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location = _here()
         properties.requestedHandleTypes = KIND
-        self._nbytes, self._handle = nbytes, _ask(driver.cuMemCreate(nbytes, properties, 0))
+        self._nbytes, self._handle = nbytes, ask(driver.cuMemCreate(nbytes, properties, 0))
         self._pointer = _map(self._handle, nbytes)
         self.tensor = _look_at(self._pointer, nbytes)
-        self.fd = int(_ask(driver.cuMemExportToShareableHandle(self._handle, KIND, 0)))
+        self.fd = int(ask(driver.cuMemExportToShareableHandle(self._handle, KIND, 0)))
 
     def close(self) -> None:
         """Give the memory back; harmless when done before. No view of it must be used any more."""
         if self._handle is None:
             return
         torch.cuda.synchronize()
-        _ask(driver.cuMemUnmap(self._pointer, self._nbytes))
-        _ask(driver.cuMemAddressFree(self._pointer, self._nbytes))
-        _ask(driver.cuMemRelease(self._handle))
+        ask(driver.cuMemUnmap(self._pointer, self._nbytes))
+        ask(driver.cuMemAddressFree(self._pointer, self._nbytes))
+        ask(driver.cuMemRelease(self._handle))
         os.close(self.fd)
         self._handle = None
 
 
 def imported(fd: int, nbytes: int) -> torch.Tensor:
     """The int16 elements of another process's SharedMemory, for as long as this process lives."""
-    return _look_at(_map(_ask(driver.cuMemImportFromShareableHandle(fd, KIND)), nbytes), nbytes)
+    return _look_at(_map(ask(driver.cuMemImportFromShareableHandle(fd, KIND)), nbytes), nbytes)
 
 
-def _ask(result: tuple):
+def ask(result: tuple):
     """The value of a driver call that returned (code, value…). Raises HarnessFault."""
     code, *values = result
     if code != driver.CUresult.CUDA_SUCCESS:
@@ -57,9 +57,9 @@ def _map(handle, nbytes: int) -> int:
     access = driver.CUmemAccessDesc()
     access.location = _here()
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    pointer = _ask(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
-    _ask(driver.cuMemMap(pointer, nbytes, 0, handle, 0))
-    _ask(driver.cuMemSetAccess(pointer, nbytes, [access], 1))
+    pointer = ask(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
+    ask(driver.cuMemMap(pointer, nbytes, 0, handle, 0))
+    ask(driver.cuMemSetAccess(pointer, nbytes, [access], 1))
     return int(pointer)
 
 

@@ -41,6 +41,11 @@ HostRun = Callable[[History, float], list[float]]
 """Makes a history's calls one by one with mean gaps of so many seconds; seconds of each on the host's clock."""
 
 
+def untouched(seconds: float, history: History, touch: float) -> float:
+    """Seconds of a history's calls without its touches, each of which takes `touch`."""
+    return max(seconds - len(history.number) * touch, LEAST)
+
+
 def gap_seconds(config: WorkerConfig, protocol: str) -> float:
     """Mean seconds between two calls of a host-timed protocol."""
     return 1 / config.server_qps if protocol == "server" else 0.0
@@ -170,17 +175,14 @@ def pair(
     most = timing.calls_for(max(guess, baseline_guess), config.batch_ms / 1e3, arena.buffers.sets)
     replays: list[tuple[float, float]] = []  # seconds on the device's clock, and how many more the host's saw
 
-    def alone(seconds: float, history: History) -> float:
-        """Seconds of a history's calls without its touches."""
-        return max(seconds - len(history.number) * touch, LEAST)
-
     def replay(history: History) -> float:
         seconds, host_seconds = candidate(history)
-        replays.append((alone(seconds, history) / len(history.order), host_seconds - seconds))
-        return alone(seconds, history)
+        calls = untouched(seconds, history, touch)
+        replays.append((calls / len(history.order), host_seconds - seconds))
+        return calls
 
     def rival(history: History) -> float:
-        return alone(context.baseline.run(name, history), history)
+        return untouched(context.baseline.run(name, history), history, touch)
 
     found = measure(GpuSides(context, name, workspace, most, replay, rival), config, name, "device")
     claimed = found.candidate_us / 1e6

@@ -141,6 +141,8 @@ def test_without_a_protocol_nothing_is_tuned_or_timed(judge) -> None:
     judge.config, judge.vendor = WorkerConfig(protocols=()), None
     outcome = judge.judge(RECORDING, b"cubin", PROBLEM)
     assert (outcome.status, outcome.timings) == (Status.OK, ()) and outcome.rho is not None
+    with pytest.raises(ValueError, match=r"protocols=\[\]"):
+        judge.read_floor(PROBLEM)
 
 
 def test_a_failing_kernel_is_data_and_its_runner_ends(judge, monkeypatch) -> None:
@@ -249,6 +251,13 @@ def test_a_baseline_that_reads_what_a_candidate_does_is_as_fast_as_itself(
     assert found.speedup == pytest.approx(1, rel=0.02)
     with pytest.raises(ValueError, match="offline or server"):
         judge.compare_baseline_with_itself(problem, "batch")
+
+
+def test_the_read_floor_stands_beside_every_baseline_and_spoils_no_verdict(judge) -> None:
+    found = judge.read_floor(PROBLEM)
+    assert (found.launch, set(found.baselines)) == ("2x512x8", set(SECONDS))
+    assert found.spread == pytest.approx((1e-6,) * 3)
+    assert judge.judge(RECORDING, b"cubin", PROBLEM).status is Status.OK
 
 
 def test_after_a_crash_the_gpu_is_asked(judge, monkeypatch) -> None:

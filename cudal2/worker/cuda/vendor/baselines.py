@@ -13,7 +13,8 @@ from cudal2 import operators
 from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.vendor import clock, lt, names
+from cudal2.worker.cuda import device
+from cudal2.worker.cuda.vendor import clock, lt, names, reading
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
 from cudal2.worker.cuda.vendor.names import LAYOUTS, split
@@ -173,6 +174,17 @@ class Vendor:
     def calls(self, name: str, problem: Problem, sets: Sequence[Set]) -> Calls:
         """Calls of that baseline on these sets, ready to be replayed in any order."""
         return Calls(self._replayer, self.capture(name, problem, sets, keep=True), len(sets))
+
+    def readings(self, sets: Sequence[Set]) -> dict[str, Calls]:
+        """Calls that only read the inputs of these sets and write as much as C holds, by how they are launched."""
+        return {
+            shape.name: Calls(self._replayer, self._captured(self._reader.enqueue(shape), sets, keep=True), len(sets))
+            for shape in reading.SHAPES
+        }
+
+    @cached_property
+    def _reader(self) -> reading.Reader:
+        return reading.Reader(device.find().target, self._gpu[1])
 
     def capture(self, name: str, problem: Problem, sets: Sequence[Set], keep: bool = False) -> torch.cuda.CUDAGraph:
         """A graph of one call of that baseline on each of these sets, after one call outside it; with `keep` one whose

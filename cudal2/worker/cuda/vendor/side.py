@@ -1,6 +1,7 @@
 """The baseline's side of a comparison: the vendor's calls on sets of matrices that only this process maps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -55,6 +56,16 @@ class BaselineSide:
         if name not in self._calls:
             self._calls[name] = self.vendor.calls(name, self.problem, self.sets(split(name)[1]))
         return self._calls[name].run(history.order, self._touches(name, history))
+
+    def readings(self) -> dict[str, Callable[[History], float]]:
+        """By how it is launched: what gives the seconds that `run` gives, of calls that only read and write."""
+        given = self._inputs[self.problem.layout]
+
+        def seconds(calls: "Calls", history: History) -> float:
+            return calls.run(history.order, history.touches(given))
+
+        made = self.vendor.readings(self.sets(self.problem.layout))
+        return {launch: partial(seconds, calls) for launch, calls in made.items()}
 
     def host_seconds(self, name: str, history: History, gap: float) -> float:
         """Seconds on the host's clock of a history's calls, one by one, with baseline `name`, all together."""
