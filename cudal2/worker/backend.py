@@ -5,13 +5,17 @@ import fcntl
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Binary, Candidate, Environment, HarnessFault, Status, Timing
+from cudal2.target import Target
+from cudal2.worker.cache import Cache
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail
 from cudal2.worker.timing import ReadFloor
@@ -135,6 +139,14 @@ class Prepared(msgspec.Struct, Generic[L], frozen=True):
         """The shared object; empty unless there is something to launch."""
         return self.launchable.library if self.launchable else b""
 
+    def outcome(self, measured: Outcome) -> Outcome:
+        """What was measured; of a candidate that had failed before that, it only says how badly."""
+        if self.status is Status.OK:
+            return measured
+        if measured.status is Status.OK:
+            return Outcome(self.status, self.reason, measured.rho, measured.max_error, seconds=measured.seconds)
+        return msgspec.structs.replace(measured, reason=f"{measured.reason}; {self.reason}")
+
 
 class Backend(Protocol[L]):
     """One target's half of the worker: `BACKEND` in the module `backend` of the folder that `Target.kind` names.
@@ -178,3 +190,10 @@ class Backend(Protocol[L]):
 
     def close(self) -> None:
         """End every process; the next call starts new ones."""
+
+
+def backend_of(target: Target, config: WorkerConfig, cache: Cache) -> Backend:
+    """The backend of a target, in the folder that its kind names; imported, with its libraries, only where it is asked
+    for."""
+    kind = jail.choose(config.jail, system=target.devices)
+    return import_module(f"cudal2.worker.{target.kind}.backend").BACKEND(target, config, kind, cache)
