@@ -37,7 +37,7 @@ from cudal2.worker.build import (
     write_source,
 )
 from cudal2.worker.cache import Cache, harness
-from cudal2.worker.cpu import baselines, elf, gate, loading
+from cudal2.worker.cpu import baselines, elf, gate
 from cudal2.worker.cpu.bench import CpuBench
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.outcome import Outcome
@@ -74,7 +74,7 @@ def build(
     A source that fails to compile is a Build with its status; HarnessFault is for a missing compiler, a jail
     that does not start or a full disk.
     """
-    rules = [Path(str(module.__file__)).read_text() for module in (gate, loading, elf, diagnostics)]
+    rules = [Path(str(module.__file__)).read_text() for module in (gate, elf, diagnostics)]
     flags = " ".join((*FLAGS, *target.flags))
     declared = diagnostics.contract_header(target.contract, problem=problem)
     key = digest(source, declared, problem.dtype, flags, compiler_name(), platform.machine(), *rules)
@@ -127,7 +127,7 @@ def _compile(
 def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Build:
     """The build, or its refusal where loading may run code of it, or it multiplies other numbers than it is given."""
     try:
-        loading.check(built.library)
+        elf.check_loading(built.library)
         found = gate.narrow(built.library, kind, seconds, dtype)
     except Unfinished as error:
         return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds, reason=str(error))

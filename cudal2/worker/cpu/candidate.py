@@ -10,7 +10,7 @@ import numpy as np
 from cudal2.contract import CPU_CONTRACT
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status
-from cudal2.worker.cpu import loading
+from cudal2.worker.cpu import elf
 from cudal2.worker.cpu.arena import CANARY, PAGE, Arena, round_up
 from cudal2.worker.cpu.session import READY, Side, failure, pipes
 from cudal2.worker.outcome import Allowance, CandidateFailed
@@ -121,7 +121,7 @@ def start_candidate(
 
 def _loadable(library: bytes) -> bytes:
     try:
-        return loading.without_constructors(library)
+        return elf.without_constructors(library)
     except ValueError as error:
         raise CandidateFailed(Status.REJECTED, f"the shared object: {error}") from error
 
