@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from cudal2.records import Control, Shift
-from cudal2.sass import encoding, flow, latencies, reuse
+from cudal2.sass import flow, latencies, reuse
 from cudal2.sass.blocks import Block, graph
-from cudal2.sass.encoding import Controls
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import Controls, mismatch
 
 TOUCHED = "barriers and waits stay as the compiler set them"
 FOLLOWED = 64
@@ -59,7 +59,7 @@ def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Vio
             one = listing.instructions[position]
             if why := reuse.wrong(listing, position, block.stop):
                 found.append(Violation("reuse", position, position, why))
-            if why := encoding.mismatch(one.controls) or _touched(one, checker.table):
+            if why := mismatch(one.controls) or _touched(one, checker.table):
                 found.append(Violation("fields", position, position, why))
             if not block.start <= one.origin < block.stop:
                 found.append(Violation("order", position, position, "it has left its block"))
@@ -131,7 +131,7 @@ class Checker:
         if block is None:
             return "no instruction stands there"
         changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
-        if why := _touched(changed, self.table) or encoding.mismatch(controls):
+        if why := _touched(changed, self.table) or mismatch(controls):
             return why
         if why := reuse.wrong(self.listing, position, block.stop, changed):
             return why

@@ -12,10 +12,10 @@ import numpy as np
 
 from cudal2.sass import latencies, reuse
 from cudal2.sass.blocks import Window, graph
-from cudal2.sass.encoding import Controls
 from cudal2.sass.game.slack import NEVER, Slack
 from cudal2.sass.game.waiting import BEHIND, NEAR, Waiting, shared
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import Controls
 
 LONGEST = 15
 """The largest stall that the field holds, in cycles."""
