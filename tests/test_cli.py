@@ -13,7 +13,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli, completion
-from cudal2.cli import learning, remedies
+from cudal2.cli import remedies, runs
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
@@ -240,7 +240,7 @@ def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     policy = fakes.save_policy(tmp_path / "policy")
     overrides = [*fakes.tiny(tmp_path / "run", policy), "trainer.steps=1", "reward=paper"]
     assert cli.main(["train", *overrides]) == 0
-    assert learning.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
+    assert runs.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 0
     (tmp_path / "run/config.json").write_text("{")
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 2
@@ -254,7 +254,7 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
     assert cli.main(["train", *tiny, "trainer.steps=1"]) == 0
     assert cli.main(["train", run, "trainer.steps=2", "tracker.project=other"]) == 0
     assert len(read_metrics(tmp_path / "run/metrics.jsonl")) == 2
-    assert learning.training_config([run]) == load(
+    assert runs.training_config([run]) == load(
         "train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig
     )
     for change, said in [
@@ -269,7 +269,7 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
 
 def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
     record(tmp_path / "config.json", TrainConfig(run="elsewhere", seed=3))
-    assert learning.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
+    assert runs.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
 
 
 def test_lists_of_shapes_and_problems_go_together() -> None:
@@ -368,7 +368,7 @@ def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
     """As a value and as a word of its own, whether it is there or not."""
     monkeypatch.chdir(tmp_path)
     for key in ("run", "policy.path", "trainer.deepspeed"):
-        composed = learning.training_config([f"{key}={name}"])
+        composed = runs.training_config([f"{key}={name}"])
         assert eval(f"composed.{key}", {"composed": composed}) == name
     for words in (["export"], ["sass", "polish"], ["report"], ["report", "tables"], ["eval", "limit=1"]):
         for given in (name, f"run={name}"):
@@ -383,8 +383,8 @@ def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
 
 def test_home_is_spelled_out(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert learning.training_config(["policy.path=~/model", "run=~/runs/a b"]).policy.path == f"{tmp_path}/model"
-    assert learning.training_config(["run=~/runs/a b"]).run == f"{tmp_path}/runs/a b"
+    assert runs.training_config(["policy.path=~/model", "run=~/runs/a b"]).policy.path == f"{tmp_path}/model"
+    assert runs.training_config(["run=~/runs/a b"]).run == f"{tmp_path}/runs/a b"
 
 
 def test_cfg_prints_what_the_verb_would_do_and_does_nothing(capsys, monkeypatch):
