@@ -99,7 +99,7 @@ def draw(
     what `flop` leaves; layout, type and epilogue are any of those given. The problems come in the order in which they
     are drawn: a greater count adds to them. Raises ValueError where there are not so many.
     """
-    rng, found = random.Random(f"drawn {seed}"), dict[Problem, None]()
+    rng, problems = random.Random(f"drawn {seed}"), dict[Problem, None]()
     layers = [layer for name in llm.names(open_families()) if 2 * (layer := llm.find(name)[1]).n * layer.k <= flop]
     for _ in range(TRIES * count):
         n, k = (8 * _log_uniform(rng, SMALLEST // 8, LARGEST // 8) for _ in range(2))
@@ -112,9 +112,9 @@ def draw(
         m = rows * _log_uniform(rng, 1, max(int(most), 1))
         problem = Problem(m, n, k, rng.choice(layouts), accumulate, rng.choice(dtypes), epilogue)
         if problem.flop <= flop and not unseen(problem):
-            found[problem] = None
-        if len(found) == count:
-            return list(found)
+            problems[problem] = None
+        if len(problems) == count:
+            return list(problems)
     raise ValueError(f"there are hardly {count} such problems of at most {flop:g} FLOP; ask for fewer or larger ones")
 
 

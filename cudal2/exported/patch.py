@@ -97,8 +97,8 @@ def route(library: Library) -> None:
         method, plain = linear.UnquantizedLinearMethod, {utils.default_unquantized_gemm, utils.cpu_unquantized_gemm}
         loaded, hashed = method.process_weights_after_loading, VllmConfig.compute_hash
     except (ImportError, AttributeError) as error:
-        told = f"cudal2_kernels: this vLLM is not known ({error}); it computes as without us. Install vllm 0.27 to 0.31"
-        warnings.warn(told, stacklevel=2)
+        text = f"cudal2_kernels: this vLLM is not known ({error}); it computes as without us. Install vllm 0.27 to 0.31"
+        warnings.warn(text, stacklevel=2)
         return
     if hasattr(loaded, "__wrapped__"):
         return

@@ -167,19 +167,19 @@ _ORDERED = frozenset({"STRONG", "MMIO", "SYS", "SM", "VC"})
 """Modifiers of accesses that order other threads' accesses."""
 
 
-def pinned(one: Instruction, before: Instruction | None, table: Table) -> str:
+def pinned(instruction: Instruction, before: Instruction | None, table: Table) -> str:
     """Why an instruction never moves; "" where it may. `before` is the instruction in front of it."""
-    if one.operation not in opcodes.KNOWN or one.target is not None:
-        return f"{one.operation} is pinned"
-    if one.operation not in table.operations:
-        return f"nothing is known of the latency of {one.operation} here"
-    if one.named:
+    if instruction.operation not in opcodes.KNOWN or instruction.target is not None:
+        return f"{instruction.operation} is pinned"
+    if instruction.operation not in table.operations:
+        return f"nothing is known of the latency of {instruction.operation} here"
+    if instruction.named:
         return "the cubin names its offset"
-    if any(clock in one.operands for clock in opcodes.CLOCKS):
+    if any(clock in instruction.operands for clock in opcodes.CLOCKS):
         return "it reads a clock"
-    if one.operation in opcodes.MEMORY and _ORDERED.intersection(one.opcode.split(".")):
+    if instruction.operation in opcodes.MEMORY and _ORDERED.intersection(instruction.opcode.split(".")):
         return "other threads' memory accesses are ordered by it"
-    if dummy(one) or (before is not None and dummy(before)):
+    if dummy(instruction) or (before is not None and dummy(before)):
         return "an asynchronous copy and the empty loads in front of it are one bundle"
     return ""
 
@@ -209,6 +209,6 @@ def _memory(first: Instruction, second: Instruction) -> str:
     return ""
 
 
-def dummy(one: Instruction) -> bool:
+def dummy(instruction: Instruction) -> bool:
     """Whether an instruction is an empty load that ptxas puts in front of an asynchronous copy."""
-    return one.operation == "LDS" and one.guard == "@!PT"
+    return instruction.operation == "LDS" and instruction.guard == "@!PT"

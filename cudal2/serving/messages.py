@@ -172,13 +172,13 @@ ADDRESSES = 4096
 
 def shown_token(config: ServeConfig) -> str:
     """The token that clients must show, "" for none. Raises ValueError where one is needed and there is none."""
-    found = os.environ.get(config.token, "")
-    if not found and not loopback(config.host):
+    token = os.environ.get(config.token, "")
+    if not token and not loopback(config.host):
         raise ValueError(
             f"host={config.host} lets other machines ask, so a token is needed: set {config.token}, or stay on "
             "host=127.0.0.1 (and reach it by `ssh -L`)"
         )
-    return found
+    return token
 
 
 def loopback(host: str) -> bool:

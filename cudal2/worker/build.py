@@ -194,7 +194,7 @@ def linked_for_older(folder: Path, exports: str) -> tuple[str, ...]:
 
 
 LISTING_BYTES = 512 << 20
-TOLD_BYTES = 300
+COMPLAINT_BYTES = 300
 KILLED = (-9, 137)
 """How a process ends that a machine without memory left kills."""
 
@@ -215,28 +215,28 @@ def listing(command: Sequence[str], code: bytes, kind: jail.Kind, seconds: float
         ended = jail.run(
             kind,
             # The jail has no standard output and no error output; the shell gives them files.
-            ["/bin/sh", "-c", 'exec "$0" "$@" code > listing 2> told', *command],
+            ["/bin/sh", "-c", 'exec "$0" "$@" code > listing 2> errors', *command],
             seconds,
             readable=[] if program.is_relative_to("/usr") else [program.parent],
             writable=[folder],
             limits=jail.Limits(file_size=LISTING_BYTES, cpu_seconds=int(seconds) + 1),
             filter_program=seccomp.toolchain(),
         )
-        found = folder / "listing"
+        printed = folder / "listing"
         if ended is None:
             raise Unfinished(f"the disassembler did not end within {seconds:g} s")
         if ended in KILLED:
             raise Unfinished("the disassembler was killed")
-        if ended != 0 or found.is_symlink() or not found.is_file():
-            raise ValueError(f"the disassembler ended with {ended}{_told(folder / 'told')}")
-        with found.open("rb") as lines:
+        if ended != 0 or printed.is_symlink() or not printed.is_file():
+            raise ValueError(f"the disassembler ended with {ended}{_complaint(folder / 'errors')}")
+        with printed.open("rb") as lines:
             yield lines
 
 
-def _told(errors: Path) -> str:
+def _complaint(errors: Path) -> str:
     """The first line of what it complained of."""
     if errors.is_symlink() or not errors.is_file():
         return ""
     with errors.open("rb") as text:
-        line = text.readline(TOLD_BYTES).decode(errors="replace").strip()
+        line = text.readline(COMPLAINT_BYTES).decode(errors="replace").strip()
     return f": {readable(line, errors.parent)}" if line else ""
