@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from cudal2 import export, judging, registry, report, search
+from cudal2 import export, files, judging, report, search
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.evaluation import records, results, terminal
@@ -51,7 +51,7 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
     the harness is broken.
     """
     for method in config.methods:
-        registry.module(proposers, method, "methods")
+        files.plugin(proposers, method, "methods")
     whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
     folder = Path(config.run)
     before = stored(folder, CampaignConfig)

@@ -24,7 +24,7 @@ import msgspec
 from filelock import FileLock
 
 import cudal2
-from cudal2 import operators, registry
+from cudal2 import files, operators
 from cudal2.config import WorkerConfig, identity
 from cudal2.records import Candidate, HarnessFault, digest
 
@@ -190,4 +190,4 @@ def verdict_key(candidate: Candidate, fingerprint: str, config: WorkerConfig) ->
 @cache
 def operator(name: str) -> str:
     """What the file of an operator says: no module imports it by name, so the harness's digest knows nothing of it."""
-    return python(Path(str(registry.module(operators, name, "epilogue").__file__)))
+    return python(Path(str(files.plugin(operators, name, "epilogue").__file__)))
