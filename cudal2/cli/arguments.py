@@ -73,7 +73,8 @@ def sort(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
         words.insert(0, arguments.info)
         arguments.info = "all"
     places = arguments.places
-    is_key = [bool(_KEY.fullmatch(word)) and not (places and Path(_home(word)).exists()) for word in words]
+    # Not Path.exists, which raises where a list of shapes is longer than any file's name.
+    is_key = [bool(_KEY.fullmatch(word)) and not (places and os.path.exists(_home(word))) for word in words]
     arguments.paths = [_home(word) for word, key in zip(words, is_key) if not key]
     arguments.overrides = [word for word, key in zip(words, is_key) if key]
     runs = [word for word in arguments.overrides if word.startswith("run=")]
@@ -132,7 +133,7 @@ def options(arguments: argparse.Namespace, schema: type[msgspec.Struct]) -> Any:
 
 def stay_offline(policy: str) -> None:
     """Sets libraries offline, unless the policy is a name on the hub."""
-    if not policy or policy.startswith("package:") or Path(policy).expanduser().exists():
+    if not policy or policy.startswith("package:") or os.path.exists(_home(policy)):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 

@@ -5,12 +5,14 @@
     python experiments/h200/layers.py adopt OUT/out.jsonl              # into data/settings
     cudal2 search shapes=$(python experiments/h200/layers.py apart) target=sm_90a run=runs/apart search.kernels=16
 
-`propose` takes layers of the open models in turn, each for fewer or more rows. For up to 64 rows it proposes settings of
-`decode` and `stationary` for each height of their tiles, and known ones of other families; for more rows the known ones
-that most shapes share. `apart` names layers of models that are kept apart, as many for each number of rows.
+`propose` takes layers of the open models in turn, each for fewer or more rows. For up to 64 rows it proposes settings
+of `decode` and `stationary` for each height of their tiles, and known ones of others; for more rows the known ones that
+most shapes share. `again` proposes a second round for more rows (explore it too, then adopt OUT/out.jsonl
+AGAIN/out.jsonl). `apart` names layers of models that are kept apart, as many for each number of rows.
 """
 
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -18,9 +20,10 @@ from itertools import product
 from pathlib import Path
 
 from cudal2 import corpus, llm
-from cudal2.corpus import Knobs
+from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
-from cudal2.problem import Problem
+from cudal2.problem import Problem, parse
+from cudal2.search.cost import MULTIPROCESSORS
 from cudal2.search.prior import read_known
 from cudal2.split import KEPT_APART, open_families
 from cudal2.target import find
@@ -30,23 +33,24 @@ FAMILIES = {family.name: family for family in corpus.families(find(TARGET))}
 FEW, MANY = (1, 8, 16, 32, 64), (128, 256, 512, 1024, 2048, 4096, 8192)
 LAYERS, LAYERS_OF_MANY, LARGEST = 24, 8, 1 << 28
 """So many layers are explored with few rows and with each number of many; a weight has at most so many elements."""
-APART = 5
+APART = 3
 """Layers kept apart for each number of rows."""
 SHARED, KEPT = 110, 4
 """Known settings that are tried with many rows; settings kept of a shape."""
+AGAIN, SECOND, FULL = (65, 2048), 200, 0.9
+"""Rows of the second round, its settings, and what their blocks must fill of their waves."""
+REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster", "stages", "reduce", "order")
+"""Knobs that may follow a tile, one or two of them."""
 TILES = {8: (1, 8), 16: (9, 16), 32: (17, 32), 64: (33, 64)}
 """Heights of tiles for few rows, and for which rows."""
 
 STATIONARY: list[Knobs] = [
-    {"warps": warps, "side": side, "splits": splits, "share": share, "blocks": blocks}
-    for (warps, side), (splits, share), blocks in product(
-        ((8, 1), (16, 2), (16, 4), (8, 2), (12, 3), (16, 8)), ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4)), (1, 2)
-    )
-] + [
-    {"warps": warps, "side": side} | more
-    for (warps, side), more in product(
-        ((8, 1), (16, 2), (16, 4)),
-        ({"tile_n": 32}, {"depth": 2}, {"depth": 8}, {"hint": "evict first"}, {"blocks": 3}, {"depth": 2, "blocks": 4}),
+    {"warps": warps, "side": side, "depth": depth, "splits": splits, "share": share, "blocks": blocks}
+    for (warps, side), depth, (splits, share), blocks in product(
+        ((16, 1), (16, 2), (16, 4), (16, 8), (12, 3), (8, 1), (8, 2), (8, 4)),
+        (4, 8),
+        ((1, 1), (2, 1), (1, 2), (1, 4)),
+        (1, 2),
     )
 ]
 REGISTERS: Knobs = {"load": "registers", "deal": "parts"}
@@ -117,34 +121,82 @@ def apart() -> list[str]:
     return chosen
 
 
-def propose(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = [
-        *few(),
-        *known(1, 128, 45, (9, 64)),
-        *known(1, 128, 10, (1, 8)),
-        *known(128, 16384, SHARED, (65, 16384)),
-    ]
+def write(folder: Path, settings: list[dict], chosen: list[str]) -> None:
+    """What explore.py is told; a setting that is tried with few rows and with many is one line."""
     merged: dict[str, dict] = {}
-    for one in settings:  # a setting that is tried with few rows and with many is one line
+    for one in settings:
         key = json.dumps([one["family"], one["knobs"]], sort_keys=True)
         before = merged.get(key, one)["rows"]
         merged[key] = one | {"rows": (min(before[0], one["rows"][0]), max(before[1], one["rows"][1]))}
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.jsonl").write_text("".join(json.dumps(one) + "\n" for one in merged.values()))
-    (folder / "shapes.txt").write_text(",".join(shapes()))
-    print(f"{len(shapes())} shapes, {len(merged)} settings", Counter(one["family"] for one in merged.values()))
+    (folder / "shapes.txt").write_text(",".join(chosen))
+    print(f"{len(chosen)} shapes, {len(merged)} settings", Counter(one["family"] for one in merged.values()))
 
 
-def adopt(out: Path) -> None:
-    """Puts the fastest of each shape in the place of what was known of it."""
+def propose(folder: Path) -> None:
+    settings = [*few(), *known(1, 128, 45, (9, 64)), *known(1, 128, 10, (1, 8))]
+    write(folder, [*settings, *known(128, 16384, SHARED, (65, 16384))], shapes())
+
+
+def again(out: Path, folder: Path) -> None:
+    """A second round: near the fastest of each shape of many rows, tiles and splits that fill the multiprocessors."""
+    wanted, chosen = Counter[str](), list[str]()
+    for name, rows in explored(out).items():
+        problem = parse(name)
+        if not AGAIN[0] <= problem.m <= AGAIN[1]:
+            continue
+        chosen.append(name)
+        for family in (FAMILIES["warp_specialised"], FAMILIES["split_k"]):
+            fastest = [row["knobs"] for row in rows if row["family"] == family.name][:2]
+            near = [one for knobs in fastest for one in refitted(family, knobs, problem)]
+            wanted.update({json.dumps({"family": family.name, "knobs": knobs}) for knobs in near})
+    tried = {json.dumps([row["family"], row["knobs"]]) for rows in explored(out).values() for row in rows}
+    fresh = [one for one in map(json.loads, (text for text, _ in wanted.most_common()))]
+    fresh = [one for one in fresh if json.dumps([one["family"], one["knobs"]]) not in tried]
+    print(f"{len(fresh)} settings near the fastest")
+    write(folder, [one | {"rows": AGAIN} for one in fresh[:SECOND]], chosen)
+
+
+def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
+    """The setting with each tile and number of splits that fill the multiprocessors, other knobs as they must be."""
+    found = []
+    splits = family.knobs.get("splits", (1,))
+    for tile_m, tile_n, parts in product(family.knobs["tile_m"], family.knobs["tile_n"], splits):
+        if parts == "auto":
+            continue
+        blocks = math.ceil(problem.m / int(tile_m)) * math.ceil(problem.n / int(tile_n)) * int(parts)
+        waves = blocks / (MULTIPROCESSORS[TARGET] * int(knobs.get("blocks", 1)))
+        small = int(tile_m) * int(tile_n) < (8192 if problem.m > 256 else 4096)
+        if small or waves / math.ceil(waves) < FULL or (int(parts) > 1 and waves > 2):
+            continue
+        tiled = knobs | {"tile_m": tile_m, "tile_n": tile_n} | ({"splits": parts} if len(splits) > 1 else {})
+        singles = [{knob: value} for knob in REPAIRS if knob in knobs for value in family.knobs[knob]]
+        ways: list[Knobs] = [{}, *singles, *(one | other for one, other in product(singles, repeat=2))]
+        fitting = (tiled | way for way in ways if not corpus.refusal(family, tiled | way, problem))
+        found += [one for one in [next(fitting, None)] if one]
+    return found
+
+
+def explored(out: Path) -> dict[str, list[dict]]:
+    """What was right on each shape, the fastest first."""
     found: dict[str, list[dict]] = {}
     for row in map(json.loads, out.open()):
         if row["said"] == "ok":
             found.setdefault(row["problem"], []).append(row)
+    return {name: sorted(rows, key=lambda row: -row["speedup"]) for name, rows in found.items()}
+
+
+def adopt(outs: list[Path]) -> None:
+    """Puts the fastest of each shape in the place of what was known of it; of two rounds by their speedups."""
+    found: dict[str, list[dict]] = {}
+    for out in outs:
+        for name, rows in explored(out).items():
+            found.setdefault(name, []).extend(rows)
     lines = [
-        {"problem": problem, "layout": "tn", "family": row["family"], "knobs": row["knobs"]}
-        for problem, rows in found.items()
-        for row in sorted(rows, key=lambda row: row["us"])[:KEPT]
+        {"problem": name, "layout": "tn", "family": row["family"], "knobs": row["knobs"]}
+        for name, rows in found.items()
+        for row in sorted(rows, key=lambda row: -row["speedup"])[:KEPT]
     ]
     path = Path("data") / "settings" / f"{TARGET}.jsonl"
     before = [line for line in map(json.loads, path.open()) if line["problem"] not in found]
@@ -153,7 +205,12 @@ def adopt(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "apart":
-        print(",".join(apart()))
-    else:
-        {"propose": propose, "adopt": adopt}[sys.argv[1]](Path(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["propose", folder]:
+            propose(Path(folder))
+        case ["again", out, folder]:
+            again(Path(out), Path(folder))
+        case ["adopt", *outs]:
+            adopt([Path(out) for out in outs])
+        case ["apart"]:
+            print(",".join(apart()))

@@ -204,7 +204,7 @@ def test_nothing_to_report(launch: Path, normals: dict[str, Path], libraries: Li
         what = f"{path.name} on {problem.name}: {done.stdout[-3000:]}{done.stderr}"
         return "" if done.returncode == 0 else what
 
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(8) as threads:
         runs = [(path, problem) for one, path in built for problem in one.problems(tool)]
         reports = "".join(threads.map(run, *zip(*runs)))
     if reports:
