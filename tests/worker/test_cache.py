@@ -98,7 +98,7 @@ def before(package: Path) -> str:
     "name",
     [
         *("completion.py", "target.py", "arch.py", "contract.py", "records.py", "problem.py"),
-        *("config/worker.py", "exported/processor.py", "__init__.py"),
+        *("config/base.py", "exported/processor.py", "__init__.py"),
         *("worker/verify.py", "worker/cpu/runner.cpp", "worker/cuda/programs/driver.h"),
         "worker/cuda/compile/shim/ATen/ATen.h",
     ],
