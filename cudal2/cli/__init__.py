@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, doors, interrupt, learning, measuring, remedies, reporting, sass
+from cudal2 import interrupt
+from cudal2.cli import bench, doors, remedies, reporting, runs, sass
 from cudal2.cli.arguments import add_verb, options, show, sort
 
 
@@ -101,8 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    learning.add(verbs)
-    measuring.add(verbs)
+    runs.add(verbs)
     reporting.add(verbs)
     bench.add(verbs)
     sass.add(verbs)

@@ -8,9 +8,8 @@ import msgspec
 from cudal2 import dtype as dtypes
 from cudal2 import llm, operators
 from cudal2.config.base import LATER, Schema
-from cudal2.drawn import drawn
 from cudal2.problem import Accumulate, Layout, Problem, grid, off_lattice, parse, sample
-from cudal2.split import KEPT_APART, open_families, training
+from cudal2.split import KEPT_APART, draw, open_families, training
 
 Dtype = Annotated[str, LATER]
 """The name of a record in `cudal2.dtype`."""
@@ -107,7 +106,7 @@ class ShapesConfig(Schema, frozen=True):
             if listed == "drawn":
                 dtypes = (dtype,) if dtype else self.drawn.dtypes
                 kinds = msgspec.structs.asdict(self.drawn) | {"dtypes": dtypes, "accumulate": self.accumulate}
-                problems += drawn(self.count, self.seed, **kinds)
+                problems += draw(self.count, self.seed, **kinds)
             elif listed in self._lists():
                 kind = msgspec.structs.replace(self, names=(), dtype=dtype or self.dtype)
                 problems += [named(shape, kind) for shape in self._lists()[listed]()]

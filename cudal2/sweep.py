@@ -1,4 +1,9 @@
-"""What came of the runs of a sweep: a file for each in the folder `.sweep` of the sweep's own folder.
+"""Several runs of one command: its values are swept by Hydra's sweepers, its runs started by Hydra's launchers.
+
+A run is a function that launchers call (`Job`), in this process or another, or on another machine. It starts the same
+command for one run in a process of its own. So one that fails, or is killed for its memory, ends alone; each has the
+libraries' state and the GPU's memory for itself; and what a run prints, stores and continues is what it would be
+without a sweep. What came of it is a file in the folder `.sweep` of the sweep's own folder.
 
 In it is one number that a sweeper such as Optuna is told of a run that ended, the greater the better:
 
@@ -13,15 +18,26 @@ Speeds that different rewards led to compare; the rewards themselves do not.
 
 import json
 import math
+import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 
 from cudal2.archive import Archive
 from cudal2.archive.records import Sample
+from cudal2.config.words import key, quoted
 from cudal2.records import HarnessFault, digest
+from cudal2.worker.sandbox.confine import ends_with_parent
 
 PLACE = ".sweep"
 
@@ -137,11 +153,11 @@ def _eval(folder: Path) -> float | None:
 
 
 def _sass(folder: Path) -> float | None:
-    from cudal2.sass.polish import finish, run
+    from cudal2.sass.polish import run, shapes
 
     played = json.loads((folder / "compare.json").read_bytes())["found"]
     found = [msgspec.convert(one, run.Found, strict=False) for one in played]
-    best = finish.best(found)
+    best = shapes.best(found)
     return best.confirmed.speedup if best and best.confirmed else None
 
 
@@ -153,3 +169,86 @@ _READ: dict[str, Callable[[Path], float | None]] = {
     "campaign": _eval,
     "sass": _sass,
 }
+
+
+OUTPUT = "output.txt"
+"""What a run has printed, in its folder, where it could not print to the terminal."""
+FOLDER = "${cudal2.folder:${hydra.job.override_dirname}}"
+"""The name of a run's folder, for `hydra.sweep.subdir`."""
+BELOW = "${cudal2.below:${run},${hydra.sweep.dir},${hydra.job.override_dirname}}"
+"""The same, where run= is swept."""
+_LONGEST = 200
+_PATIENCE = 15.0
+
+
+def folder(overrides: str) -> str:
+    """The name of a run's folder from its overrides, `reward=log,seed=0`: without quotes, brackets and slashes."""
+    name = re.sub(r"""['"\[\]]|(?<![^,])[+]+""", "", overrides).replace("shapes.names=", "shapes=").replace("/", "_")
+    return name if len(name.encode()) <= _LONGEST else f"{name[: _LONGEST // 4]}…{digest(overrides)[:16]}"
+
+
+def below(run: str, sweep: str, overrides: str) -> str:
+    """Where the folder of a run is, from the sweep's: `folder` in its own `run`, for a sweep over run= itself."""
+    return str(Path(os.path.relpath(run, sweep)) / folder(overrides))
+
+
+# A launcher's process imports this module, since it gets a Job, and only then composes the run's configuration.
+OmegaConf.register_new_resolver("cudal2.folder", folder, replace=True)
+OmegaConf.register_new_resolver("cudal2.below", below, replace=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """`verb` is the command before its KEY=VALUE; `sweep` names this start, which the process `pid` is."""
+
+    verb: tuple[str, ...]
+    sweep: str
+    pid: int
+
+    def __call__(self, _: Any) -> float | None:
+        """Runs it, unless it has ended well before; returns its objective, None where it failed.
+
+        It raises nothing then, because a sweeper would stop at the first such run.
+        """
+        hydra = HydraConfig.get()
+        place, into = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
+        into = into.relative_to(Path.cwd()) if into.is_relative_to(Path.cwd()) else into
+        task = [word for word in hydra.overrides.task if key(word) != "run"]
+        words = (*self.verb, *task, f"run={quoted(str(into))}")
+        name = os.path.relpath(into, place)
+        before = last(place, name)
+        if before and before.code == 0 and before.words == words:
+            code, value = 0, before.objective
+            print(f"{into} is done", flush=True)
+        else:
+            code = self._started(words, place, into)
+            value = objective(self.verb[0], into) if code == 0 else None
+        outcome = Outcome(folder=name, words=words, code=code, sweep=self.sweep, number=hydra.job.num, objective=value)
+        save(place, outcome)
+        return value
+
+    def _started(self, words: tuple[str, ...], place: Path, into: Path) -> int:
+        if stopped(place, self.sweep):
+            return 143
+        command = [*ends_with_parent(), sys.executable, "-m", "cudal2.cli", *words]
+        if os.getpid() == self.pid:
+            return self._waited(subprocess.Popen(command), place)
+        with (into / OUTPUT).open("a") as output:
+            print(f"$ cudal2 {shlex.join(words)}", file=output, flush=True)
+            return self._waited(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT), place)
+
+    def _waited(self, child: subprocess.Popen, place: Path) -> int:
+        try:
+            while True:
+                try:
+                    return child.wait(0.5)
+                except subprocess.TimeoutExpired:
+                    if stopped(place, self.sweep):
+                        child.terminate()
+        except BaseException:
+            child.terminate()
+            try:
+                child.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            raise

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from cudal2.worker.cpu import elf, loading
+from cudal2.worker.cpu import elf
 from tests.worker.cpu.shared_objects import CALL, built
 
 OBJECTS = f"""
@@ -35,18 +35,18 @@ def entry(library: bytes, tag: int) -> elf.Entry:
 
 
 def test_only_tags_of_constructors_and_destructors_change(library):
-    found = loading.without_constructors(library)
+    found = elf.without_constructors(library)
     before, after = elf.Image(library).entries, elf.Image(found).entries
     assert [one.value for one in before] == [one.value for one in after]
     moved = {one.tag: other.tag for one, other in zip(before, after) if one.tag != other.tag}
-    assert set(moved) == set(loading.CONSTRUCTORS) & {one.tag for one in before} and len(moved) == 6
-    assert all(new == old + loading.WITHHELD for old, new in moved.items())
+    assert set(moved) == set(elf.CONSTRUCTORS) & {one.tag for one in before} and len(moved) == 6
+    assert all(new == old + elf.WITHHELD for old, new in moved.items())
     assert sum(a != b for a, b in zip(library, found)) <= 8 * len(moved)
 
 
 @pytest.mark.parametrize("flags", [("-Wl,-z,noseparate-code",), ("-Wl,-z,now",), ("-Wl,--hash-style=both",), ("-O0",)])
 def test_ordinary_objects_pass_however_they_are_linked(flags):
-    assert loading.without_constructors(built(OBJECTS, *flags))
+    assert elf.without_constructors(built(OBJECTS, *flags))
 
 
 @pytest.mark.parametrize("static", ["", "static "])
@@ -57,14 +57,14 @@ def test_functions_that_choose_others_are_refused(static):
     {CALL} {{ return picked(); }}
     """
     with pytest.raises(ValueError, match="choose others while it is loaded"):
-        loading.check(built(source))
+        elf.check_loading(built(source))
 
 
 def relocations(library: bytes) -> list[int]:
     """Where in the file each of them stands."""
     image = elf.Image(library)
-    start = image.offset(image.values[loading.RELA], 0)
-    return list(range(start, start + image.values[loading.RELASZ], loading.RELOCATION.size))
+    start = image.offset(image.values[elf.RELA], 0)
+    return list(range(start, start + image.values[elf.RELASZ], elf.RELOCATION.size))
 
 
 def test_relocations_write_to_data_of_the_object_alone_and_not_to_the_dynamic_section(library):
@@ -72,19 +72,19 @@ def test_relocations_write_to_data_of_the_object_alone_and_not_to_the_dynamic_se
     code = next(one for one in image.loads if one.flags & elf.EXECUTE)
     for target in (image.section.address, image.section.address - 4, code.address, 1 << 40, (1 << 64) - 4096):
         with pytest.raises(ValueError, match="outside its data"):
-            loading.check(patched(library, relocations(library)[0], "<Q", target))
+            elf.check_loading(patched(library, relocations(library)[0], "<Q", target))
 
 
 @pytest.mark.parametrize("kind", [5, 37, 38, 42], ids=["copy", "irelative", "relative64", "unknown"])
 def test_relocations_that_copy_or_call_are_refused(library, kind):
     with pytest.raises(ValueError, match=r"unusual type|choose others"):
-        loading.check(patched(library, relocations(library)[0] + 8, "<Q", kind))
+        elf.check_loading(patched(library, relocations(library)[0] + 8, "<Q", kind))
 
 
 def test_what_comes_twice_is_refused(library):
     place = entry(library, 0x6FFFFFF9).place  # a count that nobody needs
     with pytest.raises(ValueError, match="twice"):
-        loading.check(patched(library, place, "<q", 25))
+        elf.check_loading(patched(library, place, "<q", 25))
 
 
 @pytest.mark.parametrize(
@@ -92,22 +92,22 @@ def test_what_comes_twice_is_refused(library):
 )
 def test_unusual_entries_are_refused(library, tag, said):
     with pytest.raises(ValueError, match=said):
-        loading.check(patched(library, entry(library, 0x6FFFFFF9).place, "<q", tag))
+        elf.check_loading(patched(library, entry(library, 0x6FFFFFF9).place, "<q", tag))
 
 
-@pytest.mark.parametrize("tag", [loading.RELA, loading.JMPREL, loading.SYMTAB, loading.GNU_HASH])
+@pytest.mark.parametrize("tag", [elf.RELA, elf.JMPREL, elf.SYMTAB, elf.GNU_HASH])
 def test_tables_that_relocations_could_rewrite_are_refused(library, tag):
     data = next(one for one in elf.Image(library).loads if one.flags & elf.WRITE)
     with pytest.raises(ValueError, match="where it must not"):
-        loading.check(patched(library, entry(library, tag).place + 8, "<Q", data.address))
+        elf.check_loading(patched(library, entry(library, tag).place + 8, "<Q", data.address))
 
 
 def test_other_libraries_are_refused(library):
     image = elf.Image(library)
-    names = image.offset(image.values[loading.STRTAB], 0)
+    names = image.offset(image.values[elf.STRTAB], 0)
     place = library.index(b"libstdc++.so.6", names)
     with pytest.raises(ValueError, match=r"linked with libstdc\+\+\.so\.7"):
-        loading.check(library[:place] + b"libstdc++.so.7" + library[place + 14 :])
+        elf.check_loading(library[:place] + b"libstdc++.so.7" + library[place + 14 :])
 
 
 def headers(library: bytes) -> dict[int, int]:
@@ -117,17 +117,19 @@ def headers(library: bytes) -> dict[int, int]:
 
 def test_damaged_files_are_refused(library):
     with pytest.raises(ValueError, match="cut off"):
-        loading.check(b"no ELF file")
+        elf.check_loading(b"no ELF file")
     for size in (63, 200, len(library) // 2):
         with pytest.raises(ValueError):
-            loading.check(library[:size])
+            elf.check_loading(library[:size])
     note, last = headers(library)[4], headers(library)[elf.LOAD]
     with pytest.raises(ValueError, match="or several"):
-        loading.check(patched(library, note, "<I", elf.DYNAMIC))
+        elf.check_loading(patched(library, note, "<I", elf.DYNAMIC))
     with pytest.raises(ValueError, match="overlap"):
-        loading.check(patched(library, last + 16, "<Q", 0x1000 + struct.unpack_from("<Q", library, last + 8)[0] % 4096))
+        elf.check_loading(
+            patched(library, last + 16, "<Q", 0x1000 + struct.unpack_from("<Q", library, last + 8)[0] % 4096)
+        )
     with pytest.raises(ValueError, match="can be written to"):
-        loading.check(patched(library, last + 4, "<I", 7))
+        elf.check_loading(patched(library, last + 4, "<I", 7))
 
 
 def test_no_damage_to_a_byte_of_what_the_loader_reads_is_more_than_a_value_error(library):
@@ -136,6 +138,6 @@ def test_no_damage_to_a_byte_of_what_the_loader_reads_is_more_than_a_value_error
     for place in (*range(64), *range(64, 64 + 56 * library[56]), *range(section.offset, section.offset + 400)):
         for value in (0, 0x7F, 0xFF):
             try:
-                loading.without_constructors(patched(library, place, "B", value))
+                elf.without_constructors(patched(library, place, "B", value))
             except ValueError:
                 continue

@@ -8,7 +8,7 @@ import torch
 
 from cudal2.config import TrainConfig, load
 from cudal2.policy import model
-from cudal2.policy.hints import ADAPTERS, SHARED, TRAINED, out_of_memory_hint
+from cudal2.policy.sampling import ADAPTERS, SHARED, TRAINED, out_of_memory_hint
 from cudal2.train import grpo
 
 

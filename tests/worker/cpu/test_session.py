@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cudal2.worker.cpu.placement import Placement, cores
+from cudal2.worker.cpu.session import Placement, cores
 
 ALL = sorted(os.sched_getaffinity(0))
 several = pytest.mark.skipif(len(ALL) < 2, reason="needs two cores")

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM end a command within seconds, whatever it is doing.
+"""What ends work before it is done: Ctrl-C and SIGTERM end a command within seconds, whatever it is doing, and a
+budget of wall time (`Deadline`) interrupts the work under way as Ctrl-C would.
 
 The first signal raises KeyboardInterrupt in the main thread, so that all work ends in good order. But if the main
 thread waits inside a library (a collective of several processes, a kernel on the GPU), the exception comes only when
@@ -7,12 +8,15 @@ PATIENCE seconds, or as soon as the same signal comes again. Only what was not y
 survives a kill at any moment, and child processes end with their parent (`worker/pool/lifetime.py`).
 """
 
+import math
 import os
 import select
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 PATIENCE = 10.0
 """Seconds for an end in good order."""
@@ -69,3 +73,42 @@ def _next(heard: int) -> int:
     while (number := os.read(heard, 1)[0]) not in (signal.SIGINT, signal.SIGTERM):
         pass
     return number
+
+
+class TimeUp(BaseException):
+    """The budget is spent. Like KeyboardInterrupt it is no Exception, so that no handler takes it for a fault."""
+
+
+class Deadline:
+    """A deadline so many `seconds` from now; 0 is none."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds if seconds else math.inf
+
+    def left(self) -> float:
+        """Seconds left; negative after the deadline, infinite where there is none."""
+        return self._until - time.monotonic()
+
+    @contextmanager
+    def keeping(self, seconds: float) -> Iterator[None]:
+        """Raises TimeUp in the body as soon as only so many seconds are left.
+
+        As with Ctrl-C, a call into a library raises it only when it returns, and the library may swallow it: code that
+        continues afterwards should look at `left` again. Works in the main thread of a process only.
+        """
+        if math.isinf(self._until):
+            yield
+            return
+        if (left := self.left() - seconds) <= 0:
+            raise TimeUp
+        before = signal.signal(signal.SIGALRM, _time_up)
+        signal.setitimer(signal.ITIMER_REAL, left)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _time_up(*_: object) -> None:
+    raise TimeUp

@@ -17,13 +17,13 @@ from trl import GRPOTrainer
 from trl.distributed import DistributedBackend
 
 from cudal2.archive import Archive
+from cudal2.completion import fenced
 from cudal2.config import ReturnsConfig, TrainConfig, load
 from cudal2.policy import vllm_engine
 from cudal2.policy.locate import latest_checkpoint
-from cudal2.source import fenced
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo, options, vllm_sampler
-from cudal2.train.rollout import earn
+from cudal2.train import draws, grpo, options
+from cudal2.train.trainer import earn
 
 TURNS = ["policy.chat=true", "turns.count=3", "trainer.group_size=4", "trainer.steps=2"]
 
@@ -178,7 +178,7 @@ def test_what_an_engine_sampled_keeps_its_own_likelihoods(config, learnt, monkey
             return None, words, [[[-float(len(prompt))] for _ in ids] for prompt, ids in zip(prompts, words)], None
 
     monkeypatch.setattr(vllm_engine, "check", lambda: None)
-    monkeypatch.setattr(vllm_sampler, "Sampler", Engine)
+    monkeypatch.setattr(draws, "Sampler", Engine)
     grpo.run(config("policy.sampler=vllm", "trainer.steps=1"))
     (batch,) = learnt
     for prompt, known, mask in zip(batch["prompt_mask"], batch["sampling_per_token_logps"], batch["completion_mask"]):

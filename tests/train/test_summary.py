@@ -15,7 +15,7 @@ from cudal2.config import PolicyConfig, TrainConfig, VllmConfig, load
 from cudal2.policy import model, sampling, vllm_engine
 from cudal2.report import page
 from cudal2.tracking import read_metrics
-from cudal2.train import grpo, options, troubles, vllm_sampler
+from cudal2.train import draws, grpo, options, summary
 from cudal2.train.trainer import KernelTrainer
 
 
@@ -96,7 +96,7 @@ def test_a_mask_that_leaves_out_most_samples_is_told(train, monkeypatch, capsys)
             return prompts, words, [[[-9.0] for _ in ids] for ids in words], None
 
     monkeypatch.setattr(vllm_engine, "check", lambda: None)
-    monkeypatch.setattr(vllm_sampler, "Sampler", Engine)
+    monkeypatch.setattr(draws, "Sampler", Engine)
     rows, _ = train("policy.sampler=vllm", "policy.vllm.correction=sequence_mask")
     assert all(row["vllm_left_out"] == 1.0 for row in rows)
     assert "left out 100% of the samples" in capsys.readouterr().out
@@ -126,8 +126,8 @@ def test_the_correction_suits_the_length_of_the_texts(tmp_path):
 )
 def test_what_a_line_of_metrics_tells(row, kinds):
     """A line of an earlier version tells nothing."""
-    assert list(troubles.of(row)) == kinds
-    assert len(troubles.over([row, {}])) == len(kinds)
+    assert list(summary.of(row)) == kinds
+    assert len(summary.over([row, {}])) == len(kinds)
 
 
 @pytest.mark.parametrize("chat, tokens, doubted", [(True, 512, True), (True, 4096, False), (False, 512, False)])

@@ -8,7 +8,7 @@ import torch
 from exported import change, described, write
 
 from cudal2.exported import trial
-from cudal2.exported.loaded import opened
+from cudal2.exported.held import opened
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.runtime import load
