@@ -241,6 +241,16 @@ def test_a_list_of_shapes_may_be_longer_than_any_name_of_a_file(tmp_path, capsys
     assert "none" in (said := capsys.readouterr().err) and "too long" not in said
 
 
+def test_whoever_reads_may_go_before_the_end() -> None:
+    """As `head` does: no complaint, and the exit code that a shell knows for it."""
+    listed = [sys.executable, "-m", "cudal2.cli", "train", "--cfg", "job"]
+    with subprocess.Popen(listed, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == cli.UNREAD
+
+
 def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
     policy = fakes.save_policy(tmp_path / "policy")

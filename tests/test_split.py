@@ -129,3 +129,12 @@ def test_what_cannot_be_drawn_is_said() -> None:
         DrawnConfig(dtypes=())
     with pytest.raises(ValueError, match="fp8"):
         DrawnConfig(dtypes=("fp8",))
+
+
+@pytest.mark.parametrize("key", ["layout", "dtype", "epilogue"])
+def test_drawn_problems_have_kinds_of_their_own(key: str) -> None:
+    """Which are refused where they would be passed over."""
+    other = {"layout": "nn", "dtype": "bf16", "epilogue": "bias"}[key]
+    with pytest.raises(ValueError, match=rf"shapes.drawn.{key}s=\[{other}\]"):
+        ShapesConfig(names=("drawn",), **{key: other})
+    assert ShapesConfig(names=("drawn",), count=3, drawn=DrawnConfig(**{f"{key}s": (other,)})).problems()

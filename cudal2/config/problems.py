@@ -97,6 +97,10 @@ class ShapesConfig(Schema, frozen=True):
 
     def __post_init__(self) -> None:
         check_kind(self)
+        if self.names == ("drawn",):
+            for kind, usual in (("layout", "tn"), ("dtype", "fp16"), ("epilogue", "none")):
+                if (value := getattr(self, kind)) != usual:
+                    raise ValueError(f"shapes=drawn has kinds of its own: say shapes.drawn.{kind}s=[{value}]")
 
     def problems(self) -> list[Problem]:
         """The named problems in the order given. Raises ValueError for an unknown name, or where none is named."""
