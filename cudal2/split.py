@@ -21,7 +21,8 @@ shapes off the lattice."""
 KEPT_APART = ("gemma-3", "mistral", "starcoder2")
 """Families of models of which nothing is learnt or tuned: six of 17 models, dense ones and a mixture, with biases and
 without. No layer of theirs is on the grid, in another family, among the shapes of the corpus, or in `data/settings`
-(the layers of Qwen2.5 7B, Phi-4, gpt-oss and DeepSeek-V3 are, since kernels for decoding were made for them)."""
+(of the
+others many are: kernels and settings were made for them)."""
 
 
 def kept_apart(problem: Problem) -> bool:
