@@ -20,9 +20,8 @@ shapes off the lattice."""
 
 KEPT_APART = ("gemma-3", "mistral", "starcoder2")
 """Families of models of which nothing is learnt or tuned: six of 17 models, dense ones and a mixture, with biases and
-without. No layer of theirs is on the grid, in another family, among the shapes of the corpus, or in `data/settings`
-(of the
-others many are: kernels and settings were made for them)."""
+without. No layer of theirs is on the grid, in another family, among the shapes of the corpus, or in `data/settings`,
+as many of the others' are."""
 
 
 def kept_apart(problem: Problem) -> bool:
