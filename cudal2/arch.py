@@ -1,4 +1,4 @@
-"""What each GPU architecture offers: the only place where such facts are written.
+"""What each GPU architecture offers, and how fast a device can be: the only place where such facts are written.
 
 To support another GPU, add its record to ARCHITECTURES. The compiler's flags, the kernel families that run on it and
 the settings that their rules refuse, the prompt, the precision of the reference and the time that no kernel undercuts
@@ -11,12 +11,19 @@ Where the facts are from, all of it public:
   A100 312 / (108 · 1.41); RTX A6000 154.8 / (84 · 1.8); RTX 4090 330.3 / (128 · 2.52); H100 SXM 989.4 / (132 · 1.83);
   B200 2250 / (148 · 1.85); RTX 5090 419 / (170 · 2.407). Where summing in f16 is faster than in f32, its rate.
 - PTX ISA, "Target ISA Notes" of each instruction.
+- STATED are the makers' data sheets for dense fp16 with fp32 sums, which are those for bf16, too. The roofline is that
+  of Samuel Williams, Andrew Waterman, David Patterson: "Roofline: an insightful visual performance model for multicore
+  architectures", CACM 52 (2009).
 """
 
 import re
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import msgspec
+
+from cudal2 import operators
+from cudal2.problem import Problem
 
 Instruction = Literal["mma", "cp.async", "clusters", "tma", "wgmma", "tcgen05"]
 """What kernels are built from and not every architecture has: mma.sync on fp16, copies to shared memory that a thread
@@ -82,3 +89,39 @@ def for_capability(major: int, minor: int) -> Architecture:
         f"a GPU of compute capability {major}.{minor} has no record; those with {known} have one. "
         "Choose target=cpu, or add a record to ARCHITECTURES in cudal2/arch.py"
     )
+
+
+STATED = {
+    "H200": (989.4e12, 4.8e12),
+    "H100 80GB HBM3": (989.4e12, 3.35e12),
+    "H100 PCIe": (756e12, 2.0e12),
+    "B200": (2250e12, 8.0e12),
+    "A100-SXM4-80GB": (312e12, 2.039e12),
+    "A100-SXM4-40GB": (312e12, 1.555e12),
+    "RTX A6000": (154.8e12, 768e9),
+    "RTX 4090": (165.2e12, 1008e9),
+    "RTX 5090": (209.5e12, 1792e9),
+}
+"""(FLOP/s, bytes/s) by a part of the driver's name of the device."""
+
+
+class Roof(msgspec.Struct, frozen=True):
+    """Peak `flops` (FLOP/s) and `bandwidth` (bytes/s); `stated` where they are from the data sheet."""
+
+    flops: float
+    bandwidth: float
+    stated: bool
+
+
+def stated_roof(device: str) -> Roof | None:
+    """The data sheet's figures; None for a device not in STATED."""
+    return next((Roof(*figures, True) for name, figures in STATED.items() if name in device), None)
+
+
+def roof(device: str, measured: Iterable[tuple[Problem, float]]) -> Roof:
+    """The data sheet's figures; for a device not in STATED the highest rates among these measured problems, each with
+    its microseconds per call."""
+    if found := stated_roof(device):
+        return found
+    rates = [(operators.flop(problem) / us * 1e6, operators.nbytes(problem) / us * 1e6) for problem, us in measured]
+    return Roof(max(flops for flops, _ in rates), max(bandwidth for _, bandwidth in rates), False)

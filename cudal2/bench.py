@@ -90,7 +90,7 @@ def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
 
 def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
     """Measures an edit in pairs with its unedited kernel, and that kernel with itself."""
-    from cudal2.sass.polish.judging import bench as opened
+    from cudal2.sass.polish.subject import bench as opened
 
     with opened(judge, parent, problem) as bench:
         measured = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}

@@ -19,14 +19,14 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from cudal2 import export, judging, registry, report, search
+from cudal2 import export, files, judging, report, search
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SearchMethodConfig, ShapesConfig
-from cudal2.deadline import Deadline, TimeUp
 from cudal2.evaluation import records, results, terminal
 from cudal2.evaluation import run as evaluation
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.terminal import said
+from cudal2.interrupt import Deadline, TimeUp
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers
@@ -51,7 +51,7 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
     the harness is broken.
     """
     for method in config.methods:
-        registry.module(proposers, method, "methods")
+        files.plugin(proposers, method, "methods")
     whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
     folder = Path(config.run)
     before = stored(folder, CampaignConfig)

@@ -45,7 +45,7 @@ from cudal2.records import Candidate, Environment, HarnessFault, Timing, Verdict
 from cudal2.runtime import op
 from cudal2.runtime.manifest import File, Kernel, Layout, Manifest, Refused, Timed, write
 from cudal2.target import Target, find
-from cudal2.worker.portable import NotPortable, Portable, end_rows, good_rows
+from cudal2.worker.backend import NotPortable, Portable, end_rows, good_rows
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,13 @@
-"""Where shipped files are, and files and folders written atomically."""
+"""What ships, by name: files, and modules that are one file each (`plugin`); and files written atomically."""
 
 import ctypes
 import os
 import shutil
+import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -57,3 +61,26 @@ def _exchanged(one: Path, other: Path) -> bool:
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+def plugin_names(folder: ModuleType) -> tuple[str, ...]:
+    """The names of a package's modules, in alphabetical order."""
+    return tuple(sorted(module.name for module in iter_modules(folder.__path__)))
+
+
+def plugin(folder: ModuleType, name: str, key: str) -> ModuleType:
+    """The module `name` of the package `folder`, so that one can be added as a single file.
+
+    ValueError, which lists the known names, where there is none. `key` is the configuration's key for it.
+    """
+    full = f"{folder.__name__}.{name}"
+    if full not in sys.modules:  # a folder is listed once for each name: some are asked for in every call
+        check_plugin(folder, name, key)
+    return import_module(full)
+
+
+def check_plugin(folder: ModuleType, name: str, key: str) -> None:
+    """Raises the ValueError of `plugin`, and imports nothing."""
+    known = plugin_names(folder)
+    if name not in known:
+        raise ValueError(f"{key}={name} is not known; choose one of {', '.join(known)}")

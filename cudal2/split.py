@@ -1,6 +1,10 @@
-"""Which shapes training may see, and which are kept from it to tell how well what was learnt carries over."""
+"""Which shapes training may see, and which are kept from it to tell how well what was learnt carries over; and problems
+to learn from without end (`draw`): so many that nothing can be learnt by heart, and none that is kept apart.
+"""
 
-from collections.abc import Iterable
+import math
+import random
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from cudal2 import llm
@@ -16,8 +20,8 @@ shapes off the lattice."""
 
 KEPT_APART = ("gemma-3", "mistral", "starcoder2")
 """Families of models of which nothing is learnt or tuned: six of 17 models, dense ones and a mixture, with biases and
-without. No layer of theirs is on the grid, in another family, among the shapes of the corpus, or in `data/settings`
-(the layers of Qwen2.5 7B, Phi-4, gpt-oss and DeepSeek-V3 are, since kernels for decoding were made for them)."""
+without. No layer of theirs is on the grid, in another family, among the shapes of the corpus, or in `data/settings`,
+as many of the others' are."""
 
 
 def kept_apart(problem: Problem) -> bool:
@@ -69,3 +73,50 @@ def _reported() -> frozenset[str]:
 def training(layout: Layout = "tn", accumulate: Accumulate = "f32") -> list[Problem]:
     """The shapes of the grid that training may see, smallest work first: some 800."""
     return [problem for problem in grid(layout, accumulate) if not unseen(problem)]
+
+
+MOST_ROWS = 8192
+SMALLEST, LARGEST = 64, 16384
+"""N and K, where they are no layer's."""
+TRIES = 100
+"""Draws for each problem that is asked for, after which there are not so many."""
+
+
+def draw(
+    count: int,
+    seed: int,
+    flop: float,
+    rows: int = 1,
+    layouts: Sequence[Layout] = ("tn",),
+    dtypes: Sequence[str] = ("fp16",),
+    epilogues: Sequence[str] = ("none",),
+    accumulate: Accumulate = "f32",
+) -> list[Problem]:
+    """`count` problems that training may see, each of at most `flop` FLOP and once.
+
+    Every second draw has N and K of a layer of a model, if one is small enough, and its bias, where `epilogues` have
+    it. The other draws have multiples of 8, log-uniformly. M is a multiple of `rows`, log-uniformly up to MOST_ROWS or
+    what `flop` leaves; layout, type and epilogue are any of those given. The problems come in the order in which they
+    are drawn: a greater count adds to them. Raises ValueError where there are not so many.
+    """
+    rng, problems = random.Random(f"drawn {seed}"), dict[Problem, None]()
+    layers = [layer for name in llm.names(open_families()) if 2 * (layer := llm.find(name)[1]).n * layer.k <= flop]
+    for _ in range(TRIES * count):
+        n, k = (8 * _log_uniform(rng, SMALLEST // 8, LARGEST // 8) for _ in range(2))
+        epilogue = rng.choice(epilogues)
+        if layers and rng.random() < 0.5:
+            layer = rng.choice(layers)
+            n, k, own = layer.n, layer.k, "bias" if layer.bias else "none"
+            epilogue = own if own in epilogues else epilogue
+        most = min(MOST_ROWS, flop / (2 * n * k)) // rows
+        m = rows * _log_uniform(rng, 1, max(int(most), 1))
+        problem = Problem(m, n, k, rng.choice(layouts), accumulate, rng.choice(dtypes), epilogue)
+        if problem.flop <= flop and not unseen(problem):
+            problems[problem] = None
+        if len(problems) == count:
+            return list(problems)
+    raise ValueError(f"there are hardly {count} such problems of at most {flop:g} FLOP; ask for fewer or larger ones")
+
+
+def _log_uniform(rng: random.Random, least: int, most: int) -> int:
+    return int(math.exp(rng.uniform(math.log(least), math.log(most + 1))))

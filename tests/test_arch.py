@@ -8,10 +8,10 @@ import pytest
 
 from cudal2 import arch, corpus
 from cudal2.arch import ARCHITECTURES, Architecture
+from cudal2.completion import check_source
 from cudal2.config import PromptConfig, TrainConfig, load
 from cudal2.policy import prompts
 from cudal2.problem import Problem
-from cudal2.source import check
 from cudal2.target import find, targets
 from cudal2.worker.cuda import device
 
@@ -74,7 +74,7 @@ def test_one_record_decides_which_families_and_settings_are_drawn(added: Archite
     drawn = [corpus.draw(target, "tn", rng) for _ in range(60)]
     assert len({sample.family for sample in drawn}) == len(known)
     for sample in drawn:
-        check(sample.source, target)
+        check_source(sample.source, target)
     roomier = next(family for family in corpus.families(find("sm_80")) if family.name == "multistage")
     tried = (corpus.allowed(roomier, "tn", "f16", rng) for _ in range(1000))
     large = next(knobs for knobs in tried if corpus.refusal(known["multistage"], knobs, "tn"))

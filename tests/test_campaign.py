@@ -15,7 +15,7 @@ from processes import below, names, wait_for
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, verdict
 
-from cudal2 import campaign, deadline, judging
+from cudal2 import campaign, interrupt, judging
 from cudal2.archive import Archive
 from cudal2.config import CampaignConfig, ShapesConfig
 from cudal2.evaluation import records, results
@@ -227,13 +227,13 @@ def test_what_was_found_elsewhere_does_not_count_here(begin) -> None:
 
 
 def test_a_deadline_raises_in_the_middle_and_leaves_no_alarm_behind() -> None:
-    limit = deadline.Deadline(0.05)
-    with pytest.raises(deadline.TimeUp), limit.keeping(0.0):
+    limit = interrupt.Deadline(0.05)
+    with pytest.raises(interrupt.TimeUp), limit.keeping(0.0):
         time.sleep(10)
     assert limit.left() <= 0 and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    with pytest.raises(deadline.TimeUp), limit.keeping(0.0):
+    with pytest.raises(interrupt.TimeUp), limit.keeping(0.0):
         pytest.fail("it is past")
-    with deadline.Deadline(0).keeping(1e9):
+    with interrupt.Deadline(0).keeping(1e9):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 

@@ -13,7 +13,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from cudal2 import bench, cli, completion
-from cudal2.cli import learning, remedies
+from cudal2.cli import remedies, runs
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
@@ -77,7 +77,7 @@ def test_verbs_that_train_nothing_do_not_wait_for_what_trains():
     code = """
 import sys
 import cudal2.campaign, cudal2.evaluation.run, cudal2.policy.writer, cudal2.report, cudal2.search.loop
-import cudal2.search.proposers.policy, cudal2.serving.run
+import cudal2.search.proposers.policy, cudal2.serving.server
 print([name for name in ("transformers", "trl", "peft", "accelerate", "datasets") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -235,12 +235,28 @@ def test_interrupt_exits_130(monkeypatch):
     assert cli.main(["train"]) == 130
 
 
+def test_a_list_of_shapes_may_be_longer_than_any_name_of_a_file(tmp_path, capsys) -> None:
+    shapes = ",".join(f"{8 * number}_64_64" for number in range(1, 80))
+    assert cli.main(["eval", str(tmp_path / "none"), f"shapes={shapes}"]) == 2
+    assert "none" in (said := capsys.readouterr().err) and "too long" not in said
+
+
+def test_whoever_reads_may_go_before_the_end() -> None:
+    """As `head` does: no complaint, and the exit code that a shell knows for it."""
+    listed = [sys.executable, "-m", "cudal2.cli", "train", "--cfg", "job"]
+    with subprocess.Popen(listed, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == cli.UNREAD
+
+
 def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
     policy = fakes.save_policy(tmp_path / "policy")
     overrides = [*fakes.tiny(tmp_path / "run", policy), "trainer.steps=1", "reward=paper"]
     assert cli.main(["train", *overrides]) == 0
-    assert learning.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
+    assert runs.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 0
     (tmp_path / "run/config.json").write_text("{")
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 2
@@ -254,7 +270,7 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
     assert cli.main(["train", *tiny, "trainer.steps=1"]) == 0
     assert cli.main(["train", run, "trainer.steps=2", "tracker.project=other"]) == 0
     assert len(read_metrics(tmp_path / "run/metrics.jsonl")) == 2
-    assert learning.training_config([run]) == load(
+    assert runs.training_config([run]) == load(
         "train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig
     )
     for change, said in [
@@ -269,7 +285,7 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
 
 def test_a_folder_that_was_moved_is_trained_where_it_is(tmp_path):
     record(tmp_path / "config.json", TrainConfig(run="elsewhere", seed=3))
-    assert learning.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
+    assert runs.training_config([f"run={tmp_path}"]) == TrainConfig(run=str(tmp_path), seed=3)
 
 
 def test_lists_of_shapes_and_problems_go_together() -> None:
@@ -368,7 +384,7 @@ def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
     """As a value and as a word of its own, whether it is there or not."""
     monkeypatch.chdir(tmp_path)
     for key in ("run", "policy.path", "trainer.deepspeed"):
-        composed = learning.training_config([f"{key}={name}"])
+        composed = runs.training_config([f"{key}={name}"])
         assert eval(f"composed.{key}", {"composed": composed}) == name
     for words in (["export"], ["sass", "polish"], ["report"], ["report", "tables"], ["eval", "limit=1"]):
         for given in (name, f"run={name}"):
@@ -383,8 +399,8 @@ def test_a_path_is_a_path_in_every_verb(name, tmp_path, monkeypatch, capsys):
 
 def test_home_is_spelled_out(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert learning.training_config(["policy.path=~/model", "run=~/runs/a b"]).policy.path == f"{tmp_path}/model"
-    assert learning.training_config(["run=~/runs/a b"]).run == f"{tmp_path}/runs/a b"
+    assert runs.training_config(["policy.path=~/model", "run=~/runs/a b"]).policy.path == f"{tmp_path}/model"
+    assert runs.training_config(["run=~/runs/a b"]).run == f"{tmp_path}/runs/a b"
 
 
 def test_cfg_prints_what_the_verb_would_do_and_does_nothing(capsys, monkeypatch):

@@ -12,11 +12,11 @@ import pytest
 from thorough import count
 
 from cudal2 import corpus, split
+from cudal2.completion import check_source, extract
 from cudal2.config import WorkerConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.records import Candidate, Status
-from cudal2.source import check, extract
 from cudal2.target import CPU, targets
 from cudal2.worker.worker import Worker
 
@@ -87,7 +87,7 @@ def test_every_knob_shows_in_the_source(family: Family, layout: Layout) -> None:
 def test_sources_meet_the_contract_and_stay_readable(family: Family, layout: Layout) -> None:
     for knobs in some_settings(family, layout, 50, seed=2):
         source = corpus.render(family, knobs, layout)
-        check(source, CPU)
+        check_source(source, CPU)
         assert extract(source, CPU) == source
         assert len(source.splitlines()) <= 160
         assert max(map(len, source.splitlines())) <= 130
@@ -212,7 +212,7 @@ def test_draws_for_every_target_are_quick_and_name_their_family(name: str) -> No
             sample = corpus.draw(target, layout, rng)
             family = next(family for family in corpus.families(target) if family.name == sample.family)
             assert family.suffix == target.suffix
-            check(sample.source, target)
+            check_source(sample.source, target)
 
 
 @pytest.mark.parametrize("name", [name for name in targets() if name != "cpu"])

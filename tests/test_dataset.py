@@ -9,7 +9,7 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, verdict
 
 from cudal2 import cli, dataset
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.problem import Problem
 from cudal2.records import Status
 

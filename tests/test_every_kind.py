@@ -10,13 +10,13 @@ import pytest
 
 from cudal2 import operators
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY
 from cudal2.cli import main
 from cudal2.corpus import family
 from cudal2.files import asset
 from cudal2.problem import parse
-from cudal2.report import packed
+from cudal2.report import headline
 from cudal2.runtime import manifest
 from tests.helpers import toy
 
@@ -83,10 +83,10 @@ def test_an_operator_and_a_family_are_a_file_each(residual, tmp_path, capsys) ->
 
 
 def test_a_roof_and_a_page_count_what_follows_the_product() -> None:
-    from cudal2 import roofline
+    from cudal2 import arch
 
-    found = roofline.of("a processor", [(PROBLEM, 1.0)])
+    found = arch.roof("a processor", [(PROBLEM, 1.0)])
     assert found.flops == pytest.approx(1e6 * operators.flop(PROBLEM)) and operators.flop(PROBLEM) > PROBLEM.flop
     assert math.isclose(found.bandwidth, 1e6 * (PROBLEM.bytes + 2 * PROBLEM.n))
-    assert packed._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")
-    assert packed._problem(PLAIN) == (7, 64, 64, "tn", "f32")
+    assert headline._problem(PROBLEM) == (7, 64, 64, "tn", "f32", "bf16", "bias")
+    assert headline._problem(PLAIN) == (7, 64, 64, "tn", "f32")

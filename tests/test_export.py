@@ -25,8 +25,8 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, edit_from_json
 from cudal2.runtime import load, manifest
 from cudal2.target import CPU, find
+from cudal2.worker.backend import NotPortable, Portable
 from cudal2.worker.cuda import launcher
-from cudal2.worker.portable import NotPortable, Portable
 from cudal2.worker.worker import Worker
 
 FAST, SLOW = Problem(24, 40, 32, "nn"), Problem(64, 40, 32, "nn")

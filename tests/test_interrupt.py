@@ -150,7 +150,7 @@ def test_a_main_thread_that_hears_nothing_is_ended_all_the_same(tmp_path, presse
     program = tmp_path / "deaf.py"
     program.write_text(
         "import sys, ctypes\n"
-        "from cudal2.cli import interrupt\n"
+        "from cudal2 import interrupt\n"
         "interrupt.PATIENCE = float(sys.argv[1])\n"
         "interrupt.install()\n"
         "print('ready', flush=True)\n"

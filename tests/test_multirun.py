@@ -14,8 +14,7 @@ import pytest
 from processes import wait_for
 from thorough import some
 
-from cudal2 import cli
-from cudal2.sweep import job, outcomes
+from cudal2 import cli, sweep
 
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start
 HASTY = [
@@ -50,7 +49,7 @@ def place(tmp_path, monkeypatch) -> Path:
     def started(words, **options):
         return begin([*command, *words[words.index("cudal2.cli") + 1 :]], **options)
 
-    monkeypatch.setattr(job.subprocess, "Popen", started)
+    monkeypatch.setattr(sweep.subprocess, "Popen", started)
     return tmp_path
 
 
@@ -139,17 +138,17 @@ def test_an_extra_that_is_missing_is_named(name, place, capsys):
 
 def test_a_sweep_that_was_told_to_stop_starts_no_other_run(place):
     assert cli.main(["train", "-m", "seed=0", "run=s"]) == 0
-    (only,) = outcomes.listed(Path("s"))
-    outcomes.stop(Path("s"), only.sweep)
-    assert outcomes.stopped(Path("s"), only.sweep) and not outcomes.stopped(Path("s"), "another")
-    assert outcomes.last(Path("s"), only.folder) == only and msgspec.json.encode(only)
+    (only,) = sweep.listed(Path("s"))
+    sweep.stop(Path("s"), only.sweep)
+    assert sweep.stopped(Path("s"), only.sweep) and not sweep.stopped(Path("s"), "another")
+    assert sweep.last(Path("s"), only.folder) == only and msgspec.json.encode(only)
 
 
 def test_long_names_and_those_of_paths_make_one_folder():
-    assert job.folder("policy.path='runs/a b',seed=0") == "policy.path=runs_a b,seed=0"
-    assert job.folder("shapes.names=['64_64_64','8_8_8']") == "shapes=64_64_64,8_8_8"
-    long = job.folder("x=" + "y" * 300)
-    assert len(long.encode()) < 255 and long != job.folder("x=" + "y" * 301)
+    assert sweep.folder("policy.path='runs/a b',seed=0") == "policy.path=runs_a b,seed=0"
+    assert sweep.folder("shapes.names=['64_64_64','8_8_8']") == "shapes=64_64_64,8_8_8"
+    long = sweep.folder("x=" + "y" * 300)
+    assert len(long.encode()) < 255 and long != sweep.folder("x=" + "y" * 301)
 
 
 def installed(plugin: str) -> bool:
@@ -216,7 +215,7 @@ def test_launchers_run_side_by_side(tmp_path, launcher):
     more = "hydra.launcher.n_jobs=2" if launcher == "joblib" else "hydra.launcher.timeout_min=10"
     done = run(tmp_path, "train", "-m", *HASTY, "seed=0,1", f"hydra/launcher={launcher}", more)
     assert done.returncode == 0 and done.stdout.count("  done  ") == 2, done.stderr
-    assert "step   1/1" in (tmp_path / "sweep/seed=1" / job.OUTPUT).read_text()
+    assert "step   1/1" in (tmp_path / "sweep/seed=1" / sweep.OUTPUT).read_text()
 
 
 @pytest.mark.slow
@@ -228,7 +227,7 @@ def test_optuna_maximises_what_a_run_says_of_itself(tmp_path):
     rate = "trainer.learning_rate=tag(log,interval(1e-5,1e-3))"
     done = run(tmp_path, "train", "-m", *HASTY, rate, *words)
     assert done.returncode == 0, done.stderr
-    found = outcomes.listed(tmp_path / "sweep")
+    found = sweep.listed(tmp_path / "sweep")
     best = max(one.objective for one in found)
     assert len(found) == 3 and f"best_value: {best}" in (tmp_path / "sweep/optimization_results.yaml").read_text()
     again = run(tmp_path, "train", "-m", *HASTY, rate, *words)

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from cudal2.source import MAX_BYTES, SourceRejected, check, extract
+from cudal2.completion import MAX_BYTES, SourceRejected, check_source, extract
 from cudal2.target import CPU, find, for_capability, targets
 
 SM90 = find("sm_90a")
@@ -64,7 +64,7 @@ UNWELCOME = {
 
 @pytest.mark.parametrize("text", WELCOME.values(), ids=WELCOME)
 def test_honest_sources_pass(text):
-    check(f"{text}\n{KERNEL}", SM90)
+    check_source(f"{text}\n{KERNEL}", SM90)
 
 
 @pytest.mark.parametrize("text", UNWELCOME.values(), ids=UNWELCOME)
@@ -72,19 +72,19 @@ def test_what_the_contract_forbids_is_refused(text):
     for target in (SM90, CPU):
         if target is SM90 or "immintrin" not in text:
             with pytest.raises(SourceRejected):
-                check(f"{text}\n{KERNEL}", target)
+                check_source(f"{text}\n{KERNEL}", target)
 
 
 def test_folders_belong_to_their_target():
     with pytest.raises(SourceRejected, match=r"immintrin\.h"):  # the reason says what would be right
-        check(f"#include <cute/tensor.hpp>\n{KERNEL}", CPU)
+        check_source(f"#include <cute/tensor.hpp>\n{KERNEL}", CPU)
 
 
 @pytest.mark.parametrize("piece", ["/*", "\n", "'", '"', "#", "/**/#", "1'", "\\ ", "(", " \t", '\\"', "\\'"])
 def test_no_source_breaks_the_check(piece):
     """Nor keeps it busy: quadratic work on 64 KiB would take minutes."""
     with suppress(SourceRejected):
-        check((piece * MAX_BYTES)[: MAX_BYTES - 1], SM90)
+        check_source((piece * MAX_BYTES)[: MAX_BYTES - 1], SM90)
 
 
 def test_a_completion_for_a_gpu_is_found_in_its_fence():

@@ -13,10 +13,8 @@ from cudal2.config import SassConfig, TrainConfig, load
 from cudal2.problem import parse
 from cudal2.records import Measured, Status
 from cudal2.sass.game.simulator import Simulated
-from cudal2.sass.polish import judging as polish_judging
 from cudal2.sass.polish import run as polish
-from cudal2.sass.polish.judging import Judge
-from cudal2.sass.polish.subject import Subject
+from cudal2.sass.polish.subject import Judge, Subject
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo
 
@@ -107,7 +105,7 @@ def test_a_game_is_read_back_too(tmp_path, monkeypatch):
 
         return nullcontext(Judge(measure, measure, measure, lambda: Measured(Status.OK, 1.0, 1.0, 1.0), ""))
 
-    monkeypatch.setattr(polish_judging, "opened", opened)
+    monkeypatch.setattr(polish, "opened", opened)
     words = [f"run={tmp_path}", "search.measurements=12", "tracker=wandb", "search.method=greedy", "floor=0"]
     polish.compare(Subject(b"", listing(), parse("64_64_64")), load("sass", words, SassConfig), ("greedy", "random"))
     (start,), (random,) = (offline_run.starts(tmp_path / method) for method in ("greedy", "random"))

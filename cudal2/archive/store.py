@@ -4,7 +4,7 @@ Many processes may write at once, and any may be killed at any moment: each `add
 write-ahead log (https://www.sqlite.org/wal.html), which is either complete or leaves no trace.
 The file must lie on a local disk: the log needs shared memory, which network file systems lack.
 
-Speeds may only be compared within one environment. So queries about speed go through `comparable.Comparable`, which
+Speeds may only be compared within one environment. So queries about speed go through `selection.Comparable`, which
 names an environment, or `ANY` to compare across devices on purpose.
 """
 

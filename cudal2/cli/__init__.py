@@ -7,6 +7,7 @@ A verb imports what it needs when it runs, so that `--help` and typing errors ar
 
 import argparse
 import os
+import select
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,12 @@ from collections.abc import Sequence
 import msgspec
 
 import cudal2
-from cudal2.cli import bench, doors, interrupt, learning, measuring, remedies, reporting, sass
+from cudal2 import interrupt
+from cudal2.cli import bench, doors, remedies, reporting, runs, sass
 from cudal2.cli.arguments import add_verb, options, show, sort
+
+UNREAD = 141
+"""The exit code where whoever read the output has gone: a shell's for a program that SIGPIPE ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,10 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cudal2.records import HarnessFault
 
     try:
-        return _run(arguments, rest)
+        code = _run(arguments, rest)
+        sys.stdout.flush()
+        return code
     except (ValueError, HarnessFault, OSError) as error:
         if interrupt.received():  # the interrupted work raised an error of its own
             return interrupt.goodbye(arguments.again)
+        if isinstance(error, BrokenPipeError) and _unread():
+            return UNREAD
         if arguments.traceback:
             raise
         print(f"cudal2: {error}", file=sys.stderr)
@@ -52,6 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return interrupt.goodbye(arguments.again)
+
+
+def _unread() -> bool:
+    """Whether nobody reads the standard output any more, as behind `| head`; then nothing more is written to it."""
+    ends = select.poll()
+    ends.register(sys.stdout.fileno(), 0)
+    if gone := any(event & select.POLLERR for _, event in ends.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
 
 
 def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -101,8 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    learning.add(verbs)
-    measuring.add(verbs)
+    runs.add(verbs)
     reporting.add(verbs)
     bench.add(verbs)
     sass.add(verbs)

@@ -73,8 +73,7 @@ def sort(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
         words.insert(0, arguments.info)
         arguments.info = "all"
     places = arguments.places
-    # Not Path.exists, which raises where a list of shapes is longer than any file's name.
-    is_key = [bool(_KEY.fullmatch(word)) and not (places and os.path.exists(_home(word))) for word in words]
+    is_key = [bool(_KEY.fullmatch(word)) and not (places and _exists(word)) for word in words]
     arguments.paths = [_home(word) for word, key in zip(words, is_key) if not key]
     arguments.overrides = [word for word, key in zip(words, is_key) if key]
     runs = [word for word in arguments.overrides if word.startswith("run=")]
@@ -133,7 +132,7 @@ def options(arguments: argparse.Namespace, schema: type[msgspec.Struct]) -> Any:
 
 def stay_offline(policy: str) -> None:
     """Sets libraries offline, unless the policy is a name on the hub."""
-    if not policy or policy.startswith("package:") or os.path.exists(_home(policy)):
+    if not policy or policy.startswith("package:") or _exists(policy):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -177,6 +176,14 @@ def _joined(words: Sequence[str]) -> list[str]:
 def _unquoted(value: str) -> str:
     whole = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     return value[1:-1] if whole else value
+
+
+def _exists(word: str) -> bool:
+    """Whether a word names a file or folder; none has a name as long as a list of shapes may be."""
+    try:
+        return Path(_home(word)).exists()
+    except OSError:
+        return False
 
 
 def _home(path: str) -> str:

@@ -1,4 +1,5 @@
-"""The doors: `cudal2 serve`, the judge for other programs; `cudal2 archive`, a run's verdicts as a dataset, and back.
+"""The doors: `cudal2 serve`, the judge for other programs; `cudal2 archive`, a run's verdicts as a dataset, and back;
+`cudal2 pack`, a run to be carried elsewhere, and `unpack`.
 
 Each imports what it needs when it runs.
 """
@@ -13,7 +14,7 @@ from cudal2.cli.arguments import add_verb, configured, options
 
 
 def add(verbs: Any) -> None:
-    """Add `serve`, and `archive` with its verbs, to the command's verbs."""
+    """Add `serve`, `archive` with its verbs, `pack` and `unpack` to the command's verbs."""
     verb = add_verb(
         verbs,
         "serve",
@@ -31,17 +32,27 @@ def add(verbs: Any) -> None:
     add_verb(what, "export", _export, text, places=("RUN",), keys=example)
     text = "add a dataset to a run, which is made if need be; its verdicts count as if they had been reached there"
     add_verb(what, "import", _import, text, places=("DATASET", "RUN"), keys="cudal2 archive import data runs/theirs")
+    text = "a run or a campaign as files of at most 16 MB, to go on with it elsewhere"
+    add_verb(
+        verbs, "pack", _pack, text, places=("RUN", "OUT"), keys="cudal2 pack runs/mine parcel cache=~/.cache/cudal2"
+    )
+    text = "lay out a packed run, its part of the cache included"
+    add_verb(verbs, "unpack", _unpack, text, places=("PARCEL", "RUN"), keys="cudal2 unpack parcel runs/mine")
 
 
 def _serve(arguments: argparse.Namespace) -> None:
     config = configured(arguments)
-    from cudal2.serving.run import run
+    from cudal2.serving.server import run
 
     def ready(server: Any) -> None:
         who = f"whoever shows {config.token}" if server.token else "everybody on this machine"
         print(f"{server.url} judges for {config.target}, for {who}; verdicts go to {config.run}", flush=True)
 
     run(config, ready)
+
+
+class _Cache(msgspec.Struct, frozen=True):
+    cache: str = "~/.cache/cudal2"
 
 
 class _Export(msgspec.Struct, frozen=True):
@@ -70,3 +81,19 @@ def _import(arguments: argparse.Namespace) -> None:
     given, run = map(Path, arguments.paths)
     rows, new = dataset.join(given, run)
     print(f"{run}: {rows} rows, {new} verdicts of them new")
+
+
+def _pack(arguments: argparse.Namespace) -> None:
+    from cudal2 import parcel
+
+    run, out = arguments.paths
+    count = parcel.pack(Path(run), Path(out), Path(options(arguments, _Cache).cache).expanduser())
+    print(f"{out}: {count} files; on the other machine: cudal2 unpack {out} {run}")
+
+
+def _unpack(arguments: argparse.Namespace) -> None:
+    from cudal2 import parcel
+
+    packed, run = arguments.paths
+    parcel.unpack(Path(packed), Path(run), Path(options(arguments, _Cache).cache).expanduser())
+    print(f"{run}: the command that it came from goes on with it, run={run}")

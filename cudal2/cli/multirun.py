@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises ValueError for what cannot be swept, before anything is started, and KeyboardInterrupt upon a signal, when
     all runs have been told to end.
     """
+    from cudal2 import sweep
     from cudal2.config import compose, words
-    from cudal2.sweep import job, outcomes
 
     _check(arguments)
     verb = tuple(arguments.parser.prog.split()[1:])
@@ -37,16 +37,16 @@ def run(arguments: argparse.Namespace) -> int:
         hydras = [word for word in spelled if word not in own and not word.startswith("hydra.mode=")]
         fixed = [word for word in own if not _several(word)]
         place = Path(_place(arguments, fixed, own, hydras))
-        task = job.Job((*verb, *([] if named else arguments.paths)), uuid.uuid4().hex, os.getpid())
+        task = sweep.Job((*verb, *([] if named else arguments.paths)), uuid.uuid4().hex, os.getpid())
         defaults = _defaults(place, [words.key(word) for word in fixed], own, hydras)
         with compose.opened(arguments.entry, kind) as hydra:
             try:
                 hydra.multirun(arguments.entry, task, [*own, *defaults, *hydras])
             except KeyboardInterrupt:
-                outcomes.stop(place, task.sweep)
+                sweep.stop(place, task.sweep)
                 raise
             finally:
-                ended = outcomes.listed(place, task.sweep)
+                ended = sweep.listed(place, task.sweep)
                 _tell(place, ended)
     if not ended:
         raise ValueError("nothing was run")
@@ -104,14 +104,14 @@ def _place(arguments: argparse.Namespace, fixed: Sequence[str], own: Sequence[st
 
 def _defaults(place: Path, fixed: Sequence[str], own: Sequence[str], hydras: Sequence[str]) -> list[str]:
     """What a sweep says to Hydra unless the user does: where its runs are, and which values name them."""
+    from cudal2 import sweep
     from cudal2.config import words
-    from cudal2.sweep import job
 
     given = {words.key(word) for word in hydras}
     swept = "run" in {words.key(word) for word in own} - set(fixed)
     wanted = {
         "hydra.sweep.dir": words.quoted(str(place)),
-        "hydra.sweep.subdir": words.quoted(job.BELOW if swept else job.FOLDER),
+        "hydra.sweep.subdir": words.quoted(sweep.BELOW if swept else sweep.FOLDER),
         "hydra.job.config.override_dirname.exclude_keys": f"[{','.join(map(words.quoted, ['run', *fixed]))}]",
         "hydra/job_logging": "none",
     }

@@ -47,9 +47,9 @@ class _Nothing(msgspec.Struct, frozen=True):
 
 def _folders(arguments: argparse.Namespace) -> list[Path]:
     """The runs that were named; for the folder of a sweep, its runs."""
-    from cudal2.sweep import outcomes
+    from cudal2 import sweep
 
-    folders = [run for name in arguments.paths for run in outcomes.runs(Path(name))]
+    folders = [run for name in arguments.paths for run in sweep.runs(Path(name))]
     if not folders:
         raise ValueError(f"{arguments.paths[0]} is the folder of a sweep of which no run is done yet")
     return folders

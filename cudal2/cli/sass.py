@@ -96,20 +96,20 @@ def _edited(file: str, listing: Any) -> Any:
 
 
 def _play(arguments: argparse.Namespace) -> None:
-    from cudal2.sass.polish import finish, run
+    from cudal2.sass.polish import run, shapes
 
     config, subject = _opened(arguments)
     found, floor = run.play(subject, config)
-    print(finish.finished(subject, config, found, floor))
+    print(shapes.finished(subject, config, found, floor))
 
 
 def _compare(arguments: argparse.Namespace) -> None:
     from cudal2.sass import searches
-    from cudal2.sass.polish import finish, run
+    from cudal2.sass.polish import run, shapes
 
     config, subject = _opened(arguments)
     found, floor = run.compare(subject, config, config.methods or searches.METHODS)
-    print(finish.finished(subject, config, found, floor))
+    print(shapes.finished(subject, config, found, floor))
 
 
 def _polish(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """The configuration of each verb, as frozen records. `load` composes it with Hydra and refuses unknown keys."""
 
-from cudal2.config.base import NEUTRAL, Schema, identity
+from cudal2.config.base import NEUTRAL, EffortConfig, Schema, WorkerConfig, identity
 from cudal2.config.bench import (
     BenchAaConfig,
     BenchBaselineConfig,
@@ -42,7 +42,6 @@ from cudal2.config.verbs import (
     SearchMethodConfig,
     ServeConfig,
 )
-from cudal2.config.worker import EffortConfig, WorkerConfig
 
 __all__ = [
     "NEUTRAL",

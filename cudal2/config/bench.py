@@ -4,9 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from cudal2.config.base import Count, Schema
+from cudal2.config.base import Count, Schema, WorkerConfig
 from cudal2.config.problems import Dtype, Epilogue, check_kind
-from cudal2.config.worker import WorkerConfig
 from cudal2.problem import Accumulate, Layout
 from cudal2.records import Abi
 

@@ -8,9 +8,8 @@ import msgspec
 from cudal2 import dtype as dtypes
 from cudal2 import llm, operators
 from cudal2.config.base import LATER, Schema
-from cudal2.drawn import drawn
 from cudal2.problem import Accumulate, Layout, Problem, grid, off_lattice, parse, sample
-from cudal2.split import KEPT_APART, open_families, training
+from cudal2.split import KEPT_APART, draw, open_families, training
 
 Dtype = Annotated[str, LATER]
 """The name of a record in `cudal2.dtype`."""
@@ -98,6 +97,10 @@ class ShapesConfig(Schema, frozen=True):
 
     def __post_init__(self) -> None:
         check_kind(self)
+        if self.names == ("drawn",):
+            for kind, usual in (("layout", "tn"), ("dtype", "fp16"), ("epilogue", "none")):
+                if (value := getattr(self, kind)) != usual:
+                    raise ValueError(f"shapes=drawn has kinds of its own: say shapes.drawn.{kind}s=[{value}]")
 
     def problems(self) -> list[Problem]:
         """The named problems in the order given. Raises ValueError for an unknown name, or where none is named."""
@@ -107,7 +110,7 @@ class ShapesConfig(Schema, frozen=True):
             if listed == "drawn":
                 dtypes = (dtype,) if dtype else self.drawn.dtypes
                 kinds = msgspec.structs.asdict(self.drawn) | {"dtypes": dtypes, "accumulate": self.accumulate}
-                problems += drawn(self.count, self.seed, **kinds)
+                problems += draw(self.count, self.seed, **kinds)
             elif listed in self._lists():
                 kind = msgspec.structs.replace(self, names=(), dtype=dtype or self.dtype)
                 problems += [named(shape, kind) for shape in self._lists()[listed]()]

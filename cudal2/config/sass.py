@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from cudal2.config.base import NEUTRAL, Count, Schema
+from cudal2.config.base import NEUTRAL, Count, EffortConfig, Schema, WorkerConfig
 from cudal2.config.problems import Dtype, Epilogue, ShapesConfig, check_kind
 from cudal2.config.training import TrackerConfig
-from cudal2.config.worker import EffortConfig, WorkerConfig
 from cudal2.problem import Accumulate, Layout
 
 

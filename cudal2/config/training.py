@@ -4,10 +4,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from cudal2.config.base import LATER, NEUTRAL, Schema
+from cudal2.config.base import LATER, NEUTRAL, Schema, WorkerConfig
 from cudal2.config.policy import PolicyConfig, PromptConfig, ReturnsConfig
 from cudal2.config.problems import ShapesConfig
-from cudal2.config.worker import WorkerConfig
 from cudal2.problem import Accumulate, Layout
 
 

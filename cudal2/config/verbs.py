@@ -4,11 +4,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from cudal2.config.base import LATER, NEUTRAL, Count, Schema
+from cudal2.config.base import LATER, NEUTRAL, Count, Schema, WorkerConfig
 from cudal2.config.policy import PolicyConfig, PromptConfig, TurnsConfig
 from cudal2.config.problems import ShapesConfig
 from cudal2.config.training import RewardConfig
-from cudal2.config.worker import WorkerConfig
 from cudal2.records import Abi
 
 

@@ -25,7 +25,7 @@ from cudal2.problem import Accumulate, Layout, Problem, parse
 from cudal2.records import Abi, Binary, Candidate, edit_from_json
 from cudal2.runtime import manifest
 from cudal2.target import find
-from cudal2.worker import portable
+from cudal2.worker import backend
 
 SHAPES = "shapes.json"
 WHOLE = 1 << 20
@@ -70,7 +70,7 @@ def exported(folder: Path, target: str) -> Source:
         edit = edit_from_json(_text(folder / kernel.edit)) if kernel.edit else None
         files = [(str(folder / one.path), one.sha256) for one in (kernel.code, kernel.recipe) if one]
         made = Binary(*files)
-        portable.read_binary(made)  # what is damaged is told before anything is measured
+        backend.read_binary(made)  # what is damaged is told before anything is measured
         return Candidate(_text(folder / kernel.source), kernel.problem, target, edit=edit, binary=made)
 
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:

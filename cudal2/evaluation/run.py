@@ -15,14 +15,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import EvalConfig, WorkerConfig
 from cudal2.evaluation import folders
 from cudal2.evaluation.records import NOTHING_ARCHIVED, Effort, Results, Row
 from cudal2.evaluation.results import add, load, only_evaluation_of, save
-from cudal2.evaluation.samples import Sampler, asking, sampler
-from cudal2.evaluation.sources import AT_ONCE, Candidates, Source, archived, written
+from cudal2.evaluation.sources import AT_ONCE, Candidates, Sampler, Source, archived, asking, sampler, written
 from cudal2.evaluation.terminal import Shown
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, STRICT, Candidate, Environment, Status, Verdict

@@ -4,8 +4,7 @@ import ctypes
 from typing import NoReturn
 
 from . import processor
-from .held import Held, Kernel, Unusable
-from .loaded import address, opened
+from .held import Held, Kernel, Unusable, address, opened
 from .op import Place
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from . import processor
-from .held import Held, Kernel, Unusable
-from .loaded import address, content, opened
+from .held import Held, Kernel, Unusable, address, content, opened
 from .op import Place
 
 CUDA = 1

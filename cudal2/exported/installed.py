@@ -56,11 +56,9 @@ def serves(module: torch.nn.Module) -> bool:
 
 
 def register() -> None:
-    """vLLM's plug-in: its linear layers by these kernels (`vllm.py`)."""
-    from . import vllm
-
+    """vLLM's plug-in: its linear layers by these kernels (`patch.py`)."""
     if library is not None and not library.reason:
-        vllm.route(library)
+        _patch.route(library)
 
 
 class Linear(torch.nn.Module):

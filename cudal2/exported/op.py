@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from .held import File, Kernel, Unusable
-from .loaded import opened
+from .held import File, Kernel, Unusable, opened
 
 VERSION = 1
 SONAME = f"libcudal2_torch.so.{VERSION}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cudal2 import registry
+from cudal2 import files
 from cudal2.problem import Problem
 
 if TYPE_CHECKING:
@@ -60,18 +60,18 @@ class Operator(msgspec.Struct, frozen=True):
 
 def find(name: str) -> Operator:
     """The operator of that `Problem.epilogue`; ValueError lists the known ones."""
-    found: Any = registry.module(sys.modules[__name__], name, "epilogue")
+    found: Any = files.plugin(sys.modules[__name__], name, "epilogue")
     return found.OPERATOR
 
 
 def known(name: str) -> None:
     """Raises ValueError, which lists the known ones, where no operator has that name; imports none of them."""
-    registry.check(sys.modules[__name__], name, "epilogue")
+    files.check_plugin(sys.modules[__name__], name, "epilogue")
 
 
 def names() -> tuple[str, ...]:
     """Every operator that has a file."""
-    return registry.names(sys.modules[__name__])
+    return files.plugin_names(sys.modules[__name__])
 
 
 def operands(problem: Problem) -> tuple[Operand, ...]:

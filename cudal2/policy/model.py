@@ -20,8 +20,8 @@ from transformers import (
 
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import adapters, sampling
-from cudal2.policy.hints import SAMPLED, out_of_memory_hint
 from cudal2.policy.locate import PACKAGE, gguf_file, gguf_options, locate
+from cudal2.policy.sampling import SAMPLED, out_of_memory_hint
 from cudal2.target import targets
 
 

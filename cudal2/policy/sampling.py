@@ -2,9 +2,11 @@
 
 `choice` and `whole` say how a policy is sampled, in training and evaluation alike. Without them a model's
 generation_config.json would add repetition penalties, min-p and the like, which the training loss does not know.
+A lack of memory or of a compiler becomes a ValueError that says what to change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -22,11 +24,40 @@ from transformers import (
 
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, vllm_engine
-from cudal2.policy.hints import SAMPLED, out_of_memory_hint
 from cudal2.policy.prompts import Prompt, text
-from cudal2.policy.quoting import quoted
-from cudal2.policy.tokenizer import check_prompt
+from cudal2.policy.tokenizer import check_prompt, quoted
 from cudal2.target import Target
+
+SAMPLED = "set policy.dtype=bfloat16, lower policy.max_new_tokens, or take a smaller model"
+TUNED = "lower tuning.micro_batch (batch_size of a kernel LM) or context, set tuning.gradient_checkpointing=true"
+TRAINED = "lower trainer.micro_batch or policy.max_new_tokens, set trainer.gradient_checkpointing=true"
+ADAPTERS = "train adapters (policy.lora.rank=8 policy.dtype=bfloat16)"
+SHARED = "start a process for each of several GPUs with trainer.deepspeed=zero3"
+
+OPERATORS = (
+    "on GPUs zero2 and zero3 need none; what offloads needs g++, ninja and, in CUDA_HOME, the CUDA toolkit that torch "
+    "was built with; without a GPU one is needed, with g++, ninja and Python's headers (python3-dev)"
+)
+_FULL = ("DefaultCPUAllocator: ", "CUDA out of memory")
+_UNBUILT = ("Error building extension", "Unable to JIT load", "Error compiling objects")
+_NO_TOOLKIT = ("MissingCUDAException", "CUDAMismatchException")  # DeepSpeed's, which need not be installed
+
+
+@contextmanager
+def out_of_memory_hint(*remedies: str) -> Iterator[None]:
+    """Raises ValueError, with these remedies, where memory runs out inside, or where DeepSpeed cannot compile one of
+    its operators on this machine."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in said for text in _FULL):
+            why = f"the policy is too large for this machine ({said or 'no memory is left'})"
+            raise ValueError(f"{why}; {', or '.join(remedies)}") from error
+        if type(error).__name__ in _NO_TOOLKIT or any(text in said for text in _UNBUILT):
+            raise ValueError(f"DeepSpeed cannot compile an operator ({said}); {OPERATORS}") from error
+        raise
+
 
 CACHE_BYTES = 8 << 30
 """Memory for keys and values, which limits the batch in transformers. On a GPU it is at least half of what the weights
@@ -197,7 +228,7 @@ def check_room(prompt: Prompt, size: int, context: int | None, limit: int = 0) -
 
 
 def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
-    """The prompt as the policy gets it: in a chat's messages special words are broken (see `quoting`).
+    """The prompt as the policy gets it: in a chat's messages special words are broken (see `quoted`).
 
     Raises ValueError for a chat with a model that has no such template.
     """

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cudal2.completion import fenced
 from cudal2.config import PolicyConfig
 from cudal2.policy import prompts
 from cudal2.policy.prompts import Message, Prompt
 from cudal2.records import Verdict
-from cudal2.source import fenced
 from cudal2.target import Target
 
 if TYPE_CHECKING:  # a model elsewhere, and a report on its answers, need no transformers

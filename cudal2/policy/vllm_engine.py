@@ -5,7 +5,7 @@ vLLM itself is imported only where an engine is started: that takes many seconds
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from packaging.version import Version
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2.config import PolicyConfig
@@ -20,7 +21,7 @@ from cudal2.config import PolicyConfig
 FITS = Version("0.27"), Version("0.31.0")
 """The first and the last version that fit. Earlier ones need an older torch, and TRL 1.16 does not know later ones.
 (0.31, unlike the others, needs transformers < 5.18.)"""
-EXTENSION = "cudal2.policy.vllm_extension.Renewing"
+EXTENSION = f"{__name__}.Renewing"
 INSTALL = 'pip install "cudal2[vllm]" (without a GPU: make vllm)'
 
 Finished = Callable[[int, str], None]
@@ -77,7 +78,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], most: int) -> None:
 def options(config: PolicyConfig) -> dict[str, Any]:
     """Options of vLLM, the same wherever it is started. Without `dtype` it would turn float32 weights into bfloat16.
 
-    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`vllm_extension.py`).
+    On a processor there are no CUDA graphs to capture, and new weights arrive in another way (`Renewing`).
     """
     told: dict[str, Any] = {"dtype": config.dtype}
     return told if torch.cuda.is_available() else told | {"enforce_eager": True, "worker_extension_cls": EXTENSION}
@@ -163,3 +164,25 @@ def stops(model: PreTrainedModel) -> list[int]:
     """The ids of the tokens that end a text of this model, as `load` in `model.py` loaded it."""
     settings: Any = model.generation_config
     return list(settings.eos_token_id)
+
+
+class Renewing:
+    """An extension (`worker_extension_cls`) that lets vLLM's worker on a processor take new weights: methods added to
+    it, which it calls by name (`collective_rpc`).
+
+    There vLLM multiplies with packed copies and frees the weights themselves, so that TRL cannot load new ones. vLLM's
+    own `reload_weights` packs the weights that it reads, but not an output layer that shares its weights with the
+    embedding: this layer would keep its old copy.
+    """
+
+    model_runner: Any
+    reload_weights: Any
+
+    def renew(self, weights: Iterable[tuple[str, Tensor]] | None = None, folder: str | None = None) -> None:
+        """Takes these weights, named as in the model's checkpoint, or those of the safetensors files in a folder."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        self.reload_weights(weights_iterator=weights, weights_path=folder)
+        for layer in self.model_runner.get_model().modules():
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)

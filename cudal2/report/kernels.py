@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from cudal2 import corpus
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry, Sample
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import Archive
 from cudal2.config import WorkerConfig
 from cudal2.evaluation.records import Row, why

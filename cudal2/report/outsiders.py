@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import Archive
 from cudal2.corpus import Knobs, without_plan
 from cudal2.corpus.nearest import Nearest, difference, nearest

@@ -21,18 +21,18 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from cudal2 import roofline
+from cudal2 import arch
 from cudal2.archive.store import Archive
 from cudal2.evaluation import audit, records, results
 from cudal2.evaluation.records import Results, Row
 from cudal2.policy import endpoint
 from cudal2.records import Environment, HarnessFault, Status
-from cudal2.report import budget, figures, headline, kernels, outsiders, packed, steps
+from cudal2.report import budget, headline, kernels, outsiders, steps
 from cudal2.report.budget import Estimate
 from cudal2.report.headline import Line
 from cudal2.report.steps import Step
 from cudal2.tracking import CAMPAIGN, read_metrics
-from cudal2.train import troubles
+from cudal2.train import summary
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of a picture's file."""
@@ -82,10 +82,10 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             searches=(searches := _searches(archive, fingerprint, (folder / CAMPAIGN).exists())),
             asked=endpoint.spent(folder),
             learned=bool(learned),
-            troubles=troubles.over(read_metrics(folder / "metrics.jsonl")),
+            troubles=summary.over(read_metrics(folder / "metrics.jsonl")),
             outside=outsiders.load(folder, fingerprint),
             config=_config(folder),
-            data=packed.data(
+            data=headline.data(
                 lines,
                 kernels.of(archive, fingerprint, rows),
                 _roof(environment.device, rows),
@@ -109,10 +109,10 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
     """Save the mean speedup by step of several runs as one picture, PNG, SVG or PDF by the suffix of `out`."""
     if out.suffix not in PICTURES:
         raise ValueError(f"{out.name}: choose a name that ends with .png, .svg or .pdf")
-    figure = figures.comparison(steps.curves(folders))
+    figure = budget.comparison(steps.curves(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        figures.save(figure, out)
+        budget.save(figure, out)
     except OSError as error:
         raise HarnessFault(f"{out} cannot be written: {error}", "Choose another place with out=") from error
     return out
@@ -154,9 +154,9 @@ def _searches(archive: Archive, fingerprint: str, together: bool) -> dict[str, d
     return {name: {"shapes": len(searches[name]), "curve": curve} for name, curve in curves.items() if len(curve) > 1}
 
 
-def _roof(device: str, rows: Sequence[Row]) -> roofline.Roof | None:
+def _roof(device: str, rows: Sequence[Row]) -> arch.Roof | None:
     measured = [(row.problem, us) for row in rows for t in row.timings for us in (t.candidate_us, t.baseline_us)]
-    return roofline.of(device, measured) if measured else None
+    return arch.roof(device, measured) if measured else None
 
 
 def _config(folder: Path) -> str:

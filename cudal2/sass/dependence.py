@@ -1,9 +1,9 @@
 """The checker: may two neighbours change places, may a scheduling field change, does a schedule keep every rule?
 
-There are three kinds of rules: instructions that must keep their order whatever the fields say (`order`); results that
-must be waited for, by cycles or by a barrier (`flow`, with the figures of `latencies`); and operands kept for reuse
-(`reuse`). An instruction moves together with its scheduling fields. So a swap is legal if the schedule after it keeps
-every rule that the schedule before kept.
+There are three kinds of rules: instructions that must keep their order whatever the fields say (`latencies`); results
+that must be waited for, by cycles or by a barrier (`flow`, with the figures of `latencies`); and operands kept for
+reuse (`reuse`). An instruction moves together with its scheduling fields. So a swap is legal if the schedule after it
+keeps every rule that the schedule before kept.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from cudal2.records import Control, Shift
-from cudal2.sass import encoding, flow, latencies, order, reuse
+from cudal2.sass import flow, latencies, reuse
 from cudal2.sass.blocks import Block, graph
-from cudal2.sass.encoding import Controls
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import Controls, mismatch
 
 TOUCHED = "barriers and waits stay as the compiler set them"
 FOLLOWED = 64
@@ -59,7 +59,7 @@ def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Vio
             one = listing.instructions[position]
             if why := reuse.wrong(listing, position, block.stop):
                 found.append(Violation("reuse", position, position, why))
-            if why := encoding.mismatch(one.controls) or _touched(one, checker.table):
+            if why := mismatch(one.controls) or _touched(one, checker.table):
                 found.append(Violation("fields", position, position, why))
             if not block.start <= one.origin < block.stop:
                 found.append(Violation("order", position, position, "it has left its block"))
@@ -116,11 +116,11 @@ class Checker:
             return "no two instructions of one block stand there"
         those = self.listing.instructions
         for place in (position, position + 1):
-            if why := order.pinned(those[place], those[place - 1] if place > block.start else None, self.table):
+            if why := latencies.pinned(those[place], those[place - 1] if place > block.start else None, self.table):
                 return why
         first, second = those[position], those[position + 1]
         # A pair that the compiler had the other way round may always be swapped back.
-        if first.origin < second.origin and (why := order.conflict(first, second)):
+        if first.origin < second.origin and (why := latencies.conflict(first, second)):
             return why
         return self._timing(self._swapped(position)[0], block, position)
 
@@ -131,7 +131,7 @@ class Checker:
         if block is None:
             return "no instruction stands there"
         changed = msgspec.structs.replace(self.listing.instructions[position], controls=controls)
-        if why := _touched(changed, self.table) or encoding.mismatch(controls):
+        if why := _touched(changed, self.table) or mismatch(controls):
             return why
         if why := reuse.wrong(self.listing, position, block.stop, changed):
             return why
@@ -224,7 +224,7 @@ def _touched(one: Instruction, table: latencies.Table) -> str:
     if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
         return TOUCHED
     if now.stall < then.stall:
-        if order.pinned(one, None, table):
+        if latencies.pinned(one, None, table):
             return f"{one.operation} is pinned, and stalls no shorter than the compiler had it"
         if not now.stall:
             return "it stalls a cycle at least"
@@ -237,7 +237,7 @@ def _fixed(listing: Listing, block: Block, table: latencies.Table) -> dict[int, 
     before: Instruction | None = None
     found = dict[int, str]()
     for one in sorted(inside, key=lambda one: one.origin):
-        if why := order.pinned(one, before, table):
+        if why := latencies.pinned(one, before, table):
             found[one.origin] = why
         before = one
     return found
@@ -256,7 +256,7 @@ def _inverted(listing: Listing, block: Block, fixed: dict[int, str]) -> list[Vio
                 first, second = those[place], those[before]
                 if second.origin > first.origin:
                     passed = next((one for one in (first, second) if one.origin in fixed), None)
-                    if why := order.conflict(first, second) or (passed and f"nothing passes {passed.operation}"):
+                    if why := latencies.conflict(first, second) or (passed and f"nothing passes {passed.operation}"):
                         found.append(Violation("order", place, before, why))
         latest = max(latest, those[place].origin)
     return found

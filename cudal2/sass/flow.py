@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from cudal2.sass import opcodes
 from cudal2.sass.blocks import Block, Node, graph
-from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER
 
 HORIZON = 64
 """Cycles after which every result of known latency is there: more than twice the slowest, which is HMMA's."""

@@ -1,9 +1,16 @@
-"""How many cycles one instruction must issue before another that touches the same register.
+"""Which two instructions must keep their order, which never move, and how many cycles one must issue before another
+that touches the same register.
 
 The figures come from the compiler's own schedules (`cudal2.sass.mining` made data/sass/latencies.json): the least
 distance that the compiler ever left is enough; operations of one pipe share their figures. Operands that are read at
 different times must have different names, or the least distance of one would be taken for all. A pair that was hardly
 ever seen has no figure: no schedule is blamed for it, and no move may depend on it.
+
+Order (`conflict`) is kept whatever the scheduling fields say. For registers, by the definitions and uses that nvdisasm
+names. For memory, by PTX ISA, "Memory Consistency Model": program order holds between accesses of one thread to the
+same address. As addresses are not compared here, loads may pass only loads. An asynchronous copy (`cp.async`) is
+ordered only with what waits for it. But it must not overwrite data that an earlier load still reads: so a copy may move
+behind a load, but not a load behind a copy.
 """
 
 from functools import cache
@@ -148,3 +155,60 @@ def _modifiers(one: Instruction) -> list[str]:
     if one.operation not in ("HMMA", "IMAD", "MEMBAR", "UIMAD"):
         return []
     return [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS]
+
+
+_SHARED = opcodes.SHARED_LOADS | opcodes.SHARED_STORES | opcodes.COPIES
+_GLOBAL = opcodes.GLOBAL_LOADS | opcodes.GLOBAL_STORES | opcodes.COPIES
+_LOCAL = opcodes.LOCAL_LOADS | opcodes.LOCAL_STORES
+_SPACES = (_SHARED, _GLOBAL, _LOCAL)
+_GENERIC = frozenset({"LD", "ST"})
+_LOADS = opcodes.SHARED_LOADS | opcodes.GLOBAL_LOADS | opcodes.LOCAL_LOADS
+_ORDERED = frozenset({"STRONG", "MMIO", "SYS", "SM", "VC"})
+"""Modifiers of accesses that order other threads' accesses."""
+
+
+def pinned(instruction: Instruction, before: Instruction | None, table: Table) -> str:
+    """Why an instruction never moves; "" where it may. `before` is the instruction in front of it."""
+    if instruction.operation not in opcodes.KNOWN or instruction.target is not None:
+        return f"{instruction.operation} is pinned"
+    if instruction.operation not in table.operations:
+        return f"nothing is known of the latency of {instruction.operation} here"
+    if instruction.named:
+        return "the cubin names its offset"
+    if any(clock in instruction.operands for clock in opcodes.CLOCKS):
+        return "it reads a clock"
+    if instruction.operation in opcodes.MEMORY and _ORDERED.intersection(instruction.opcode.split(".")):
+        return "other threads' memory accesses are ordered by it"
+    if dummy(instruction) or (before is not None and dummy(before)):
+        return "an asynchronous copy and the empty loads in front of it are one bundle"
+    return ""
+
+
+def conflict(first: Instruction, second: Instruction) -> str:
+    """Why the second of two instructions must not come before the first; empty where it may."""
+    if shared := first.defines & second.uses:
+        return f"{min(shared)} is defined, then used"
+    if shared := first.uses & second.defines:
+        return f"{min(shared)} is used, then defined anew"
+    if shared := first.defines & second.defines:
+        return f"{min(shared)} is defined twice"
+    return _memory(first, second)
+
+
+def _memory(first: Instruction, second: Instruction) -> str:
+    one, other = first.operation, second.operation
+    if one in _LOADS and other in _LOADS:
+        return ""
+    if one in opcodes.COPIES and other in opcodes.COPIES | _LOADS:
+        return ""
+    if other in opcodes.COPIES and one in opcodes.GLOBAL_LOADS:
+        return ""
+    generic = {one, other} & _GENERIC and {one, other} <= opcodes.MEMORY - opcodes.CONSTANT_LOADS
+    if generic or any(one in space and other in space for space in _SPACES):
+        return f"{one} and {other} may touch the same memory"
+    return ""
+
+
+def dummy(instruction: Instruction) -> bool:
+    """Whether an instruction is an empty load that ptxas puts in front of an asynchronous copy."""
+    return instruction.operation == "LDS" and instruction.guard == "@!PT"

@@ -10,10 +10,10 @@ from multiprocessing import get_context
 import msgspec
 
 from cudal2.records import Control, Edit
-from cudal2.sass import encoding
 from cudal2.sass.dependence import Checker, Violation, violations
 from cudal2.sass.listing import Listing, read
 from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.cuda.compile.cubin import controls_of
 from cudal2.worker.sandbox import jail
 
 
@@ -23,7 +23,7 @@ def replayed(listing: Listing, edit: Edit) -> Listing:
     for move in edit.moves:
         if isinstance(move, Control):
             word = cubin.with_field(those[move.position].word, move.field, move.value)
-            new = msgspec.structs.replace(those[move.position], word=word, controls=encoding.decode(word))
+            new = msgspec.structs.replace(those[move.position], word=word, controls=controls_of(word))
             those[move.position] = new
         else:
             those.insert(move.end, those.pop(move.start))

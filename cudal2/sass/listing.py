@@ -12,10 +12,9 @@ from itertools import pairwise
 
 import msgspec
 
-from cudal2.sass import encoding
-from cudal2.sass.encoding import Controls
-from cudal2.worker import disassembly
+from cudal2.worker.build import Unfinished
 from cudal2.worker.cuda.compile import cubin, sass
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER, Controls, controls_of, with_controls
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
@@ -30,7 +29,7 @@ _TARGET = re.compile(r"^\s*\.target\s+(\w+)")
 _LABEL = re.compile(r"^([.$\w]+):")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)\s*([^;]*?)\s*;")
 _JUMP = re.compile(r"`\(([^)+]+)\)")
-_NONE = Controls(0, 0, encoding.NO_BARRIER, encoding.NO_BARRIER, 0, 0)
+_NONE = Controls(0, 0, NO_BARRIER, NO_BARRIER, 0, 0)
 _LETTERS = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
 """Prefixes of register names, by the heading of their columns."""
 _FILES = {"PR": "P", "UPR": "UP"}
@@ -89,7 +88,7 @@ class Listing(msgspec.Struct, frozen=True):
     def controlled(self, position: int, controls: Controls) -> "Listing":
         """The listing with the scheduling fields of one instruction set."""
         old = self.instructions[position]
-        word = encoding.encode(old.word, controls)
+        word = with_controls(old.word, controls)
         return self._with(position, msgspec.structs.replace(old, word=word, controls=controls))
 
     def _with(self, position: int, *new: Instruction) -> "Listing":
@@ -100,7 +99,7 @@ class Listing(msgspec.Struct, frozen=True):
 def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) -> Listing:
     """The listing of a kernel, named as in the cubin; the disassembler runs in a jail of that kind.
 
-    Raises Unlisted where the cubin is damaged or holds no such kernel, `disassembly.Unfinished` where the
+    Raises Unlisted where the cubin is damaged or holds no such kernel, `build.Unfinished` where the
     disassembler was stopped, HarnessFault where there is no disassembler or no jail.
     """
     try:
@@ -110,7 +109,7 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
     try:
         with sass.listing(code, kind, seconds, OPTIONS) as lines:
             found = parse((line.decode(errors="replace") for line in lines), kernel)
-    except (Unlisted, disassembly.Unfinished):
+    except (Unlisted, Unfinished):
         raise
     except ValueError as error:
         raise Unlisted(_unreadable(code, error)) from error
@@ -130,7 +129,7 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
         found.architecture,
         tuple(
             msgspec.structs.replace(one, word=word, controls=fields, compiled=fields)
-            for one, word, fields in zip(listed, words, map(encoding.decode, words))
+            for one, word, fields in zip(listed, words, map(controls_of, words))
         ),
     )
 

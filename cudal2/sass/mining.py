@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from cudal2.sass import flow, latencies, opcodes
-from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.latencies import Seen, Table
 from cudal2.sass.listing import Listing, read
 from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER
 from cudal2.worker.sandbox import jail
 
 

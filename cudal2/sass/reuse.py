@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import msgspec
 
 from cudal2.records import Control
-from cudal2.sass import encoding, opcodes
+from cudal2.sass import opcodes
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import mismatch
 
 _BYTES = (3, 4, 8)
 _WIDEST = 4
@@ -64,7 +65,7 @@ def repeated(listing: Listing, position: int, stop: int) -> int:
     As ptxas does, which sets one bit of a matrix instruction at most.
     """
     one = listing.instructions[position]
-    if not _matrix(one) or encoding.mismatch(msgspec.structs.replace(one.controls, reuse=1)):
+    if not _matrix(one) or mismatch(msgspec.structs.replace(one.controls, reuse=1)):
         return 0
     for later in range(position + 1, min(stop, position + REACH)):
         if _matrix(other := listing.instructions[later]):
@@ -99,7 +100,7 @@ def keepable(listing: Listing, position: int, stop: int) -> int:
     one = listing.instructions[position]
     for mask in (repeated(listing, position, stop), one.compiled.reuse):
         given = msgspec.structs.replace(one, controls=msgspec.structs.replace(one.controls, reuse=mask))
-        if mask and not encoding.mismatch(given.controls) and not wrong(listing, position, stop, given):
+        if mask and not mismatch(given.controls) and not wrong(listing, position, stop, given):
             return mask
     return 0
 

@@ -7,10 +7,10 @@ import msgspec
 from cudal2.records import Edit
 from cudal2.sass import reuse
 from cudal2.sass.dependence import Violation
-from cudal2.sass.encoding import Controls
 from cudal2.sass.game.play import Kind, Play
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import Controls
 
 AROUND = 2
 """Unchanged places shown before and after each changed one."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from cudal2 import operators, roofline
+from cudal2 import arch, operators
 from cudal2.corpus import Knobs
 from cudal2.files import asset
 from cudal2.problem import Problem, parse
@@ -31,7 +31,7 @@ AUTO = 16
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A setting's speedups over the fastest baseline, by device (a name in `roofline.STATED`) and by M_N_K."""
+    """A setting's speedups over the fastest baseline, by device (a name in `arch.STATED`) and by M_N_K."""
 
     family: str
     knobs: Knobs
@@ -65,7 +65,7 @@ def order(target: str, device: str, problem: Problem, settings: Sequence[Setting
     As they came where nothing was measured for the target, where the device's rates are not known, and for problems of
     another kind or of fewer rows than any that was measured. Raises ImportError where scikit-learn is missing.
     """
-    measured, names = _measured(target), [name for name in roofline.STATED if name in device]
+    measured, names = _measured(target), [name for name in arch.STATED if name in device]
     if not names or not any(row.problem.kind == problem.kind and row.problem.m <= problem.m for row in measured):
         return list(settings)
     model = _fitted(target)
@@ -157,7 +157,7 @@ def facts(row: Row, multiprocessors: int) -> dict[str, float]:
     time that the device's peak rates would take."""
     problem, knobs = row.problem, row.setting.knobs
     m, n, k = problem.m, problem.n, problem.k
-    roof = roofline.stated(row.device)
+    roof = arch.stated_roof(row.device)
     assert roof is not None, row.device
 
     def size(*names: str, default: float = math.nan) -> float:

@@ -1,6 +1,13 @@
-"""Settings of the kernel families: which of them serve a problem, and how they become candidates."""
+"""Settings of the kernel families: which of them serve a problem, how they become candidates, and what the genetic
+searches share: how parents and operators are selected, and what one problem lends another.
+
+Parents are selected by tournament, as in autotuners (Vasilache et al., Tensor Comprehensions, arXiv:1802.04730),
+operators by probability matching (D. Thierens, An adaptive pursuit strategy for allocating operator probabilities,
+GECCO 2005).
+"""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,7 +17,7 @@ from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.proposer import Setting, Trial
+from cudal2.search.proposer import Setting, Task, Trial, Trials
 from cudal2.target import find
 
 PATIENCE = 500
@@ -121,3 +128,48 @@ def allowed(problem: Problem, family: Family, knobs: Knobs) -> bool:
     space = space_of(problem, family)
     fits = knobs.keys() == space.keys() and all(value in space[knob] for knob, value in knobs.items())
     return fits and not corpus.refusal(family, knobs, problem)
+
+
+EXPLORE = 0.1
+"""Share of a generation that is drawn at random; in probability matching, the probability that all names share."""
+
+ELITE = 0.25
+"""In probability matching, the best kernels count as successes: this share of the correct ones."""
+
+PARENTS = 8
+"""Parents come from so many of the best kernels; each is the best of `TOURNAMENT` drawn from them."""
+
+TOURNAMENT = 3
+
+
+def tournament(count: int, rng: random.Random) -> int:
+    """The index of the winner among `count` contestants that are sorted, the best first."""
+    return min(rng.randrange(count) for _ in range(TOURNAMENT))
+
+
+def elite(correct: int) -> int:
+    """How many of so many correct kernels count as successes."""
+    return max(1, round(ELITE * correct))
+
+
+def matched(names: Sequence[str], tried: Sequence[str], succeeded: Sequence[str], rng: random.Random) -> str:
+    """One of `names`, drawn in proportion to its rate of success, plus a minimum.
+
+    `tried` and `succeeded` hold one name per trial. A name that was not tried yet counts as always successful.
+    """
+    trials, successes = Counter(tried), Counter(succeeded)
+    quality = [successes[name] / trials[name] if trials[name] else 1.0 for name in names]
+    total = sum(quality) or 1.0
+    weights = [EXPLORE / len(names) + (1 - EXPLORE) * value / total for value in quality]
+    return rng.choices(names, weights)[0]
+
+
+def lent(task: Task, trials: Trials) -> list[Trial]:
+    """The best kernel of each lender that this problem has not tried yet, as the lender's trial."""
+    tried = {trial.source_hash for trial in trials[task.problem]}
+    best: dict[str, Trial] = {}
+    for lender in task.lenders:
+        if correct := [trial for trial in trials[lender] if trial.low]:
+            top = max(correct, key=lambda trial: trial.low)
+            best.setdefault(top.source_hash, top)
+    return [trial for source_hash, trial in best.items() if source_hash not in tried]

@@ -14,9 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from cudal2.serving import limits
-from cudal2.serving.client import TOKEN, Client, NoService
-from cudal2.serving.episode import Episode, connect
+from cudal2.serving import messages
+from cudal2.serving.client import TOKEN, Client, Episode, NoService, connect
 from cudal2.serving.messages import Refusal
 
 try:
@@ -110,9 +109,9 @@ class Guarded:
         if scope["type"] in ("http", "websocket"):
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             try:
-                limits.check(self.token, headers.get("authorization", ""), headers.get("host", ""))
+                messages.check_access(self.token, headers.get("authorization", ""), headers.get("host", ""))
                 if not self.token and "origin" in headers:  # a web page, which may open a WebSocket anywhere
-                    limits.check("", "", urlsplit(headers["origin"]).netloc)
+                    messages.check_access("", "", urlsplit(headers["origin"]).netloc)
             except Refusal as refusal:
                 refused = JSONResponse({"detail": str(refusal)}, refusal.code)
                 await refused(scope, receive, send)

@@ -1,4 +1,7 @@
-"""HTTP around the service: one thread for each connection, JSON in and out, limits before anything is read."""
+"""`cudal2 serve`: listens, opens the archive and the pool of `run`, and judges until it is told to stop.
+
+That is HTTP around the service: one thread for each connection, JSON in and out, limits before anything is read.
+"""
 
 import io
 import logging
@@ -6,6 +9,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,9 +18,10 @@ from typing import Any
 
 import msgspec
 
+from cudal2 import judging
 from cudal2.config import ServeConfig
 from cudal2.records import HarnessFault
-from cudal2.serving import limits, messages
+from cudal2.serving import messages
 from cudal2.serving.messages import ROUTES, Refusal, Trouble
 from cudal2.serving.service import Gone, Service
 
@@ -39,7 +44,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, config: ServeConfig, token: str) -> None:
         self.config, self.token = config, token
-        self.rates = limits.Rates(config.limits.per_minute)
+        self.rates = messages.Rates(config.limits.per_minute)
         self.service: Service | None = None
         self.open = 0
         self._counting = threading.Lock()
@@ -110,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._arriving = limits.Arriving(self.connection, self.server.config.limits.arrive_seconds)
+        self._arriving = messages.Arriving(self.connection, self.server.config.limits.arrive_seconds)
         self.rfile = io.BufferedReader(self._arriving)
 
     def handle_one_request(self) -> None:
@@ -148,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
         server, service = self.server, self.server.service
         assert service is not None
         server.rates.take(self.client_address[0])
-        limits.check(server.token, self.headers.get("Authorization", ""), self.headers.get("Host", ""))
+        messages.check_access(server.token, self.headers.get("Authorization", ""), self.headers.get("Host", ""))
         route = f"{self.command} {self.path.partition('?')[0]}"
         if route not in ROUTES:
             raise Refusal(404, f"there is no {route}", f"There is {', '.join(ROUTES)}")
@@ -206,3 +211,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         log.debug("%s %s", self.address_string(), format % arguments)
+
+
+def run(config: ServeConfig, ready: Callable[[Server], None] = lambda server: None) -> None:
+    """Serves until KeyboardInterrupt, which ends what is under way; `ready` is called once clients are answered.
+
+    The judging is done in this thread, so that Ctrl-C ends the kernel that is running, too. Raises ValueError where a
+    token is missing or nothing can listen there, HarnessFault where nothing can be judged here.
+    """
+    token = messages.shown_token(config)  # what is refused leaves no archive
+    with (
+        Server(config, token) as server,
+        judging.opened(config.run, config.target, config.worker) as (archive, [pool]),
+    ):
+        service = Service(config, pool, archive)
+        try:
+            server.begin(service)
+            ready(server)
+            service.queue.work()
+        finally:
+            server.end()  # before the archive is closed

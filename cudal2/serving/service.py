@@ -8,8 +8,8 @@ from typing import Any
 import cudal2
 from cudal2 import completion, operators
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.archive.selection import Comparable
 from cudal2.config import ServeConfig, ShapesConfig, words
 from cudal2.policy import prompts
 from cudal2.problem import Problem, parse
@@ -27,7 +27,7 @@ from cudal2.serving.messages import (
 from cudal2.serving.queue import Found, Place, Queue
 from cudal2.target import find
 from cudal2.train import rewards
-from cudal2.worker.harness import verdict_key
+from cudal2.worker.cache import verdict_key
 from cudal2.worker.pool.pool import Pool
 
 TICK = 0.5

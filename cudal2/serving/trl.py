@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-from cudal2.serving.client import Client, Judged, NoService
-from cudal2.serving.episode import NOTHING, Episode, connect
+from cudal2.serving.client import NOTHING, Client, Episode, Judged, NoService, connect
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from cudal2.config import TrainerConfig
 from cudal2.policy import model
 from cudal2.tracking import Metrics
-from cudal2.train import troubles
+from cudal2.train import summary
 
 
 def quiet() -> None:
@@ -67,7 +67,7 @@ class Terminal:
         self._seconds += taken([row])
         self._show(row["step"])
         self.say(describe(row, self._at(row["step"])))
-        for kind, text in troubles.of(row).items():
+        for kind, text in summary.of(row).items():
             if kind not in self._said:
                 self._said.add(kind)
                 self.say(f"  ! {text}")

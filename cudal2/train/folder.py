@@ -9,7 +9,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.config import Config, Schema, TrainConfig, identity
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.problem import Problem

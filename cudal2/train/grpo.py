@@ -9,7 +9,7 @@ middle; if only one process trains, the state before this step is saved.
 With several processes (accelerate, DeepSpeed) only the main process owns the worker, the archive and the
 files: every rank sends it candidates and gets verdicts back, so two timings never disturb each other.
 
-With `turns` each completion is the first of a series, see `rollout.py`.
+With `turns` each completion is the first of a series, see `trainer.py`.
 """
 
 import math
@@ -33,9 +33,8 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy import turns
-from cudal2.policy.hints import ADAPTERS, SHARED, TRAINED, out_of_memory_hint
 from cudal2.policy.locate import latest_checkpoint, step_of
-from cudal2.policy.sampling import check_room, context, tokenize
+from cudal2.policy.sampling import ADAPTERS, SHARED, TRAINED, check_room, context, out_of_memory_hint, tokenize
 from cudal2.problem import Problem
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics

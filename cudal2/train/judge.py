@@ -12,8 +12,8 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.archive.selection import Comparable
 from cudal2.completion import read
 from cudal2.config import TrainConfig
 from cudal2.judging import judge

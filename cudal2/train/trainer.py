@@ -1,4 +1,16 @@
-"""TRL's GRPO trainer, adapted to runs that write kernels."""
+"""TRL's GRPO trainer, adapted to runs that write kernels, perhaps in several turns: then each kernel is judged before
+the next turn of its series.
+
+Each turn is a sample of its own, as in Kevin (arXiv:2507.11948): its prompt is the conversation so far, its completion
+what the policy writes. TRL (1.16) could also train on a whole series as one sequence, with a mask over the verdicts
+and an advantage for every token. But then no earlier attempt could be dropped, and most series of kernels are longer
+than a model's context. Since verdicts are only in prompts, the loss never counts them.
+
+A TRL group holds all turns of all series of a problem: `trainer.group_size` series of `turns.count` rows, the turns of
+a series one after the other. Advantages compare the returns in a group. It is no bias that the return of a first turn
+sums more rewards than that of a last one: a baseline that does not depend on the action leaves the expected gradient
+unchanged.
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,16 +22,82 @@ import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 
-from cudal2.policy import decoding, vllm_engine
+from cudal2.config import ReturnsConfig
+from cudal2.policy import decoding, turns, vllm_engine
 from cudal2.policy.locate import latest_checkpoint, step_of
+from cudal2.policy.prompts import Prompt
 from cudal2.policy.sampling import check_room, context, sent, tokenize
+from cudal2.policy.turns import Attempt, Written
 from cudal2.problem import Problem, parse
 from cudal2.target import find
-from cudal2.train import algorithms, rollout, speed, vllm_sampler
+from cudal2.train import algorithms, draws, options
 from cudal2.train.callbacks import WithoutCard
-from cudal2.train.draws import Draws, used_by
+from cudal2.train.draws import Draws, ServerGone, used_by
 from cudal2.train.judge import Judge
-from cudal2.train.vllm_sampler import ServerGone
+
+Rewards = Sequence[float | None]
+"""The rewards of a series' turns; None where the harness gave no verdict."""
+
+
+def earn(rewards: Rewards, config: ReturnsConfig) -> list[float | None]:
+    """The return of each turn, as `ReturnsConfig` says; None where a reward that it counts is None, as a fault of the
+    harness is worth nothing, neither good nor bad."""
+    if config.reward == "best":
+        known = [value for value in rewards if value is not None]
+        return [max(known) if len(known) == len(rewards) else None for _ in rewards]
+    returns: list[float | None] = []
+    later: float | None = 0.0
+    for own in reversed(rewards):
+        later = None if own is None or later is None else own + config.discount * later
+        returns.append(later)
+    return returns[::-1]
+
+
+def earned(prompts: list, completions: list, returns: list[float | None], **_: Any) -> list[float | None]:
+    """The reward function that TRL calls: it passes on the returns that `play` computed."""
+    return returns
+
+
+def play(
+    trainer: Any, judge: Judge, step: int, firsts: Sequence[Prompt], problems: Sequence[Problem]
+) -> dict[str, Any]:
+    """The result of TRL's `rollout_func` for the series that begin with these prompts: one row per turn of each series.
+
+    All processes must call this together, as `judge` gathers the candidates of all. Raises ValueError where a first
+    prompt is too long, HarnessFault where no kernel of a turn could be judged.
+    """
+    config, words = judge.config, trainer._tokenizer
+    target, room = find(config.target), turns.room(trainer.accelerator.unwrap_model(trainer.model), config.policy)
+    attempts: list[list[Attempt]] = [[] for _ in firsts]
+    written: list[list[Written]] = []
+    completions: list[Any] = []
+    scores: list[Any] = []
+    rewards: list[Rewards] = []
+    for turn in range(config.turns.count):
+        written.append([turns.fitted(words, *what, target, room) for what in zip(firsts, attempts)])
+        trainer.begin_turn(turn, [(one.ids, problem) for one, problem in zip(written[-1], problems)])
+        ids, logprobs = trainer._generate_single_turn([one.ids for one in written[-1]], None, {}, num_generations=1)
+        texts = words.batch_decode(ids, skip_special_tokens=True)
+        candidates = [judge.candidate(*what) for what in zip(texts, problems)]
+        told, shown = zip(*((one.told, one.shown) for one in written[-1]))
+        verdicts = judge.turn(step, turn, candidates, told, shown, judge.cut(ids))
+        for some, candidate, verdict in zip(attempts, candidates, verdicts):
+            some.append(Attempt(candidate.source, verdict))
+        completions.append(ids)
+        scores.append(logprobs)
+        rewards.append([judge.score(*what) for what in zip(candidates, verdicts)])
+    judge.close(step)
+    return {
+        "prompt_ids": _rows([[one.ids for one in some] for some in written]),
+        "completion_ids": _rows(completions),
+        "logprobs": None if scores[0] is None else _rows(scores),
+        "returns": [value for series in zip(*rewards) for value in earn(series, config.turns)],
+    }
+
+
+def _rows(by_turn: Sequence[Sequence[Any]]) -> list[Any]:
+    """Reorders values from [turn][series] to one list, with the turns of each series one after the other."""
+    return [one for series in zip(*by_turn) for one in series]
 
 
 class KernelTrainer(WithoutCard, GRPOTrainer):
@@ -28,8 +106,8 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def __init__(self, judge: Judge, **arguments: Any) -> None:
         self.judge, self.seed, self.turns = judge, judge.config.seed, judge.config.turns.count
         if self.turns > 1:
-            arguments |= {"reward_funcs": rollout.earned, "rollout_func": lambda prompts, _: self._play(prompts)}
-        with vllm_sampler.in_place(judge.config.policy):
+            arguments |= {"reward_funcs": earned, "rollout_func": lambda prompts, _: self._play(prompts)}
+        with draws.in_place(judge.config.policy):
             super().__init__(**{"reward_funcs": judge} | arguments)
         words: Any = self._tokenizer
         judge.ends = frozenset({*vllm_engine.stops(arguments["model"]), words.eos_token_id, words.pad_token_id})
@@ -42,7 +120,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
             used_by(self.accelerator.unwrap_model(self.model), self._draws)
         long = judge.config.policy.max_new_tokens >= decoding.LONG
         if torch.cuda.is_available() and long and not is_deepspeed_zero3_enabled():
-            speed.fuse(self.model)
+            options.fuse(self.model)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self._sampled_step()
@@ -79,13 +157,13 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
         return rewards
 
     def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
-        with speed.attention():
+        with options.attention():
             return super().training_step(*given, **named)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
         # Which experts a token has chosen is not moved back, and TRL looks at that under the mask.
         experts = self.aux_loss_enabled
-        with nullcontext() if experts else speed.unmasked(self.accelerator.unwrap_model(model)):
+        with nullcontext() if experts else options.unmasked(self.accelerator.unwrap_model(model)):
             return super()._get_per_token_logps_and_entropies(model, *given, **named)
 
     def begin_turn(self, turn: int, asked: Sequence[tuple[Sequence[int], Problem]]) -> None:
@@ -113,7 +191,7 @@ class KernelTrainer(WithoutCard, GRPOTrainer):
     def _play(self, prompts: list) -> dict[str, Any]:
         """TRL's `rollout_func`: one row per turn of each series."""
         problems = [parse(name) for name in self._asked[:: self.turns]]
-        return rollout.play(self, self.judge, self._sampled_step(), prompts[:: self.turns], problems)
+        return play(self, self.judge, self._sampled_step(), prompts[:: self.turns], problems)
 
     def _tokenize_prompts(self, prompts: list) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Tokenizes as evaluations do, so that quoted text in a prompt can never be a special token."""

@@ -1,7 +1,8 @@
-"""What every target builds with: the host's compiler, a folder for each job, results that are kept by content; and how
-our own libraries in an export are linked.
+"""What every target builds with: the host's compiler, a folder for each job, results that are kept by content; a
+disassembler, which parses bytes that a stranger chose, in the jail (`listing`); and how our own libraries in an export
+are linked.
 
-They run on systems older than the one they were linked on: glibc 2.28 and the C++ runtime of GCC 8, as manylinux_2_28
+These run on systems older than the one they were linked on: glibc 2.28 and the C++ runtime of GCC 8, as manylinux_2_28
 has them, which is no newer than what torch itself needs. A linker takes the newest version of each symbol that its own
 system has. So what moved into libc later (2.34: threads, dlopen's family) is linked from small stand-ins for the
 libraries that had it before, which every later glibc still has under the old names. What came to be only later, and old
@@ -12,17 +13,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache as memoise
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 import msgspec
 
 from cudal2.records import CLOCKED, HarnessFault, Status, digest
 from cudal2.worker.cache import Cache
-from cudal2.worker.sandbox import jail
+from cudal2.worker.sandbox import jail, seccomp
 
 LOG_BYTES = 4000
 """Compiler output beyond this is cut off before anyone stores it or shows it in a prompt."""
@@ -190,3 +191,52 @@ def linked_for_older(folder: Path, exports: str) -> tuple[str, ...]:
     moved = (str(folder / name) for name in _MOVED)
     used = ("-Wl,--push-state,--as-needed", *moved, "-Wl,--pop-state")
     return (str(folder / "later.o"), *used, f"-Wl,--version-script={folder / 'exports'}")
+
+
+LISTING_BYTES = 512 << 20
+COMPLAINT_BYTES = 300
+KILLED = (-9, 137)
+"""How a process ends that a machine without memory left kills."""
+
+
+class Unfinished(ValueError):
+    """The disassembler was stopped, not the code at fault."""
+
+
+@contextmanager
+def listing(command: Sequence[str], code: bytes, kind: jail.Kind, seconds: float) -> Iterator[BinaryIO]:
+    """What `command` (the program's path, and options) prints of this code within `seconds`.
+
+    ValueError where it cannot read it, the kind Unfinished where it was stopped; HarnessFault where there is no jail.
+    """
+    program = Path(command[0])
+    with job("read built code") as folder:
+        (folder / "code").write_bytes(code)
+        ended = jail.run(
+            kind,
+            # The jail has no standard output and no error output; the shell gives them files.
+            ["/bin/sh", "-c", 'exec "$0" "$@" code > listing 2> errors', *command],
+            seconds,
+            readable=[] if program.is_relative_to("/usr") else [program.parent],
+            writable=[folder],
+            limits=jail.Limits(file_size=LISTING_BYTES, cpu_seconds=int(seconds) + 1),
+            filter_program=seccomp.toolchain(),
+        )
+        printed = folder / "listing"
+        if ended is None:
+            raise Unfinished(f"the disassembler did not end within {seconds:g} s")
+        if ended in KILLED:
+            raise Unfinished("the disassembler was killed")
+        if ended != 0 or printed.is_symlink() or not printed.is_file():
+            raise ValueError(f"the disassembler ended with {ended}{_complaint(folder / 'errors')}")
+        with printed.open("rb") as lines:
+            yield lines
+
+
+def _complaint(errors: Path) -> str:
+    """The first line of what it complained of."""
+    if errors.is_symlink() or not errors.is_file():
+        return ""
+    with errors.open("rb") as text:
+        line = text.readline(COMPLAINT_BYTES).decode(errors="replace").strip()
+    return f": {readable(line, errors.parent)}" if line else ""

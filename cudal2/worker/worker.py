@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
+from cudal2.completion import SourceRejected, check_source
 from cudal2.config import WorkerConfig
 from cudal2.contract import ENTRY
 from cudal2.lexing import visible
@@ -29,14 +29,20 @@ from cudal2.records import (
     to_json,
     verdict_from_json,
 )
-from cudal2.source import SourceRejected, check
-from cudal2.target import Target, find
-from cudal2.worker.backend import Backend, Launchable, Prepared, Uncountable, Uncounted, device_lock
-from cudal2.worker.cache import Cache
-from cudal2.worker.harness import verdict_key
+from cudal2.target import find
+from cudal2.worker.backend import (
+    Launchable,
+    NotPortable,
+    Portable,
+    Prepared,
+    Uncountable,
+    Uncounted,
+    backend_of,
+    device_lock,
+    right_rows,
+)
+from cudal2.worker.cache import Cache, verdict_key
 from cudal2.worker.outcome import Outcome
-from cudal2.worker.portable import NotPortable, Portable, right_rows
-from cudal2.worker.sandbox import jail
 from cudal2.worker.timing import ReadFloor
 
 log = logging.getLogger(__name__)
@@ -54,7 +60,7 @@ class Worker:
             raise ValueError(f"this is measured on this machine alone; leave worker.executor={config.executor} out")
         self.config, self.target = config, find(target)
         self.cache = Cache(Path(config.cache).expanduser())
-        self.backend = _backend(self.target, config, self.cache)
+        self.backend = backend_of(self.target, config, self.cache)
         self._ahead: dict[Candidate, Future[Prepared]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._countable = True
@@ -105,7 +111,7 @@ class Worker:
             return Prepared(Status.NO_SOURCE, candidate.missing or f"nothing defines {ENTRY}: the source is empty")
         candidate = msgspec.structs.replace(candidate, source=visible(candidate.source))  # as the compiler sees it
         try:
-            check(candidate.source, self.target, self.backend.foreign_headers(candidate))
+            check_source(candidate.source, self.target, self.backend.foreign_headers(candidate))
         except SourceRejected as rejected:
             return Prepared(Status.REJECTED, str(rejected), log=plain(str(rejected)))
         if not self.backend.exclusive_builds:
@@ -197,7 +203,7 @@ class Worker:
             seconds = {"build": time.perf_counter() - started} | prepared.seconds
             outcome = Outcome(prepared.status, prepared.reason)
             if prepared.launchable:
-                outcome = _both(prepared, self.measure(prepared.launchable, candidate.problem))
+                outcome = prepared.outcome(self.measure(prepared.launchable, candidate.problem))
             outcome = msgspec.structs.replace(outcome, reason=plain(outcome.reason))
             verdict = Verdict(
                 key=key,
@@ -282,19 +288,3 @@ class Worker:
 def _tell(reason: str) -> None:
     """Once in each process: every further kernel has the same reason."""
     log.warning("no hardware counters: %s", reason)
-
-
-def _both(prepared: Prepared, measured: Outcome) -> Outcome:
-    """What was measured; of a candidate that had failed before that, it only says how badly."""
-    if prepared.status is Status.OK:
-        return measured
-    if measured.status is Status.OK:
-        return Outcome(prepared.status, prepared.reason, measured.rho, measured.max_error, seconds=measured.seconds)
-    return msgspec.structs.replace(measured, reason=f"{measured.reason}; {prepared.reason}")
-
-
-def _backend(target: Target, config: WorkerConfig, cache: Cache) -> Backend:
-    """The backend of a target, in the folder that its kind names; imported, with its libraries, only where it is asked
-    for."""
-    kind = jail.choose(config.jail, system=target.devices)
-    return import_module(f"cudal2.worker.{target.kind}.backend").BACKEND(target, config, kind, cache)

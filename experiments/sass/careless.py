@@ -17,7 +17,7 @@ from unittest import mock
 import msgspec
 import walks
 
-from cudal2.sass import dependence, flow, latencies, listing, order, reuse
+from cudal2.sass import dependence, flow, latencies, listing, reuse
 from cudal2.target import find
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, cubin
@@ -79,8 +79,8 @@ RULES: dict[str, Callable[[], object]] = {
     "war, cycles": timed("war"),
     "war, barrier": awaited("war"),
     "a barrier that counts": timed("arm"),
-    "memory": lambda: mock.patch.object(order, "_memory", lambda first, second: ""),
-    "copies and empty loads": lambda: mock.patch.object(order, "dummy", lambda one: False),
+    "memory": lambda: mock.patch.object(latencies, "_memory", lambda first, second: ""),
+    "copies and empty loads": lambda: mock.patch.object(latencies, "dummy", lambda one: False),
     "operands kept": lambda: mock.patch.object(reuse, "wrong", lambda *those: ""),
 }
 """By name: takes the rule out of the checker."""

@@ -27,7 +27,7 @@ from cudal2.policy import model as policy
 from cudal2.policy import prompts, writer
 from cudal2.problem import parse
 from cudal2.sass import searches
-from cudal2.sass.polish import finish, run, subject
+from cudal2.sass.polish import run, shapes, subject
 from cudal2.search import prior, settings
 from cudal2.search.proposer import Setting
 from cudal2.target import find
@@ -129,7 +129,7 @@ def play(
             print(f"{name} {size}: {error}")
             continue
         print(
-            f"{name} {size}, {time.monotonic() - started:.0f} s\n{finish.finished(what, config, found, floor)}",
+            f"{name} {size}, {time.monotonic() - started:.0f} s\n{shapes.finished(what, config, found, floor)}",
             flush=True,
         )
         rows.append({"kernel": name, "problem": size, "judge": config.judge, "floor": floor, "found": found})

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import walks
 
-from cudal2.sass import flow, order, reuse
+from cudal2.sass import flow, latencies, reuse
 from cudal2.sass.dependence import Checker
 from cudal2.sass.listing import Listing, read
 from cudal2.target import find
@@ -48,9 +48,9 @@ def forbidden_order(checker: Checker, position: int, start: int | None) -> set[s
     found = set()
     for place in (position, position + 1):
         before = those[place - 1] if start is None or place > start else None
-        if why := order.pinned(those[place], before, checker.table):
+        if why := latencies.pinned(those[place], before, checker.table):
             found.add("copies and their empty loads" if "bundle" in why else "pinned")
-    if why := order.conflict(first, second):
+    if why := latencies.conflict(first, second):
         found.add("memory" if "memory" in why else "registers")
     return found
 

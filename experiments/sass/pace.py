@@ -26,9 +26,8 @@ import games
 
 from cudal2.config import SassConfig, load
 from cudal2.records import Edit, Measured, Status
-from cudal2.sass.polish import judging, run, subject
-from cudal2.sass.polish.judging import Judge
-from cudal2.sass.polish.subject import Subject
+from cudal2.sass.polish import run, subject
+from cudal2.sass.polish.subject import Judge, Subject
 from cudal2.tracking import read_metrics
 
 KERNELS = (("small", "256_128_256"), ("multistage", "2048_2048_2048"), ("splitk", "4096_4096_4096"))
@@ -124,7 +123,7 @@ def show(what: Subject, config: SassConfig, name: str, clock: Clock, opened: Any
             def given(*_: object, watched: Watched = watched) -> Iterator[Judge]:
                 yield Judge(watched.measure, watched.again, watched.again, judge.floor, judge.environment)
 
-            judging.opened = given
+            run.opened = given
             run.compare(what, config, (method,))
             rows = read_metrics(Path(config.run) / method / "metrics.jsonl")
             each = 1e3 * (rows[-1]["seconds"] - rows[0]["seconds"]) / (len(rows) - 1)
@@ -168,7 +167,7 @@ def main() -> None:
     parser.add_argument("--instant", action="store_true", help="a judge that says anything, at once")
     arguments, rest = parser.parse_known_args()
     clock, started = Clock(), time.perf_counter()
-    opened = instant if arguments.instant else judging.opened
+    opened = instant if arguments.instant else run.opened
     if not arguments.instant:
         watch(clock)
     print(f"{'kernel':<26} search    edits  pairs   ms each " + " ".join(f"{part:>7}" for part in PARTS))

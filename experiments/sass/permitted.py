@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from cudal2.sass import latencies, opcodes
 from cudal2.sass.blocks import graph
-from cudal2.sass.encoding import BARRIERS
 from cudal2.sass.listing import Instruction, Listing, read
 from cudal2.sass.mining import kernels
+from cudal2.worker.cuda.compile.cubin import BARRIERS
 from cudal2.worker.sandbox import jail
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a")

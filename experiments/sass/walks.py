@@ -20,7 +20,7 @@ from sass.mutation import Mutants
 from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import Control, Edit, Shift, Status, digest
-from cudal2.sass import flow, order
+from cudal2.sass import flow, latencies
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Listing, read
@@ -205,7 +205,7 @@ def faults(listing: Listing, rng: random.Random, each: int = 1) -> list[Fault]:
 def _pinned(checker: Checker, place: int) -> bool:
     """Whether one of two neighbours never moves at all."""
     those = checker.listing.instructions
-    return any(order.pinned(those[p], those[p - 1] if p else None, checker.table) for p in (place, place + 1))
+    return any(latencies.pinned(those[p], those[p - 1] if p else None, checker.table) for p in (place, place + 1))
 
 
 def _single(listing: Listing, checker: Checker, inside: list[int], rng: random.Random, each: int) -> list[Fault]:

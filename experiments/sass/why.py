@@ -17,9 +17,9 @@ from cudal2.bench import table
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
 from cudal2.records import Candidate, Edit
+from cudal2.worker.backend import Portable
 from cudal2.worker.cuda import device, foreign
 from cudal2.worker.cuda.compile import cubin
-from cudal2.worker.portable import Portable
 from cudal2.worker.worker import Worker
 
 TIMES = 3

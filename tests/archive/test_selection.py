@@ -6,8 +6,8 @@ import pytest
 from specimens import HERE, PROBLEM, candidate, verdict
 
 from cudal2.archive import selection
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import Archive
 from cudal2.config import PromptConfig
 from cudal2.policy import prompts

@@ -15,8 +15,8 @@ import pytest
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, verdict
 
 from cudal2.archive import records, selection
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY, Archive
 from cudal2.config import PromptConfig
 from cudal2.policy import prompts

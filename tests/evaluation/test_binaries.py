@@ -11,12 +11,12 @@ from specimens import HERE, PROBLEM, candidate, verdict
 
 from cudal2 import export, report
 from cudal2.archive import Archive, selection
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.evaluation import records, results
 from cudal2.problem import Problem
 from cudal2.records import Binary, Candidate
 from cudal2.runtime import manifest
-from cudal2.worker.portable import Portable
+from cudal2.worker.backend import Portable
 
 SPEEDS = {b"slow": 0.5, b"fast": 9.0}
 

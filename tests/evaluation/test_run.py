@@ -10,7 +10,7 @@ from fakes import Says, save_policy
 from rich.console import Console
 from specimens import ELSEWHERE, HERE, PROBLEM, candidate, edited, evaluation, timing, verdict
 
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.completion import Found
 from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TrainConfig, WorkerConfig
 from cudal2.evaluation import records, results, tables, terminal

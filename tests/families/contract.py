@@ -5,9 +5,9 @@ import random
 import msgspec
 
 from cudal2 import corpus
+from cudal2.completion import check_source, extract
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout
-from cudal2.source import check, extract
 from cudal2.target import Target, targets
 
 ON_GPUS = sorted(
@@ -31,7 +31,7 @@ def check_sources(family: Family, layout: Layout, target: Target, lines: int, wi
     """Within the contract, of at most so many lines of that width, comments as the style has them."""
     for knobs in some_settings(family, layout, 40, seed=0):
         source = corpus.render(family, knobs, layout)
-        check(source, target)
+        check_source(source, target)
         assert extract(source, target) == source
         assert len(source.splitlines()) <= lines
         assert max(map(len, source.splitlines())) <= width
@@ -47,7 +47,7 @@ def _check_forms(family: Family, layout: Layout, target: Target, lines: int, wid
     assert knobs is not None
     sources = {problem: corpus.render(family, knobs, problem) for problem in like}
     for problem, source in sources.items():
-        check(source, target)
+        check_source(source, target)
         assert len(source.splitlines()) <= lines and max(map(len, source.splitlines())) <= width
         assert "{{" not in source and "{%" not in source and "///" not in source and "None" not in source
         assert target.contract.element(problem) in source

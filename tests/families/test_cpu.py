@@ -9,9 +9,9 @@ from families.contract import some_settings
 from thorough import count
 
 from cudal2 import corpus
+from cudal2.completion import check_source
 from cudal2.corpus import Family
 from cudal2.problem import Layout, Problem
-from cudal2.source import check
 from cudal2.target import CPU
 
 CASES = [(family, layout) for family in corpus.families(CPU) for layout in family.layouts]
@@ -32,7 +32,7 @@ def is_right(family: Family, layout: Layout, folder: Path, count: int, seed: int
     for number, knobs in enumerate(some_settings(family, layout, count, seed)):
         problem = some_problem(rng, family, layout)
         source = corpus.render(family, knobs, problem)
-        check(source, CPU)
+        check_source(source, CPU)
         library = processor.build(source, folder)
         for m in (problem.m, *rng.sample(range(1, 40), 2)):
             asked = Problem(m, problem.n, problem.k, layout, "f32", problem.dtype, problem.epilogue)

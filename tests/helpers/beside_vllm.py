@@ -22,8 +22,7 @@ def main() -> dict:
         engine.llm_engine.engine_core.shutdown()
         del engine
     if package := sys.modules.get("cudal2_kernels"):
-        routed = sys.modules.get("cudal2_kernels.vllm")
-        found["layers"] = routed.layers if routed else []
+        found["layers"] = sys.modules["cudal2_kernels.patch"].layers
         found["calls"] = dict(package.library.calls) if package.library else {}
     return found
 

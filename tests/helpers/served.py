@@ -18,10 +18,9 @@ from cudal2.archive import Archive
 from cudal2.config import ServeConfig, load
 from cudal2.records import Candidate, HarnessFault, Status, Verdict
 from cudal2.serving.client import Client
-from cudal2.serving.run import run
-from cudal2.serving.server import Server
+from cudal2.serving.server import Server, run
 from cudal2.serving.service import Service
-from cudal2.worker.harness import verdict_key
+from cudal2.worker.cache import verdict_key
 
 
 class HeldPool(FakePool):

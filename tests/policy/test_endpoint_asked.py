@@ -17,10 +17,10 @@ from rich.console import Console
 
 from cudal2 import report, search
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
+from cudal2.archive.selection import Comparable
 from cudal2.completion import NO_BLOCK
 from cudal2.config import EvalConfig, SearchConfig, load
-from cudal2.evaluation import samples
+from cudal2.evaluation import sources
 from cudal2.policy import endpoint
 from cudal2.policy.endpoint import answers
 from cudal2.policy.endpoint.asking import request
@@ -62,7 +62,7 @@ def evaluate(tmp_path):
         config = load("eval", [*where, *ASKED, *words], EvalConfig)
         with Archive.of(config.run) as archive:
             kernels = Comparable(archive, "cpu", ENVIRONMENT.fingerprint)
-            ask = samples.asking(config, samples.sampler(config), Reasoning(), kernels, ENVIRONMENT)
+            ask = sources.asking(config, sources.sampler(config), Reasoning(), kernels, ENVIRONMENT)
             ask([PROBLEM])
             found = sorted(archive.samples("eval"), key=lambda one: one.origin.index)
             return [archive.verdict(one.origin) for one in found]

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from cudal2 import corpus, source
+from cudal2 import completion, corpus
 from cudal2.config import PolicyConfig, PromptConfig
 from cudal2.files import asset
 from cudal2.policy import prompts, sampling, tokenizer
@@ -32,7 +32,7 @@ def test_it_reads_every_token_of_its_prompts(target):
     assert set(tokenizer.PROMPT_TOKENS) - elsewhere <= set(words.get_vocab())
 
 
-SINCE = {"decode"}
+SINCE = {"decode", "stationary"}
 """Families that came after the policies which ship: their words are no single tokens."""
 
 
@@ -51,7 +51,8 @@ def test_its_words_still_fit_the_corpus(target, length):
 def written(target: str, problems: list[Problem]) -> list[str]:
     asked = [prompts.render(PromptConfig(), False, problem, find(target)) for problem in problems]
     return [
-        source.extract(text, find(target)) or "" for text in sampling.sample(*shipped(target), asked, PolicyConfig(), 0)
+        completion.extract(text, find(target)) or ""
+        for text in sampling.sample(*shipped(target), asked, PolicyConfig(), 0)
     ]
 
 
@@ -63,7 +64,7 @@ def test_it_writes_whole_kernels_for_shapes_it_never_saw():
     assert len(whole) >= 0.85 * len(problems)
     assert len(set(whole)) >= 0.8 * len(whole), "samples differ"
     for text in whole:
-        source.check(text, find("cpu"))
+        completion.check_source(text, find("cpu"))
 
 
 def test_the_one_for_hopper_keeps_its_plans_and_chooses_by_the_shape():

@@ -10,7 +10,7 @@ from thousand import rows, run
 from cudal2.archive import Archive
 from cudal2.evaluation import results
 from cudal2.records import Status
-from cudal2.report import headline, kernels, packed
+from cudal2.report import headline, kernels
 from cudal2.report.kernels import Kernel
 
 
@@ -65,7 +65,7 @@ def test_an_edited_kernel_names_its_edit_and_shows_what_moved(tmp_path, monkeypa
 def test_a_source_is_packed_once_and_numbers_keep_five_digits():
     lines = headline.lines(rows(40))
     shown = [Kernel(hash=f"{n:064}", problem=PROBLEM, status="ok", source="same", best=n < 2) for n in range(9)]
-    data = packed.unpacked(packed.data(lines, shown, None, steps=None))
+    data = headline.unpacked(headline.data(lines, shown, None, steps=None))
     assert data["sources"] == ["same"] and len(data["kernels"]) == 9 and len(data["shapes"]) == 40
     assert len(data["lines"]) == len(lines)
     for line, column in zip(lines, data["lines"]):
@@ -78,11 +78,11 @@ def test_what_does_not_fit_is_left_out_the_last_kernels_first():
     lines, rng = headline.lines(rows(40)), random.Random(0)
     texts = [rng.randbytes(2000).hex() for _ in range(300)]
     shown = [Kernel(hash=f"{n:064}", problem=PROBLEM, status="ok", source=text) for n, text in enumerate(texts)]
-    data = packed.data(lines, shown, None, limit=200_000, steps=None)
+    data = headline.data(lines, shown, None, limit=200_000, steps=None)
     assert len(data) < 200_000
-    kept = [kernel["hash"] for kernel in packed.unpacked(data)["kernels"]]
+    kept = [kernel["hash"] for kernel in headline.unpacked(data)["kernels"]]
     assert 20 < len(kept) < 100 and kept == [kernel.hash[:12] for kernel in shown[: len(kept)]]
-    assert packed.unpacked(packed.data(lines, shown, None, limit=10))["kernels"] == []
+    assert headline.unpacked(headline.data(lines, shown, None, limit=10))["kernels"] == []
 
 
 def test_nothing_of_an_archive_is_lost_in_json(folder):

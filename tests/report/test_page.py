@@ -17,7 +17,7 @@ from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault, Status
-from cudal2.report import packed
+from cudal2.report import headline
 
 ATTACK = "</code></pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}]]></svg>"
 PROBLEMS = [PROBLEM, Problem(64, 128, 64), Problem(128, 64, 64)]
@@ -64,7 +64,7 @@ class Page(HTMLParser):
 
 def shown(text):
     """The data that a page's script draws."""
-    return packed.unpacked(next(data for data in Page(text).of("script") if not data.startswith("//")))
+    return headline.unpacked(next(data for data in Page(text).of("script") if not data.startswith("//")))
 
 
 @pytest.fixture(scope="module")

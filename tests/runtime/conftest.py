@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cudal2.exported import cuda
-from cudal2.exported.loaded import address, opened
+from cudal2.exported.held import address, opened
 from cudal2.runtime.manifest import read
 
 STREAM = CFUNCTYPE(c_int, c_int32, POINTER(c_void_p))

@@ -12,8 +12,7 @@ from launcher import launched, multiplier
 from specimens import HERE
 
 from cudal2.exported import cuda
-from cudal2.exported.held import Unusable
-from cudal2.exported.loaded import opened
+from cudal2.exported.held import Unusable, opened
 from cudal2.exported.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault

@@ -10,13 +10,13 @@ from toolkit import needs_toolkit
 
 from cudal2 import export
 from cudal2.archive import Archive
+from cudal2.completion import check_source
 from cudal2.config import WorkerConfig
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Status
 from cudal2.runtime import load
-from cudal2.source import check
 from cudal2.target import find, for_capability
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build, gate
@@ -56,7 +56,7 @@ def test_its_source_compiles_and_passes_the_gate(tmp_path, kind):
     """Without a GPU, lest one be kept waiting for what does not."""
     needs_toolkit()
     problem, cache, jailed = Problem(LAST, N, K, dtype=kind[0], epilogue=kind[1]), Cache(tmp_path), jail.choose("auto")
-    check(source(problem), find("sm_90a"))
+    check_source(source(problem), find("sm_90a"))
     built = build.build(source(problem), find("sm_90a"), cache, jailed, 60, problem=problem)
     assert built.status is Status.OK, built.log
     assert not [one for one in gate.inspect(built, problem, cache, jailed) if one.fatal]

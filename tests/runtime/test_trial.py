@@ -9,8 +9,7 @@ import torch
 from exported import NN, REFUSES, TN, change, write
 
 from cudal2.exported import trial
-from cudal2.exported.held import File
-from cudal2.exported.loaded import opened
+from cudal2.exported.held import File, opened
 from cudal2.exported.op import PADDED, TRIED
 from cudal2.problem import Problem
 from cudal2.runtime import load

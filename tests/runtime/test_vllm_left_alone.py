@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from exported import TN, imported, write
 
-from cudal2.exported.vllm import route
+from cudal2.exported.patch import route
 from cudal2.problem import Problem
 
 PARTS = {

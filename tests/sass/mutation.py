@@ -19,10 +19,10 @@ from functools import cached_property
 import msgspec
 
 from cudal2.records import Control, Shift
-from cudal2.sass import encoding, latencies, opcodes, reuse
+from cudal2.sass import latencies, opcodes, reuse
 from cudal2.sass.blocks import Block, Node, graph
-from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER, mismatch
 
 WAIT, STALL, USE, BARRIER = "wait removed", "stall lowered", "use above definition", "write barrier cleared"
 KEPT = "old operand kept"
@@ -82,7 +82,7 @@ class Mutants:
                 register = reuse.operand(one, slot)[0]
                 again = register in reuse.operand(first, slot) and any(register in other.defines for other in between)
                 controls = msgspec.structs.replace(first.controls, reuse=first.controls.reuse | 1 << slot)
-                if again and before < position and not encoding.mismatch(controls):
+                if again and before < position and not mismatch(controls):
                     yield Mutant(KEPT, before, (Control(before, "reuse", controls.reuse),))
 
     def needless(self, mutant: Mutant) -> bool:

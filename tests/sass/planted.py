@@ -2,9 +2,8 @@
 
 import msgspec
 
-from cudal2.sass import encoding
-from cudal2.sass.encoding import NO_BARRIER, Controls
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER, Controls, with_controls
 
 LOADS = 5
 
@@ -14,7 +13,7 @@ def one(opcode: str, operands: str, defines: set[str], uses: set[str], **more) -
     target = more.pop("target", None)
     fields = {"stall": 1, "yield_": 1, "write_barrier": NO_BARRIER, "read_barrier": NO_BARRIER, "wait": 0, "reuse": 0}
     controls = Controls(**(fields | more))
-    word = encoding.encode(bytes(16), controls)
+    word = with_controls(bytes(16), controls)
     return Instruction(
         0, word, "", opcode, operands, frozenset(defines), frozenset(uses), controls, controls, target=target
     )

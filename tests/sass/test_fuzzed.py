@@ -7,10 +7,11 @@ import pytest
 from sass.game.test_play import agrees, wander
 from sass.planted import one
 
-from cudal2.sass import encoding, flow, latencies
+from cudal2.sass import flow, latencies
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.game.play import Play
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import mismatch
 
 BYTES = {"d": 2, "a": 3, "b": 4, "c": 8}
 
@@ -134,7 +135,7 @@ def test_no_addend_of_a_finished_kernel_may_come_a_cycle_sooner_after_its_defini
         needed = checker.table.needed(found.kind, *latencies.names(found), False)
         lowered = msgspec.structs.replace(before.controls, stall=before.controls.stall - 1)
         addend = found.kind == "raw" and latencies.names(found)[1].startswith("imad")
-        if not addend or found.cycles != needed or encoding.mismatch(lowered):
+        if not addend or found.cycles != needed or mismatch(lowered):
             continue
         rules = {(one.rule, one.position) for one in violations(finished.controlled(before.origin, lowered))}
         assert ("raw", position) in rules

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cudal2 import corpus, roofline
+from cudal2 import arch, corpus
 from cudal2.cli import remedies
 from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.problem import grid, parse
@@ -119,9 +119,7 @@ def test_nothing_is_learnt_of_shapes_that_results_are_reported_on(forget):
 
 def test_what_ships_is_of_families_and_devices_that_are_known():
     rows = cost.read(cost.shipped("sm_90a"))
-    assert {row.setting.family for row in rows} <= set(FAMILIES) and {row.device for row in rows} <= set(
-        roofline.STATED
-    )
+    assert {row.setting.family for row in rows} <= set(FAMILIES) and {row.device for row in rows} <= set(arch.STATED)
     assert all(row.setting.knobs.keys() == FAMILIES[row.setting.family].knobs.keys() for row in rows)
 
 

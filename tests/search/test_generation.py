@@ -10,7 +10,7 @@ from cudal2 import corpus
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import parse
 from cudal2.records import digest, to_json
-from cudal2.search import breeding, proposers
+from cudal2.search import proposers, settings
 from cudal2.search.proposer import Setting, Task, Trial
 from cudal2.search.settings import parsed
 from cudal2.search.trials import History, missing
@@ -76,10 +76,10 @@ def test_nothing_wrong_nothing_twice_and_at_most_half_is_lent():
     task = Task(HERE, tuple(many))
     lent = {other: [trial(0, 0, 0.5, stages=stages, raster="row")] for other, stages in zip(many, KNOBS["stages"])}
     found = lacking(config(), task, 1, {HERE: [same]} | lent)
-    settings = [parsed(trials[0]) for trials in lent.values()]
-    assert [parsed(one) for one in found.values()][:4] == settings[:4]
-    rest = breeding.lent(task, {HERE: [lent[many[0]][0]]} | lent)
-    assert [parsed(one) for one in rest] == settings[1:]
+    own = [parsed(trials[0]) for trials in lent.values()]
+    assert [parsed(one) for one in found.values()][:4] == own[:4]
+    rest = settings.lent(task, {HERE: [lent[many[0]][0]]} | lent)
+    assert [parsed(one) for one in rest] == own[1:]
 
 
 def test_what_is_judged_keeps_its_place_even_if_it_would_not_be_proposed_again():

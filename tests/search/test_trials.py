@@ -9,8 +9,8 @@ from cudal2.archive import Archive
 from cudal2.config import PromptConfig, SearchConfig, ShapesConfig
 from cudal2.problem import parse
 from cudal2.records import Candidate, digest, to_json
+from cudal2.search.loop import headline
 from cudal2.search.proposer import Setting, Trial
-from cudal2.search.terminal import headline
 from cudal2.search.trials import History
 
 HERE = parse("256_256_256")

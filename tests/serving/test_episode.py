@@ -8,8 +8,7 @@ import pytest
 from served import serving
 
 from cudal2.serving import client
-from cudal2.serving.client import NoService
-from cudal2.serving.episode import ADDRESS, Episode, connect
+from cudal2.serving.client import ADDRESS, Episode, NoService, connect
 
 PROBLEM = "64_128_256"
 

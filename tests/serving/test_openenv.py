@@ -15,7 +15,7 @@ import pytest
 from processes import wait_for
 from served import serving
 
-from cudal2.serving import episode
+from cudal2.serving.client import ADDRESS
 
 pytestmark = [
     pytest.mark.parts,
@@ -32,7 +32,7 @@ def listening(url, monkeypatch):
 
     from cudal2.serving import openenv
 
-    monkeypatch.setenv(episode.ADDRESS, url)
+    monkeypatch.setenv(ADDRESS, url)
     server = uvicorn.Server(uvicorn.Config(openenv.app, factory=True, port=0, log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -136,7 +136,7 @@ def environment_of_its_own(url):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "uvicorn", "--factory", "cudal2.serving.openenv:app", "--log-level", "error"]
-    process = subprocess.Popen(["env", f"{episode.ADDRESS}={url}", *command, "--port", str(port)])
+    process = subprocess.Popen(["env", f"{ADDRESS}={url}", *command, "--port", str(port)])
     try:
         assert wait_for(lambda: _answers(port), 60)
         yield process, f"http://127.0.0.1:{port}"
@@ -199,7 +199,7 @@ def test_without_a_judge_it_does_not_start():
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "uvicorn", "--factory", "cudal2.serving.openenv:app", "--port", "0"]
-    done = subprocess.run(["env", f"{episode.ADDRESS}={url}", *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["env", f"{ADDRESS}={url}", *command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("cudal2: nothing answers at")
 

@@ -16,7 +16,7 @@ from served import serving
 from cudal2.config import ServeConfig, load
 from cudal2.problem import parse
 from cudal2.records import Candidate, Status
-from cudal2.serving import limits, messages
+from cudal2.serving import messages
 from cudal2.serving.client import VERSION, Client, NoService
 from cudal2.serving.messages import ROUTES, Health, JudgeAnswer, PromptAnswer, Trouble
 from cudal2.serving.server import Server
@@ -157,15 +157,15 @@ def test_other_machines_may_ask_only_with_a_token(host, monkeypatch):
     monkeypatch.delenv("CUDAL2_TOKEN", raising=False)
     config = load("serve", ["run=x", f"host='{host}'"], ServeConfig)
     with pytest.raises(ValueError, match="CUDAL2_TOKEN"):
-        limits.token(config)
+        messages.shown_token(config)
     monkeypatch.setenv("CUDAL2_TOKEN", "secret")
-    assert limits.token(config) == "secret"
+    assert messages.shown_token(config) == "secret"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1"])
 def test_this_machine_may_ask_without(host, monkeypatch):
     monkeypatch.delenv("CUDAL2_TOKEN", raising=False)
-    assert limits.token(load("serve", ["run=x", f"host='{host}'"], ServeConfig)) == ""
+    assert messages.shown_token(load("serve", ["run=x", f"host='{host}'"], ServeConfig)) == ""
 
 
 def test_a_port_that_is_taken_is_one_line(up):
@@ -182,14 +182,14 @@ def test_an_address_that_asks_too_often_is_told_to_wait(tmp_path):
 
 
 def test_the_rate_of_one_address_is_not_that_of_another():
-    rates = limits.Rates(2)
+    rates = messages.Rates(2)
     for address in ("a", "a", "b", "b"):
         rates.take(address)
     with pytest.raises(messages.Refusal, match="per_minute=2"):
         rates.take("a")
-    for number in range(2 * limits.ADDRESSES):
+    for number in range(2 * messages.ADDRESSES):
         rates.take(str(number))
-    assert len(rates._left) <= limits.ADDRESSES + 1
+    assert len(rates._left) <= messages.ADDRESSES + 1
 
 
 def test_a_request_that_drips_in_is_cut_off(tmp_path):

@@ -9,8 +9,8 @@ import time
 import pytest
 from served import serving
 
-from cudal2.serving import episode, trl
-from cudal2.serving.client import NoService
+from cudal2.serving import trl
+from cudal2.serving.client import ADDRESS, NoService
 
 PROBLEM = "64_128_256"
 GOOD, BETTER = "int hgemm() { return 1; } // fast", "int hgemm() { return 1; } // fast fast"
@@ -20,7 +20,7 @@ GOOD, BETTER = "int hgemm() { return 1; } // fast", "int hgemm() { return 1; } /
 def up(tmp_path, monkeypatch):
     trl.client.cache_clear()
     with serving(tmp_path) as up:
-        monkeypatch.setenv(episode.ADDRESS, up.server.url)
+        monkeypatch.setenv(ADDRESS, up.server.url)
         trl.client.cache_clear()
         yield up
     trl.client.cache_clear()
@@ -51,7 +51,7 @@ def test_an_answer_of_ten_megabytes_and_one_of_odd_characters_end_no_training(up
 def test_a_judge_that_dies_in_the_middle_is_waited_for_and_nothing_is_judged_twice(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    monkeypatch.setenv(episode.ADDRESS, f"http://127.0.0.1:{port}")
+    monkeypatch.setenv(ADDRESS, f"http://127.0.0.1:{port}")
     trl.client.cache_clear()
     with contextlib.ExitStack() as stack:
         stack.enter_context(serving(tmp_path, f"port={port}"))

@@ -12,7 +12,7 @@ from cudal2.config import TrainConfig, load
 from cudal2.records import Status
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo
-from cudal2.train.vllm_sampler import Sampler
+from cudal2.train.draws import Sampler
 
 pytestmark = MARKS
 RUN = ["trainer.steps=3", "trainer.group_size=4", "policy.sampler=vllm", "trainer.learning_rate=1e-3", *SMALL]

@@ -22,7 +22,7 @@ from cudal2.policy import vllm_engine
 from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.records import HarnessFault
 from cudal2.train import grpo
-from cudal2.train.vllm_sampler import Client, Sampler, ServerGone
+from cudal2.train.draws import Client, Sampler, ServerGone
 
 pytestmark = MARKS
 

@@ -9,7 +9,7 @@ from cudal2.records import Status
 from cudal2.target import CPU, find
 from cudal2.worker import diagnostics
 from cudal2.worker.cache import Cache
-from cudal2.worker.cpu import build
+from cudal2.worker.cpu import backend
 from cudal2.worker.cuda.compile import build as cuda
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.sandbox import jail
@@ -82,8 +82,8 @@ PARAMETERS = "const _Float16* A, const _Float16* B, _Float16* C, int M, int N, i
 ENTRY = f'extern "C" int hgemm({PARAMETERS})'
 
 
-def compiled(source: str, tmp_path) -> build.Build:
-    return build.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
+def compiled(source: str, tmp_path) -> backend.Build:
+    return backend.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
 
 
 KEPT = {

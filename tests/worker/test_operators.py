@@ -73,14 +73,14 @@ def test_an_operator_s_file_gives_its_baselines_too(hasty, tmp_path: Path) -> No
 
 
 def test_another_definition_of_an_operator_is_another_verdict(worker: Worker, tmp_path: Path) -> None:
-    from cudal2.worker import harness as module
+    from cudal2.worker import cache
 
     with toy.operator(tmp_path) as name:
         candidate = Candidate(toy.KERNEL, Problem(40, 24, 64, epilogue=name))
         before = worker.key(candidate)
-        module.operator.cache_clear()
+        cache.operator.cache_clear()
         assert worker.key(candidate) == before
         (tmp_path / f"{name}.py").write_text(toy.OPERATOR.replace("product + more[0]", "product - more[0]"))
-        module.operator.cache_clear()
+        cache.operator.cache_clear()
         assert worker.key(candidate) != before
-    module.operator.cache_clear()
+    cache.operator.cache_clear()

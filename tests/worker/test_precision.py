@@ -9,7 +9,7 @@ import torch
 from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import Status
-from cudal2.worker import checks, inputs, verify
+from cudal2.worker import inputs, outcome, verify
 from cudal2.worker.outcome import CandidateFailed
 
 Given = Sequence[torch.Tensor]
@@ -85,7 +85,7 @@ def sparse_in_negative(given: Given, problem: Problem) -> torch.Tensor:
 
 def status(problem: Problem, kernel: Callable[[Given, Problem], torch.Tensor]) -> Status:
     try:
-        return checks.check(lambda given: kernel(given, problem), problem, inputs.generator(), 1).status
+        return outcome.check(lambda given: kernel(given, problem), problem, inputs.generator(), 1).status
     except CandidateFailed as failed:
         return failed.status
 
@@ -94,7 +94,7 @@ def status(problem: Problem, kernel: Callable[[Given, Problem], torch.Tensor]) -
 @pytest.mark.parametrize("k", [8, 64, 1024, 16384])
 def test_fp32_sums_have_a_rho_of_one_at_any_k(dtype: str, epilogue: str, k: int) -> None:
     problem = Problem(48, 64, k, dtype=dtype, epilogue=epilogue)
-    found = checks.check(lambda given: rounded(fused(given, problem), problem), problem, inputs.generator(), 1)
+    found = outcome.check(lambda given: rounded(fused(given, problem), problem), problem, inputs.generator(), 1)
     assert found.rho is not None and 0.99 < found.rho < 1.01
 
 

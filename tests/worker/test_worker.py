@@ -19,7 +19,7 @@ from cudal2.target import CPU
 from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
-from cudal2.worker.cpu import build
+from cudal2.worker.cpu import backend
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.sandbox import jail, seccomp
@@ -104,7 +104,7 @@ def test_a_reason_is_one_short_line_whatever_a_kernel_says(checking, said) -> No
 def test_what_a_source_compiles_to_does_not_tell_when(tmp_path) -> None:
     """One source is one kernel, though it is built again elsewhere to be exported."""
     source = 'extern "C" const char* made() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
-    built = build.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
+    built = backend.build(source, CPU, Cache(tmp_path), jail.choose("auto"))
     assert re.search(rb"Jan  1 1970 00:00:00 \w{3} \w{3} +\d+ [\d:]{8} 19(70|69)", built.library)
 
 
@@ -190,7 +190,7 @@ def test_failed_build_is_cached_and_built_once(hasty, monkeypatch) -> None:
     with Worker(hasty) as worker:
         first = worker.evaluate(Candidate("int hgemm(;", PROBLEM))
         assert first.status is Status.COMPILE_ERROR and first.log
-        monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("built again"))
+        monkeypatch.setattr(backend, "_compile", lambda *_: pytest.fail("built again"))
         other = worker.evaluate(Candidate("int hgemm(;", parse("64_64_64")))  # same source, new problem
         assert other.status is Status.COMPILE_ERROR and not other.cached
 
@@ -222,7 +222,7 @@ def test_a_compilation_that_was_too_short_is_tried_again_and_one_that_failed_is_
 
 
 def test_a_timed_out_build_that_an_earlier_version_kept_is_made_again(hasty, monkeypatch) -> None:
-    kept = msgspec.msgpack.encode(build.Build(Status.COMPILE_TIMEOUT))
+    kept = msgspec.msgpack.encode(backend.Build(Status.COMPILE_TIMEOUT))
     monkeypatch.setattr(Cache, "read", lambda self, kind, key: kept if kind == "builds" else None)
     with Worker(hasty) as worker:
         assert worker.build(Candidate(NAIVE, PROBLEM)).status is Status.OK
@@ -244,8 +244,8 @@ def test_a_compiler_that_was_killed_did_not_refuse(hasty, monkeypatch, said, sta
         return 1
 
     with Worker(hasty) as worker:
-        build.precompiled_headers(worker.target)
-        monkeypatch.setattr(build.jail, "run", killed)
+        backend.precompiled_headers(worker.target)
+        monkeypatch.setattr(backend.jail, "run", killed)
         assert worker.build(Candidate(NAIVE, PROBLEM)).status == status
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from cudal2.completion import Found
 from cudal2.config import PolicyConfig, PromptConfig
 from cudal2.policy import turns
-from cudal2.policy.endpoint import reading, trouble
+from cudal2.policy.endpoint import reading
 from cudal2.policy.endpoint.answers import Answers
 from cudal2.policy.endpoint.reading import Answer
 from cudal2.policy.prompts import Prompt, text
@@ -150,7 +150,7 @@ class Endpoint:
         try:
             self._begin()
             started = time.monotonic()
-            with trouble.told(self._config):
+            with reading.errors(self._config):
                 data, whole = self._sent(prompt, name)
                 answer = reading.answer(data, name, self._config.path, time.monotonic() - started, whole)
             self._answers.add(answer)
@@ -171,7 +171,7 @@ class Endpoint:
             ):
                 if limit and now >= limit:
                     raise ValueError(
-                        f"policy.endpoint.{what}={limit} are used up by this run; {trouble.KEPT} once it is raised"
+                        f"policy.endpoint.{what}={limit} are used up by this run; {reading.KEPT} once it is raised"
                     )
             self._begun += 1
 

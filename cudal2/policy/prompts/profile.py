@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cudal2 import roofline
+from cudal2 import arch
 from cudal2.archive.records import Entry
 from cudal2.config import WorkerConfig
 from cudal2.records import CONFLICTS, OCCUPANCY, STALL, Status, digest
@@ -79,7 +79,7 @@ def of(entry: Entry, target: Target, worker: WorkerConfig) -> Profile:
     timing, problem = entry.verdict.timing, entry.verdict.problem
     assert timing is not None
     flops, bandwidth = (amount / timing.candidate_us * 1e6 for amount in (problem.flop, problem.bytes))
-    top = roofline.stated(entry.verdict.environment.device)
+    top = arch.stated_roof(entry.verdict.environment.device)
     operations = _operations(entry.source, target, worker) if target.assembly else {}
     return Profile(
         flops,
@@ -97,7 +97,7 @@ def _of(share: float | None) -> str:
 
 def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, int]:
     """The number of instructions by operation, counted once for each cubin; {} where the source no longer compiles."""
-    from cudal2.worker import disassembly
+    from cudal2.worker.build import Unfinished
     from cudal2.worker.cuda.compile import build, sass, toolchain
 
     cache, kind = Cache(Path(worker.cache).expanduser()), jail.choose(worker.jail, system=True)
@@ -110,7 +110,7 @@ def _operations(source: str, target: Target, worker: WorkerConfig) -> dict[str, 
             return msgspec.msgpack.decode(stored, type=dict[str, int])
         try:
             operations = sass.operation_counts(built.cubin, kind, SECONDS)
-        except disassembly.Unfinished:
+        except Unfinished:
             return {}  # the machine was busy: another time
         except ValueError:
             operations = {}

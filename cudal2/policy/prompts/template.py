@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from cudal2 import operators
 from cudal2.archive import selection
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.archive.selection import Comparable
+from cudal2.completion import MAX_BYTES, fenced
 from cudal2.config import PromptConfig, WorkerConfig
 from cudal2.contract import ENTRY, SIZER, sizer_declaration
 from cudal2.files import asset
@@ -22,7 +23,6 @@ from cudal2.policy.prompts.notes import Passage
 from cudal2.policy.prompts.profile import Profile
 from cudal2.problem import Problem
 from cudal2.records import Environment, Verdict, plain
-from cudal2.source import MAX_BYTES, fenced
 from cudal2.target import Target, find
 
 Message = dict[str, str]

@@ -10,12 +10,12 @@ from typing import Self
 
 import numpy as np
 
-from cudal2.sass import latencies, order, reuse
+from cudal2.sass import latencies, reuse
 from cudal2.sass.blocks import Window, graph
-from cudal2.sass.encoding import Controls
 from cudal2.sass.game.slack import NEVER, Slack
 from cudal2.sass.game.waiting import BEHIND, NEAR, Waiting, shared
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import Controls
 
 LONGEST = 15
 """The largest stall that the field holds, in cycles."""
@@ -40,7 +40,7 @@ class Legality:
         self.first = np.array([place - (self.positions[place] - b.start) for place, b in enumerate(self.block)])
         """For each place the first place of its block; `last` has the last one."""
         self.last = np.array([place + b.stop - 1 - self.positions[place] for place, b in enumerate(self.block)])
-        self.fixed = np.array([bool(order.pinned(one, None, self.table)) for one in those])
+        self.fixed = np.array([bool(latencies.pinned(one, None, self.table)) for one in those])
         """For each number whether that instruction never moves, whatever is before it."""
         self._conflicts: dict[tuple[int, int], bool] = {}
         self.order, self.where = np.arange(count), np.arange(count + 1)
@@ -194,11 +194,11 @@ class Legality:
             return False
         position = self.positions[place]
         first, second = self.listing.instructions[position : position + 2]
-        if place > self.first[place] and order.dummy(self.listing.instructions[position - 1]):
+        if place > self.first[place] and latencies.dummy(self.listing.instructions[position - 1]):
             return False
         if first.origin > second.origin:  # a swap restores the compiler's order
             return True
         key = (first.origin, second.origin)
         if key not in self._conflicts:
-            self._conflicts[key] = bool(order.conflict(first, second))
+            self._conflicts[key] = bool(latencies.conflict(first, second))
         return not self._conflicts[key]

@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 
 from cudal2.records import Control, Edit, Shift
-from cudal2.sass import encoding
 from cudal2.sass.blocks import window
-from cudal2.sass.encoding import Controls
 from cudal2.sass.game.legality import LONGEST, Legality
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
 from cudal2.worker.cuda.compile import cubin
+from cudal2.worker.cuda.compile.cubin import Controls, mismatch
 
 
 class Kind(IntEnum):
@@ -91,7 +90,7 @@ def between(start: Edit, instructions: Sequence[Instruction]) -> Edit:
     return msgspec.structs.replace(start, moves=tuple(moves))
 
 
-def _values(controls: encoding.Controls) -> tuple[int, ...]:
+def _values(controls: Controls) -> tuple[int, ...]:
     return msgspec.structs.astuple(controls)
 
 
@@ -218,7 +217,7 @@ _FIELDS = (Kind.SHORTER, Kind.LONGER, Kind.YIELD)
 def _changeable(now: Controls) -> tuple[bool, ...]:
     """For each kind of move that changes a field, whether the new fields go together."""
     changed = (_changed(kind, now) for kind in _FIELDS)
-    return tuple(fields.stall <= LONGEST and not encoding.mismatch(fields) for fields in changed)
+    return tuple(fields.stall <= LONGEST and not mismatch(fields) for fields in changed)
 
 
 def _changed(kind: Kind, now: Controls) -> Controls:

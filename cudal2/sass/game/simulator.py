@@ -15,9 +15,9 @@ from cudal2.config import MachineConfig
 from cudal2.records import Edit, Measured, Status
 from cudal2.sass import latencies, opcodes
 from cudal2.sass.blocks import Window, window
-from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.game.play import edited
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER
 
 PIPES = 4
 """The number of pipes: matrix, shared memory, global memory and copies; 0 is for all others, and is never busy."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from cudal2.config import SassSearchConfig
 from cudal2.records import Edit, Measured, Status
-from cudal2.sass import opcodes, order
+from cudal2.sass import latencies, opcodes
 from cudal2.sass.game.legality import Legality
 from cudal2.sass.game.play import Kind, Move, Play
 from cudal2.sass.listing import Listing
@@ -46,7 +46,7 @@ class Chains:
         self.latency = np.zeros((count, count), np.int64)
         for one in range(count):
             for other in range(one + 1, int(legality.last[one]) + 1):
-                if order.conflict(those[one], those[other]):
+                if latencies.conflict(those[one], those[other]):
                     self.after[one, other] = True
                     waits = those[one].operation in unknown and those[one].defines & those[other].uses
                     self.latency[one, other] = LOADED if waits else 1

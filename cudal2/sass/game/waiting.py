@@ -10,10 +10,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from cudal2.sass import flow
 from cudal2.sass.blocks import Block, Node
 from cudal2.sass.dependence import FOLLOWED
-from cudal2.sass.encoding import NO_BARRIER
 from cudal2.sass.flow import State
 from cudal2.sass.latencies import ARMING
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER
 
 NEAR = 3
 """Barriers' times are renewed for so many instructions behind a swap; further on no wait can come too early."""

@@ -24,9 +24,7 @@ from cudal2.sass import searches
 from cudal2.sass.game.play import Play
 from cudal2.sass.game.simulator import Simulated
 from cudal2.sass.game.task import Budget, Journal, Line, Spent, Task
-from cudal2.sass.polish import judging
-from cudal2.sass.polish.judging import Judge
-from cudal2.sass.polish.subject import Subject
+from cudal2.sass.polish.subject import Judge, Subject, opened
 from cudal2.tracking import Metrics
 
 FINALISTS = 4
@@ -65,7 +63,7 @@ def compare(
     folder = Path(config.run)
     start = Play(subject.listing)
     simulated = Simulated(subject.listing, config.machine)
-    with _alone(folder), judging.opened(subject, config) as judge:
+    with _alone(folder), opened(subject, config) as judge:
         floor = [judge.floor() for _ in range(config.floor)]
         results = [_search(method, found[method], start, simulated, judge, config) for method in methods]
     return results, floor

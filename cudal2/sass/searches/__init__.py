@@ -6,7 +6,7 @@ To add one, add a file. Its `search(task)` runs until `task.ask` raises Spent; t
 import sys
 from collections.abc import Callable
 
-from cudal2 import registry
+from cudal2 import files
 from cudal2.sass.game.task import Task
 
 METHODS = ("random", "greedy", "annealing", "evolution", "scheduler", "ppo")
@@ -15,4 +15,4 @@ METHODS = ("random", "greedy", "annealing", "evolution", "scheduler", "ppo")
 
 def find(name: str) -> Callable[[Task], None]:
     """The search that the configuration names; ValueError where there is none of that name."""
-    return registry.module(sys.modules[__name__], name, "search.method").search
+    return files.plugin(sys.modules[__name__], name, "search.method").search

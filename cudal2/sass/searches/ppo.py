@@ -15,11 +15,11 @@ import torch
 
 from cudal2.records import Measured, Status
 from cudal2.sass import opcodes
-from cudal2.sass.encoding import NO_BARRIER, Controls
 from cudal2.sass.game.legality import LONGEST
 from cudal2.sass.game.play import Kind, Move, Play
 from cudal2.sass.game.task import Chains, Task
 from cudal2.sass.listing import Instruction
+from cudal2.worker.cuda.compile.cubin import NO_BARRIER, Controls
 
 if missing := [name for name in ("gymnasium", "sb3_contrib") if find_spec(name) is None]:
     raise ValueError(f'search.method=ppo needs {", ".join(missing)}: pip install "cudal2[sass]"')

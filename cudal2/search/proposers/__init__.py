@@ -6,11 +6,11 @@ configuration cannot be searched as it says. It looks at `history.config` alone:
 
 import sys
 
-from cudal2 import registry
+from cudal2 import files
 from cudal2.search.proposer import Proposer
 from cudal2.search.trials import History
 
 
 def make(history: History) -> Proposer:
     """The proposer that the configuration names; ValueError where there is none of that name."""
-    return registry.module(sys.modules[__name__], history.config.search.method, "search.method").make(history)
+    return files.plugin(sys.modules[__name__], history.config.search.method, "search.method").make(history)

@@ -15,10 +15,22 @@ import msgspec
 from cudal2.corpus import Family
 from cudal2.problem import Problem
 from cudal2.records import Candidate
-from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, tournament
 from cudal2.search.prior import start
 from cudal2.search.proposer import Setting, Task, Trials, seeded
-from cudal2.search.settings import allowed, collect, draw, parsed, searched, space_of
+from cudal2.search.settings import (
+    EXPLORE,
+    PARENTS,
+    allowed,
+    collect,
+    draw,
+    elite,
+    lent,
+    matched,
+    parsed,
+    searched,
+    space_of,
+    tournament,
+)
 from cudal2.search.trials import History
 
 

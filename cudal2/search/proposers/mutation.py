@@ -11,11 +11,10 @@ from itertools import chain
 
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search.breeding import EXPLORE, PARENTS, elite, lent, matched, tournament
 from cudal2.search.mutations import KINDS
 from cudal2.search.prior import start
 from cudal2.search.proposer import Mutated, Setting, Task, Trial, Trials, made, origin, seeded
-from cudal2.search.settings import draw, gather, rendered, searched
+from cudal2.search.settings import EXPLORE, PARENTS, draw, elite, gather, lent, matched, rendered, searched, tournament
 from cudal2.search.trials import History
 
 

@@ -17,7 +17,7 @@ import msgspec
 from torch import Tensor
 from trl.trainer.utils import nanstd
 
-from cudal2 import registry
+from cudal2 import files
 from cudal2.config import Schema, TrainConfig, TrainerConfig
 
 DEFAULTS: dict[str, Any] = {"loss_type": "dapo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group"}
@@ -80,4 +80,4 @@ def scaled(advantages: Tensor, rewards: Tensor, scale: str) -> Tensor:
 
 
 def _module(trainer: TrainerConfig) -> ModuleType:
-    return registry.module(sys.modules[__name__], trainer.algorithm, "trainer.algorithm")
+    return files.plugin(sys.modules[__name__], trainer.algorithm, "trainer.algorithm")

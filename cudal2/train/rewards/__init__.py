@@ -10,7 +10,7 @@ To add one, add a file. Its `reward(verdict, source, config)` is only called wit
 import sys
 from collections.abc import Callable
 
-from cudal2 import registry
+from cudal2 import files
 from cudal2.config import RewardConfig
 from cudal2.records import HarnessFault, Verdict
 
@@ -19,7 +19,7 @@ LOWEST, HIGHEST = -1.0, 100.0
 
 def find(name: str) -> Callable[[Verdict, str, RewardConfig], float]:
     """The reward of that name; ValueError where there is none."""
-    return registry.module(sys.modules[__name__], name, "reward.name").reward
+    return files.plugin(sys.modules[__name__], name, "reward.name").reward
 
 
 def reward(verdict: Verdict, source: str, config: RewardConfig) -> float:

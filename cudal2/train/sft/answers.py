@@ -1,4 +1,4 @@
-"""The answers to `prompts/instruct.jinja` that a model is trained on; `source.extract` finds the kernel in them."""
+"""The answers to `prompts/instruct.jinja` that a model is trained on; `completion.extract` finds the kernel in them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from cudal2 import corpus
+from cudal2.completion import fenced
 from cudal2.config import PromptConfig
-from cudal2.source import fenced
 from cudal2.target import Target
 
 BARE = "kernel_lm"

@@ -13,8 +13,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.archive.selection import Comparable
 from cudal2.config import SftConfig
 from cudal2.policy import prompts, turns
 from cudal2.policy.sampling import tokenize

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cudal2 import corpus
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Entry
+from cudal2.archive.selection import Comparable
 from cudal2.config import CorpusConfig, SftConfig
 from cudal2.dtype import find as find_dtype
 from cudal2.policy import prompts

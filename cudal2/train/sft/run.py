@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy.hints import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
+from cudal2.policy.sampling import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
 from cudal2.train.folder import changes, only_trainer_of, record, stored

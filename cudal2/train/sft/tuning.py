@@ -25,7 +25,7 @@ from trl import SFTTrainer
 from cudal2.config import SftConfig
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
-from cudal2.train import speed
+from cudal2.train import options
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.options import one_gpu
 from cudal2.train.sft import supervised
@@ -91,8 +91,8 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
         trainer.seconds = 60 * tuning.minutes
         trainer.add_callback(_Stops(trainer))
     if cuda:
-        speed.fuse(model)
-    with speed.attention(), speed.unmasked(model):
+        options.fuse(model)
+    with options.attention(), options.unmasked(model):
         supervised.fit(trainer, config, latest_checkpoint(folder))
 
 

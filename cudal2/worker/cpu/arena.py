@@ -5,7 +5,7 @@ every C. A slot is one of each operand: A, B, what more the operator is given, a
 between pages nobody may touch: slot 0 ends where the page after it starts, slot 1 starts where the page before it ends,
 so that one step too far in either direction faults. The other slots are packed, with a canary band after each C, and
 there are enough of them that going round them leaves no cache warm. The workspace is each candidate's own
-(`workspace.py`).
+(`candidate.py`).
 """
 
 import mmap

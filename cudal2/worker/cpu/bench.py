@@ -14,12 +14,12 @@ from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import checks, inputs, limits, measurement, timing, verify
+from cudal2.worker import inputs, limits, measurement, outcome, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
+from cudal2.worker.cpu.candidate import Workspace, start_candidate
 from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair, threads
-from cudal2.worker.cpu.session import Side, start_candidate
-from cudal2.worker.cpu.workspace import Workspace
+from cudal2.worker.cpu.session import Side
 from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome
 from cudal2.worker.sandbox import jail
 
@@ -95,7 +95,7 @@ class CpuBench:
 
     @threads(1)
     def _verify(self, side: Side, arena: Arena, room: Workspace) -> Outcome:
-        """`checks.check` in the guarded slots in turn: of one the end lies beside a guard page, of the other the start.
+        """`outcome.check` in the guarded slots in turn: one ends beside a guard page, the other begins there.
 
         Raises CandidateFailed.
         """
@@ -104,7 +104,7 @@ class CpuBench:
         def run_on(given: Sequence[Tensor]) -> Tensor:
             return self._run_on(side, arena, next(slots), given, room)
 
-        return checks.check(run_on, arena.problem, inputs.generator(), CPU.rounding, self._reference)
+        return outcome.check(run_on, arena.problem, inputs.generator(), CPU.rounding, self._reference)
 
     def _reference(self, given: Sequence[Tensor], problem: Problem) -> Tensor:
         with threads(self.threads if problem.flop > LARGE_FLOP else 1):

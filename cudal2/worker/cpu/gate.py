@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from cudal2.dtype import FP16, DType
 from cudal2.records import HarnessFault
-from cudal2.worker import disassembly
+from cudal2.worker.build import Unfinished, listing
 from cudal2.worker.cpu import elf
 from cudal2.worker.sandbox import jail
 
@@ -43,7 +43,7 @@ GAP = bytes(64)
 def narrow(library: bytes, kind: jail.Kind, seconds: float, dtype: DType = FP16) -> tuple[str, ...]:
     """The names of such instructions in a shared object that is given numbers of that type.
 
-    ValueError where it cannot be read, the kind `disassembly.Unfinished` where `seconds` were too few; HarnessFault
+    ValueError where it cannot be read, the kind `build.Unfinished` where `seconds` were too few; HarnessFault
     where there is no objdump or no jail.
     """
     program = shutil.which("objdump")
@@ -54,9 +54,9 @@ def narrow(library: bytes, kind: jail.Kind, seconds: float, dtype: DType = FP16)
         raise ValueError(f"it has {len(code)} bytes of instructions, at most {CODE_BYTES}")
     try:
         raw = ["-D", "-b", "binary", "-m", "i386:x86-64", "--no-show-raw-insn"]
-        with disassembly.listing([program, *raw], code, kind, seconds) as lines:
+        with listing([program, *raw], code, kind, seconds) as lines:
             return tuple(sorted({*in_order(lines, dtype), *anywhere(code, dtype)}))
-    except disassembly.Unfinished:
+    except Unfinished:
         raise
     except ValueError as error:
         raise ValueError("its instructions cannot be read") from error

@@ -3,7 +3,7 @@
 //   runner KERNEL.so LOADING.bpf RUNNING.bpf COMMAND_FD REPLY_FD INPUTS_FD OUTPUTS_FD WORKSPACE_FD M N K
 //
 // No code of the candidate runs before the filter RUNNING is on: the parent has renamed the tags of its constructors
-// (loading.py), which are called here then.
+// (elf.py), which are called here then.
 //
 // The parent owns the memory, the clock and the judgement. A candidate shares this process and can therefore say
 // anything on the reply pipe; nothing the parent concludes rests on a reply being true (see session.py). What a kernel's
@@ -44,8 +44,8 @@ struct Reply { uint32_t kind; int32_t code; uint64_t detail; };
 enum : uint32_t { DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN, TERMINATED };
 
 constexpr int COMMAND_FD = 100, REPLY_FD = 101;
-constexpr ElfW(Sxword) WITHHELD = 0x60010000;  // mirrors loading.py
-constexpr size_t WORKSPACE = 4096;  // where it begins in its file, behind a page that nobody may touch (workspace.py)
+constexpr ElfW(Sxword) WITHHELD = 0x60010000;  // mirrors elf.py
+constexpr size_t WORKSPACE = 4096;  // where it begins in its file, behind a page that nobody may touch (candidate.py)
 
 struct Region { char* base; size_t size; };
 Region regions[3];  // inputs, outputs, workspace

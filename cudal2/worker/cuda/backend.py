@@ -17,18 +17,16 @@ from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Environment, HarnessFault, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker.backend import Prepared, device_lock
+from cudal2.worker.backend import NotPortable, Portable, Prepared, device_lock, read_binary, row_range
 from cudal2.worker.build import LOG_BYTES
-from cudal2.worker.cache import Cache
+from cudal2.worker.cache import Cache, harness
 from cudal2.worker.cuda import counters, device, plan, recipe, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
 from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.gpu.buffers import Place, addresses, buffer_layout, draw_base, scattered
-from cudal2.worker.harness import harness
 from cudal2.worker.outcome import CandidateFailed, Outcome
-from cudal2.worker.portable import NotPortable, Portable, read_binary, row_range
 from cudal2.worker.sandbox import jail
 from cudal2.worker.timing import ReadFloor
 

@@ -33,9 +33,8 @@ from cudal2.problem import Problem
 from cudal2.records import CONFLICTS, OCCUPANCY, STALL
 from cudal2.target import Target
 from cudal2.worker import inputs
-from cudal2.worker.backend import Uncountable, Uncounted
+from cudal2.worker.backend import Portable, Uncountable, Uncounted
 from cudal2.worker.cuda import counted, device, launcher, recipe
-from cudal2.worker.portable import Portable
 from cudal2.worker.sandbox import confine
 
 TIME = "time_us"

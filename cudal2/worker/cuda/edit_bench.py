@@ -18,7 +18,7 @@ from cudal2.config import EffortConfig
 from cudal2.problem import Problem
 from cudal2.records import STRICT, Candidate, Edit, HarnessFault, Measured, Status
 from cudal2.worker import measurement, timing
-from cudal2.worker.backend import device_lock
+from cudal2.worker.backend import NotPortable, device_lock
 from cudal2.worker.cuda import edit_pairs, plan, recipe, unsealing
 from cudal2.worker.cuda.backend import CudaBackend
 from cudal2.worker.cuda.bench import SUSPECT, ProblemContext, blame, fault
@@ -27,7 +27,6 @@ from cudal2.worker.cuda.edit_pairs import Beside
 from cudal2.worker.cuda.pairing import TimingContext
 from cudal2.worker.gpu import buffers
 from cudal2.worker.outcome import CandidateFailed, Outcome
-from cudal2.worker.portable import NotPortable
 from cudal2.worker.worker import Worker
 
 Legal = Callable[[Sequence[Edit]], Iterable[str]]

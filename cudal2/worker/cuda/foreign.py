@@ -19,11 +19,11 @@ from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
+from cudal2.worker.backend import Portable
 from cudal2.worker.cuda import plan
 from cudal2.worker.cuda.compile import cubin
 from cudal2.worker.cuda.recipe import Recipe, Relocation, pack, seal
 from cudal2.worker.gpu.buffers import BufferLayout, Place, addresses, buffer_layout, draw_base
-from cudal2.worker.portable import Portable
 
 CUBIN, LAUNCH = "kernel.cubin", "launch.json"
 THREADS = 1024

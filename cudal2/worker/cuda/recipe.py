@@ -15,8 +15,8 @@ from typing import Annotated
 
 import msgspec
 
+from cudal2.worker.backend import NotPortable
 from cudal2.worker.cuda.plan import KernelLaunch, Memset, Place, Plan, pack_plans
-from cudal2.worker.portable import NotPortable
 
 WORD = 8
 MAGIC, SEVERAL = b"cudal2\0\1", b"cudal2\0\2"

@@ -15,7 +15,7 @@ from torch import Tensor
 from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.records import Status
-from cudal2.worker import checks, inputs
+from cudal2.worker import inputs, outcome
 from cudal2.worker.gpu.buffers import GUARD, BufferLayout
 from cudal2.worker.gpu.history import History, Touches
 from cudal2.worker.outcome import CandidateFailed, Outcome
@@ -154,7 +154,7 @@ class Run(Protocol):
 
 
 def check_calls(run: Run, arena: Arena, workspace: int, rounding: int) -> tuple[Outcome, float]:
-    """What `checks.check` finds, and seconds of the fastest call.
+    """What `outcome.check` finds, and seconds of the fastest call.
 
     The first of the calls is the candidate's first launch. Which two sets are called in turn is drawn, for a launcher
     was asked for each in turn and may have recorded another kernel for the first. Raises CandidateFailed.
@@ -168,7 +168,7 @@ def check_calls(run: Run, arena: Arena, workspace: int, rounding: int) -> tuple[
         times.append(seconds)
         return result
 
-    return checks.check(run_on, arena.problem, rng, rounding), min(times)
+    return outcome.check(run_on, arena.problem, rng, rounding), min(times)
 
 
 def check_call(run: Run, arena: Arena, number: int, given: Sequence[Tensor], workspace: int) -> tuple[Tensor, float]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from cudal2.config import WorkerConfig
 from cudal2.records import HarnessFault
-from cudal2.worker.harness import harness
+from cudal2.worker.cache import harness
 from cudal2.worker.pool import lifetime, processes
 from cudal2.worker.pool.lifetime import LEAVING_SECONDS
 from cudal2.worker.pool.processes import Lost

@@ -20,7 +20,7 @@ from typing import Any
 from cudal2.config import WorkerConfig
 from cudal2.records import Environment, HarnessFault
 from cudal2.target import find
-from cudal2.worker.harness import harness
+from cudal2.worker.cache import harness
 from cudal2.worker.pool import agents, processes
 from cudal2.worker.pool.agents import ClusterDevice, Remote, ray
 from cudal2.worker.pool.lifetime import LEAVING_SECONDS

@@ -14,7 +14,7 @@ from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
-from cudal2.worker.harness import harness
+from cudal2.worker.cache import harness
 from cudal2.worker.pool import lifetime
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker

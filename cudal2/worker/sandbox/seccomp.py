@@ -3,7 +3,7 @@
 Four of them. `toolchain` keeps a compiler from the kernel's riskier corners (it must still fork and exec). `gpu`
 is the same for a process with a CUDA context, whose driver listens on a Unix socket that nobody can reach.
 `loading` is what the runner lives under while it loads a candidate's shared object, of which nothing runs by then
-(worker/cpu/loading.py). `running` is added once it is loaded: threads, memory and the reply pipe, nothing else.
+(worker/cpu/elf.py). `running` is added once it is loaded: threads, memory and the reply pipe, nothing else.
 
 None lets its process act on another one by its number, whoever that belongs to: under Landlock the user's other
 processes can be named, and a candidate could move its rival to another core, or end it.

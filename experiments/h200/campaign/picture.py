@@ -12,7 +12,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from cudal2.problem import GRID_SIZES
-from cudal2.report.figures import FAINT, INK, save
+from cudal2.report.budget import FAINT, INK, save
 
 HERE = Path(__file__).parent
 LOWEST, HIGHEST = 0.8, 1.5

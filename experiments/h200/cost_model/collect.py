@@ -19,7 +19,7 @@ from statistics import geometric_mean
 
 import msgspec
 
-from cudal2 import corpus, roofline
+from cudal2 import arch, corpus
 from cudal2.archive import Archive
 from cudal2.corpus.nearest import nearest
 from cudal2.records import Status, to_json
@@ -80,7 +80,7 @@ def main(folders: list[Path]) -> None:
                 said["kept"] += 1
                 verdict = archive.verdict(origin)
                 assert verdict is not None
-                device = next(name for name in roofline.STATED if name in verdict.environment.device)
+                device = next(name for name in arch.STATED if name in verdict.environment.device)
                 speeds[to_json(plain(setting))][device][problem.mnk].append(sample.speedup or 0.0)
     for setting, devices in sorted(speeds.items()):
         one = msgspec.json.decode(setting, type=Setting)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from cudal2.problem import parse
 from cudal2.report import budget
-from cudal2.report.figures import BLUE, FAINT, GREEN, INK, ORANGE, mean, save
+from cudal2.report.budget import BLUE, FAINT, GREEN, INK, ORANGE, mean, save
 
 HERE = Path(__file__).parent
 SHIPPED = "what GRPO found"

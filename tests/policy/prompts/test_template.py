@@ -8,11 +8,11 @@ import pytest
 from fakes import ENVIRONMENT, verdict
 
 from cudal2.archive.records import Entry
+from cudal2.completion import MAX_BYTES
 from cudal2.config import PromptConfig
 from cudal2.policy import prompts, tokenizer
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Status, Verdict
-from cudal2.source import MAX_BYTES
 from cudal2.target import CPU, find, targets
 
 INSTRUCT = PromptConfig(template="instruct", exemplars=2)

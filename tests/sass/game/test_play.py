@@ -9,8 +9,8 @@ from cudal2.records import Control, Shift, edit_from_json, to_json
 from cudal2.sass.blocks import window
 from cudal2.sass.dependence import Checker, violations
 from cudal2.sass.game.play import Illegal, Kind, Move, Play, edited, unedited
+from cudal2.sass.latencies import conflict
 from cudal2.sass.listing import Listing
-from cudal2.sass.order import conflict
 from cudal2.worker.cuda.compile.cubin import EditRefused
 
 

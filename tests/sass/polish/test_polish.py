@@ -16,9 +16,9 @@ from cudal2.config import SassConfig, load
 from cudal2.problem import parse
 from cudal2.records import Edit, Measured, Shift, Status, edit_from_json
 from cudal2.sass.game.simulator import Simulated
-from cudal2.sass.polish import finish, judging, run
-from cudal2.sass.polish.judging import Judge
-from cudal2.sass.polish.subject import Subject
+from cudal2.sass.legality import Legality
+from cudal2.sass.polish import run, shapes
+from cudal2.sass.polish.subject import Judge, Subject
 from cudal2.tracking import read_metrics
 
 SUBJECT = Subject(b"", listing(), parse("64_64_64"))
@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Edit]:
 
         yield Judge(measure, again, again, lambda: Measured(Status.OK, 1.01, 1.0, 1.02, 7), "")
 
-    monkeypatch.setattr(judging, "opened", opened)
+    monkeypatch.setattr(run, "opened", opened)
     return edits
 
 
@@ -57,7 +57,7 @@ def test_searches_are_compared_and_go_on_where_they_were(asked: list[Edit], tmp_
     assert edit_from_json((tmp_path / "greedy/edit.json").read_bytes()) == found[1].edit
     kept = [(tmp_path / method / "found.json").read_bytes() for method in ("random", "greedy")]
     assert [msgspec.json.decode(text, type=run.Found) for text in kept] == found
-    said = finish.finished(SUBJECT, config(tmp_path), found, floor)
+    said = shapes.finished(SUBJECT, config(tmp_path), found, floor)
     assert all(word in said for word in ("random", "greedy", "0.0100", "simulator"))
     assert len(json.loads((tmp_path / "compare.json").read_bytes())["found"]) == 2
     again, _ = run.compare(SUBJECT, config(tmp_path, "search.measurements=15"), ("random", "greedy"))
@@ -85,7 +85,7 @@ def test_luck_in_a_search_does_not_choose_the_winner(monkeypatch: pytest.MonkeyP
     def opened(subject: Subject, config: SassConfig):
         yield Judge(measure, exact, exact, lambda: Measured(Status.OK, 1.0, 1.0, 1.0, 7), "")
 
-    monkeypatch.setattr(judging, "opened", opened)
+    monkeypatch.setattr(run, "opened", opened)
     (found,), _ = run.compare(SUBJECT, config(tmp_path), ("random",))
     assert found.edit == asked[2] and again == [*asked[: run.FINALISTS], asked[2]]
     assert found.measured and found.confirmed and (found.measured.speedup, found.confirmed.speedup) == (1.7, 1.01)
@@ -106,9 +106,9 @@ def test_a_winner_is_above_the_floor() -> None:
         measured = Measured(status, 1.1, low, 1.2, 7)
         return run.Found("greedy", 1, 0.0, Edit("k", "0"), measured, measured)
 
-    assert finish.winner([found(1.005), found(0.99)], 0.01) is None
-    assert finish.winner([found(1.02), found(1.05), found(1.3, Status.WRONG)], 0.01) == found(1.05)
-    assert finish.winner([], 0.0) is None
+    assert shapes.winner([found(1.005), found(0.99)], 0.01) is None
+    assert shapes.winner([found(1.02), found(1.05), found(1.3, Status.WRONG)], 0.01) == found(1.05)
+    assert shapes.winner([], 0.0) is None
 
 
 def test_without_what_ppo_needs_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,11 @@ def test_the_gpu_is_spared_proofs_but_not_of_a_winner(monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker, "Worker", lambda *_: nullcontext(judge))
     monkeypatch.setattr(editing, "EditBench", Bench)
     monkeypatch.setattr(editing, "parent_of", lambda *_: SimpleNamespace(cubin=b""))
-    monkeypatch.setattr(judging.Legality, "why_not", lambda self, edit: "a rule")
+    monkeypatch.setattr(Legality, "why_not", lambda self, edit: "a rule")
     subject = Subject(b"", listing(), parse("64_64_64"), source="")
-    with judging.opened(subject, config(tmp_path, "judge=gpu")) as gpu:
+    with run.opened(subject, config(tmp_path, "judge=gpu")) as gpu:
         assert gpu.measure(edit, 1.0).speedup == 1.1 and gpu.environment == "here"
         gpu.confirm(edit)
     assert said == [[""], ["a rule"]]
-    with pytest.raises(ValueError, match="a cubin alone"), judging.opened(SUBJECT, config(tmp_path, "judge=gpu")):
+    with pytest.raises(ValueError, match="a cubin alone"), run.opened(SUBJECT, config(tmp_path, "judge=gpu")):
         pass

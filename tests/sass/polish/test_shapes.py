@@ -10,13 +10,13 @@ from specimens import verdict
 from toolkit import needs_toolkit
 
 from cudal2.archive import Archive
-from cudal2.archive.comparable import Comparable
 from cudal2.archive.records import Origin
+from cudal2.archive.selection import Comparable
 from cudal2.archive.store import ANY
 from cudal2.config import SassConfig, load
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, Measured, Shift, Status
-from cudal2.sass.polish import finish, run, shapes
+from cudal2.sass.polish import run, shapes
 from cudal2.sass.polish.subject import Subject
 
 PLAYED, NO_LOOP, UNKNOWN = Problem(256, 256, 256), Problem(64, 64, 64), Problem(128, 128, 128)
@@ -72,7 +72,7 @@ def test_a_winner_joins_the_runs_archive(folder, monkeypatch):
     config = load("sass", ["judge=gpu", f"run={folder}/sass/game"], SassConfig)
     (folder / "sass/game").mkdir(parents=True)
     subject = Subject(b"", listing(), PLAYED, source=f"hgemm(){{}} // {KERNEL}")
-    said = finish.finished(subject, config, found, [], archive=folder)
+    said = shapes.finished(subject, config, found, [], archive=folder)
     assert f"in the archive of {folder}" in said and not (folder / "sass/game/archive.sqlite").exists()
     with Archive.of(folder, create=False) as archive:
         assert edit in [entry.edit for entry in Comparable(archive, "sm_90a", ANY).ranked(PLAYED)]

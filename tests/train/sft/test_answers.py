@@ -7,7 +7,7 @@ import tiny_gguf
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cudal2 import corpus, source
+from cudal2 import completion, corpus
 from cudal2.config import PromptConfig
 from cudal2.target import find
 from cudal2.train.sft.answers import complete, end_of_turn
@@ -22,7 +22,7 @@ def test_the_kernel_is_found_again_with_and_without_a_plan(name):
         sample = corpus.draw(target, "tn", rng)
         planned = corpus.plan(sample) + sample.source
         for text in (sample.source, planned, sample.source.replace("{", "{ // ```\n```\n````cpp", 1)):
-            assert source.extract(complete(text, INSTRUCT, target), target) == text
+            assert completion.extract(complete(text, INSTRUCT, target), target) == text
             assert complete(text, PromptConfig(), target) == text
         summary = next(one.summary for one in corpus.families(target) if one.name == sample.family)
         assert complete(planned, INSTRUCT, target).startswith(summary.rstrip("."))

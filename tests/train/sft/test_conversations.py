@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from specimens import ELSEWHERE, HERE, candidate, edited, verdict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cudal2 import corpus, source
+from cudal2 import completion, corpus
 from cudal2.archive import Archive
+from cudal2.completion import fenced
 from cudal2.config import SftConfig, TrainConfig, load
 from cudal2.policy import turns
 from cudal2.policy.sampling import tokenize
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, HarnessFault, Status, Verdict
-from cudal2.source import fenced
 from cudal2.split import held_out, kept_apart, unseen
 from cudal2.target import CPU
 from cudal2.train import grpo
@@ -98,8 +98,8 @@ def parts(words: PreTrainedTokenizerBase, row: Row, problems=SEEN) -> tuple[str,
     """The name of a conversation's problem, the sources of the attempts that it shows, and that of its answer."""
     (_, first), *rest = messages(words, row.ids[: row.given])
     shown = [said for role, said in rest[:-1] if role == "assistant"]
-    attempts = ["" if said == turns.NO_KERNEL else source.extract(said, CPU) for said in shown]
-    return asked(first, problems), attempts, source.extract(words.decode(row.ids[row.given : -1]), CPU)
+    attempts = ["" if said == turns.NO_KERNEL else completion.extract(said, CPU) for said in shown]
+    return asked(first, problems), attempts, completion.extract(words.decode(row.ids[row.given : -1]), CPU)
 
 
 def test_what_is_learnt_is_right_and_faster_and_no_attempt_comes_twice(config, words, past):

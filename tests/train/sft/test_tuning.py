@@ -11,7 +11,7 @@ import torch
 from fakes import FakePool, save_policy
 from safetensors.torch import load_file
 
-from cudal2 import corpus, judging, source, split
+from cudal2 import completion, corpus, judging, split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, load
 from cudal2.policy.model import load as load_policy
@@ -133,7 +133,7 @@ def test_what_is_learnt_is_the_answer_and_its_end_for_shapes_that_training_may_s
     for row, (_, text), learnt in zip(rows, examples, tuning.dataset(rows)["labels"]):
         assert all(label == -100 for label in learnt[: row.given]) and learnt[-1] == words.eos_token_id
         answer = words.decode(learnt[row.given : -1])
-        assert answer[0] not in "/`" and source.extract(answer, CPU) == text and digest(text) == row.digest
+        assert answer[0] not in "/`" and completion.extract(answer, CPU) == text and digest(text) == row.digest
         prompt = words.decode(row.ids[: row.given])
         [shape] = re.findall(r"M=(\d+), N=(\d+), K=(\d+)", prompt)
         assert prompt.endswith("<s>assistant\n") and not split.held_out(Problem(*map(int, shape)))

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cudal2.target import CPU
-from cudal2.worker.cpu.build import FLAGS
+from cudal2.worker.cpu.backend import FLAGS
 
 CALL = 'extern "C" int hgemm(const void*, const void*, void*, int, int, int, void*)'
 """What a kernel's function is declared as."""

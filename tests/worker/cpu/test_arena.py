@@ -90,7 +90,8 @@ def test_timed_inputs_are_uneven_along_k_and_their_products_are_those_of_normals
     assert pool.abs().min() >= 2**-10
     powers = inputs.uneven_powers(arena.problem)
     steps = torch.from_numpy(powers[0][0].view(np.int16) >> FP16.exponent_at).float()
-    assert steps.abs().max() <= inputs.uneven(FP16) and steps.unique().numel() > 3
+    assert steps.abs().max() <= inputs.uneven(FP16)
+    assert steps.unique().numel() > 1  # eight of nine powers are all the same once in five million draws
     slot = arena.count - 2
     arena.fill_inputs(slot, 2, pool, powers)
     a, b = (tensor.float() for tensor in arena.given(slot))

@@ -32,8 +32,9 @@ def problem(request) -> Problem:
 
 @pytest.fixture
 def call(problem):
-    """The operands after the change."""
-    return inputs.uneven_normal(inputs.generator(), problem)
+    """The operands after the change, the same in every run: where GELU gives 0 for a whole row, as it does for one draw
+    in a hundred, no change of that row shows."""
+    return inputs.uneven_normal(torch.Generator().manual_seed(len(problem.name)), problem)
 
 
 def stored(problem: Problem, places):

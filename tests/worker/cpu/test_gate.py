@@ -10,8 +10,8 @@ import pytest
 
 from cudal2.dtype import BF16
 from cudal2.records import HarnessFault, Status
-from cudal2.worker import disassembly
-from cudal2.worker.cpu import build, elf, gate
+from cudal2.worker.build import Unfinished
+from cudal2.worker.cpu import backend, elf, gate
 from cudal2.worker.sandbox import jail
 from tests.worker.cpu.shared_objects import CALL, built
 
@@ -147,10 +147,11 @@ def test_what_is_no_shared_object_is_refused_and_a_missing_program_named(monkeyp
 
 def test_a_disassembler_that_was_stopped_says_nothing_of_the_kernel(monkeypatch):
     def stopped(*_):
-        raise disassembly.Unfinished("it was killed")
+        raise Unfinished("it was killed")
 
     monkeypatch.setattr(gate, "narrow", stopped)
     library = built(f"{CALL} {{ return 0; }}")
     assert (
-        build.inspected(build.Build(Status.OK, library), jail.choose("auto"), 1, BF16).status is Status.COMPILE_TIMEOUT
+        backend.inspected(backend.Build(Status.OK, library), jail.choose("auto"), 1, BF16).status
+        is Status.COMPILE_TIMEOUT
     )

@@ -28,10 +28,10 @@ from heading import directive
 from thorough import some
 from toolkit import needs_toolkit
 
+from cudal2.completion import SourceRejected, check_source
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, Status
-from cudal2.source import SourceRejected, check
 from cudal2.target import find
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
@@ -78,7 +78,7 @@ def early(text: str, problem: Problem, cache: Cache, kind: jail.Kind) -> tuple[S
     """The verdict before anything is launched, with its reason and log; no status where the kernel may be launched."""
     target = find(TARGET)
     try:
-        check(text, target)
+        check_source(text, target)
     except SourceRejected as rejected:
         return Status.REJECTED, str(rejected), ""
     endless = Status.COMPILE_TIMEOUT in expected(text)

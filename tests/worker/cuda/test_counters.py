@@ -17,9 +17,8 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
 from cudal2.target import find, targets
 from cudal2.worker import inputs
-from cudal2.worker.backend import Uncounted
+from cudal2.worker.backend import Portable, Uncounted
 from cudal2.worker.cuda import counted, counters, recipe
-from cudal2.worker.portable import Portable
 from cudal2.worker.worker import Worker
 
 PROBLEM, HOPPER = Problem(24, 40, 16), find("sm_90a")

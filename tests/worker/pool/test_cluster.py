@@ -135,7 +135,7 @@ def test_a_node_that_differs_is_left_out_and_named(nodes, two, spread, caplog) -
 
 JUDGE = """
     import sys
-    from cudal2.cli import interrupt
+    from cudal2 import interrupt
     from cudal2.config import WorkerConfig
     from cudal2.problem import Problem
     from cudal2.records import Candidate

@@ -23,12 +23,12 @@ from elftools.elf.sections import SymbolTableSection
 from cudal2.contract import CUDA_CONTRACT, ENTRY, SIZER
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
+from cudal2.worker.build import Unfinished
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import banks, cubin, parameters, registers, sass
+from cudal2.worker.cuda.compile import cubin, parameters, registers, sass
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.cuda.compile.cubin import elf_symbols, open_elf
 from cudal2.worker.cuda.compile.sass import Sass
-from cudal2.worker.disassembly import Unfinished
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
@@ -61,7 +61,7 @@ def inspect(
     Of the problem only `accumulate` and `dtype` matter. What a clock decided is found again each time. Raises
     HarnessFault where there is no disassembler or no jail.
     """
-    modules = (banks, cubin, sass, parameters, registers)
+    modules = (cubin, sass, parameters, registers)
     rules = [Path(file).read_text() for file in (__file__, *(str(module.__file__) for module in modules))]
     seen = *built.imports, "", *built.parameters, "", *built.special, "", *built.unwritten
     key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate, problem.dtype)
@@ -99,7 +99,7 @@ def _instructions(code: Sass, problem: Problem) -> Iterator[Finding]:
     for name, operation in seen.items():
         status = Status.IMPRECISE if name == "fp16_accumulate" else Status.REJECTED
         yield Finding(name, f"{_MEANING[name]}: {operation}", status=status)
-    if read := sorted(code.special - banks.SPECIAL):
+    if read := sorted(code.special - sass.SPECIAL):
         yield Finding("special_register", f"the kernel reads {_some(read)}; {registers.SPECIAL_REMEDY}")
 
 
@@ -165,8 +165,8 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
 
 def _constants(code: Sass, sizes: dict[str, int]) -> Iterator[Finding]:
     """What is read of constant banks that is not the kernel's own; one finding of each kind for each kernel."""
-    known = banks.words(code.architecture) if code.reads else None
-    wrong = {(banks.fault(read, known, sizes), read.code): read for read in code.reads} if known else {}
+    known = sass.words(code.architecture) if code.reads else None
+    wrong = {(sass.fault(read, known, sizes), read.code): read for read in code.reads} if known else {}
     for (fault, kernel), read in sorted((item for item in wrong.items() if item[0][0]), key=lambda item: item[0]):
         kernel, place = _some([kernel]), f"c[{read.bank:#x}][{'…+' if read.computed else ''}{read.offset:#x}]"
         if fault in ("beyond", "computed"):

@@ -10,7 +10,7 @@ from cudal2.problem import Problem
 from cudal2.records import CLOCKED, HarnessFault, Status
 from cudal2.target import find
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import banks, build, gate, sass, toolchain
+from cudal2.worker.cuda.compile import build, gate, sass, toolchain
 from cudal2.worker.sandbox import jail
 
 SOURCES = Path(__file__).parents[1] / "sources"
@@ -251,13 +251,13 @@ def test_reads_of_constant_banks(operand, wrong):
     text = f"\t.target\tsm_90a\n.text.k:\n        /*0000*/                   MOV R1, {operand} ;\n"
     found = sass.summarise(text.encode().splitlines(keepends=True))
     (read,) = found.reads
-    assert banks.fault(read, banks.words(found.architecture), sizes) == wrong
+    assert sass.fault(read, sass.words(found.architecture), sizes) == wrong
 
 
 @pytest.mark.parametrize("operand", ["SR_CLOCKLO", "SR_PM3", "SR_VIRTUALSMID", "SR_VIRTID", "SR17", "SR_NEW.X", "R7"])
 def test_a_special_register_of_any_name_is_seen(operand):
     line = f"        /*0000*/                   @P0 S2R R1, {operand} ;\n".encode()
-    assert sass.summarise([line]).special - banks.SPECIAL == {operand}
+    assert sass.summarise([line]).special - sass.SPECIAL == {operand}
 
 
 @pytest.mark.sampled(4)
