@@ -82,7 +82,7 @@ def run(folder: Path, out: Path | None = None, *, fingerprint: str = "") -> Path
             searches=(searches := _searches(archive, fingerprint, (folder / CAMPAIGN).exists())),
             asked=endpoint.spent(folder),
             learned=bool(learned),
-            troubles=summary.over(read_metrics(folder / "metrics.jsonl")),
+            troubles=summary.troubles_over(read_metrics(folder / "metrics.jsonl")),
             outside=outsiders.load(folder, fingerprint),
             config=_config(folder),
             data=headline.data(

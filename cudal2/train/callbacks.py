@@ -67,7 +67,7 @@ class Terminal:
         self._seconds += taken([row])
         self._show(row["step"])
         self.say(describe(row, self._at(row["step"])))
-        for kind, text in summary.of(row).items():
+        for kind, text in summary.troubles_of(row).items():
             if kind not in self._said:
                 self._said.add(kind)
                 self.say(f"  ! {text}")

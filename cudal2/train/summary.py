@@ -178,15 +178,15 @@ KINDS: dict[str, Callable[[Row], str]] = {
 """What may be wrong, and what says so of a step."""
 
 
-def of(row: Row) -> dict[str, str]:
+def troubles_of(row: Row) -> dict[str, str]:
     """What is wrong with this step, by its kind."""
     return {kind: text for kind, told in KINDS.items() if (text := told(row))}
 
 
-def over(rows: Sequence[Row]) -> list[str]:
+def troubles_over(rows: Sequence[Row]) -> list[str]:
     """What was wrong with a run, each in a sentence: in how many steps, and what the last of them said."""
     steps: dict[str, list[str]] = {}
     for row in rows:
-        for kind, text in of(row).items():
+        for kind, text in troubles_of(row).items():
             steps.setdefault(kind, []).append(text)
     return [f"In {len(said)} of {len(rows)} steps: {said[-1]}" for said in steps.values()]

@@ -21,12 +21,14 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from cudal2 import corpus
 from cudal2.config import WorkerConfig
+from cudal2.corpus.family import form
 from cudal2.problem import Problem, parse
 from cudal2.records import Status, digest
 from cudal2.target import find
@@ -98,9 +100,15 @@ def fitting(settings: Mapping[str, dict], problem: Problem) -> dict[str, dict]:
         family, (least, most) = FAMILIES[setting["family"]], setting.get("rows", (1, math.inf))
         if not least <= problem.m <= most or not corpus.applies(family, problem):
             return False
-        return digest(corpus.render(family, setting["knobs"], problem)) == name
+        return source_digest(family.name, json.dumps(setting["knobs"]), form(problem)) == name
 
     return {name: setting for name, setting in settings.items() if fits(name, setting)}
+
+
+@cache
+def source_digest(family: str, knobs: str, like: Problem) -> str:
+    """Of the source for problems of that form; rendering takes as long as a measurement."""
+    return digest(corpus.render(FAMILIES[family], json.loads(knobs), like))
 
 
 def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:

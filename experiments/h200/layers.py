@@ -19,6 +19,8 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 
+from refit import adopt, explored, repaired
+
 from cudal2 import corpus, llm
 from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
@@ -171,37 +173,8 @@ def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
         if small or waves / math.ceil(waves) < FULL or (int(parts) > 1 and waves > 2):
             continue
         tiled = knobs | {"tile_m": tile_m, "tile_n": tile_n} | ({"splits": parts} if len(splits) > 1 else {})
-        singles = [{knob: value} for knob in REPAIRS if knob in knobs for value in family.knobs[knob]]
-        ways: list[Knobs] = [{}, *singles, *(one | other for one, other in product(singles, repeat=2))]
-        fitting = (tiled | way for way in ways if not corpus.refusal(family, tiled | way, problem))
-        found += [one for one in [next(fitting, None)] if one]
+        found += [one for one in [repaired(family, tiled, problem, REPAIRS)] if one]
     return found
-
-
-def explored(out: Path) -> dict[str, list[dict]]:
-    """What was right on each shape, the fastest first."""
-    found: dict[str, list[dict]] = {}
-    for row in map(json.loads, out.open()):
-        if row["said"] == "ok":
-            found.setdefault(row["problem"], []).append(row)
-    return {name: sorted(rows, key=lambda row: -row["speedup"]) for name, rows in found.items()}
-
-
-def adopt(outs: list[Path]) -> None:
-    """Puts the fastest of each shape in the place of what was known of it; of two rounds by their speedups."""
-    found: dict[str, list[dict]] = {}
-    for out in outs:
-        for name, rows in explored(out).items():
-            found.setdefault(name, []).extend(rows)
-    lines = [
-        {"problem": name, "layout": "tn", "family": row["family"], "knobs": row["knobs"]}
-        for name, rows in found.items()
-        for row in sorted(rows, key=lambda row: -row["speedup"])[:KEPT]
-    ]
-    path = Path("data") / "settings" / f"{TARGET}.jsonl"
-    before = [line for line in map(json.loads, path.open()) if line["problem"] not in found]
-    path.write_text("".join(json.dumps(line) + "\n" for line in [*before, *lines]))
-    print(f"{path}: {len(found)} shapes more or anew, {len({line['problem'] for line in before})} as they were")
 
 
 if __name__ == "__main__":
@@ -211,6 +184,6 @@ if __name__ == "__main__":
         case ["again", out, folder]:
             again(Path(out), Path(folder))
         case ["adopt", *outs]:
-            adopt([Path(out) for out in outs])
+            adopt([Path(out) for out in outs], KEPT)
         case ["apart"]:
             print(",".join(apart()))

@@ -12,12 +12,13 @@ puts the fastest of each shape in the place of what was known of it.
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 from cudal2 import corpus
 from cudal2.config import ShapesConfig
-from cudal2.corpus import Family
+from cudal2.corpus import Family, Knobs
 from cudal2.evaluation.results import load
 from cudal2.evaluation.tables import FASTEST, against
 from cudal2.problem import LLM_SHAPES, Problem, parse, stratified
@@ -47,6 +48,13 @@ def lost(run: Path) -> list[Problem]:
     return stratified(problem for problem in shapes if not kept_apart(problem))
 
 
+def repaired(family: Family, knobs: Knobs, problem: Problem, repairs: Sequence[str]) -> Knobs | None:
+    """The setting with at most two of these knobs changed, as few as it takes for the problem; None where no two do."""
+    singles = [{knob: value} for knob in repairs if knob in knobs for value in family.knobs[knob]]
+    ways = [{}, *singles, *(one | other for one, other in product(singles, repeat=2))]
+    return next((knobs | way for way in ways if allowed(problem, family, knobs | way)), None)
+
+
 def refitted(setting: Setting, problem: Problem, family: Family) -> list[Setting]:
     """The setting with every tile that fills the multiprocessors, as few other knobs changed as that takes."""
     found = []
@@ -54,10 +62,7 @@ def refitted(setting: Setting, problem: Problem, family: Family) -> list[Setting
         tiled = setting.knobs | {"tile_m": tile_m, "tile_n": tile_n}
         if prior.filled(problem, family, tiled, prior.MULTIPROCESSORS[TARGET]) < FULL:
             continue
-        singles = [{knob: value} for knob in REPAIRS for value in family.knobs[knob]]
-        ways = [{}, *singles, *(one | other for one, other in product(singles, repeat=2))]
-        fitting = (tiled | way for way in ways if allowed(problem, family, tiled | way))
-        found += [Setting(FAMILY, knobs) for knobs in [next(fitting, None)] if knobs]
+        found += [Setting(FAMILY, knobs) for knobs in [repaired(family, tiled, problem, REPAIRS)] if knobs]
     return found
 
 
@@ -78,15 +83,31 @@ def propose(run: Path, folder: Path) -> None:
     print(f"{len(shapes)} shapes, {len(chosen)} of {len(wanted)} settings")
 
 
-def adopt(out: Path) -> None:
+def explored(out: Path) -> dict[str, list[dict]]:
+    """What was right on each shape, the fastest first."""
     found: dict[str, list[dict]] = {}
     for row in map(json.loads, out.open()):
         if row["said"] == "ok":
             found.setdefault(row["problem"], []).append(row)
-    lines = []
-    for problem, rows in found.items():
-        for row in sorted(rows, key=lambda row: row["us"])[:KEPT]:
-            lines.append({"problem": problem, "layout": "tn", "family": row["family"], "knobs": row["knobs"]})
+    return {name: _fastest_first(rows) for name, rows in found.items()}
+
+
+def _fastest_first(rows: list[dict]) -> list[dict]:
+    """By speedups, for of two rounds each has a baseline of its own."""
+    return sorted(rows, key=lambda row: (-row["speedup"], row["us"]))
+
+
+def adopt(outs: list[Path], kept: int = KEPT) -> None:
+    """Puts the fastest `kept` of each shape, of all these rounds, in the place of what was known of it."""
+    found: dict[str, list[dict]] = {}
+    for out in outs:
+        for name, rows in explored(out).items():
+            found.setdefault(name, []).extend(rows)
+    lines = [
+        {"problem": name, "layout": "tn", "family": row["family"], "knobs": row["knobs"]}
+        for name, rows in found.items()
+        for row in _fastest_first(rows)[:kept]
+    ]
     path = Path("data") / "settings" / f"{TARGET}.jsonl"
     before = [line for line in map(json.loads, path.open()) if line["problem"] not in found]
     path.write_text("".join(json.dumps(line) + "\n" for line in [*before, *lines]))
@@ -94,4 +115,8 @@ def adopt(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"propose": propose, "adopt": adopt}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    match sys.argv[1:]:
+        case ["propose", run, folder]:
+            propose(Path(run), Path(folder))
+        case ["adopt", out]:
+            adopt([Path(out)])

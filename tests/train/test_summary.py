@@ -126,8 +126,8 @@ def test_the_correction_suits_the_length_of_the_texts(tmp_path):
 )
 def test_what_a_line_of_metrics_tells(row, kinds):
     """A line of an earlier version tells nothing."""
-    assert list(summary.of(row)) == kinds
-    assert len(summary.over([row, {}])) == len(kinds)
+    assert list(summary.troubles_of(row)) == kinds
+    assert len(summary.troubles_over([row, {}])) == len(kinds)
 
 
 @pytest.mark.parametrize("chat, tokens, doubted", [(True, 512, True), (True, 4096, False), (False, 512, False)])

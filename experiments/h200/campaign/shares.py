@@ -18,6 +18,7 @@ from cudal2.problem import GRID_SIZES, sample
 from cudal2.split import REPORTED
 
 SHORT_US, MUCH_FLOP = 30.0, 1e11
+ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384))
 Shape = tuple[int, int, int]
 
 
@@ -64,6 +65,8 @@ def main(path: Path) -> None:
     show("the grid", table, grid)
     kept = {(one.m, one.n, one.k) for one in sample(*REPORTED)}
     show("the hundred whose speeds training never saw", table, [shape for shape in grid if shape in kept])
+    for least, most in ROWS:
+        show(f"{least} to {most} rows", table, [shape for shape in table if least <= shape[0] <= most])
 
 
 if __name__ == "__main__":
