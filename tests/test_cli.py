@@ -251,6 +251,12 @@ def test_whoever_reads_may_go_before_the_end() -> None:
     assert process.returncode == cli.UNREAD
 
 
+def test_a_closed_output_is_no_mistake() -> None:
+    command = [sys.executable, "-m", "cudal2.cli", "train", "--cfg", "job"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(grpo, "Pool", fakes.FakePool)
     policy = fakes.save_policy(tmp_path / "policy")

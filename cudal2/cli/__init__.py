@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         code = _run(arguments, rest)
-        sys.stdout.flush()
+        if sys.stdout:  # None where the command was started with it closed
+            sys.stdout.flush()
         return code
     except (ValueError, HarnessFault, OSError) as error:
         if interrupt.received():  # the interrupted work raised an error of its own
