@@ -91,6 +91,9 @@ def for_capability(major: int, minor: int) -> Architecture:
     )
 
 
+MULTIPROCESSORS = {"sm_90a": 132}
+"""Those of the GPU on which a target's settings were found, where it is one."""
+
 STATED = {
     "H200": (989.4e12, 4.8e12),
     "H100 80GB HBM3": (989.4e12, 3.35e12),

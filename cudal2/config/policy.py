@@ -134,8 +134,18 @@ class PromptConfig(Schema, frozen=True):
     notes_bytes: Annotated[int, msgspec.Meta(gt=0)] = 4000
     bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
 
+    @property
+    def bare(self) -> bool:
+        """Whether the prompt is the kernel LM's: a token for each fact, and the completion is only the source."""
+        return self.template.startswith("kernel_lm")
+
+    @property
+    def worked(self) -> bool:
+        """Whether it states what an expert works out of the sizes."""
+        return self.template == "kernel_lm_worked"
+
     def __post_init__(self) -> None:
-        if self.template == "kernel_lm" and (self.parent or self.notes):
+        if self.bare and (self.parent or self.notes):
             raise ValueError("the kernel LM's prompt shows no parent and no notes: use prompt.template=instruct")
         if self.islands > 1 and not self.exemplars and not self.parent:
             raise ValueError(

@@ -187,7 +187,8 @@ class SftConfig(Schema, frozen=True):
     `examples` says what it is trained on:
 
     - families: `samples` random settings of the kernel families, drawn without regard to the shape, from `corpus`;
-    - known: what searches found fast for the shapes that training may see, or for shapes near them;
+    - known: what searches found fast for the shapes that training may see, or for shapes near them; with `settings` what
+      that file says of the problems in it (in the format of data/settings, and packed where it ends in .xz);
     - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
       none (rejection sampling fine-tuning, arXiv:2308.01825);
     - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists
@@ -207,6 +208,7 @@ class SftConfig(Schema, frozen=True):
     policy: PolicyConfig = PolicyConfig()
     examples: Literal["families", "known", "archive", "text"] = "families"
     archive: str = ""
+    settings: Annotated[str, LATER] = ""
     text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
     plan_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
@@ -231,6 +233,8 @@ class SftConfig(Schema, frozen=True):
     def __post_init__(self) -> None:
         if (self.examples == "archive") != bool(self.archive):
             raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
+        if self.settings and self.examples != "known":
+            raise ValueError("settings=FILE says what is known: it wants examples=known")
         if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:
             raise ValueError(
                 "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "

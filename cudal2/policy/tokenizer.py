@@ -27,6 +27,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cudal2 import operators
 from cudal2.dtype import DTYPES
+from cudal2.policy.prompts.worked import LEVELS
 from cudal2.target import targets
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
@@ -45,6 +46,9 @@ FURTHER_TOKENS = (
     *(f"<|{start}{power}|>" for start in ("m=", "+") for power in (4, 2, 1)),
 )
 """Those of other dtypes and epilogues, and of an M that is no multiple of 8. A policy has them if it learnt such."""
+WORKED = "<|worked|>"
+NUMBERS = (WORKED, *(f"<|{number}|>" for number in range(LEVELS)))
+"""Those of what is worked out of a shape (`prompts/worked.py`), for a policy whose prompts state it."""
 BEYOND = (*(f"<|n={size}|>" for size in (1 << 18, 1 << 19)), "<|+65536|>", "<|+131072|>", "<|+262144|>")
 """What no tokenizer has words for: an N of 196608 or more, which a few vocabularies are."""
 
@@ -56,13 +60,15 @@ SETTLED = 0.99
 """Two lines are joined where the second follows the first at least this often: there is no choice between them."""
 
 
-def train(sources: Sequence[str], vocabulary: int, further: bool = False) -> PreTrainedTokenizerFast:
+def train(
+    sources: Sequence[str], vocabulary: int, further: bool = False, worked: bool = False
+) -> PreTrainedTokenizerFast:
     """A tokenizer of at most `vocabulary` tokens, special tokens included, for texts like `sources`.
 
-    `further` says whether it has FURTHER_TOKENS. Deterministic in its arguments. Raises ValueError where `vocabulary`
+    `further` says whether it has FURTHER_TOKENS, `worked` whether NUMBERS. Deterministic in its arguments. Raises ValueError where `vocabulary`
     leaves no room for lines.
     """
-    special = (PAD, BOS, EOS, *PROMPT_TOKENS, *(FURTHER_TOKENS if further else ()))
+    special = (PAD, BOS, EOS, *PROMPT_TOKENS, *(FURTHER_TOKENS if further else ()), *(NUMBERS if worked else ()))
     room = vocabulary - PIECES - len(special)
     if room < 64:
         raise ValueError(f"vocabulary={vocabulary} is too small; use at least {vocabulary - room + 64}")
@@ -88,7 +94,10 @@ def train(sources: Sequence[str], vocabulary: int, further: bool = False) -> Pre
 
 
 def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
-    """ValueError where a prompt of a kernel LM states what its tokenizer has no words for."""
+    """ValueError where a prompt of a kernel LM states what its tokenizer has no words for, or not what it learnt."""
+    if prompt.startswith(BOS) and (WORKED in prompt) != (NUMBERS[0] in tokenizer.get_added_vocab()):
+        template = "kernel_lm" if WORKED in prompt else "kernel_lm_worked"
+        raise ValueError(f"this policy learnt another form of prompt: say prompt={template}")
     stated = [token for token in (*FURTHER_TOKENS, *BEYOND) if token in prompt] if prompt.startswith(BOS) else []
     if lacking := set(stated) - tokenizer.get_vocab().keys() if stated else set():
         raise ValueError(

@@ -18,14 +18,13 @@ import msgspec
 import numpy as np
 
 from cudal2 import arch, operators
+from cudal2.arch import MULTIPROCESSORS
 from cudal2.corpus import Knobs
 from cudal2.files import asset
 from cudal2.problem import Problem, parse
 from cudal2.search.proposer import Setting
 from cudal2.split import unseen
 
-MULTIPROCESSORS = {"sm_90a": 132}
-"""Those of the GPU on which a target's settings were found, where it is one."""
 AUTO = 16
 """A family that chooses its splits itself makes at most so many."""
 

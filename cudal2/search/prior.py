@@ -14,6 +14,7 @@ idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So s
 and answers within milliseconds.
 """
 
+import lzma
 import math
 import random
 import re
@@ -24,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from cudal2.arch import MULTIPROCESSORS
 from cudal2.archive.selection import by_distance
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
@@ -31,7 +33,6 @@ from cudal2.files import asset
 from cudal2.problem import Layout, Problem, parse
 from cudal2.records import to_json
 from cudal2.search import cost
-from cudal2.search.cost import MULTIPROCESSORS
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw, space_of
 from cudal2.split import kept_apart
@@ -154,8 +155,11 @@ def _shipped(target: str) -> dict[Problem, list[Setting]]:
 
 
 def read_known(path: Path) -> list[Known]:
-    """The lines of such a file; none where there is no file."""
-    return msgspec.json.Decoder(Known).decode_lines(path.read_bytes()) if path.exists() else []
+    """The lines of such a file, which may be packed (.xz); none where there is no file."""
+    if not path.exists():
+        return []
+    stored = path.read_bytes()
+    return msgspec.json.Decoder(Known).decode_lines(lzma.decompress(stored) if path.suffix == ".xz" else stored)
 
 
 Advice = dict[str, Any]

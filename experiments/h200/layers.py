@@ -24,10 +24,10 @@ from pathlib import Path
 from refit import adopt, explored, repaired
 
 from cudal2 import corpus, llm
+from cudal2.arch import MULTIPROCESSORS
 from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
 from cudal2.problem import Problem, parse
-from cudal2.search.cost import MULTIPROCESSORS
 from cudal2.search.prior import read_known
 from cudal2.split import KEPT_APART, open_families
 from cudal2.target import find

@@ -53,7 +53,7 @@ def check(config: PolicyConfig, prompt: PromptConfig) -> None:
             "policy.endpoint.key is the name of an environment variable, and there is none of this name, or it is "
             "empty: export NAME=… in this shell, and say policy.endpoint.key=NAME"
         )
-    if prompt.template == "kernel_lm":
+    if prompt.bare:
         raise ValueError("a model elsewhere does not know the kernel LM's prompt: say prompt=instruct")
     if find_spec("openai") is None:
         raise ValueError('policy.sampler=endpoint needs a package: pip install "cudal2[endpoint]"')

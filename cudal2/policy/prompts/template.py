@@ -11,6 +11,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from cudal2 import operators
+from cudal2.arch import MULTIPROCESSORS
 from cudal2.archive import selection
 from cudal2.archive.records import Entry
 from cudal2.archive.selection import Comparable
@@ -21,6 +22,7 @@ from cudal2.files import asset
 from cudal2.policy.prompts import notes, profile
 from cudal2.policy.prompts.notes import Passage
 from cudal2.policy.prompts.profile import Profile
+from cudal2.policy.prompts.worked import worked
 from cudal2.problem import Problem
 from cudal2.records import Environment, Verdict, plain
 from cudal2.target import Target, find
@@ -114,6 +116,7 @@ def render(
         "contract": target.contract,
         "environment": environment,
     }
+    facts["multiprocessors"] = MULTIPROCESSORS.get(target.name, 1)
     facts |= {"more": operator.more(problem), "paragraph": operator.paragraph}
     text = template.render(facts, **structs.asdict(shown)).strip()
     while prompt.bytes and len(text.encode()) > prompt.bytes and (fewer := shown.less()):
@@ -177,7 +180,7 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.globals |= {"powers": powers, "fenced": fenced, "plain": plain, "source_kib": MAX_BYTES // 1024}
+    environment.globals |= {"powers": powers, "worked": worked, "fenced": fenced, "plain": plain, "source_kib": MAX_BYTES // 1024}
     environment.globals |= {"entry": ENTRY, "sizer": SIZER, "sizer_declaration": sizer_declaration}
     try:
         return environment.get_template(f"{name}.jinja")

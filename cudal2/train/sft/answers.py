@@ -10,15 +10,12 @@ from cudal2.completion import fenced
 from cudal2.config import PromptConfig
 from cudal2.target import Target
 
-BARE = "kernel_lm"
-"""The template of the kernel LM, whose completion is only the source."""
-
 
 def complete(source: str, prompt: PromptConfig, target: Target) -> str:
     """The completion of such a prompt: a sentence on the approach, if the source begins with a plan (`corpus.plan`),
     then the whole source in one fenced block. For the kernel LM's prompt only the source.
     """
-    if prompt.template == BARE:
+    if prompt.bare:
         return source
     setting = corpus.stated(source, target)
     families = {family.name: family.summary for family in corpus.families(target)} if setting else {}

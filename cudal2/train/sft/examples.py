@@ -24,12 +24,13 @@ from cudal2.dtype import find as find_dtype
 from cudal2.policy import prompts
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
-from cudal2.problem import Layout, Problem
+from cudal2.problem import Layout, Problem, parse
 from cudal2.records import digest
-from cudal2.search.prior import known_settings
+from cudal2.search.prior import known_settings, read_known
+from cudal2.search.proposer import Setting
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
-from cudal2.train.sft.answers import BARE, complete, end_of_turn
+from cudal2.train.sft.answers import complete, end_of_turn
 from cudal2.worker.pool.lifetime import end, leave_with_parent
 
 SHARD = 200
@@ -70,10 +71,12 @@ def draw(config: SftConfig, count: int) -> list[Example]:
 
 
 def draw_rows(config: SftConfig, tokenizer: Path) -> list[Row]:
-    """The first `config.samples` examples, encoded with the tokenizer saved in that folder. Each process encodes what
-    it draws, because encoding a source of some 10 kB takes longer than drawing it.
+    """The first `config.samples` examples, or all that the file `config.settings` holds, encoded with the tokenizer
+    saved in that folder. Each process encodes what it draws, because encoding a source of some 10 kB takes longer than
+    drawing it.
     """
-    return _on_every_core(partial(_draw_rows, config, tokenizer), config.samples)
+    count = len(_listed(config.settings)) if config.settings else config.samples
+    return _on_every_core(partial(_draw_rows, config, tokenizer), count)
 
 
 def known(config: SftConfig) -> list[Example]:
@@ -136,7 +139,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], conf
     rows, target = [], find(config.target)
     end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
     # A completion that is no chat message begins on a new line after the prompt.
-    apart = "" if config.policy.chat or config.prompt.template == BARE else "\n\n"
+    apart = "" if config.policy.chat or config.prompt.bare else "\n\n"
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]
     for (prompt, source), completion, ids in zip(examples, completions, encode_source(tokenizer, completions)):
         given, name = tokenize(tokenizer, prompt), digest(source)
@@ -186,7 +189,8 @@ def _start() -> None:
 
 
 def _draw_rows(config: SftConfig, tokenizer: Path, number: int) -> list[Row]:
-    return encode(_loaded(tokenizer), _draw(config, number), config)
+    examples = _stated(config, number) if config.settings else _draw(config, number)
+    return encode(_loaded(tokenizer), examples, config)
 
 
 @cache
@@ -200,6 +204,34 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     for _ in range(SHARD):
         problem = _problem(rng, rng.choice(config.corpus.layouts), config.corpus)
         sample = corpus.draw(target, problem, rng, styles=config.corpus.styles)
+        examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
+    return examples
+
+
+@cache
+def _listed(file: str) -> list[tuple[Problem, Setting]]:
+    """The lines of a file of settings, but for problems that training may not see.
+
+    Raises ValueError where there is no such file, or nothing in it.
+    """
+    lines = read_known(Path(file))
+    listed = [
+        (parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue), Setting(line.family, line.knobs))
+        for line in lines
+    ]
+    seen = [(problem, setting) for problem, setting in listed if not unseen(problem)]
+    if not seen:
+        raise ValueError(f"settings={file} holds no setting of a problem that training may see")
+    return seen
+
+
+def _stated(config: SftConfig, number: int) -> list[Example]:
+    """A shard of the settings in the file, each in the first style that is asked for."""
+    target, families = find(config.target), {family.name: family for family in corpus.families(find(config.target))}
+    examples = []
+    for problem, setting in _listed(config.settings)[number * SHARD : (number + 1) * SHARD]:
+        family, knobs = families[setting.family], setting.knobs | {"style": config.corpus.styles[0]}
+        sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem))
         examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
     return examples
 

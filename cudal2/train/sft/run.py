@@ -94,7 +94,8 @@ def _train(config: SftConfig) -> list[Row]:
         check_words(tokenizer, config.target)
     else:
         some = draw(config, min(config.samples, TOKENIZER_SOURCES))
-        tokenizer = train_tokenizer([one.source for one in some], config.vocabulary, not config.corpus.plain)
+        words = not config.corpus.plain, config.prompt.worked
+        tokenizer = train_tokenizer([one.source for one in some], config.vocabulary, *words)
         model = create(config, tokenizer)
     tokenizer.save_pretrained(fresh)
     rows = _rows(config, fresh)
@@ -127,7 +128,7 @@ def _answers(config: SftConfig, tokenizer: Path) -> list[Row]:
     """The rows that are no conversations: what `examples` names."""
     if config.examples == "text":
         return text.rows(config, AutoTokenizer.from_pretrained(tokenizer))
-    if config.examples == "families":
+    if config.examples == "families" or config.settings:
         rows = draw_rows(config, tokenizer)
     else:
         examples = known(config) if config.examples == "known" else archived(config)

@@ -1,0 +1,81 @@
+"""How near the picks of a look-up, of the labeller and of both come to the best measured, a third of the weights kept.
+
+    python experiments/h200/cost_model/thirds.py experiments/h200/layers > experiments/h200/cost_model/thirds.txt
+
+Three times a third of the 48 weights (N and K) is kept, with all rows, from the table of known settings and from the
+model. Of each shape only what was measured there can be picked; figures are (the fastest of the picks) / (the fastest
+of all measured), geometric means over shapes, with 95% intervals over weights.
+
+`look-up`: `prior.known_settings`. `labeller`: the model, of all settings that are among the known or the TOP fastest of
+another weight's shape. `listed`: what the look-up lists, in the model's order. `blended`: the same less 0.01 for each
+place in the look-up's list.
+"""
+
+import math
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+from labeller import Measured, Model, Pool, measured
+from layers import interval, looked_up
+
+from cudal2.records import to_json
+from cudal2.search import prior
+
+PICKS = (1, 4, 8)
+ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
+TOP, THIRDS = 10, 3
+
+
+def fast_somewhere(seen: Measured, apart: set[tuple[int, int]]) -> set[str]:
+    """Settings in the table and the TOP fastest of each shape."""
+    known = {to_json(one) for p, some in prior._shipped("sm_90a").items() if (p.n, p.k) not in apart for one in some}
+    for some in seen.values():
+        known.update(sorted(some, key=some.__getitem__, reverse=True)[:TOP])
+    return known
+
+
+def main(folder: Path) -> None:
+    every = measured(folder)
+    weights = sorted({(one.n, one.k) for one in every})
+    random.Random(0).shuffle(weights)
+    found: dict[str, list[list[float]]] = {}
+    shapes = []
+    print(f"{sum(map(len, every.values()))} pairs of {len(every)} shapes and a setting", flush=True)
+    for third in range(THIRDS):
+        apart = set(weights[third::THIRDS])
+        seen = {problem: some for problem, some in every.items() if (problem.n, problem.k) not in apart}
+        model, fast = Model(seen), fast_somewhere(seen, apart)
+        kept = [(problem, some) for problem, some in every.items() if (problem.n, problem.k) in apart]
+        nears = [[one for one in looked_up(problem, apart) if one in some] for problem, some in kept]
+        ables = [sorted(one for one in some if one in fast or one in near) for (_, some), near in zip(kept, nears)]
+        speeds = model.speeds([(problem, Pool(able, model.codes)) for (problem, _), able in zip(kept, ables)])
+        for (problem, some), near, able, guessed in zip(kept, nears, ables, speeds):
+            shapes.append(problem)
+            liked = dict(zip(able, guessed))
+            orders = {
+                "look-up": near,
+                "labeller": sorted(able, key=liked.__getitem__, reverse=True),
+                "listed": sorted(near, key=liked.__getitem__, reverse=True),
+                "blended": sorted(near, key=lambda one: liked[one] - 0.01 * near.index(one), reverse=True),
+            }
+            for name, order in orders.items():
+                best = [max([some[one] for one in order[:count]], default=-1.0) for count in PICKS]
+                found.setdefault(name, []).append(best)
+    table = {name: np.array(some) for name, some in found.items()}
+    owner = np.array([one.n * 10**6 + one.k for one in shapes])
+    for least, most in ROWS:
+        here = np.array([least <= one.m <= most for one in shapes])
+        print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in PICKS))
+        for name, some in table.items():
+            print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in some[here].T))
+        for name in list(table)[1:]:
+            less = (table[name] - table["look-up"])[here]
+            print(f"{name + ' - look-up':20s}" + "".join(interval(column, owner[here], float) for column in less.T))
+    worst = np.argsort(table["labeller"][:, 0])[:8]
+    print("\nthe labeller loses most: " + ", ".join(f"{shapes[w].mnk} {math.exp(table['labeller'][w, 0]):.2f}" for w in worst))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
