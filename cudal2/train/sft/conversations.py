@@ -24,8 +24,7 @@ from cudal2.problem import Problem
 from cudal2.records import Status, digest
 from cudal2.split import unseen
 from cudal2.target import find
-from cudal2.train.sft.answers import complete, end_of_turn
-from cudal2.train.sft.examples import Row
+from cudal2.train.sft.examples import Row, complete, end_of_turn
 
 FAST = 3
 """Which of the better kernels follows is drawn: of n, fastest first, the one at n·u^FAST, for u from 0 to 1. So half of

@@ -29,8 +29,7 @@ from cudal2.train import options
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.options import one_gpu
 from cudal2.train.sft import supervised
-from cudal2.train.sft.answers import end_of_turn
-from cudal2.train.sft.examples import Row
+from cudal2.train.sft.examples import Row, end_of_turn
 
 STRIDE = 64
 """On a GPU rows are padded to a multiple of so many tokens, which suits the products."""
