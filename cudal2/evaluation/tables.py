@@ -18,7 +18,7 @@ from cudal2.evaluation.records import Row
 from cudal2.problem import LLM_SHAPES, grid, parse
 from cudal2.records import Timing
 from cudal2.split import kept_apart
-from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
+from cudal2.worker.cuda.vendor import LAYOUTS, LIBRARIES
 
 PROTOCOLS = ("offline", "server", "device")
 MAX = dict(zip(LIBRARIES, ("torch.matmul", "cuBLAS-max", "cuBLASLt-heuristic-max", "cuBLASLt-AutoTuning-max")))

@@ -17,9 +17,9 @@ from cudal2.worker.cuda import device, pairing, plan
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import HostRun, Replay, TimingContext, gap_seconds, host_calls, pair, pair_on_host
 from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
+from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.mirror import Mirror
-from cudal2.worker.cuda.vendor.names import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu.arena import Arena, check_calls
 from cudal2.worker.gpu.buffers import ROTATED, buffer_layout

@@ -18,7 +18,7 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.worker import timing, verify
-from cudal2.worker.cuda.vendor.names import LAYOUTS, split
+from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu import changes
 from cudal2.worker.gpu.arena import Arena

@@ -14,10 +14,9 @@ from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.vendor import clock, lt, names, reading
+from cudal2.worker.cuda.vendor import FUSED, LAYOUTS, clock, lt, names, reading, split
 from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
 from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
-from cudal2.worker.cuda.vendor.names import LAYOUTS, split
 from cudal2.worker.cuda.vendor.replay import Calls, Replayer
 from cudal2.worker.cuda.vendor.tuning import REQUESTED, fastest, finalists, in_turn
 from cudal2.worker.gpu.history import Touches
@@ -206,7 +205,7 @@ class Vendor:
         The finalists are measured in turn with the others, and the choice among them is by the very figures that are
         remembered. It favours the auto-tuned baseline: the least of some noisy medians is below its true one.
         """
-        every = names.names(problem)
+        every = names(problem)
         tuned_in: tuple[Layout, ...] = LAYOUTS if f"cublaslt-{LAYOUTS[0]}" in every else ()
         plans = {layout: lt.Plan(self._lt, problem, layout) for layout in tuned_in}
         try:
@@ -278,7 +277,7 @@ def _by_torch(problem: Problem, layout: Layout, a: Tensor, b: Tensor, *rest: Ten
         torch.matmul(a, right, out=c)
     elif operator.lt == "BIAS":
         torch.addmm(more[0], a, right, out=c)
-    elif operator.lt in names.FUSED:
+    elif operator.lt in FUSED:
         torch._addmm_activation(more[0], a, right, use_gelu=True, out=c)
     else:
         c.copy_(operator.torch(a, right, more))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cudal2 import operators
 from cudal2.worker import limits, verify
-from cudal2.worker.cuda.vendor.names import split
+from cudal2.worker.cuda.vendor import split
 from cudal2.worker.gpu.arena import private
 from cudal2.worker.gpu.buffers import BufferLayout
 from cudal2.worker.gpu.history import History, Touches
