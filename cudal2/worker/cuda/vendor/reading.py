@@ -19,7 +19,7 @@ from cudal2.target import Target
 from cudal2.worker.build import artefact, trusted
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.memory import ask
-from cudal2.worker.cuda.vendor.clock import Enqueue
+from cudal2.worker.cuda.vendor.replay import Enqueue
 
 PIECE, MOST = 16, 4
 """Bytes of a load, and inputs that a kernel may have: mirrors reading.cu."""

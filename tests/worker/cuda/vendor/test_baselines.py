@@ -19,7 +19,6 @@ from cudal2.worker.cuda.vendor import (
     LIBRARIES,
     NAMES,
     baselines,
-    clock,
     conditions,
     hosttime,
     lt,
@@ -27,7 +26,7 @@ from cudal2.worker.cuda.vendor import (
     split,
     tuning,
 )
-from cudal2.worker.cuda.vendor.clock import Set
+from cudal2.worker.cuda.vendor.hosttime import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
 
@@ -461,7 +460,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     sets, (alpha, beta) = sets_of(problem, layout, 2, "cpu"), lt.scalars("f16")
     pointers = [tuple(tensor.data_ptr() for tensor in each) for each in sets]
 
-    assert len(clock.host_seconds(clock.host_gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
+    assert len(hosttime.set_seconds(hosttime.gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
     half, (compute, _) = lt.type_of(problem), lt.COMPUTE["f16"]
     transposed, b_leading = (0, 128) if layout == "nn" else (1, 256)
     assert seen == [
@@ -472,7 +471,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     seen.clear()
     plan = SimpleNamespace(handle=1, operation=2, a=3, b=4, c=5, biased=False)
     algorithm = lt.Algorithm.of(bytes(range(64)))
-    assert len(clock.host_seconds(clock.host_matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
+    assert len(hosttime.set_seconds(hosttime.matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
     assert seen == [
         (1, 2, alpha, b, 3, a, 4, beta, c, 5, c, 5, algorithm.address, 999, lt.WORKSPACE, 77) for a, b, c in pointers
     ]
