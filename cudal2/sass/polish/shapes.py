@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from cudal2 import judging
+from cudal2 import interrupt, judging
 from cudal2.archive import Archive
 from cudal2.archive.records import Origin
 from cudal2.archive.selection import Comparable
@@ -28,7 +28,6 @@ from cudal2.sass.polish import run as games
 from cudal2.sass.polish import subject
 from cudal2.sass.polish.run import Found, noise, table
 from cudal2.sass.polish.subject import Subject
-from cudal2.worker.pool import lifetime
 from cudal2.worker.pool.processes import alone
 
 
@@ -184,10 +183,10 @@ def _processes(config: SassConfig, jobs: int) -> Iterator[SimpleQueue[tuple[int,
     executors = []
     for device in config.worker.devices:
         for _ in range(jobs):
-            made = ProcessPoolExecutor(1, get_context("spawn"), lifetime.leave_with_parent)
+            made = ProcessPoolExecutor(1, get_context("spawn"), interrupt.leave_with_parent)
             executors.append(made)
             free.put((device, made))
     try:
         yield free
     finally:
-        lifetime.end(*executors)
+        interrupt.end(*executors)

@@ -23,6 +23,7 @@ from cudal2.archive.selection import Comparable
 from cudal2.completion import fenced
 from cudal2.config import CorpusConfig, PromptConfig, SftConfig
 from cudal2.dtype import find as find_dtype
+from cudal2.interrupt import end, leave_with_parent
 from cudal2.policy import prompts
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
@@ -31,7 +32,6 @@ from cudal2.records import digest
 from cudal2.search.prior import known_settings
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
-from cudal2.worker.pool.lifetime import end, leave_with_parent
 
 SHARD = 200
 """Examples that one process draws at a time. Each shard has its own seed, so the examples depend neither on the number
