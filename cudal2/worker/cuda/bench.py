@@ -19,8 +19,7 @@ from cudal2.worker.cuda.pairing import HostRun, Replay, TimingContext, gap_secon
 from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
 from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.baselines import Vendor
-from cudal2.worker.cuda.vendor.mirror import Mirror
-from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.cuda.vendor.side import BaselineSide, Mirror
 from cudal2.worker.gpu.arena import Arena, check_calls
 from cudal2.worker.gpu.buffers import ROTATED, buffer_layout
 from cudal2.worker.gpu.history import History
