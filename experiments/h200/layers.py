@@ -7,8 +7,10 @@
 
 `propose` takes layers of the open models in turn, each for fewer or more rows. For up to 64 rows it proposes settings
 of `decode` and `stationary` for each height of their tiles, and known ones of others; for more rows the known ones that
-most shapes share. `again` proposes a second round for more rows (explore it too, then adopt OUT/out.jsonl
-AGAIN/out.jsonl). `apart` names layers of models that are kept apart, as many for each number of rows.
+most shapes share. Three more rounds may follow, each is explored in its turn and all are adopted together: `again` for
+more rows, `wide` with settings drawn by chance from families that few rows or a last wave may suit, `nearby` with what
+is one knob away from the fastest of all rounds before. `apart` names layers of models that are kept apart, as many for
+each number of rows.
 """
 
 import json
@@ -160,6 +162,34 @@ def again(out: Path, folder: Path) -> None:
     write(folder, [one | {"rows": AGAIN} for one in fresh[:SECOND]], chosen)
 
 
+WIDE = [
+    ("split_k", (9, 64), 150, {"tile_m": 64, "cluster": "1x1", "producer": "warp", "consumers": 1}),
+    ("stream_k", (9, 64), 60, {"tile_m": 64, "cluster": "1x1", "producer": "warp", "consumers": 1}),
+    ("warp_specialised", (9, 64), 90, {"tile_m": 64, "accumulate": "f32", "producer": "warp", "raster": "column"}),
+    ("small_cluster", (9, 64), 60, {"tile_m": 64, "order": "column"}),
+    ("stream_k", (65, 2048), 100, {}),
+    ("split_k", (65, 1024), 100, {}),
+    ("warp_specialised", (65, 2048), 60, {"accumulate": "f32", "step": 64}),
+]
+"""Family, rows, how many settings, and the knobs that are not drawn."""
+
+
+def wide(folder: Path) -> None:
+    """A third round, on the shapes of the first up to 2,048 rows."""
+    rng, settings = random.Random("wide"), []
+    for name, rows, count, fixed in WIDE:
+        family, distinct = FAMILIES[name], set[str]()
+        drawn = {knob: values for knob, values in family.knobs.items() if knob not in fixed | {"style": 0}}
+        while len(distinct) < count:
+            knobs = {knob: rng.choice(values) for knob, values in drawn.items()} | fixed | {"style": "plain"}
+            small = int(knobs["tile_m"]) * int(knobs["tile_n"]) < (8192 if rows[0] > 64 else 1024)
+            ordered = {knob: knobs[knob] for knob in family.knobs}
+            if not small and not corpus.refusal(family, ordered, "tn"):
+                distinct.add(json.dumps(ordered))
+        settings += [{"family": name, "knobs": json.loads(text), "rows": rows} for text in sorted(distinct)]
+    write(folder, settings, [name for name in shapes() if 9 <= parse(name).m <= AGAIN[1]])
+
+
 def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
     """The setting with each tile and number of splits that fill the multiprocessors, other knobs as they must be."""
     found = []
@@ -183,6 +213,8 @@ if __name__ == "__main__":
             propose(Path(folder))
         case ["again", out, folder]:
             again(Path(out), Path(folder))
+        case ["wide", folder]:
+            wide(Path(folder))
         case ["adopt", *outs]:
             adopt([Path(out) for out in outs], KEPT)
         case ["apart"]:
