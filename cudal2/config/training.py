@@ -187,8 +187,8 @@ class SftConfig(Schema, frozen=True):
     `examples` says what it is trained on:
 
     - families: `samples` random settings of the kernel families, drawn without regard to the shape, from `corpus`;
-    - known: what searches found fast for the shapes that training may see, or for shapes near them; with `settings` what
-      that file says of the problems in it (in the format of data/settings, and packed where it ends in .xz);
+    - known: what searches found fast for the shapes that training may see, or for shapes near them; with `settings`
+      what that file says of the problems in it (in the format of data/settings, and packed where it ends in .xz);
     - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
       none (rejection sampling fine-tuning, arXiv:2308.01825);
     - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists

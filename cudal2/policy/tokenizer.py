@@ -65,8 +65,8 @@ def train(
 ) -> PreTrainedTokenizerFast:
     """A tokenizer of at most `vocabulary` tokens, special tokens included, for texts like `sources`.
 
-    `further` says whether it has FURTHER_TOKENS, `worked` whether NUMBERS. Deterministic in its arguments. Raises ValueError where `vocabulary`
-    leaves no room for lines.
+    `further` says whether it has FURTHER_TOKENS, `worked` whether NUMBERS. Deterministic in its arguments. Raises
+    ValueError where `vocabulary` leaves no room for lines.
     """
     special = (PAD, BOS, EOS, *PROMPT_TOKENS, *(FURTHER_TOKENS if further else ()), *(NUMBERS if worked else ()))
     room = vocabulary - PIECES - len(special)

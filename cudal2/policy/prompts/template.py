@@ -180,7 +180,13 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.globals |= {"powers": powers, "worked": worked, "fenced": fenced, "plain": plain, "source_kib": MAX_BYTES // 1024}
+    environment.globals |= {
+        "powers": powers,
+        "worked": worked,
+        "fenced": fenced,
+        "plain": plain,
+        "source_kib": MAX_BYTES // 1024,
+    }
     environment.globals |= {"entry": ENTRY, "sizer": SIZER, "sizer_declaration": sizer_declaration}
     try:
         return environment.get_template(f"{name}.jinja")

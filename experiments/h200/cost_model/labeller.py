@@ -146,7 +146,9 @@ def numbered(settings: Sequence[Setting]) -> dict[str, dict[str, int]]:
     for one in settings:
         for name, value in named(one).items():
             values[name].add(value)
-    return {name: {value: code for code, value in enumerate(sorted(found), 1)} for name, found in sorted(values.items())}
+    return {
+        name: {value: code for code, value in enumerate(sorted(found), 1)} for name, found in sorted(values.items())
+    }
 
 
 def named(setting: Setting) -> dict[str, str]:

@@ -33,7 +33,7 @@ from cudal2.split import draw, unseen
 COUNT, FLOP, TOP, MEASURED = 24000, 1e12, 10, 2
 TYPES, EPILOGUES = ("fp16", "bf16"), ("none", "bias", "bias_gelu")
 FURTHER, NEARLY = 2, 0.01
-"""So many settings beside the first may be learnt; of those that are this much slower 1 in e is, once or twice halved."""
+"""So many settings beside the first may be learnt; of those this much slower 1 in e is, once or twice halved."""
 WORDLESS = 196608
 """An N from here on has no words in the kernel LM's prompt."""
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -60,7 +60,8 @@ def rows_of(m: int) -> int:
 
 
 def pools(every: Measured, model: Model) -> dict[int, Pool]:
-    """For each class of rows the settings that were fast there, or with half or twice as many rows above 64."""
+    """For each class of rows the settings that were fast there; above 64 rows also with half or twice as many, and for
+    one row with eight."""
     fast: dict[int, set[str]] = {}
     for problem, some in every.items():
         best = sorted(some, key=some.__getitem__, reverse=True)[:TOP]
@@ -68,8 +69,11 @@ def pools(every: Measured, model: Model) -> dict[int, Pool]:
     for problem, settings in prior._shipped("sm_90a").items():
         if (problem.layout, problem.dtype, problem.epilogue) == ("tn", "fp16", "none"):
             fast.setdefault(rows_of(problem.m), set()).update(map(to_json, settings))
-    near = {one: [one] if one <= 4 else [other for other in fast if other > 4 and abs(other - one) <= 1] for one in range(15)}
-    return {one: Pool(sorted(set().union(*(fast.get(o, set()) for o in some))), model.codes) for one, some in near.items()}
+    found = dict[int, Pool]()
+    for one in range(15):
+        near = [other for other in fast if (other <= 4) == (one <= 4) and abs(other - one) <= (one > 4 or one == 0)]
+        found[one] = Pool(sorted(set().union(*(fast[other] for other in near))), model.codes)
+    return found
 
 
 def lines(every: Measured) -> Iterator[prior.Known]:

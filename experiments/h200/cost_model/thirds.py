@@ -73,8 +73,9 @@ def main(folder: Path) -> None:
         for name in list(table)[1:]:
             less = (table[name] - table["look-up"])[here]
             print(f"{name + ' - look-up':20s}" + "".join(interval(column, owner[here], float) for column in less.T))
-    worst = np.argsort(table["labeller"][:, 0])[:8]
-    print("\nthe labeller loses most: " + ", ".join(f"{shapes[w].mnk} {math.exp(table['labeller'][w, 0]):.2f}" for w in worst))
+    first = table["labeller"][:, 0]
+    worst = (f"{shapes[place].mnk} {math.exp(first[place]):.2f}" for place in np.argsort(first)[:8])
+    print("\nthe labeller loses most: " + ", ".join(worst))
 
 
 if __name__ == "__main__":
