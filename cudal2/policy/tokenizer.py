@@ -50,7 +50,7 @@ WORKED = "<|worked|>"
 NUMBERS = (WORKED, *(f"<|{number}|>" for number in range(LEVELS)))
 """Those of what is worked out of a shape (`prompts/worked.py`), for a policy whose prompts state it."""
 BEYOND = (*(f"<|n={size}|>" for size in (1 << 18, 1 << 19)), "<|+65536|>", "<|+131072|>", "<|+262144|>")
-"""What no tokenizer has words for: an N of 196608 or more, which a few vocabularies are."""
+"""An N of 196608 or more, which a few vocabularies are: only a policy that has NUMBERS has words for it."""
 
 PIECES = 768
 """Vocabulary kept for bytes and pieces of lines."""
@@ -65,10 +65,17 @@ def train(
 ) -> PreTrainedTokenizerFast:
     """A tokenizer of at most `vocabulary` tokens, special tokens included, for texts like `sources`.
 
-    `further` says whether it has FURTHER_TOKENS, `worked` whether NUMBERS. Deterministic in its arguments. Raises
-    ValueError where `vocabulary` leaves no room for lines.
+    `further` says whether it has FURTHER_TOKENS, `worked` whether NUMBERS and BEYOND. Deterministic in its arguments.
+    Raises ValueError where `vocabulary` leaves no room for lines.
     """
-    special = (PAD, BOS, EOS, *PROMPT_TOKENS, *(FURTHER_TOKENS if further else ()), *(NUMBERS if worked else ()))
+    special = (
+        PAD,
+        BOS,
+        EOS,
+        *PROMPT_TOKENS,
+        *(FURTHER_TOKENS if further else ()),
+        *((*BEYOND, *NUMBERS) if worked else ()),
+    )
     room = vocabulary - PIECES - len(special)
     if room < 64:
         raise ValueError(f"vocabulary={vocabulary} is too small; use at least {vocabulary - room + 64}")

@@ -6,8 +6,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from cudal2 import corpus
+from cudal2.config import PromptConfig
 from cudal2.policy import prompts, tokenizer
-from cudal2.target import CPU
+from cudal2.problem import Problem
+from cudal2.target import CPU, find
 
 
 def sources(count: int, seed: int) -> list[str]:
@@ -92,6 +94,20 @@ def test_words_for_other_types_and_rows_only_where_asked_for() -> None:
     tokenizer.check_prompt(plain, "<|bos|><|cpu|><|tn|><|f32|><|m=8|><|n=8|><|k=8|>")
     with pytest.raises(ValueError, match=r"no words for <\|\+1\|>, <\|bf16\|>.*corpus.dtypes"):
         tokenizer.check_prompt(plain, stated)
+
+
+def test_a_policy_that_learnt_what_is_worked_out_is_asked_with_it_and_no_other_is() -> None:
+    texts, target = ["int x;\n"] * 10, find("sm_90a")
+    plain, worked = tokenizer.train(texts, 1024, True), tokenizer.train(texts, 1024, True, True)
+    for problem in (Problem(7, 2048, 1024, "tn", "f32", "bf16", "bias"), Problem(8192, 262208, 128)):
+        asked = prompts.render(PromptConfig(template="kernel_lm_worked"), False, problem, target)
+        ids = worked(asked)["input_ids"]
+        assert len(ids) == asked.count("<|") and worked.decode(ids) == asked  # a token for each fact
+        tokenizer.check_prompt(worked, asked)
+        with pytest.raises(ValueError, match="prompt=kernel_lm$"):
+            tokenizer.check_prompt(plain, asked)
+    with pytest.raises(ValueError, match="prompt=kernel_lm_worked"):
+        tokenizer.check_prompt(worked, prompts.render(PromptConfig(), False, problem, target))
 
 
 @pytest.mark.parametrize("n", [8, 65536, 131072, 152064, 196600, 196608, 201088, 262144, 262208, 1 << 19])

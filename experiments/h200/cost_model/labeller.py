@@ -29,6 +29,9 @@ MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bou
 UNITS = MULTIPROCESSORS["sm_90a"]
 BEHIND = 1.0
 """A setting that is further behind (in logarithms) is as bad as this."""
+SLOW = 0.3
+"""What was dropped after its one cold run is behind by so much at least, and by BEHIND at most: with short kernels such
+a run can take ten times too long."""
 FEW = 64
 """Up to so many rows is one model, above another: other kernels, and other reasons."""
 FLOPS, BANDWIDTH = 989.4e12, 4.8e12
@@ -63,7 +66,7 @@ def measured(folder: Path) -> Measured:
     best = {problem: max(some.values()) for problem, some in found.items()}
     for (mnk, setting), speed in slow.items():
         if (problem := parse(mnk)) in best:
-            found[problem].setdefault(setting, min(speed, best[problem] - 0.3))
+            found[problem].setdefault(setting, best[problem] - min(max(best[problem] - speed, SLOW), BEHIND))
     return {problem: {one: speed - best[problem] for one, speed in some.items()} for problem, some in found.items()}
 
 

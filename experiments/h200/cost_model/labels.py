@@ -2,11 +2,11 @@
 
     python experiments/h200/cost_model/labels.py experiments/h200/layers experiments/h200/cost_model/labels.jsonl.xz
 
-COUNT problems that training may see (`split.draw`): open models' layers and other sizes, 1 to 8,192 rows, of which a
-third are powers of two and a third multiples of 8 or 64; both types, all epilogues. Settings that were fast somewhere
-with about as many rows are ordered by the model. The first is learnt, and where the second or third is predicted to be
-nearly as fast, sometimes it too. What was measured fastest on the explored shapes is added, MEASURED of each, in every
-type and epilogue.
+COUNT problems that training may see (`split.draw`): open models' layers, some with the K of another, and other sizes; 1
+to 8,192 rows, of which a third are powers of two and a third multiples of 8 or 64; both types, all epilogues. Settings
+that were fast somewhere with about as many rows are ordered by the model. The first is learnt, and where the second or
+third is predicted to be nearly as fast, sometimes it too. What was measured fastest on the explored shapes is added,
+MEASURED of each, in every type and epilogue.
 """
 
 import lzma
@@ -22,20 +22,18 @@ import numpy as np
 from labeller import Measured, Model, Pool, measured
 from measure import FAMILIES
 
-from cudal2 import corpus
+from cudal2 import corpus, llm
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
-from cudal2.split import draw, unseen
+from cudal2.split import draw, open_families, unseen
 
-COUNT, FLOP, TOP, MEASURED = 24000, 1e12, 10, 2
+COUNT, FLOP, TOP, MEASURED = 42000, 1e12, 10, 2
 TYPES, EPILOGUES = ("fp16", "bf16"), ("none", "bias", "bias_gelu")
 FURTHER, NEARLY = 2, 0.01
 """So many settings beside the first may be learnt; of those this much slower 1 in e is, once or twice halved."""
-WORDLESS = 196608
-"""An N from here on has no words in the kernel LM's prompt."""
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
@@ -47,9 +45,13 @@ def rounded(problem: Problem, rng: random.Random) -> Problem:
 
 def drawn() -> list[Problem]:
     rng, found = random.Random("labels"), dict[Problem, None]()
+    layers = [llm.find(name)[1] for name in llm.names(open_families())]
+    weights = {(layer.n, layer.k) for layer in layers}
     for problem in draw(COUNT, 2026, FLOP, 1, ("tn",), TYPES, EPILOGUES):
+        if (problem.n, problem.k) in weights and rng.random() < 0.5:
+            problem = msgspec.structs.replace(problem, k=rng.choice(layers).k)
         one = rounded(problem, rng)
-        if not unseen(one) and one.flop <= FLOP and one.n < WORDLESS:
+        if not unseen(one) and one.flop <= FLOP:
             found[one] = None
     return list(found)
 

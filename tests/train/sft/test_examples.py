@@ -3,6 +3,8 @@ answer that is taught is one that is understood: the kernel is found in it again
 """
 
 import random
+import json
+import lzma
 import re
 
 import fakes
@@ -235,3 +237,44 @@ def test_an_answer_ends_as_the_chat_template_ends_it(template, end):
     )
     words.chat_template = template
     assert words.convert_ids_to_tokens(end_of_turn(words)) == end
+
+
+def test_a_file_of_settings_is_learnt_as_it_stands_but_for_shapes_kept_from_training(tmp_path):
+    known = {"tile_m": 8, "tile_n": 16, "warps": 8, "side": 1, "depth": 4, "splits": 1, "share": 1, "blocks": 1}
+    lines = [
+        {"problem": mnk, "layout": "tn", "family": "stationary", "knobs": known | {"style": "plain"}} | more
+        for mnk, more in (
+            ("7_2048_1024", {"dtype": "bf16", "epilogue": "bias"}),
+            ("8_4096_4096", {}),
+            ("8_8192_5376", {}),  # a layer of a model that is kept apart
+        )
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    (tmp_path / "few.jsonl").write_bytes(text)
+    (tmp_path / "few.jsonl.xz").write_bytes(lzma.compress(text))
+    words = tokenizer.train(["int x;\n"] * 10, 2048, True, True)
+    words.save_pretrained(tmp_path / "words")
+    decoded = []
+    for name in ("few.jsonl", "few.jsonl.xz"):
+        settings = config(
+            target="sm_90a",
+            plan=True,
+            examples="known",
+            settings=str(tmp_path / name),
+            corpus=CorpusConfig(styles=("terse",)),
+            prompt=PromptConfig(template="kernel_lm_worked"),
+        )
+        rows = drawing.draw_rows(settings, tmp_path / "words")
+        decoded.append([words.decode(row.ids) for row in rows])
+    assert decoded[0] == decoded[1] and len(decoded[0]) == 2
+    odd, even = decoded[0]
+    assert "<|bf16|><|bias|>" in odd and "<|m=4|><|+2|><|+1|>" in odd and "const __nv_bfloat16* bias" in odd
+    assert "bias" not in even and "// family: stationary\n" in even and "// style: terse\n" in even
+
+
+def test_a_file_of_settings_without_any_that_may_be_learnt_is_refused(tmp_path):
+    asked = config(target="sm_90a", examples="known", settings=str(tmp_path / "none.jsonl"))
+    with pytest.raises(ValueError, match="holds no setting"):
+        drawing.draw_rows(asked, tmp_path)
+    with pytest.raises(ValueError, match="examples=known"):
+        config(target="sm_90a", settings="x.jsonl")
