@@ -104,7 +104,7 @@ def test_a_policy_that_learnt_what_is_worked_out_is_asked_with_it_and_no_other_i
         ids = worked(asked)["input_ids"]
         assert len(ids) == asked.count("<|") and worked.decode(ids) == asked  # a token for each fact
         tokenizer.check_prompt(worked, asked)
-        with pytest.raises(ValueError, match="prompt=kernel_lm$"):
+        with pytest.raises(ValueError, match=r"prompt=kernel_lm$"):
             tokenizer.check_prompt(plain, asked)
     with pytest.raises(ValueError, match="prompt=kernel_lm_worked"):
         tokenizer.check_prompt(worked, prompts.render(PromptConfig(), False, problem, target))

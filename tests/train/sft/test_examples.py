@@ -2,9 +2,9 @@
 answer that is taught is one that is understood: the kernel is found in it again, letter for letter.
 """
 
-import random
 import json
 import lzma
+import random
 import re
 
 import fakes
