@@ -102,11 +102,12 @@ def train(
 
 def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
     """ValueError where a prompt of a kernel LM states what its tokenizer has no words for, or not what it learnt."""
-    if prompt.startswith(BOS) and (WORKED in prompt) != (NUMBERS[0] in tokenizer.get_added_vocab()):
+    if not prompt.startswith(BOS) or BOS not in (known := tokenizer.get_added_vocab()):
+        return
+    if (WORKED in prompt) != (WORKED in known):
         template = "kernel_lm" if WORKED in prompt else "kernel_lm_worked"
         raise ValueError(f"this policy learnt another form of prompt: say prompt={template}")
-    stated = [token for token in (*FURTHER_TOKENS, *BEYOND) if token in prompt] if prompt.startswith(BOS) else []
-    if lacking := set(stated) - tokenizer.get_vocab().keys() if stated else set():
+    if lacking := {token for token in (*FURTHER_TOKENS, *BEYOND) if token in prompt} - known.keys():
         raise ValueError(
             f"this policy has no words for {', '.join(sorted(lacking))}: it learnt only fp16, the product alone, "
             "multiples of 8 and N below 196608; train one with corpus.dtypes and corpus.epilogues, or search without a "
