@@ -7,8 +7,8 @@ model. Of each shape only what was measured there can be picked; figures are (th
 of all measured), geometric means over shapes, with 95% intervals over weights.
 
 `look-up`: `prior.known_settings`. `labeller`: the model, of all settings that are among the known or the TOP fastest of
-another weight's shape. `listed`: what the look-up lists, in the model's order. `blended`: the same less 0.01 for each
-place in the look-up's list.
+another weight's shape. `menu`: of those in labels.jsonl.xz alone, which were chosen with all weights. `listed`: what the
+look-up lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list.
 """
 
 import math
@@ -22,6 +22,7 @@ from layers import interval, looked_up
 
 from cudal2.records import to_json
 from cudal2.search import prior
+from cudal2.search.proposer import Setting
 
 PICKS = (1, 4, 8)
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
@@ -42,6 +43,8 @@ def main(folder: Path) -> None:
     random.Random(0).shuffle(weights)
     found: dict[str, list[list[float]]] = {}
     shapes = []
+    lines = prior.read_known(Path(__file__).with_name("labels.jsonl.xz"))
+    menu = {to_json(Setting(line.family, line.knobs)) for line in lines}
     print(f"{sum(map(len, every.values()))} pairs of {len(every)} shapes and a setting", flush=True)
     for third in range(THIRDS):
         apart = set(weights[third::THIRDS])
@@ -57,6 +60,7 @@ def main(folder: Path) -> None:
             orders = {
                 "look-up": near,
                 "labeller": sorted(able, key=liked.__getitem__, reverse=True),
+                "menu": sorted(set(able) & menu, key=liked.__getitem__, reverse=True),
                 "listed": sorted(near, key=liked.__getitem__, reverse=True),
                 "blended": sorted(near, key=lambda one: liked[one] - 0.01 * near.index(one), reverse=True),
             }
