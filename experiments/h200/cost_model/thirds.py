@@ -7,8 +7,8 @@ model. Of each shape only what was measured there can be picked; figures are (th
 of all measured), geometric means over shapes, with 95% intervals over weights.
 
 `look-up`: `prior.known_settings`. `labeller`: the model, of all settings that are among the known or the TOP fastest of
-another weight's shape. `menu`: of those in labels.jsonl.xz alone, which were chosen with all weights. `listed`: what the
-look-up lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list.
+another weight's shape. `menu`: of those in labels.jsonl.xz alone, which were chosen with all weights. `listed`: what
+the look-up lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list.
 """
 
 import math
