@@ -22,7 +22,7 @@ their total the squared errors scatter in three ways, with t = −ln of the prob
   two normals exceeds t with a probability of about e^−t: 0.61 t² of the mean of one element.
 
 They were tried on four million simulated matrices of 1×8 and millions of others up to 64×8, with K from 8 to 64: for
-probabilities of 10⁻³ to 10⁻⁶ the bound was passed less than 0.1 times as often as it says.
+probabilities of 10⁻³ to 10⁻⁶ the bound was passed a third as often as it says, or less.
 
 **Finishing.** What an operator may lose (`Operator.loss`) moves a result across a boundary, or to the far end of its
 rounding: no error is larger than ulp/2 + loss. A sum of n bounded terms exceeds its mean by at most √(t/2 · Σ bound²)
