@@ -39,7 +39,7 @@ LONGEST = (
     *("train/test_processes.py", "worker/pool/test_cluster.py", "test_multirun.py", "test_interrupt.py"),
     *("test_disk.py", "test_plain_install.py"),
     *("worker/test_worker.py", "worker/cuda/compile/test_build.py", "families/test_sm_80.py"),
-    *("worker/cuda/compile/test_gate.py", "worker/pool/test_lifetime.py", "train/test_grpo.py"),
+    *("worker/cuda/compile/test_gate.py", "train/test_grpo.py"),
     *("worker/cuda/compile/test_abi.py", "families/test_sm_90a.py", "test_config.py", "train/sft/test_examples.py"),
     "worker/pool/test_pool.py",
 )

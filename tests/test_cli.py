@@ -1,9 +1,14 @@
-"""Each verb hands the right things to the right stage; mistakes end in one line and exit code 2."""
+"""Each verb hands the right things to the right stage; mistakes end in one line and exit code 2. What a plain
+installation lacks is asked for by the name of the extra that pyproject.toml has for it."""
 
+import ast
 import json
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import fakes
 import pytest
@@ -11,9 +16,10 @@ import specimens
 import yaml
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
+from packaging.requirements import Requirement
 
 from cudal2 import bench, cli, completion
-from cudal2.cli import remedies, runs
+from cudal2.cli import runs
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
@@ -23,6 +29,11 @@ from cudal2.tracking import read_metrics
 from cudal2.train import grpo, judge
 from cudal2.train.folder import record
 from cudal2.worker.timing import ReadFloor
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OWN_MESSAGE = {"nvMatmulHeuristics", "pyarrow", "triton", "openenv", "pydantic", "starlette"}
+"""Modules whose absence is handled where they are imported; torch and datasets bring the second and third."""
 
 
 class FakeWorker:
@@ -378,7 +389,7 @@ def test_old_spellings_are_answered_with_the_new_command(words, new, capsys):
     assert cli.main(words.split()) == 2
     said = capsys.readouterr().err
     assert said.endswith(f": cudal2 {new}\n") and said.count("\n") == 1
-    assert remedies.renewed(new.split()) is None
+    assert cli.renewed(new.split()) is None
 
 
 NAMES = ["demo (1)", "20261126", "démo", "a[1]", "demo,lr=1e-4", "demo#2", "it's", 'the "best"', "null", "a/reward=log"]
@@ -423,3 +434,44 @@ def test_cfg_prints_what_the_verb_would_do_and_does_nothing(capsys, monkeypatch)
     assert "shapes: demo, demo_gpu" in printed and "finalists: 3" in printed
     assert cli.main(["eval", "runs/x", "finalists=9", "--help"]) == 0
     assert "finalists: 9" in capsys.readouterr().out
+
+
+def modules() -> set[str]:
+    """The first names of all modules that the package imports from elsewhere."""
+    found = set()
+    for file in (ROOT / "cudal2").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"cudal2", "cudal2_kernels"}
+
+
+def test_every_import_is_declared_or_an_extra_is_named_for_it() -> None:
+    declared = {Requirement(one).name.lower().replace("_", "-") for one in PROJECT["dependencies"]}
+    brought = packages_distributions()
+    for module in sorted(modules() - cli.EXTRAS.keys() - OWN_MESSAGE):
+        names = {name.lower().replace("_", "-") for name in brought.get(module, [module])}
+        assert names & declared, f"{module} is imported, and neither declared nor in cli.EXTRAS"
+
+
+def test_the_extras_that_are_named_exist() -> None:
+    assert set(cli.EXTRAS.values()) <= PROJECT["optional-dependencies"].keys()
+
+
+def test_a_missing_package_is_one_line(tmp_path) -> None:
+    (tmp_path / "kernel.cu").write_text('extern "C" int hgemm() { return 0; }\n')
+    words = ["sass", "list", str(tmp_path / "kernel.cu")]
+    program = f"import sys; sys.modules['elftools'] = None; from cudal2 import cli; sys.exit(cli.main({words}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2 and 'pip install "cudal2[sass]"' in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_game_asks_for_its_own_extra_and_others_for_what_reads_code() -> None:
+    asked = [cli.extra(ImportError(name="elftools.elf"), verb) or "" for verb in ("sass", "measuring")]
+    assert ["cudal2[sass]" in asked[0], "cudal2[reading]" in asked[1]] == [True, True]
+
+
+def test_what_no_extra_brings_is_a_bug_and_shown_as_one() -> None:
+    assert cli.extra(ImportError(name="nonesuch")) is None and cli.extra(ImportError()) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cudal2 import cli
-from cudal2.cli import arguments, remedies
+from cudal2.cli import arguments
 from cudal2.config import words as words_of
 from cudal2.records import Status
 
@@ -39,7 +39,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_commands_parse_and_their_configurations_compose(command: str) -> None:
     words = shlex.split(re.split(r" (?:>|&&|\|) ", command)[0], comments=True)[1:]
-    assert remedies.renewed(words) is None
+    assert cli.renewed(words) is None
     parsed, rest = cli._parser().parse_known_args(cli._with_verb(words))
     assert not [word for word in rest if word.startswith("-")]
     parsed.sweep = getattr(parsed, "multirun", False)

@@ -1,7 +1,8 @@
 """The configuration of each verb, as frozen records. `load` composes it with Hydra and refuses unknown keys."""
 
 from cudal2.config.base import NEUTRAL, EffortConfig, Schema, WorkerConfig, identity
-from cudal2.config.bench import (
+from cudal2.config.compose import Config, load
+from cudal2.config.kernels import (
     BenchAaConfig,
     BenchBaselineConfig,
     BenchCallConfig,
@@ -10,8 +11,10 @@ from cudal2.config.bench import (
     BenchKernelConfig,
     BenchManyConfig,
     BenchWorkerConfig,
+    MachineConfig,
+    SassConfig,
+    SassSearchConfig,
 )
-from cudal2.config.compose import Config, load
 from cudal2.config.policy import (
     EndpointConfig,
     LoraConfig,
@@ -22,7 +25,6 @@ from cudal2.config.policy import (
     VllmConfig,
 )
 from cudal2.config.problems import ShapesConfig
-from cudal2.config.sass import MachineConfig, SassConfig, SassSearchConfig
 from cudal2.config.training import (
     CorpusConfig,
     RewardConfig,

@@ -68,13 +68,13 @@ def exported(folder: Path, target: str) -> Source:
 
     def candidate(kernel: manifest.Kernel) -> Candidate:
         edit = edit_from_json(_text(folder / kernel.edit)) if kernel.edit else None
-        files = [(str(folder / one.path), one.sha256) for one in (kernel.code, kernel.recipe) if one]
+        files = [(str(folder / file.path), file.sha256) for file in (kernel.code, kernel.recipe) if file]
         made = Binary(*files)
         backend.read_binary(made)  # what is damaged is told before anything is measured
         return Candidate(_text(folder / kernel.source), kernel.problem, target, edit=edit, binary=made)
 
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
-        return {one: {candidate(kernels[one]): one} if one in kernels else {} for one in problems}
+        return {problem: {candidate(kernels[problem]): problem} if problem in kernels else {} for problem in problems}
 
     return Source(candidates, at_once=WHOLE, foreign=True, built=True)
 
@@ -92,13 +92,17 @@ def sources(folder: Path, target: str, abi: Abi = "contract") -> Source:
 
     def asked(problem: Problem) -> Problem:
         texts = filter(None, map(text, files(problem))) if abi == "cuda-l2" else ()
-        read = {layout for one in texts if (layout := _layout(one))}
+        read = {layout for source in texts if (layout := _layout(source))}
         return msgspec.structs.replace(problem, layout=read.pop()) if len(read) == 1 else problem
 
     def candidates(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         return {
-            one: {Candidate(source, one, target, abi): one for source in map(text, files(one)) if source is not None}
-            for one in problems
+            problem: {
+                Candidate(source, problem, target, abi): problem
+                for source in map(text, files(problem))
+                if source is not None
+            }
+            for problem in problems
         }
 
     def unread(problem: Problem) -> str:

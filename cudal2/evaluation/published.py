@@ -72,7 +72,7 @@ class Compared(msgspec.Struct, frozen=True):
     def wins(self) -> tuple[float, float]:
         """Shares of the shapes whose speedup lies above 1: (ours, theirs)."""
         ours, theirs = zip(*self.pairs.values())
-        return sum(one > 1 for one in ours) / len(ours), sum(one > 1 for one in theirs) / len(theirs)
+        return sum(speedup > 1 for speedup in ours) / len(ours), sum(speedup > 1 for speedup in theirs) / len(theirs)
 
 
 def read(path: Path) -> Published:
@@ -84,7 +84,7 @@ def read(path: Path) -> Published:
         raise ValueError(f"cannot read {path}: {error}") from error
     names = list(lines[0]) if lines else []
     long = set(names) >= _OURS
-    protocol = next((one for one in PROTOCOLS if one in path.name.lower()), "device")
+    protocol = next((name for name in PROTOCOLS if name in path.name.lower()), "device")
     known = {} if long else {name: figure for name in names if (figure := _figure(name, protocol))}
     several = long and len({line.get("fingerprint") for line in lines}) > 1
     figures: dict[Figure, dict[Shape, float]] = {}
@@ -93,8 +93,8 @@ def read(path: Path) -> Published:
             shape = _shape(line)
             if long and line["speedup"]:
                 of, by = line["baseline"], line["protocol"]
-                one = Figure(f"{of} {by}" + several * f" {line['fingerprint']}", of, by)
-                figures.setdefault(one, {})[shape] = _positive(line["speedup"])
+                stated = Figure(f"{of} {by}" + several * f" {line['fingerprint']}", of, by)
+                figures.setdefault(stated, {})[shape] = _positive(line["speedup"])
             for name, figure in known.items():
                 if line[name]:
                     figures.setdefault(figure, {})[shape] = _positive(line[name])
@@ -137,11 +137,11 @@ def text(rows: Sequence[Row], published: Published) -> str:
     compared = compare(rows, published)
     if not compared:
         return f"{published.file}: nothing in it was measured here, under its protocols and on its shapes"
-    problems = list(dict.fromkeys(problem for one in compared for problem in one.pairs))
+    problems = list(dict.fromkeys(problem for column in compared for problem in column.pairs))
     alike = len({problem.mnk for problem in problems}) == len(problems)
-    lines = [["ours / theirs", *(one.figure.name for one in compared)]]
+    lines = [["ours / theirs", *(column.figure.name for column in compared)]]
     for problem in problems:
-        pairs = [one.pairs.get(problem) for one in compared]
+        pairs = [column.pairs.get(problem) for column in compared]
         lines.append(
             [
                 problem.mnk if alike else problem.name,
@@ -149,11 +149,11 @@ def text(rows: Sequence[Row], published: Published) -> str:
             ]
         )
     whole = [["ours / theirs", "protocol", "shapes", "mean", "geometric mean", "won"]]
-    for one in compared:
-        what = "µs" if one.figure.microseconds else "speedup"
-        means = [f"{a:.3f} / {b:.3f}" for a, b in (one.means, one.geomeans)]
-        won = "" if one.figure.microseconds else "{:.1%} / {:.1%}".format(*one.wins)
-        whole.append([f"{one.figure.name}, {what}", one.figure.protocol, str(len(one.pairs)), *means, won])
+    for column in compared:
+        what = "µs" if column.figure.microseconds else "speedup"
+        means = [f"{a:.3f} / {b:.3f}" for a, b in (column.means, column.geomeans)]
+        won = "" if column.figure.microseconds else "{:.1%} / {:.1%}".format(*column.wins)
+        whole.append([f"{column.figure.name}, {what}", column.figure.protocol, str(len(column.pairs)), *means, won])
     parts = [f"Against {published.file}:", markdown(lines), markdown(whole)]
     if published.unknown:
         parts.append(f"Columns without a counterpart here: {', '.join(published.unknown)}")

@@ -99,15 +99,19 @@ def joined(several: Sequence[Results], together: bool = False) -> Results:
     """The rows of several evaluations. If a shape has several in one environment (`together`: in any) the last counts,
     with the timings beside other baselines and under other protocols that those before it of the same kernel have."""
     rows: dict[tuple[Problem, str], Row] = {}
-    for row in (row for one in several for row in one.rows):
+    for row in (row for results in several for row in results.rows):
         key = row.problem, "" if together else row.fingerprint
         if row.timings and (before := rows.get(key)) and before.kernel == row.kernel:
-            own = {(one.baseline, one.protocol) for one in row.timings}
-            more = [one for one in before.timings if (one.baseline, one.protocol) not in own]
-            timings = sorted((*more, *row.timings), key=lambda one: one.protocol != "device")  # a row begins with these
+            own = {(timing.baseline, timing.protocol) for timing in row.timings}
+            more = [timing for timing in before.timings if (timing.baseline, timing.protocol) not in own]
+            # A row begins with those of the device's clock.
+            timings = sorted((*more, *row.timings), key=lambda timing: timing.protocol != "device")
             row = msgspec.structs.replace(row, timings=tuple(timings))
         rows[key] = row
-    return Results({name: one for each in several for name, one in each.environments.items()}, tuple(rows.values()))
+    return Results(
+        {name: environment for results in several for name, environment in results.environments.items()},
+        tuple(rows.values()),
+    )
 
 
 def _added(folder: Path) -> Path:

@@ -66,15 +66,22 @@ def archived(kernels: Comparable, config: EvalConfig, ask: Ask | None = None) ->
     def find(problems: Sequence[Problem]) -> dict[Problem, Candidates]:
         def best(some: Sequence[Problem]) -> dict[Problem, Candidates]:
             others = kernels.problems() if config.neighbours else []
-            near = {one: selection.nearest(kernels, one, config.neighbours, others) for one in some}
-            return {one: _entered(kernels.distinct(one, config.finalists) + near[one], one, kernels) for one in some}
+            near = {problem: selection.nearest(kernels, problem, config.neighbours, others) for problem in some}
+            return {
+                problem: _entered(kernels.distinct(problem, config.finalists) + near[problem], problem, kernels)
+                for problem in some
+            }
 
         by_problem = best(problems)
         lacking = [problem for problem, candidates in by_problem.items() if not candidates]
         if ask and lacking:
             judged = ask(lacking)
             new = best([problem for problem in lacking if problem in judged])
-            by_problem = {one: new.get(one, by_problem[one]) for one in problems if by_problem[one] or one in judged}
+            by_problem = {
+                problem: new.get(problem, by_problem[problem])
+                for problem in problems
+                if by_problem[problem] or problem in judged
+            }
         return by_problem
 
     return Source(find)
@@ -132,7 +139,7 @@ def sampler(config: EvalConfig) -> Sampler:
             return prompts.from_archive(*what, environment, config.seed, 0, worker=config.worker)
 
         shown = {problem: prompt(problem) for problem in dict.fromkeys(problems)}
-        firsts = [shown[one] for one in problems]
+        firsts = [shown[problem] for problem in problems]
         numbers = {problem: count(0, config.turns.count) for problem in shown}  # samples by their index, as in `asking`
         places = [(problem, next(numbers[problem])) for problem in problems]
 
@@ -141,7 +148,7 @@ def sampler(config: EvalConfig) -> Sampler:
             names = [f"eval {problem.name} {_series(config)} {first + turn}" for problem, first in places]
             if config.turns.count == 1:
                 return policy.write(firsts, names, config.seed, finished)
-            attempts = [[turns.Attempt(*one) for one in some] for some in tried]
+            attempts = [[turns.Attempt(*attempt) for attempt in some] for some in tried]
             written = [policy.fits(*what).prompt for what in zip(firsts, attempts)]
             return policy.write(written, names, turns.seeded(config.seed, turn), finished)
 
@@ -204,15 +211,15 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
         write = sampler([problem for problem, _ in places], here, environment) if places else lambda *_: ()
         tried: list[Attempts] = [[] for _ in places]
 
-        def finished(place: int, found: Found) -> None:
-            select.ahead([found.candidate(places[place][0], kernels.target)])
+        def finished(place: int, answer: Found) -> None:
+            select.ahead([answer.candidate(places[place][0], kernels.target)])
 
         for turn in range(config.turns.count):
             asked = [
-                (found.candidate(problem, kernels.target), origin(problem, first + turn))
-                for found, (problem, first) in zip(write(tried, finished), places)
+                (answer.candidate(problem, kernels.target), origin(problem, first + turn))
+                for answer, (problem, first) in zip(write(tried, finished), places)
             ]
-            lacking = [one for one in asked if one[1].index in missing[one[0].problem]]
+            lacking = [(candidate, place) for candidate, place in asked if place.index in missing[candidate.problem]]
             try:
                 judge(lacking, known)
             except judging.NothingJudged:  # the pool has said why
@@ -223,6 +230,6 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
                     kept = judged[candidate.problem].get(place.index)  # as it was judged, maybe by an earlier start
                     source = kernels.archive.source(kept) if kept else candidate.source
                     some.append((source, kernels.archive.verdict(place)))
-        return {problem: set(found.values()) for problem in problems if (found := there(problem))}
+        return {problem: set(hashes.values()) for problem in problems if (hashes := there(problem))}
 
     return ask

@@ -18,7 +18,7 @@ from cudal2.evaluation.records import Row
 from cudal2.problem import LLM_SHAPES, grid, parse
 from cudal2.records import Timing
 from cudal2.split import kept_apart
-from cudal2.worker.cuda.vendor.names import LAYOUTS, LIBRARIES
+from cudal2.worker.cuda.vendor import LAYOUTS, LIBRARIES
 
 PROTOCOLS = ("offline", "server", "device")
 MAX = dict(zip(LIBRARIES, ("torch.matmul", "cuBLAS-max", "cuBLASLt-heuristic-max", "cuBLASLt-AutoTuning-max")))
@@ -100,7 +100,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def by_decade(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each decade of work: `1e8–1e9` FLOP."""
-    return {f"1e{one}–1e{one + 1}": part for one, part in _by(rows, lambda row: row.problem.decade).items()}
+    return {f"1e{decade}–1e{decade + 1}": part for decade, part in _by(rows, lambda row: row.problem.decade).items()}
 
 
 def by_m(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -178,7 +178,7 @@ def _groups(protocol: str, what: str, names: Sequence[str], groups: Mapping[str,
     lines = [[what, "shapes", *names, "range"]]
     for group, (shapes, by_name) in groups.items():
         cells = [by_name.get(name, {}).get(protocol) for name in names]
-        figures = [f"{one.geomean:.3f}, {one.wins:.0%}" if one else "" for one in cells]
+        figures = [f"{cell.geomean:.3f}, {cell.wins:.0%}" if cell else "" for cell in cells]
         if any(cells):
             last = f"{cells[-1].lowest:.2f}–{cells[-1].highest:.2f}" if cells[-1] else ""
             lines.append([group, str(shapes), *figures, last])
@@ -193,8 +193,10 @@ def _whole(whole: Table) -> str:
     for name, by_protocol in whole.items():
         cells = [by_protocol.get(protocol) for protocol in protocols]
         figures = (
-            (f"{one.mean:.3f}", f"{one.geomean:.3f}", f"{one.fallback:.3f}", f"{one.wins:.1%}") if one else 4 * ("",)
-            for one in cells
+            (f"{cell.mean:.3f}", f"{cell.geomean:.3f}", f"{cell.fallback:.3f}", f"{cell.wins:.1%}")
+            if cell
+            else 4 * ("",)
+            for cell in cells
         )
         lines.append([name, *(figure for four in figures for figure in four)])
     return markdown(lines)
@@ -210,6 +212,6 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 
     def line(cells: Sequence[str]) -> str:
         first, *rest = zip(cells, widths)
-        return "| " + " | ".join([first[0].ljust(first[1]), *(one.rjust(width) for one, width in rest)]) + " |"
+        return "| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]) + " |"
 
     return "\n".join(map(line, (lines[0], ["-" * width for width in widths], *lines[1:])))

@@ -92,22 +92,24 @@ def read(folder: Path, every: bool = False) -> Held:
 
     Raises Unusable where the manifest is damaged, and ValueError where there is no export.
     """
-    found = decoded(folder)
+    manifest = decoded(folder)
     try:
-        where, contract = found["environment"], found["contract"]
+        where, contract = manifest["environment"], manifest["contract"]
         return Held(
             folder=folder,
-            on_gpu=found["target"] != "cpu",
+            on_gpu=manifest["target"] != "cpu",
             device=_text(where["device"]),
             threads=_number(where["threads"], 0),
-            instructions=tuple(map(_text, found["instructions"])),
+            instructions=tuple(map(_text, manifest["instructions"])),
             alignment=_number(contract["alignment"], 1),
             semaphores=_number(contract["semaphores"], 0),
             entry=_text(contract["entry"]),
             sizer=_text(contract["sizer"]),
-            launcher=_file(found.get("launcher")),
-            op=_file(found.get("op")),
-            kernels=tuple(_kernel(one, every) for one in found["kernels"] if every or one["dispatch"] is True),
+            launcher=_file(manifest.get("launcher")),
+            op=_file(manifest.get("op")),
+            kernels=tuple(
+                _kernel(kernel, every) for kernel in manifest["kernels"] if every or kernel["dispatch"] is True
+            ),
         )
     except (KeyError, TypeError) as error:
         raise Unusable(f"{folder / FILE} is damaged: {error!r}", "Export again") from error
@@ -123,8 +125,8 @@ def decoded(folder: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
         digest = (folder / DIGEST).read_bytes()[:64] if (folder / DIGEST).exists() else None
-        found = json.loads(data)
-        version = found["version"]
+        manifest = json.loads(data)
+        version = manifest["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unusable(f"{path} cannot be read: {error}", "Export again") from error
     if version not in READABLE:
@@ -133,19 +135,19 @@ def decoded(folder: Path) -> dict[str, Any]:
         raise Unusable(
             f"{path} is damaged: its digest is another", f"Export again, or remove {DIGEST} if you changed it"
         )
-    for name in _names(found):
+    for name in _names(manifest):
         if not within(name):
             remedy = "`cudal2 export` writes no such path: find out who did, and export again"
             raise Unusable(f"{path} names {name!r}, which is not inside its folder", remedy)
-    return found
+    return manifest
 
 
-def _file(found: Any) -> File | None:
-    return None if found is None else File(_text(found["path"]), _text(found["sha256"]))
+def _file(entry: Any) -> File | None:
+    return None if entry is None else File(_text(entry["path"]), _text(entry["sha256"]))
 
 
-def _kernel(found: Any, every: bool) -> Kernel:
-    p, code, fewest = found["problem"], _file(found["code"]), found.get("fewest_rows")
+def _kernel(entry: Any, every: bool) -> Kernel:
+    p, code, fewest = entry["problem"], _file(entry["code"]), entry.get("fewest_rows")
     if code is None:
         raise TypeError("no code")
     m, n, k = (_number(p[name], 1) for name in "mnk")
@@ -154,12 +156,12 @@ def _kernel(found: Any, every: bool) -> Kernel:
     fewest = 1 if every else m if fewest is None else _number(fewest, 1)
     if fewest > m:
         raise TypeError(f"fewest_rows {fewest}")
-    dispatched = None if every else found.get("dispatch_rows")
-    first, last = (_number(one, 1) for one in dispatched or found.get("rows") or (m, m))
+    dispatched = None if every else entry.get("dispatch_rows")
+    first, last = (_number(number, 1) for number in dispatched or entry.get("rows") or (m, m))
     if not first <= m <= last or last - first > MOST_ROWS:
         raise TypeError(f"rows {first} to {last}")
     dtype, epilogue = (_text(p.get(name, usual)) for name, usual in (("dtype", "fp16"), ("epilogue", "none")))
-    files = code, _file(found.get("recipe"))
+    files = code, _file(entry.get("recipe"))
     return Kernel(m, n, k, p["layout"], _text(p["accumulate"]), *files, fewest, dtype, epilogue, (first, last))
 
 
@@ -167,36 +169,36 @@ def owners(kernels: Sequence[Kernel]) -> list[tuple[int, ...]]:
     """For each kernel the numbers of rows that it serves as they are. Where several may: the one that was measured for
     that number, else the one for the next larger number, else for the largest."""
     best: dict[tuple, tuple[bool, int, int]] = {}
-    for index, one in enumerate(kernels):
-        for m in range(one.rows[0], one.rows[1] + 1):
-            of = (m, *one[1:5], one.dtype, one.epilogue)
-            best[of] = min(best.get(of, (True, 1 << 31, 0)), (one.m < m, abs(one.m - m), index))
+    for index, kernel in enumerate(kernels):
+        for m in range(kernel.rows[0], kernel.rows[1] + 1):
+            of = (m, *kernel[1:5], kernel.dtype, kernel.epilogue)
+            best[of] = min(best.get(of, (True, 1 << 31, 0)), (kernel.m < m, abs(kernel.m - m), index))
     served: list[list[int]] = [[] for _ in kernels]
     for (m, *_), (_, _, index) in best.items():
         served[index].append(m)
-    return [tuple(sorted(one)) for one in served]
+    return [tuple(sorted(rows)) for rows in served]
 
 
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{str(found)[:40]} is no text")
-    return found
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]} is no text")
+    return value
 
 
-def _number(found: Any, least: int) -> int:
-    if type(found) is not int or not least <= found < 1 << 31:
-        raise TypeError(f"{str(found)[:40]} is no number from {least} on")
-    return found
+def _number(value: Any, least: int) -> int:
+    if type(value) is not int or not least <= value < 1 << 31:
+        raise TypeError(f"{str(value)[:40]} is no number from {least} on")
+    return value
 
 
-def _names(found: Any) -> list[str]:
+def _names(value: Any) -> list[str]:
     """Every path in the manifest: all values of these names, at any depth."""
-    if isinstance(found, list):
-        return [name for one in found for name in _names(one)]
-    if not isinstance(found, dict):
+    if isinstance(value, list):
+        return [name for item in value for name in _names(item)]
+    if not isinstance(value, dict):
         return []
-    here = [found[key] for key in ("path", "source", "edit") if isinstance(found.get(key), str)]
-    return here + [name for one in found.values() for name in _names(one)]
+    here = [value[key] for key in ("path", "source", "edit") if isinstance(value.get(key), str)]
+    return here + [name for item in value.values() for name in _names(item)]
 
 
 def within(name: str) -> bool:
@@ -213,12 +215,12 @@ def content(folder: Path, file: File) -> bytes:
     """The bytes of the file. Raises Unusable where it cannot be read or is not the one that was exported."""
     path = folder / file.path
     try:
-        found = path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise Unusable(f"{path} cannot be read: {error}", "Export again") from error
-    if hashlib.sha256(found).hexdigest() != file.sha256:
+    if hashlib.sha256(data).hexdigest() != file.sha256:
         raise Unusable(f"{path} is not the file that was exported", "Export again")
-    return found
+    return data
 
 
 def opened(folder: Path, file: File) -> ctypes.CDLL:
@@ -226,18 +228,18 @@ def opened(folder: Path, file: File) -> ctypes.CDLL:
 
     Raises Unusable where the file cannot be read or is not the exported one, OSError where it cannot be loaded.
     """
-    found = content(folder, file)
+    data = content(folder, file)
     with _LOCK:
         if file.sha256 not in _OPENED:
-            _OPENED[file.sha256] = _mapped(found)
+            _OPENED[file.sha256] = _mapped(data)
         return _OPENED[file.sha256]
 
 
 def address(function: object) -> int:
     """The address of a function of a shared library."""
-    found = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
-    assert found
-    return found
+    value = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+    assert value
+    return value
 
 
 def _mapped(content: bytes) -> ctypes.CDLL:

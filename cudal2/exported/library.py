@@ -30,7 +30,7 @@ TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 def product_of_arrays(library: Any, a: Any, b: Any) -> Any:
     """The product of operands that no kernel took as they are: arrays by a kernel, else by torch or their library."""
-    kinds = {_library(one) for one in (a, b)}
+    kinds = {_library(operand) for operand in (a, b)}
     if kinds == {"numpy"}:
         return _numpy(library, a, b)
     if kinds == {"cupy"}:
@@ -38,9 +38,9 @@ def product_of_arrays(library: Any, a: Any, b: Any) -> Any:
     return torch.matmul(a, b)
 
 
-def _library(one: Any) -> str:
+def _library(operand: Any) -> str:
     """Whose array it is, one of a derived class too; neither library need be installed."""
-    roots = (kind.__module__.split(".")[0] for kind in type(one).__mro__)
+    roots = (kind.__module__.split(".")[0] for kind in type(operand).__mro__)
     return next((root for root in roots if root in ("numpy", "cupy")), "")
 
 
@@ -49,10 +49,10 @@ def _numpy(library: Any, a: Any, b: Any) -> Any:
 
     plain = (np.ndarray, np.memmap)  # other kinds mean more than their elements say: a mask, say
     if (dtype := _type(a, b)) and type(a) in plain and type(b) in plain:
-        bits = (_shown(one.view(np.int16), library.alignment) for one in (a, b))
-        found = library._product(*(one.view(dtype) for one in bits), None, False)
-        if found is not None:
-            return found.view(torch.int16).numpy().view(a.dtype)
+        bits = (_shown(array.view(np.int16), library.alignment) for array in (a, b))
+        product = library._product(*(array.view(dtype) for array in bits), None, False)
+        if product is not None:
+            return product.view(torch.int16).numpy().view(a.dtype)
     return _own(np.matmul, a, b)
 
 
@@ -89,11 +89,11 @@ def _cupy(library: Any, a: Any, b: Any) -> Any:
     if dtype := _type(a, b):
         stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr, device=f"cuda:{a.device.id}")
         with torch.cuda.stream(stream):
-            bits = (torch.as_tensor(one.view(cupy.int16), device=f"cuda:{one.device.id}") for one in (a, b))
-            found = library._product(*(one.view(dtype) for one in bits), None, False)
-            if found is not None:
+            bits = (torch.as_tensor(array.view(cupy.int16), device=f"cuda:{array.device.id}") for array in (a, b))
+            product = library._product(*(array.view(dtype) for array in bits), None, False)
+            if product is not None:
                 # Here, where torch's stream is CuPy's: neither waits for another.
-                return cupy.from_dlpack(found.view(torch.int16)).view(a.dtype)
+                return cupy.from_dlpack(product.view(torch.int16)).view(a.dtype)
     return _own(cupy.matmul, a, b)
 
 
@@ -155,45 +155,46 @@ class Library:
     """
 
     def __init__(self, folder: Path, accumulate: str = "f32", every: bool = False, anywhere: bool = False) -> None:
-        found = held.read(folder, every)
-        target = cuda if found.on_gpu else cpu
+        export = held.read(folder, every)
+        target = cuda if export.on_gpu else cpu
         if anywhere:
-            found = found._replace(device=target.here())
-        if found.op is None:
+            export = export._replace(device=target.here())
+        if export.op is None:
             raise held.Unusable(f"{folder} holds no operator for torch", "Export again")
-        self.folder, self.device, self.alignment = folder, found.device, found.alignment
-        self.reason = target.unsupported(found)
+        self.folder, self.device, self.alignment = folder, export.device, export.alignment
+        self.reason = target.unsupported(export)
         self._ours: Counter[str] = Counter()
-        kernels = [] if self.reason else [one for one in found.kernels if one.accumulate == accumulate]
-        kernels = [one for one in kernels if one.dtype in trial.DTYPES and one.epilogue in SERVED]
-        library = op.library(folder, found.op)
-        copier, runner = (target.copier(found), target.runner(found)) if kernels else (0, 0)
+        kernels = [] if self.reason else [kernel for kernel in export.kernels if kernel.accumulate == accumulate]
+        kernels = [kernel for kernel in kernels if kernel.dtype in trial.DTYPES and kernel.epilogue in SERVED]
+        library = op.library(folder, export.op)
+        copier, runner = (target.copier(export), target.runner(export)) if kernels else (0, 0)
         if not op.serves(library) or runner is None:
-            kernels = [one._replace(rows=(one.m, one.m)) for one in kernels if _old(one)]
-        codes = [target.code(found, one) for one in kernels]
-        place = op.Place(alignment=1) if self.reason else target.place(found)
+            kernels = [kernel._replace(rows=(kernel.m, kernel.m)) for kernel in kernels if _old(kernel)]
+        codes = [target.code(export, kernel) for kernel in kernels]
+        place = op.Place(alignment=1) if self.reason else target.place(export)
         name = (folder / held.FILE).read_bytes() + accumulate.encode()
         self._table = op.Table(library, place, name)
         self.pads = self._table.pads and copier is not None
         if not self.pads:
-            kernels = [one._replace(fewest=one.m) for one in kernels]
-        for one, rows, (code, workspace) in zip(kernels, held.owners(kernels), codes):
+            kernels = [kernel._replace(fewest=kernel.m) for kernel in kernels]
+        for kernel, rows, (code, workspace) in zip(kernels, held.owners(kernels), codes):
             if rows:
-                self._table.add(one, rows, code, workspace)
-            if one.fewest < one.m and one.m in rows:
-                self._table.pad(one, copier)
+                self._table.add(kernel, rows, code, workspace)
+            if kernel.fewest < kernel.m and kernel.m in rows:
+                self._table.pad(kernel, copier)
         if kernels and runner:
             self._table.run_by(runner)
         if not every:
-            self._table.try_first(trial.of(found, place, accumulate))
+            self._table.try_first(trial.of(export, place, accumulate))
         self._table.make_standard()
-        self.id, self.adds_bias = self._table.id, not found.on_gpu
+        self.id, self.adds_bias = self._table.id, not export.on_gpu
         self.kernels = kernels
         self._rows: dict[tuple, frozenset[int]] = {}
-        self._biased = {(one.n, one.k) for one in kernels if one.epilogue == "bias"}
+        self._biased = {(kernel.n, kernel.k) for kernel in kernels if kernel.epilogue == "bias"}
         names = "attempt_matmul", "attempt_linear", *["attempt_biased"] * self._table.serves
         ops = (getattr(torch.ops.cudal2, name).default for name in names)
-        self._attempts = tuple(getattr(one, "_op", one) for one in ops)  # without a function of Python's between
+        # Without a function of Python's between.
+        self._attempts = tuple(getattr(attempt, "_op", attempt) for attempt in ops)
 
     def __len__(self) -> int:
         """The number of kernels that may run here."""
@@ -210,8 +211,12 @@ class Library:
         epilogue = "bias" if layer.bias is not None and ((n, k) in self._biased or not self.adds_bias) else "none"
         of = n, k, layer.weight.dtype, epilogue
         if of not in self._rows:
-            alike = (one for one in self.kernels if (one.n, one.k, trial.DTYPES[one.dtype], one.epilogue) == of)
-            self._rows[of] = frozenset(m for one in alike for m in _served(one))
+            alike = (
+                kernel
+                for kernel in self.kernels
+                if (kernel.n, kernel.k, trial.DTYPES[kernel.dtype], kernel.epilogue) == of
+            )
+            self._rows[of] = frozenset(m for kernel in alike for m in _served(kernel))
         return self._rows[of]
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -221,16 +226,16 @@ class Library:
         """
         if _compiling():
             return torch.matmul(a, b) if _exporting() else torch.ops.cudal2.matmul(a, b, self.id)
-        found = self._product(a, b, None, False)
-        return product_of_arrays(self, a, b) if found is None else found
+        product = self._product(a, b, None, False)
+        return product_of_arrays(self, a, b) if product is None else product
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """torch.nn.functional.linear: x [..., K] times weight [N, K] transposed, plus bias [N]."""
         if _compiling():  # and fuses a bias, if a kernel does not add it
             whole = (bias is not None and tuple(weight.shape) not in self._biased) or _exporting()
             return _linear(x, weight, bias) if whole else torch.ops.cudal2.linear(x, weight, bias, self.id)
-        found = self._product(x, weight, bias, True)
-        return _linear(x, weight, bias) if found is None else found
+        product = self._product(x, weight, bias, True)
+        return _linear(x, weight, bias) if product is None else product
 
     def _product(self, a: Any, b: Any, bias: Any, transposed: bool) -> torch.Tensor | None:
         """The product by a kernel, and the bias; None where torch must serve the call."""
@@ -241,8 +246,8 @@ class Library:
                     return self._attempts[transposed](a, b, self.id)
                 if self._biased and tuple(b.shape) in self._biased:
                     return self._attempts[2](a, b, bias, self.id)
-                found = self._attempts[transposed](a, b, self.id, bias)
-                return None if found is None else found.add_(bias)
+                product = self._attempts[transposed](a, b, self.id, bias)
+                return None if product is None else product.add_(bias)
         except (AttributeError, RuntimeError, TypeError):  # torch has its own words for what is wrong
             why = "not tensors"
         self._ours[why] += 1

@@ -53,13 +53,13 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
 
 
 def eligible(
-    folder: Path, accumulate: str, may: Callable[[manifest.Kernel], bool] = lambda one: surely_faster(one.timing)
+    folder: Path, accumulate: str, may: Callable[[manifest.Kernel], bool] = lambda kernel: surely_faster(kernel.timing)
 ) -> tuple[Library, list[Kernel]]:
     """The kernels that `may` be dispatched, by default those that are surely faster than the vendor's: small problems
     first. Raises as `run`."""
     library = opened(folder, accumulate)
-    problems = {one.problem for one in manifest.read(folder).kernels if may(one)}
-    kernels = [one for one in library.kernels if problem(one) in problems]
+    problems = {kernel.problem for kernel in manifest.read(folder).kernels if may(kernel)}
+    kernels = [kernel for kernel in library.kernels if problem(kernel) in problems]
     return library, spread(kernels, len(kernels))
 
 
@@ -82,7 +82,7 @@ def opened(folder: Path, accumulate: str, anywhere: bool = False) -> Library:
 
 def spread(kernels: list[Kernel], count: int) -> list[Kernel]:
     """At most `count` of the kernels, evenly spread by size, small ones first."""
-    kernels = sorted(kernels, key=lambda one: one.m * one.n * one.k)
+    kernels = sorted(kernels, key=lambda kernel: kernel.m * kernel.n * kernel.k)
     step = max(1, len(kernels) // max(count, 1))
     return kernels[::step][:count]
 
@@ -94,16 +94,16 @@ def settle(folder: Path, rows: list[Row]) -> int:
     A kernel that did not serve its call (on a processor with another number of threads, for example) is not changed.
     Raises HarnessFault where the folder cannot be written.
     """
-    found = manifest.read(folder)
+    export = manifest.read(folder)
     slower = {row["problem"]: not as_fast(row) for row in rows if row["served"]}
     kernels = tuple(
-        msgspec.structs.replace(one, dispatch=surely_faster(one.timing) and not slower[one.problem.name])
-        if one.problem.name in slower
-        else one
-        for one in found.kernels
+        msgspec.structs.replace(kernel, dispatch=surely_faster(kernel.timing) and not slower[kernel.problem.name])
+        if kernel.problem.name in slower
+        else kernel
+        for kernel in export.kernels
     )
-    rewrite(folder, msgspec.structs.replace(found, kernels=kernels))
-    return sum(one.dispatch for one in kernels)
+    rewrite(folder, msgspec.structs.replace(export, kernels=kernels))
+    return sum(kernel.dispatch for kernel in kernels)
 
 
 def settle_all(called: ModuleType, folder: Path, accumulate: str) -> tuple[list[Row], int]:
@@ -129,10 +129,10 @@ def settle_all(called: ModuleType, folder: Path, accumulate: str) -> tuple[list[
     return rows, count
 
 
-def rewrite(folder: Path, found: manifest.Manifest) -> None:
+def rewrite(folder: Path, export: manifest.Manifest) -> None:
     """Replaces the folder's manifest, atomically. Raises HarnessFault where the folder cannot be written."""
     try:
-        manifest.write(folder, found)
+        manifest.write(folder, export)
     except OSError as error:
         raise HarnessFault(f"{folder} cannot be written: {error}", "Copy it to where it can") from error
 
@@ -167,7 +167,7 @@ def operands(library: Library, kernel: Kernel, rows: int) -> tuple[torch.Tensor,
     The weight of a kernel of layout "nn" is the transpose of a matrix that is stored as K x N."""
     asked = msgspec.structs.replace(problem(kernel), m=rows)
     made, where = getattr(torch, asked.type.torch), device(library)
-    a, b, *more = (torch.randn(one.shape, device=where).to(made) for one in operators.inputs(asked))
+    a, b, *more = (torch.randn(operand.shape, device=where).to(made) for operand in operators.inputs(asked))
     return a, b if kernel.layout == "tn" else b.t(), more[0] if more else None
 
 
@@ -227,11 +227,11 @@ def _figures(figure: str, seconds: dict[str, float]) -> Row:
 
 def _timed(sides: dict[str, Any], seconds: Callable[[Any, int], float], calls: int) -> dict[str, float]:
     """The median seconds per call of each side."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(ROUNDS + 1):
         for name in random.sample(list(sides), len(sides)):
-            found[name].append(seconds(sides[name], calls))
-    return {name: statistics.median(values[1:]) for name, values in found.items()}  # the first round warms up
+            times[name].append(seconds(sides[name], calls))
+    return {name: statistics.median(values[1:]) for name, values in times.items()}  # the first round warms up
 
 
 def _until_enqueued(call: Call, calls: int) -> float:

@@ -45,7 +45,7 @@ def run(folder: Path, accumulate: str = "f32", count: int = 50) -> list[Row]:
     on this machine or cannot be called with fewer rows.
     """
     library, kernels = eligible(folder, accumulate)
-    rows = [row for one in spread(kernels, count) for row in figures(library, one)]
+    rows = [row for kernel in spread(kernels, count) for row in figures(library, kernel)]
     if not rows:
         remedy = "`cudal2 bench call settle=true` decides which are dispatched"
         raise ValueError(f"{folder} dispatches no kernel of {accumulate} sums with room for fewer rows; {remedy}")
@@ -61,8 +61,10 @@ def eligible(folder: Path, accumulate: str) -> tuple[Library, list[Kernel]]:
     return library, kernels
 
 
-def _down_to_its_fewest(one: manifest.Kernel) -> bool:
-    return one.dispatch and (one.dispatch_rows is None or one.rows is None or one.dispatch_rows[0] == one.rows[0])
+def _down_to_its_fewest(kernel: manifest.Kernel) -> bool:
+    return kernel.dispatch and (
+        kernel.dispatch_rows is None or kernel.rows is None or kernel.dispatch_rows[0] == kernel.rows[0]
+    )
 
 
 def settle(folder: Path, rows: list[Row]) -> int:
@@ -71,17 +73,19 @@ def settle(folder: Path, rows: list[Row]) -> int:
     A kernel that did not serve its calls, or was not measured, is not changed. Returns the number of kernels that then
     serve fewer rows than their own. Raises HarnessFault where the folder cannot be written.
     """
-    found = manifest.read(folder)
+    export = manifest.read(folder)
     descents = defaultdict(list)
     for row in rows:
         descents[row["problem"]].append(row)
-    fewest = {name: _fewest(those) for name, those in descents.items() if all(row["served"] for row in those)}
+    fewest = {name: _fewest(descent) for name, descent in descents.items() if all(row["served"] for row in descent)}
     kernels = tuple(
-        msgspec.structs.replace(one, fewest_rows=fewest[one.problem.name]) if one.problem.name in fewest else one
-        for one in found.kernels
+        msgspec.structs.replace(kernel, fewest_rows=fewest[kernel.problem.name])
+        if kernel.problem.name in fewest
+        else kernel
+        for kernel in export.kernels
     )
-    rewrite(folder, msgspec.structs.replace(found, kernels=kernels))
-    return sum(one.dispatch and one.fewest_rows is not None for one in kernels)
+    rewrite(folder, msgspec.structs.replace(export, kernels=kernels))
+    return sum(kernel.dispatch and kernel.fewest_rows is not None for kernel in kernels)
 
 
 def numbers(below: int, m: int) -> list[int]:
@@ -96,8 +100,8 @@ def numbers(below: int, m: int) -> list[int]:
 def figures(library: Library, kernel: Kernel) -> list[Row]:
     """A row for each number of rows that was measured, from more to fewer; the last may be slower than torch."""
     own, first = problem(kernel), kernel.rows[0]
-    alike = [one for one in library.kernels if msgspec.structs.replace(problem(one), m=own.m) == own]
-    below = max((one.rows[1] for one in alike if one.rows[1] < first), default=0)
+    alike = [other for other in library.kernels if msgspec.structs.replace(problem(other), m=own.m) == own]
+    below = max((other.rows[1] for other in alike if other.rows[1] < first), default=0)
     rows: list[Row] = []
     apart = _apart(library, kernel)
     for count in numbers(below, first):
@@ -117,22 +121,22 @@ def _apart(library: Library, kernel: Kernel) -> bool:
         for value in STRANGE:
             for strange in (torch.rand(kernel.m, device=a.device) < 0.5, rows >= random.randint(1, kernel.m)):
                 spoilt = a.masked_fill(strange[:, None], value)
-                found = calls(library, kernel, spoilt, weight, bias)[""]()[~strange]
+                product = calls(library, kernel, spoilt, weight, bias)[""]()[~strange]
                 # If a kernel sums in no fixed order, its results may differ as much from one call to the next.
                 bound = 2 * (verify.ulp(usual[~strange]) + loss)
-                if not ((found.float() - usual[~strange].float()).abs() <= bound).all():
+                if not ((product.float() - usual[~strange].float()).abs() <= bound).all():
                     return False
     return True
 
 
 def _fewest(rows: list[Row]) -> int | None:
     """The fewest rows that a kernel is to serve, from its records in order; None where only its own number."""
-    found = None
+    fewest = None
     for row in rows:
         if not _good(row):
             break
-        found = row["rows"]
-    return found
+        fewest = row["rows"]
+    return fewest
 
 
 def _good(row: Row) -> bool:

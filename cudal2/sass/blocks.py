@@ -37,12 +37,14 @@ class Block(msgspec.Struct, frozen=True):
 def blocks(listing: Listing) -> tuple[Block, ...]:
     """The blocks in the order of the code. An indirect jump may go to every block."""
     instructions = listing.instructions
-    starts = {0, *(one.target for one in instructions if one.target is not None)}
-    starts |= {position + 1 for position, one in enumerate(instructions[:-1]) if one.operation in _ENDS}
+    starts = {0, *(instruction.target for instruction in instructions if instruction.target is not None)}
+    starts |= {position + 1 for position, instruction in enumerate(instructions[:-1]) if instruction.operation in _ENDS}
     bounds = [*sorted(starts), len(instructions)]
     number = {start: place for place, start in enumerate(bounds[:-1])}
     meeting = [
-        (_barrier(one), one.target) for one in instructions if one.operation == "BSSY" and one.target is not None
+        (_barrier(instruction), instruction.target)
+        for instruction in instructions
+        if instruction.operation == "BSSY" and instruction.target is not None
     ]
     parts = []
     for start, stop in pairwise(bounds):
@@ -85,23 +87,23 @@ def graph(listing: Listing) -> tuple[tuple[Block, ...], Callable[[Node], list[No
     return parts, edges
 
 
-def _is_call(one: Instruction) -> bool:
+def _is_call(instruction: Instruction) -> bool:
     """Whether it calls a function by name; ptxas also writes CALL for a jump out of divergent code, to a bare label."""
-    return one.operation == "CALL" and "`(.L" not in one.operands
+    return instruction.operation == "CALL" and "`(.L" not in instruction.operands
 
 
-def _leaves(one: Instruction) -> bool:
+def _leaves(instruction: Instruction) -> bool:
     """Whether control never reaches the next instruction."""
-    if one.guard and one.guard != "@PT":
+    if instruction.guard and instruction.guard != "@PT":
         return False
-    if one.operation in ("BRA", "JMP"):  # a further operand beside the target is a condition
-        return one.operands.startswith(("`", "0x"))
-    return one.operation in ("EXIT", "RET", "CALL", "KILL", "RTT", *_INDIRECT)
+    if instruction.operation in ("BRA", "JMP"):  # a further operand beside the target is a condition
+        return instruction.operands.startswith(("`", "0x"))
+    return instruction.operation in ("EXIT", "RET", "CALL", "KILL", "RTT", *_INDIRECT)
 
 
-def _barrier(one: Instruction) -> str:
+def _barrier(instruction: Instruction) -> str:
     """The register of BSSY and BSYNC: `B0`."""
-    return one.operands.partition(",")[0].strip()
+    return instruction.operands.partition(",")[0].strip()
 
 
 class Loop(msgspec.Struct, frozen=True):
@@ -157,7 +159,11 @@ def _innermost(listing: Listing) -> list[Loop]:
     instructions = listing.instructions
 
     def matrix(numbers: frozenset[int]) -> int:
-        return sum("MMA" in one.operation for n in numbers for one in instructions[parts[n].start : parts[n].stop])
+        return sum(
+            "MMA" in instruction.operation
+            for n in numbers
+            for instruction in instructions[parts[n].start : parts[n].stop]
+        )
 
     counted = {numbers: matrix(numbers) for numbers in loops if any(_works(listing, parts[n]) for n in numbers)}
     # A loop around another is not innermost, unless the outer one multiplies and the inner one only waits.
@@ -172,7 +178,7 @@ def _innermost(listing: Listing) -> list[Loop]:
 def _works(listing: Listing, block: Block) -> bool:
     """Whether a block does more than jump; the one behind the last EXIT only jumps to itself."""
     instructions = listing.instructions[block.start : block.stop]
-    return any(one.operation not in ("BRA", "NOP") for one in instructions)
+    return any(instruction.operation not in ("BRA", "NOP") for instruction in instructions)
 
 
 def _natural(parts: tuple[Block, ...]) -> set[frozenset[int]]:

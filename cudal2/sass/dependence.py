@@ -47,25 +47,25 @@ def violations(listing: Listing, compiled: "Checker | None" = None) -> tuple[Vio
     """
     checker = Checker(listing)
     broken = compiled.worse if compiled else checker.broken
-    places = {one.origin: place for place, one in enumerate(listing.instructions)}
-    found = list[Violation]()
+    places = {instruction.origin: place for place, instruction in enumerate(listing.instructions)}
+    breaches = list[Violation]()
     for position, met in flow.meetings(listing, checker.table.unknown, (checker.blocks, checker._begins)):
         if why := broken(met):
-            found.append(Violation(met.kind, position, places[met.earlier.origin], why))
+            breaches.append(Violation(met.kind, position, places[met.earlier.origin], why))
     for block in checker.blocks:
         fixed = _fixed(listing, block, checker.table)
-        found += _inverted(listing, block, fixed)
+        breaches += _inverted(listing, block, fixed)
         for position in range(block.start, block.stop):
-            one = listing.instructions[position]
+            instruction = listing.instructions[position]
             if why := reuse.wrong(listing, position, block.stop):
-                found.append(Violation("reuse", position, position, why))
-            if why := mismatch(one.controls) or _touched(one, checker.table):
-                found.append(Violation("fields", position, position, why))
-            if not block.start <= one.origin < block.stop:
-                found.append(Violation("order", position, position, "it has left its block"))
-            if one.origin != position and one.origin in fixed:
-                found.append(Violation("order", position, position, f"it has moved: {fixed[one.origin]}"))
-    return tuple(dict.fromkeys(found))
+                breaches.append(Violation("reuse", position, position, why))
+            if why := mismatch(instruction.controls) or _touched(instruction, checker.table):
+                breaches.append(Violation("fields", position, position, why))
+            if not block.start <= instruction.origin < block.stop:
+                breaches.append(Violation("order", position, position, "it has left its block"))
+            if instruction.origin != position and instruction.origin in fixed:
+                breaches.append(Violation("order", position, position, f"it has moved: {fixed[instruction.origin]}"))
+    return tuple(dict.fromkeys(breaches))
 
 
 def may_swap(listing: Listing, position: int) -> str:
@@ -114,11 +114,13 @@ class Checker:
         block = self.block(position)
         if block is None or position + 1 >= block.stop:
             return "no two instructions of one block stand there"
-        those = self.listing.instructions
+        instructions = self.listing.instructions
         for place in (position, position + 1):
-            if why := latencies.pinned(those[place], those[place - 1] if place > block.start else None, self.table):
+            if why := latencies.pinned(
+                instructions[place], instructions[place - 1] if place > block.start else None, self.table
+            ):
                 return why
-        first, second = those[position], those[position + 1]
+        first, second = instructions[position], instructions[position + 1]
         # A pair that the compiler had the other way round may always be swapped back.
         if first.origin < second.origin and (why := latencies.conflict(first, second)):
             return why
@@ -155,8 +157,8 @@ class Checker:
 
     def _timing(self, listing: Listing, block: Block, position: int, settle: bool = True) -> str:
         """The rule that a changed listing breaks from `position` to the block's end, or could break behind it."""
-        for found in self.within(listing, block, position, settle):
-            if why := self._behind(found) if isinstance(found, Left) else self.worse(found):
+        for event in self.within(listing, block, position, settle):
+            if why := self._behind(event) if isinstance(event, Left) else self.worse(event):
                 return why
         return ""
 
@@ -191,8 +193,8 @@ class Checker:
             if state == flow.joined(begin, begin):  # nothing is under way that was not before, or for longer
                 continue
             block = self.blocks[node[0]]
-            for one in self.listing.instructions[block.start : block.stop]:
-                for met in flow.step(state, one, self.table.unknown):
+            for instruction in self.listing.instructions[block.start : block.stop]:
+                for met in flow.step(state, instruction, self.table.unknown):
                     if why := self.worse(met):
                         return why
             todo += [(following, flow.left(state)) for following in self._edges(node)]
@@ -202,9 +204,9 @@ class Checker:
         """The states before each instruction of a block, and at its end."""
         if node not in self._states:
             block, states = self.blocks[node[0]], [begin]
-            for one in self.listing.instructions[block.start : block.stop]:
+            for instruction in self.listing.instructions[block.start : block.stop]:
                 state = states[-1].copy()
-                flow.step(state, one, self.table.unknown)
+                flow.step(state, instruction, self.table.unknown)
                 states.append(state)
             self._states[node] = states
         return self._states[node]
@@ -214,18 +216,18 @@ def _pair(met: flow.Meeting) -> tuple[str, int, int, str]:
     return met.kind, met.earlier.origin, met.later.origin, met.register
 
 
-def _touched(one: Instruction, table: latencies.Table) -> str:
+def _touched(instruction: Instruction, table: latencies.Table) -> str:
     """Which scheduling field was set to a value that no legal move sets; "" for none.
 
     ptxas never gives a stall of 0 to an instruction that may move. To some that never move (MEMBAR, DEPBAR, jumps) it
     always gives 4 to 6 cycles, which no register explains.
     """
-    now, then = one.controls, one.compiled
+    now, then = instruction.controls, instruction.compiled
     if (now.write_barrier, now.read_barrier, now.wait) != (then.write_barrier, then.read_barrier, then.wait):
         return TOUCHED
     if now.stall < then.stall:
-        if latencies.pinned(one, None, table):
-            return f"{one.operation} is pinned, and stalls no shorter than the compiler had it"
+        if latencies.pinned(instruction, None, table):
+            return f"{instruction.operation} is pinned, and stalls no shorter than the compiler had it"
         if not now.stall:
             return "it stalls a cycle at least"
     return ""
@@ -233,14 +235,18 @@ def _touched(one: Instruction, table: latencies.Table) -> str:
 
 def _fixed(listing: Listing, block: Block, table: latencies.Table) -> dict[int, str]:
     """The pinned instructions of a block, by origin, each with the reason; by the compiler's order."""
-    inside = [one for one in listing.instructions[block.start : block.stop] if block.start <= one.origin < block.stop]
+    inside = [
+        instruction
+        for instruction in listing.instructions[block.start : block.stop]
+        if block.start <= instruction.origin < block.stop
+    ]
     before: Instruction | None = None
-    found = dict[int, str]()
-    for one in sorted(inside, key=lambda one: one.origin):
-        if why := latencies.pinned(one, before, table):
-            found[one.origin] = why
-        before = one
-    return found
+    fixed = dict[int, str]()
+    for instruction in sorted(inside, key=lambda instruction: instruction.origin):
+        if why := latencies.pinned(instruction, before, table):
+            fixed[instruction.origin] = why
+        before = instruction
+    return fixed
 
 
 def _inverted(listing: Listing, block: Block, fixed: dict[int, str]) -> list[Violation]:
@@ -248,15 +254,15 @@ def _inverted(listing: Listing, block: Block, fixed: dict[int, str]) -> list[Vio
 
     Two instructions that change places around a pinned one have passed it, although its position is the same.
     """
-    found, those = [], listing.instructions
-    latest = max((one.origin for one in those[block.start : block.start + 1]), default=0)
+    inverted, instructions = [], listing.instructions
+    latest = max((instruction.origin for instruction in instructions[block.start : block.start + 1]), default=0)
     for place in range(block.start + 1, block.stop):
-        if those[place].origin < latest:
+        if instructions[place].origin < latest:
             for before in range(block.start, place):
-                first, second = those[place], those[before]
+                first, second = instructions[place], instructions[before]
                 if second.origin > first.origin:
-                    passed = next((one for one in (first, second) if one.origin in fixed), None)
+                    passed = next((instruction for instruction in (first, second) if instruction.origin in fixed), None)
                     if why := latencies.conflict(first, second) or (passed and f"nothing passes {passed.operation}"):
-                        found.append(Violation("order", place, before, why))
-        latest = max(latest, those[place].origin)
-    return found
+                        inverted.append(Violation("order", place, before, why))
+        latest = max(latest, instructions[place].origin)
+    return inverted

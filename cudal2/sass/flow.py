@@ -77,16 +77,16 @@ class State:
         return isinstance(other, State) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
 
-def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meeting]:
+def step(state: State, instruction: Instruction, unknown: frozenset[str]) -> list[Meeting]:
     """Issue an instruction: returns its meetings, and changes the state to that after it.
 
     `unknown` are the operations of unknown latency, whose end only a barrier signals.
     """
-    controls, now = one.controls, state.clock
+    controls, now = instruction.controls, state.clock
     met: list[Meeting] = []
     for barrier in controls.waits:
         if (setter := state.armed.get(barrier)) is not None and now - setter.time < HORIZON:
-            met.append(Meeting("arm", setter.one, one, f"barrier {barrier}", now - setter.time))
+            met.append(Meeting("arm", setter.one, instruction, f"barrier {barrier}", now - setter.time))
     # BAR and MEMBAR do not show that earlier memory instructions have read their sources. In 360 cubins ptxas never
     # overwrites such a source after one of them alone, but also waits for the barrier. (Found by fuzzing on an H200: an
     # address overwritten behind a MEMBAR.SC.CTA and before that wait was a wrong one.)
@@ -94,34 +94,34 @@ def step(state: State, one: Instruction, unknown: frozenset[str]) -> list[Meetin
     if controls.wait:
         _wait(state.writing, controls.wait)
         _wait(state.reading, controls.wait)
-    for kind, registers in (("raw", one.uses), ("waw", one.defines)):
+    for kind, registers in (("raw", instruction.uses), ("waw", instruction.defines)):
         for register in registers:
             for timed in state.timed.get(register, ()):
                 if now - timed.time < HORIZON:
-                    met.append(Meeting(kind, timed.one, one, register, now - timed.time))
-            met += [Meeting(kind, entry.one, one, register, None) for entry in state.writing.get(register, ())]
-    for timed in state.timed.get(SYNC, ()) if opcodes.held(one) else ():
+                    met.append(Meeting(kind, timed.one, instruction, register, now - timed.time))
+            met += [Meeting(kind, entry.one, instruction, register, None) for entry in state.writing.get(register, ())]
+    for timed in state.timed.get(SYNC, ()) if opcodes.held(instruction) else ():
         if now - timed.time < HORIZON:
-            met.append(Meeting("sync", timed.one, one, SYNC, now - timed.time))
-    over = state.order.read_before.get(one.operation, frozenset())
-    for register in one.defines:
+            met.append(Meeting("sync", timed.one, instruction, SYNC, now - timed.time))
+    over = state.order.read_before.get(instruction.operation, frozenset())
+    for register in instruction.defines:
         for timed in state.finishing.get(register, ()):
             if now - timed.time < HORIZON:
-                met.append(Meeting("war", timed.one, one, register, now - timed.time))
+                met.append(Meeting("war", timed.one, instruction, register, now - timed.time))
         for entry in state.reading.get(register, ()):
             if entry.operation not in over:
-                met.append(Meeting("war", entry.one, one, register, None))
-    _issue(state, one, one.operation in unknown)
+                met.append(Meeting("war", entry.one, instruction, register, None))
+    _issue(state, instruction, instruction.operation in unknown)
     state.clock = now + max(1, controls.stall)
     return met
 
 
-def _issue(state: State, one: Instruction, variable: bool) -> None:
+def _issue(state: State, instruction: Instruction, variable: bool) -> None:
     """Adds the pending operations of an instruction that issues."""
-    now, kept = state.clock, bool(one.guard)
-    ended = _bit(one.controls.write_barrier)
-    read = _bit(one.controls.read_barrier) | ended
-    for register in one.defines:
+    now, kept = state.clock, bool(instruction.guard)
+    ended = _bit(instruction.controls.write_barrier)
+    read = _bit(instruction.controls.read_barrier) | ended
+    for register in instruction.defines:
         before = state.timed.pop(register, ()) if kept else state.timed.pop(register, ())[:0]
         if not kept:
             state.writing.pop(register, None)
@@ -130,25 +130,34 @@ def _issue(state: State, one: Instruction, variable: bool) -> None:
         if variable:
             if before:
                 state.timed[register] = before
-            state.writing[register] = (*state.writing.get(register, ()), Awaited(one, ended, one.operation))
+            state.writing[register] = (
+                *state.writing.get(register, ()),
+                Awaited(instruction, ended, instruction.operation),
+            )
         else:
-            state.timed[register] = (*(was for was in before if now - was.time < HORIZON), Timed(one, now))
+            state.timed[register] = (*(was for was in before if now - was.time < HORIZON), Timed(instruction, now))
     if variable:
-        if ended and (told := state.order.told.get(one.operation)):
-            _cover(state.writing, told, ended)
-        if read and (told := state.order.read_told.get(one.operation)):
-            _cover(state.reading, told, read)
-        for register in one.uses:
-            if state.order.read_late(one, register):
-                state.reading[register] = (*state.reading.get(register, ()), Awaited(one, read, one.operation))
-    elif one.operation in opcodes.MATRIX:
-        for register in one.uses:
+        if ended and (earlier := state.order.told.get(instruction.operation)):
+            _cover(state.writing, earlier, ended)
+        if read and (earlier := state.order.read_told.get(instruction.operation)):
+            _cover(state.reading, earlier, read)
+        for register in instruction.uses:
+            if state.order.read_late(instruction, register):
+                state.reading[register] = (
+                    *state.reading.get(register, ()),
+                    Awaited(instruction, read, instruction.operation),
+                )
+    elif instruction.operation in opcodes.MATRIX:
+        for register in instruction.uses:
             recent = (was for was in state.finishing.get(register, ()) if now - was.time < HORIZON)
-            state.finishing[register] = (*recent, Timed(one, now))
-    if one.operation in opcodes.SYNCHRONIZING:
-        state.timed[SYNC] = (*(was for was in state.timed.get(SYNC, ()) if now - was.time < HORIZON), Timed(one, now))
-    for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
-        state.armed[barrier] = Timed(one, now)
+            state.finishing[register] = (*recent, Timed(instruction, now))
+    if instruction.operation in opcodes.SYNCHRONIZING:
+        state.timed[SYNC] = (
+            *(was for was in state.timed.get(SYNC, ()) if now - was.time < HORIZON),
+            Timed(instruction, now),
+        )
+    for barrier in instruction.controls.sets if instruction.operation not in opcodes.INSTANT else ():
+        state.armed[barrier] = Timed(instruction, now)
 
 
 def _bit(barrier: int) -> int:
@@ -165,11 +174,11 @@ def _wait(pending: dict[str, tuple[Awaited, ...]], mask: int) -> None:
             pending[register] = kept
 
 
-def _cover(pending: dict[str, tuple[Awaited, ...]], told: frozenset[str], mask: int) -> None:
+def _cover(pending: dict[str, tuple[Awaited, ...]], earlier: frozenset[str], mask: int) -> None:
     """Lets an instruction's barriers also signal the end of these earlier operations, which end no later."""
     for register, entries in pending.items():
-        if any(entry.operation in told and mask & ~entry.mask for entry in entries):
-            pending[register] = tuple(e._replace(mask=e.mask | mask) if e.operation in told else e for e in entries)
+        if any(entry.operation in earlier and mask & ~entry.mask for entry in entries):
+            pending[register] = tuple(e._replace(mask=e.mask | mask) if e.operation in earlier else e for e in entries)
 
 
 def left(state: State) -> State:
@@ -177,7 +186,9 @@ def left(state: State) -> State:
 
     def aged(timed: dict[str, tuple[Timed, ...]]) -> dict[str, tuple[Timed, ...]]:
         young = {
-            register: tuple(Timed(one, time - state.clock) for one, time in entries if state.clock - time < HORIZON)
+            register: tuple(
+                Timed(instruction, time - state.clock) for instruction, time in entries if state.clock - time < HORIZON
+            )
             for register, entries in timed.items()
         }
         return {register: entries for register, entries in young.items() if entries}
@@ -185,8 +196,8 @@ def left(state: State) -> State:
     other = state.copy()
     other.clock, other.timed, other.finishing = 0, aged(state.timed), aged(state.finishing)
     other.armed = {
-        barrier: Timed(one, time - state.clock)
-        for barrier, (one, time) in state.armed.items()
+        barrier: Timed(instruction, time - state.clock)
+        for barrier, (instruction, time) in state.armed.items()
         if state.clock - time < HORIZON
     }
     return other
@@ -196,36 +207,38 @@ def joined(first: State, second: State) -> State:
     """The state where two paths join: what is pending on either, with the later issue and the common barriers."""
     both = State(first.order)
     for name in ("timed", "finishing"):
-        one, other = getattr(first, name), getattr(second, name)
-        setattr(both, name, {r: _youngest(*one.get(r, ()), *other.get(r, ())) for r in one.keys() | other.keys()})
+        mine, other = getattr(first, name), getattr(second, name)
+        setattr(both, name, {r: _youngest(*mine.get(r, ()), *other.get(r, ())) for r in mine.keys() | other.keys()})
     for name in ("writing", "reading"):
-        one, other = getattr(first, name), getattr(second, name)
-        setattr(both, name, {r: _surest(*one.get(r, ()), *other.get(r, ())) for r in one.keys() | other.keys()})
+        mine, other = getattr(first, name), getattr(second, name)
+        setattr(both, name, {r: _surest(*mine.get(r, ()), *other.get(r, ())) for r in mine.keys() | other.keys()})
     barriers = first.armed.keys() | second.armed.keys()
     candidates = {b: [s.armed[b] for s in (first, second) if b in s.armed] for b in barriers}
-    both.armed = {b: max(those, key=lambda timed: (timed.time, timed.one.origin)) for b, those in candidates.items()}
+    both.armed = {
+        b: max(setters, key=lambda timed: (timed.time, timed.one.origin)) for b, setters in candidates.items()
+    }
     return both
 
 
 def _youngest(*entries: Timed) -> tuple[Timed, ...]:
-    found: dict[int, Timed] = {}
+    youngest: dict[int, Timed] = {}
     for entry in entries:
-        known = found.get(entry.one.origin)
+        known = youngest.get(entry.one.origin)
         if known is None or known.time < entry.time:
-            found[entry.one.origin] = entry
-    return tuple(found[origin] for origin in sorted(found))
+            youngest[entry.one.origin] = entry
+    return tuple(youngest[origin] for origin in sorted(youngest))
 
 
 def _surest(*entries: Awaited) -> tuple[Awaited, ...]:
     if len(entries) == 1:
         return entries
-    found: dict[int, Awaited] = {}
+    surest: dict[int, Awaited] = {}
     for entry in entries:
-        known = found.get(entry.one.origin)
-        found[entry.one.origin] = (
+        known = surest.get(entry.one.origin)
+        surest[entry.one.origin] = (
             entry if known is None else Awaited(known.one, known.mask & entry.mask, known.operation)
         )
-    return tuple(found[origin] for origin in sorted(found))
+    return tuple(surest[origin] for origin in sorted(surest))
 
 
 def begins(
@@ -245,8 +258,8 @@ def begins(
             after = through(at[node], block)
         else:
             state = at[node].copy()
-            for one in listing.instructions[block.start : block.stop]:
-                step(state, one, unknown)
+            for instruction in listing.instructions[block.start : block.stop]:
+                step(state, instruction, unknown)
             after = left(state)
         for following in edges(node):
             known = at.get(following)

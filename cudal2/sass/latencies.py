@@ -102,13 +102,13 @@ def _tables() -> dict[str, Table]:
 
 def table(listing: Listing) -> Table:
     """The figures for a listing's architecture. Raises Unlisted where there are none."""
-    found = _tables().get(listing.architecture)
-    if found is None:
+    figures = _tables().get(listing.architecture)
+    if figures is None:
         raise Unlisted(
             f"there are no latencies for {listing.architecture or 'an unnamed architecture'}, only for "
             f"{', '.join(sorted(_tables()))}; python -m cudal2.sass.mining reads them off kernels compiled for it"
         )
-    return found
+    return figures
 
 
 def names(met: Meeting) -> tuple[str, str]:
@@ -116,16 +116,16 @@ def names(met: Meeting) -> tuple[str, str]:
 
     `R imad.WIDE+` is a result except its first register, `HMMA/c` a source that may be read later than the others.
     """
-    one, register = met.earlier, met.register
-    modifiers = _modifiers(one)
-    first = f"{register.rstrip('0123456789')} {'.'.join((opcodes.pipe(one), *modifiers))}"
+    earlier, register = met.earlier, met.register
+    modifiers = _modifiers(earlier)
+    first = f"{register.rstrip('0123456789')} {'.'.join((opcodes.pipe(earlier), *modifiers))}"
     if met.kind == "war":
         return first, opcodes.pipe(met.later)
-    upper = "WIDE" in modifiers and bool(one.word) and register[0] == "R" and register != f"R{one.word[2]}"
+    upper = "WIDE" in modifiers and bool(earlier.word) and register[0] == "R" and register != f"R{earlier.word[2]}"
     return first + "+" * upper, use(met.later, register) if met.kind == "raw" else opcodes.pipe(met.later)
 
 
-def use(one: Instruction, register: str) -> str:
+def use(instruction: Instruction, register: str) -> str:
     """The table's name for a use: `int`; `any@` for the guard; `imad/c` for an operand that may be read later.
 
     That is the third operand (an addend or accumulator), and of a memory instruction the second, its data. The
@@ -133,28 +133,30 @@ def use(one: Instruction, register: str) -> str:
     (Found by fuzzing on an H200: as long as both had one name, lower halves came too late, and addresses were wrong.)
     `imad.HI` and `imad.WIDE` differ, too: from one IMAD.HI to the next it takes 6 cycles, to an IMAD only 4.
     """
-    pipe = opcodes.pipe(one)
-    if register == one.guard.lstrip("@!"):
-        return f"{one.operation if one.target is not None else 'any'}@"
-    if register[0] != "R" or not one.word or pipe == "int":
+    pipe = opcodes.pipe(instruction)
+    if register == instruction.guard.lstrip("@!"):
+        return f"{instruction.operation if instruction.target is not None else 'any'}@"
+    if register[0] != "R" or not instruction.word or pipe == "int":
         return pipe
-    places = {name: one.word[byte] for name, byte in (("a", 3), ("b", 4), ("c", 8))}
+    places = {name: instruction.word[byte] for name, byte in (("a", 3), ("b", 4), ("c", 8))}
     wide = dict.fromkeys("abc", 4) if pipe in ("HMMA", "memory") else {"a": 1, "b": 1, "c": 2}
     number = int(register[1:])
-    near = [name for name, base in places.items() if f"R{base}" in one.uses and base <= number < base + wide[name]]
+    near = [
+        name for name, base in places.items() if f"R{base}" in instruction.uses and base <= number < base + wide[name]
+    ]
     exact = [name for name in near if places[name] == number] or near
     late = "b" if pipe == "memory" else "c"
-    name = ".".join((pipe, *_modifiers(one))) if pipe == "imad" else pipe
+    name = ".".join((pipe, *_modifiers(instruction))) if pipe == "imad" else pipe
     if exact != [late]:
         return name
     return f"{name}/{late}" + "+" * ("WIDE" in name and number == places["c"] + 1)
 
 
-def _modifiers(one: Instruction) -> list[str]:
+def _modifiers(instruction: Instruction) -> list[str]:
     """The modifiers that change an operation's latency."""
-    if one.operation not in ("HMMA", "IMAD", "MEMBAR", "UIMAD"):
+    if instruction.operation not in ("HMMA", "IMAD", "MEMBAR", "UIMAD"):
         return []
-    return [word for word in one.opcode.split(".")[1:] if word in _SUBKINDS]
+    return [word for word in instruction.opcode.split(".")[1:] if word in _SUBKINDS]
 
 
 _SHARED = opcodes.SHARED_LOADS | opcodes.SHARED_STORES | opcodes.COPIES
@@ -196,16 +198,16 @@ def conflict(first: Instruction, second: Instruction) -> str:
 
 
 def _memory(first: Instruction, second: Instruction) -> str:
-    one, other = first.operation, second.operation
-    if one in _LOADS and other in _LOADS:
+    earlier, later = first.operation, second.operation
+    if earlier in _LOADS and later in _LOADS:
         return ""
-    if one in opcodes.COPIES and other in opcodes.COPIES | _LOADS:
+    if earlier in opcodes.COPIES and later in opcodes.COPIES | _LOADS:
         return ""
-    if other in opcodes.COPIES and one in opcodes.GLOBAL_LOADS:
+    if later in opcodes.COPIES and earlier in opcodes.GLOBAL_LOADS:
         return ""
-    generic = {one, other} & _GENERIC and {one, other} <= opcodes.MEMORY - opcodes.CONSTANT_LOADS
-    if generic or any(one in space and other in space for space in _SPACES):
-        return f"{one} and {other} may touch the same memory"
+    generic = {earlier, later} & _GENERIC and {earlier, later} <= opcodes.MEMORY - opcodes.CONSTANT_LOADS
+    if generic or any(earlier in space and later in space for space in _SPACES):
+        return f"{earlier} and {later} may touch the same memory"
     return ""
 
 

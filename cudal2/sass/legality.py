@@ -19,15 +19,15 @@ from cudal2.worker.sandbox import jail
 
 def replayed(listing: Listing, edit: Edit) -> Listing:
     """The listing after the moves of an edit of its kernel, which `cubin.apply` accepts."""
-    those = list(listing.instructions)
+    instructions = list(listing.instructions)
     for move in edit.moves:
         if isinstance(move, Control):
-            word = cubin.with_field(those[move.position].word, move.field, move.value)
-            new = msgspec.structs.replace(those[move.position], word=word, controls=controls_of(word))
-            those[move.position] = new
+            word = cubin.with_field(instructions[move.position].word, move.field, move.value)
+            new = msgspec.structs.replace(instructions[move.position], word=word, controls=controls_of(word))
+            instructions[move.position] = new
         else:
-            those.insert(move.end, those.pop(move.start))
-    return Listing(listing.kernel, listing.architecture, tuple(those))
+            instructions.insert(move.end, instructions.pop(move.start))
+    return Listing(listing.kernel, listing.architecture, tuple(instructions))
 
 
 class Legality:
@@ -82,20 +82,24 @@ class Legality:
         except cubin.EditRefused as refused:
             return str(refused)
         compiled = self.listing(edit.kernel)
-        found = replayed(compiled, edit)
-        assert b"".join(one.word for one in found.instructions) == edited
+        schedule = replayed(compiled, edit)
+        assert b"".join(instruction.word for instruction in schedule.instructions) == edited
         if edit.kernel not in self._excused:
             self._checkers[edit.kernel] = Checker(compiled)
-            self._excused[edit.kernel] = {_pair(compiled, one) for one in violations(compiled)}
+            self._excused[edit.kernel] = {_pair(compiled, violation) for violation in violations(compiled)}
         excused = self._excused[edit.kernel]
-        broken = (one for one in violations(found, self._checkers[edit.kernel]) if _pair(found, one) not in excused)
-        return next((f"{one.rule} at {one.position}: {one.why}" for one in broken), "")
+        broken = (
+            violation
+            for violation in violations(schedule, self._checkers[edit.kernel])
+            if _pair(schedule, violation) not in excused
+        )
+        return next((f"{violation.rule} at {violation.position}: {violation.why}" for violation in broken), "")
 
 
-def _pair(listing: Listing, one: Violation) -> tuple[str, int, int]:
+def _pair(listing: Listing, violation: Violation) -> tuple[str, int, int]:
     """A broken rule and the two instructions that break it, by their origins."""
-    those = listing.instructions
-    return one.rule, those[one.position].origin, those[one.earlier].origin
+    instructions = listing.instructions
+    return violation.rule, instructions[violation.position].origin, instructions[violation.earlier].origin
 
 
 _here: Legality

@@ -92,8 +92,10 @@ class Listing(msgspec.Struct, frozen=True):
         return self._with(position, msgspec.structs.replace(old, word=word, controls=controls))
 
     def _with(self, position: int, *new: Instruction) -> "Listing":
-        those = self.instructions
-        return Listing(self.kernel, self.architecture, (*those[:position], *new, *those[position + len(new) :]))
+        instructions = self.instructions
+        return Listing(
+            self.kernel, self.architecture, (*instructions[:position], *new, *instructions[position + len(new) :])
+        )
 
 
 def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) -> Listing:
@@ -108,13 +110,13 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
         raise Unlisted(f"{error}; compile the kernel anew, or name one that the cubin holds") from error
     try:
         with sass.listing(code, kind, seconds, OPTIONS) as lines:
-            found = parse((line.decode(errors="replace") for line in lines), kernel)
+            listing = parse((line.decode(errors="replace") for line in lines), kernel)
     except (Unlisted, Unfinished):
         raise
     except ValueError as error:
         raise Unlisted(_unreadable(code, error)) from error
     words = [code[place : place + cubin.WORD] for place in range(start, start + size, cubin.WORD)]
-    listed = found.instructions
+    listed = listing.instructions
     # When nvdisasm prints columns, it leaves out the NOPs that fill up the last line of the instruction cache.
     filling = words[len(listed) :]
     if len(listed) > len(words) or any(int.from_bytes(word[:2], "little") & 0xFFF != _NOP for word in filling):
@@ -126,10 +128,10 @@ def read(code: bytes, kernel: str, kind: jail.Kind, seconds: float = SECONDS) ->
     listed += tuple(msgspec.structs.replace(nop, origin=len(listed) + more) for more in range(len(filling)))
     return Listing(
         kernel,
-        found.architecture,
+        listing.architecture,
         tuple(
-            msgspec.structs.replace(one, word=word, controls=fields, compiled=fields)
-            for one, word, fields in zip(listed, words, map(controls_of, words))
+            msgspec.structs.replace(instruction, word=word, controls=fields, compiled=fields)
+            for instruction, word, fields in zip(listed, words, map(controls_of, words))
         ),
     )
 
@@ -212,11 +214,11 @@ def _masked(operands: str) -> dict[str, str]:
 
     Found by fuzzing on an H200: a P2R two cycles behind the ISETP whose result it saves got what was there before.
     """
-    those = [operand.strip() for operand in operands.split(",")]
-    mask = int(those[-1], 16) if those[-1].startswith("0x") else -1
+    names = [operand.strip() for operand in operands.split(",")]
+    mask = int(names[-1], 16) if names[-1].startswith("0x") else -1
     return {
         f"{_FILES[operand]}{number}": "v" if place else "^"
-        for place, operand in enumerate(those)
+        for place, operand in enumerate(names)
         if operand in _FILES
         for number in range(_PREDICATES)
         if mask >> number & 1

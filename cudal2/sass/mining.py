@@ -31,7 +31,7 @@ def mined(listings: Iterable[Listing]) -> dict[str, Table]:
     by_architecture = defaultdict[str, list[Listing]](list)
     for listing in listings:
         by_architecture[listing.architecture].append(listing)
-    tables = {name: _table(those) for name, those in sorted(by_architecture.items())}
+    tables = {name: _table(group) for name, group in sorted(by_architecture.items())}
     relatives = [table for name, table in tables.items() if name.startswith("sm_8")]
     return {
         name: msgspec.structs.replace(table, distances=_pooled(table, relatives)) if table in relatives else table
@@ -41,23 +41,23 @@ def mined(listings: Iterable[Listing]) -> dict[str, Table]:
 
 def _pooled(table: Table, relatives: list[Table]) -> dict[str, dict[str, Seen]]:
     """The distances on Ampere and Ada together: the well-known ones are equal, except for matrix instructions."""
-    found = {first: dict(row) for first, row in table.distances.items()}
+    pooled = {first: dict(row) for first, row in table.distances.items()}
     for other in relatives:
         for first, row in other.distances.items():
             for later, seen in row.items() if "MMA" not in first else ():
-                mine = found.setdefault(first, {}).get(later)
+                mine = pooled.setdefault(first, {}).get(later)
                 if mine is None or seen.cycles < mine.cycles:
-                    found[first][later] = seen
-    return found
+                    pooled[first][later] = seen
+    return pooled
 
 
 def _table(listings: list[Listing]) -> Table:
     unknown, operations = set[str](), set[str]()
     for listing in listings:
-        for one in listing.instructions:
-            operations.add(one.operation)
-            if {one.controls.write_barrier, one.controls.read_barrier} != {NO_BARRIER}:
-                unknown.add(one.operation)
+        for instruction in listing.instructions:
+            operations.add(instruction.operation)
+            if {instruction.controls.write_barrier, instruction.controls.read_barrier} != {NO_BARRIER}:
+                unknown.add(instruction.operation)
     unknown -= opcodes.TIMED
     seen = defaultdict[tuple[str, str], Counter[int]](Counter)
     for listing in listings:
@@ -78,21 +78,21 @@ def _table(listings: list[Listing]) -> Table:
 
 def added(tables: dict[str, Table], more: dict[str, Table]) -> dict[str, Table]:
     """The table of the kernels of both; no kernel may be in both."""
-    found = dict(tables)
+    both = dict(tables)
     for name, table in more.items():
-        old = found.get(name, Table(frozenset(), frozenset(), {}))
+        old = both.get(name, Table(frozenset(), frozenset(), {}))
         distances = {first: dict(row) for first, row in old.distances.items()}
         for first, row in table.distances.items():
             for later, seen in row.items():
                 before = distances.setdefault(first, {}).get(later)
                 distances[first][later] = _together(before, seen) if before else seen
-        found[name] = Table(old.unknown | table.unknown, old.operations | table.operations, distances)
-    return found
+        both[name] = Table(old.unknown | table.unknown, old.operations | table.operations, distances)
+    return both
 
 
-def _together(one: Seen, other: Seen) -> Seen:
-    cycles = min(one.cycles, other.cycles)
-    return Seen(cycles, sum(seen.least for seen in (one, other) if seen.cycles == cycles), one.all + other.all)
+def _together(first: Seen, second: Seen) -> Seen:
+    cycles = min(first.cycles, second.cycles)
+    return Seen(cycles, sum(seen.least for seen in (first, second) if seen.cycles == cycles), first.all + second.all)
 
 
 def written(tables: dict[str, Table]) -> str:

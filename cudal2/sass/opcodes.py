@@ -57,7 +57,7 @@ _PIPES = {
     "convert": "F2F F2I FCHK FLO FRND I2F MUFU POPC",
     "memory": "ATOMG LDG LDGSTS LDL LDS LDSM REDG SHFL STAS STG STL STS STSM",
 }
-_PIPE = {operation: pipe for pipe, those in _PIPES.items() for operation in those.split()}
+_PIPE = {operation: pipe for pipe, operations in _PIPES.items() for operation in operations.split()}
 
 CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER", "SR_EVENT", "SR_PM")
 """Special registers whose value depends on when they are read."""
@@ -100,10 +100,10 @@ class Order(msgspec.Struct, frozen=True):
     at_once: _Pairs
     """By kind of register, `P` or `UR`: the operations that read such sources at issue."""
 
-    def read_late(self, one: Instruction, register: str) -> bool:
+    def read_late(self, instruction: Instruction, register: str) -> bool:
         """Whether an instruction may read that register only some time after its issue."""
         kind = "P" if "P" in register else register.rstrip("0123456789")
-        return one.operation not in self.at_once.get(kind, frozenset())
+        return instruction.operation not in self.at_once.get(kind, frozenset())
 
 
 @cache
@@ -117,39 +117,39 @@ def order(architecture: str) -> Order:
 
 
 def _pairs(entries: str) -> _Pairs:
-    return {first: frozenset(those.split(",")) for first, _, those in (e.partition(":") for e in entries.split())}
+    return {first: frozenset(others.split(",")) for first, _, others in (e.partition(":") for e in entries.split())}
 
 
 def _by_later(entries: str) -> _Pairs:
     """The pairs by the later operation; `A:B` means that A comes before B."""
-    pairs = [(first, later) for first, those in _pairs(entries).items() for later in those]
+    pairs = [(first, later) for first, others in _pairs(entries).items() for later in others]
     return {later: frozenset(first for first, other in pairs if other == later) for _, later in pairs}
 
 
-def pipe(one: Instruction) -> str:
+def pipe(instruction: Instruction) -> str:
     """The pipe of an operation, which decides its latency; the operation's own name if no other shares the pipe.
 
     Which operations share one is from cicuvc/nvidia-sass-document, and the mined distances confirm it.
     """
-    return _PIPE.get(one.operation, one.operation)
+    return _PIPE.get(instruction.operation, instruction.operation)
 
 
-def drained(one: Instruction) -> int:
+def drained(instruction: Instruction) -> int:
     """The barriers that a DEPBAR waits for to be at zero, as a mask; 0 where it lets some operations stay pending."""
-    if one.operation != "DEPBAR":
+    if instruction.operation != "DEPBAR":
         return 0
     mask = 0
-    if hit := re.fullmatch(r"SB(\d), 0x0(?:, \{([\d,]*)\})?", one.operands):
+    if hit := re.fullmatch(r"SB(\d), 0x0(?:, \{([\d,]*)\})?", instruction.operands):
         mask |= 1 << int(hit.group(1))
-    if hit := re.search(r"\{([\d,]+)\}", one.operands):
+    if hit := re.search(r"\{([\d,]+)\}", instruction.operands):
         mask |= sum(1 << int(number) for number in hit.group(1).split(","))
     return mask
 
 
-def held(one: Instruction) -> bool:
+def held(instruction: Instruction) -> bool:
     """Whether an instruction must not issue too early behind a synchronization.
 
     A BAR.SYNC does not hold back instructions that its own stall lets issue: found by fuzzing on an H200, where an LDSM
     five cycles behind one read old data; ptxas leaves six. Arithmetic may follow at once.
     """
-    return one.operation in _HELD
+    return instruction.operation in _HELD

@@ -27,24 +27,25 @@ REACH = 64
 """How many instructions a kept operand is followed."""
 
 
-def operand(one: Instruction, slot: int) -> tuple[str, ...]:
+def operand(instruction: Instruction, slot: int) -> tuple[str, ...]:
     """The registers that a slot of the word names; () where its bits are something else."""
-    first = one.word[_BYTES[slot]]
-    if f"R{first}" not in one.uses:
+    first = instruction.word[_BYTES[slot]]
+    if f"R{first}" not in instruction.uses:
         return ()
-    if slot == 2 and one.operation == "IMAD" and {"WIDE", "HI"} & set(one.opcode.split(".")):
-        return tuple(name for name in (f"R{first}", f"R{first + 1}") if name in one.uses)  # the addend has 64 bits
-    others = {one.word[_BYTES[other]] for other in range(len(_BYTES)) if other != slot}
+    if slot == 2 and instruction.operation == "IMAD" and {"WIDE", "HI"} & set(instruction.opcode.split(".")):
+        addend = f"R{first}", f"R{first + 1}"  # it has 64 bits
+        return tuple(name for name in addend if name in instruction.uses)
+    others = {instruction.word[_BYTES[other]] for other in range(len(_BYTES)) if other != slot}
     behind = first + 1
-    while behind - first < _WIDEST and behind not in others and f"R{behind}" in one.uses:
+    while behind - first < _WIDEST and behind not in others and f"R{behind}" in instruction.uses:
         behind += 1
     return tuple(f"R{number}" for number in range(first, behind))
 
 
-def kept(one: Instruction) -> list[tuple[int, str]]:
+def kept(instruction: Instruction) -> list[tuple[int, str]]:
     """Slot and register of all that an instruction keeps."""
-    slots = [slot for slot in range(len(_BYTES)) if one.controls.reuse >> slot & 1]
-    return [(slot, register) for slot in slots for register in operand(one, slot)]
+    slots = [slot for slot in range(len(_BYTES)) if instruction.controls.reuse >> slot & 1]
+    return [(slot, register) for slot in slots for register in operand(instruction, slot)]
 
 
 def reader(listing: Listing, position: int, slot: int, register: str, stop: int) -> int | None:
@@ -52,9 +53,13 @@ def reader(listing: Listing, position: int, slot: int, register: str, stop: int)
     keeps a register; None where there is none nearby."""
     matrix, bank = _matrix(listing.instructions[position]), _bank(register)
     for later in range(position + 1, min(stop, position + REACH)):
-        one = listing.instructions[later]
-        those = operand(one, slot) if one.operation in opcodes.KEEPING and _matrix(one) == matrix else ()
-        if any(_bank(other) == bank for other in those):
+        instruction = listing.instructions[later]
+        registers = (
+            operand(instruction, slot)
+            if instruction.operation in opcodes.KEEPING and _matrix(instruction) == matrix
+            else ()
+        )
+        if any(_bank(other) == bank for other in registers):
             return later
     return None
 
@@ -64,15 +69,15 @@ def repeated(listing: Listing, position: int, stop: int) -> int:
 
     As ptxas does, which sets one bit of a matrix instruction at most.
     """
-    one = listing.instructions[position]
-    if not _matrix(one) or mismatch(msgspec.structs.replace(one.controls, reuse=1)):
+    instruction = listing.instructions[position]
+    if not _matrix(instruction) or mismatch(msgspec.structs.replace(instruction.controls, reuse=1)):
         return 0
     for later in range(position + 1, min(stop, position + REACH)):
         if _matrix(other := listing.instructions[later]):
             between = listing.instructions[position:later]
             for slot in range(2):
-                those = operand(one, slot)
-                if those and those == operand(other, slot) and not _defined(those, between):
+                registers = operand(instruction, slot)
+                if registers and registers == operand(other, slot) and not _defined(registers, between):
                     return 1 << slot
             break
     return 0
@@ -83,23 +88,23 @@ def wrong(listing: Listing, position: int, stop: int, given: Instruction | None 
 
     With `given`, as if that instruction were at the position.
     """
-    one = given or listing.instructions[position]
-    for slot, register in kept(one):
+    instruction = given or listing.instructions[position]
+    for slot, register in kept(instruction):
         end = reader(listing, position, slot, register, stop)
-        if _defined((register,), (one, *listing.instructions[position + 1 : stop if end is None else end])):
+        if _defined((register,), (instruction, *listing.instructions[position + 1 : stop if end is None else end])):
             return f"{register} is kept, and overwritten"
         if end is None and any(listing.instructions[place].origin != place for place in range(position, stop)):
             return f"{register} is kept beyond the block, whose order has changed"
-    if one.controls.reuse & ~one.compiled.reuse & ~repeated(listing, position, stop):
+    if instruction.controls.reuse & ~instruction.compiled.reuse & ~repeated(listing, position, stop):
         return "an operand is kept that was not"
     return ""
 
 
 def keepable(listing: Listing, position: int, stop: int) -> int:
     """What an instruction that keeps nothing may keep, as a mask: what is read again next, or what the compiler set."""
-    one = listing.instructions[position]
-    for mask in (repeated(listing, position, stop), one.compiled.reuse):
-        given = msgspec.structs.replace(one, controls=msgspec.structs.replace(one.controls, reuse=mask))
+    instruction = listing.instructions[position]
+    for mask in (repeated(listing, position, stop), instruction.compiled.reuse):
+        given = msgspec.structs.replace(instruction, controls=msgspec.structs.replace(instruction.controls, reuse=mask))
         if mask and not mismatch(given.controls) and not wrong(listing, position, stop, given):
             return mask
     return 0
@@ -121,13 +126,13 @@ def swapped(listing: Listing, start: int, position: int, stop: int) -> tuple[Lis
     return listing, tuple(changes)
 
 
-def text(one: Instruction) -> str:
+def text(instruction: Instruction) -> str:
     """The assembly text with `.reuse` where the bits are now; nvdisasm marked those that the compiler set."""
-    if one.controls.reuse == one.compiled.reuse:
-        return one.text
-    result, comma, sources = one.text.replace(".reuse", "").partition(", ")
-    for slot, register in kept(one):
-        if register == operand(one, slot)[0]:
+    if instruction.controls.reuse == instruction.compiled.reuse:
+        return instruction.text
+    result, comma, sources = instruction.text.replace(".reuse", "").partition(", ")
+    for slot, register in kept(instruction):
+        if register == operand(instruction, slot)[0]:
             sources = re.sub(rf"\b{register}\b(?!\.reuse)", f"{register}.reuse", sources, count=1)
     return result + comma + sources
 
@@ -138,20 +143,20 @@ def _around(listing: Listing, start: int, position: int, stop: int) -> Iterator[
     yield from pair
     nearest = any(_matrix(listing.instructions[place]) for place in pair)
     for place in range(position - 1, max(start, position - REACH) - 1, -1):
-        one = listing.instructions[place]
-        ends = [reader(listing, place, slot, register, stop) for slot, register in kept(one)]
-        if any(end is None or end >= position for end in ends) or (nearest and _matrix(one)):
+        instruction = listing.instructions[place]
+        ends = [reader(listing, place, slot, register, stop) for slot, register in kept(instruction)]
+        if any(end is None or end >= position for end in ends) or (nearest and _matrix(instruction)):
             yield place
-        nearest = nearest and not _matrix(one)
+        nearest = nearest and not _matrix(instruction)
 
 
-def _matrix(one: Instruction) -> bool:
-    return one.operation in opcodes.MATRIX
+def _matrix(instruction: Instruction) -> bool:
+    return instruction.operation in opcodes.MATRIX
 
 
 def _bank(register: str) -> int:
     return int(register[1:]) % BANKS
 
 
-def _defined(registers: tuple[str, ...], those: tuple[Instruction, ...]) -> bool:
-    return any(not one.defines.isdisjoint(registers) for one in those)
+def _defined(registers: tuple[str, ...], instructions: tuple[Instruction, ...]) -> bool:
+    return any(not instruction.defines.isdisjoint(registers) for instruction in instructions)

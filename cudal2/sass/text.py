@@ -33,7 +33,7 @@ class EditedPosition(msgspec.Struct, frozen=True):
 def side_by_side(listing: Listing, edit: Edit) -> list[list[EditedPosition]]:
     """The stretches of the kernel that an edit changes, with AROUND places on either side."""
     edited = replayed(listing, edit).instructions
-    places = [EditedPosition(*one) for one in zip(range(len(edited)), listing.instructions, edited)]
+    places = [EditedPosition(*row) for row in zip(range(len(edited)), listing.instructions, edited)]
     stretches: list[list[EditedPosition]] = []
     shown = -1
     for place in places:
@@ -62,7 +62,10 @@ def _last(stretch: list[EditedPosition]) -> int:
 
 def _line(place: EditedPosition) -> str:
     way = place.position - place.after.origin
-    left, right = (f"{fields(one.controls)} {reuse.text(one)[:WIDTH]:<{WIDTH}}" for one in (place.before, place.after))
+    left, right = (
+        f"{fields(instruction.controls)} {reuse.text(instruction)[:WIDTH]:<{WIDTH}}"
+        for instruction in (place.before, place.after)
+    )
     return f"{place.position:>5}  {left}  {f'{way:+}' if way else '*' if place.moved else '':>5}  {right}".rstrip()
 
 
@@ -73,12 +76,12 @@ def fields(controls: Controls) -> str:
     return f"{waits}:{read}:{write}:{'-' if controls.yield_ else 'Y'}:{controls.stall:02}"
 
 
-def listing(those: Listing) -> str:
+def listing(schedule: Listing) -> str:
     """A line for each instruction: position, scheduling fields, its text; in the game's window (|) also whether it may
     change places with the one above (^) and below (v)."""
     free: dict[int, str] = {}
     try:
-        play = Play(those)
+        play = Play(schedule)
     except ValueError as error:
         head = str(error)
     else:
@@ -88,15 +91,19 @@ def listing(those: Listing) -> str:
             free[position] = f"|{up}{down}"
         pairs = int(mask[:, Kind.DOWN].sum())
         head = f"{len(play)} instructions are played on; {pairs} pairs of neighbours may change places"
-    lines = [f"{those.kernel} for {those.architecture}: {len(those.instructions)} instructions", head]
-    for position, one in enumerate(those.instructions):
-        lines.append(f"{position:>5}  {fields(one.controls)}  {free.get(position, ''):<3}  {reuse.text(one)}")
+    lines = [f"{schedule.kernel} for {schedule.architecture}: {len(schedule.instructions)} instructions", head]
+    for position, instruction in enumerate(schedule.instructions):
+        lines.append(
+            f"{position:>5}  {fields(instruction.controls)}  {free.get(position, ''):<3}  {reuse.text(instruction)}"
+        )
     return "\n".join(lines)
 
 
-def violations(those: Listing, broken: Sequence[Violation]) -> str:
+def violations(schedule: Listing, broken: Sequence[Violation]) -> str:
     """A line for each broken rule."""
     if not broken:
-        return f"{those.kernel}: no rule is broken by {len(those.instructions)} instructions"
-    lines = [f"{one.rule} at {one.position} (with {one.earlier}): {one.why}" for one in broken]
-    return "\n".join([*lines, f"{those.kernel}: rules broken: {len(broken)}; such an edit is not measured"])
+        return f"{schedule.kernel}: no rule is broken by {len(schedule.instructions)} instructions"
+    lines = [
+        f"{violation.rule} at {violation.position} (with {violation.earlier}): {violation.why}" for violation in broken
+    ]
+    return "\n".join([*lines, f"{schedule.kernel}: rules broken: {len(broken)}; such an edit is not measured"])

@@ -1,18 +1,21 @@
-"""Callbacks of a training run: what the terminal shows, and when checkpoints are saved."""
+"""What a trainer calls back: what the terminal and the metrics show of a run, and when checkpoints are saved."""
 
 import math
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from datasets import disable_progress_bars
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
-from transformers import TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from cudal2.config import TrainerConfig
+from cudal2.config import SftConfig, TrainerConfig
 from cudal2.policy import model
+from cudal2.policy.locate import step_of
 from cudal2.tracking import Metrics
 from cudal2.train import summary
 
@@ -137,6 +140,21 @@ class ReportsLoss(TrainerCallback):
         self.metrics.log({"step": state.global_step, **row})
         speed = f"  {row['tokens_per_second']:.0f} tokens/s" if "tokens" in row else ""
         print(f"step {state.global_step:>5}/{state.max_steps}  loss {row['loss']:.4f}{speed}", flush=True)
+
+
+def fit(trainer: Trainer, config: SftConfig, checkpoint: Path | None = None) -> None:
+    """Supervised training to the end, from the checkpoint if there is one, with a line of metrics every few steps."""
+    trainer.remove_callback(PrinterCallback)
+    metrics = Metrics(Path(config.run), config.tracker, step_of(checkpoint), msgspec.to_builtins(config))
+    trained: Any = trainer.model
+    try:
+        trainer.add_callback(ReportsLoss(metrics))
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trained.config.use_cache = True  # the trainer turned off what makes sampling fast
+        if metrics.wandb:
+            metrics.wandb.keep("run", {name: Path(config.run) / name for name in ("config.json", "metrics.jsonl")})
+    finally:
+        metrics.close()
 
 
 class WithoutCard:

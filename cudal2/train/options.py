@@ -1,4 +1,4 @@
-"""The options of TRL's trainer and of DeepSpeed, from a run's configuration; and what makes training on long rows fast:
+"""The options of trainers and of DeepSpeed, from a run's configuration; and what makes training on long rows fast:
 attention without a mask, and small operations that are fused.
 
 DeepSpeed's ZeRO-3 is for a policy that does not fit into one GPU: it shards every weight over all of them.
@@ -18,7 +18,7 @@ from transformers import TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 from trl import GRPOConfig
 
-from cudal2.config import TrainConfig
+from cudal2.config import SftConfig, TrainConfig
 from cudal2.files import asset
 from cudal2.policy import adapters, vllm_engine
 from cudal2.policy.sampling import choice
@@ -26,6 +26,8 @@ from cudal2.train import algorithms
 
 LONGEST_STEP = 24 * 3600
 """Seconds that the other processes wait while the main one judges a step; torch's default of 1,800 may be too few."""
+LOG_STEPS = 10
+"""Updates of supervised training for each line of metrics."""
 SHORT = 512
 """Tokens up to which the importance ratio of a whole sample stays within bounds."""
 
@@ -107,6 +109,29 @@ def trl_options(config: TrainConfig) -> GRPOConfig:
         report_to=[],
         disable_tqdm=True,
     )
+
+
+def supervised(config: SftConfig) -> dict[str, Any]:
+    """What supervised training of the kernel LM and of other models share: AdamW, a cosine learning rate, bfloat16
+    arithmetic on a GPU."""
+    cuda = torch.cuda.is_available()
+    return {
+        "output_dir": str(Path(config.run) / "checkpoints"),
+        "seed": config.seed,
+        "num_train_epochs": config.epochs,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.03,
+        "weight_decay": 0.01,
+        "adam_beta2": 0.95,
+        "bf16": cuda,
+        "use_cpu": not cuda,
+        "dataloader_pin_memory": cuda,
+        "logging_steps": LOG_STEPS,
+        "logging_nan_inf_filter": False,  # a loss that is not finite must be seen
+        "report_to": [],
+        "disable_tqdm": True,
+    }
 
 
 Arguments = TypeVar("Arguments", bound=TrainingArguments)

@@ -35,10 +35,9 @@ from cudal2.target import find
 from cudal2.worker import timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build
-from cudal2.worker.cuda.vendor import baselines, tuning
+from cudal2.worker.cuda.vendor import baselines, split, tuning
 from cudal2.worker.cuda.vendor.baselines import Vendor
-from cudal2.worker.cuda.vendor.clock import Enqueue
-from cudal2.worker.cuda.vendor.names import split
+from cudal2.worker.cuda.vendor.replay import Enqueue
 from cudal2.worker.gpu.arena import views
 from cudal2.worker.gpu.buffers import buffer_layout
 from cudal2.worker.sandbox import jail

@@ -7,8 +7,10 @@
 
 `propose` takes layers of the open models in turn, each for fewer or more rows. For up to 64 rows it proposes settings
 of `decode` and `stationary` for each height of their tiles, and known ones of others; for more rows the known ones that
-most shapes share. `again` proposes a second round for more rows (explore it too, then adopt OUT/out.jsonl
-AGAIN/out.jsonl). `apart` names layers of models that are kept apart, as many for each number of rows.
+most shapes share. More rounds may follow, each is explored in its turn and all are adopted together: `again` with tiles
+that fill the multiprocessors, `wide` with settings drawn by chance from families that few rows or a last wave may suit,
+`nearby` with what is one knob away from the fastest of all rounds before, `odd` with sizes of any multiple of eight.
+`apart` names layers of models that are kept apart, as many for each number of rows.
 """
 
 import json
@@ -27,7 +29,8 @@ from cudal2.files import asset
 from cudal2.problem import Problem, parse
 from cudal2.search.cost import MULTIPROCESSORS
 from cudal2.search.prior import read_known
-from cudal2.split import KEPT_APART, open_families
+from cudal2.search.settings import allowed
+from cudal2.split import KEPT_APART, open_families, unseen
 from cudal2.target import find
 
 TARGET = "sm_90a"
@@ -39,8 +42,12 @@ APART = 3
 """Layers kept apart for each number of rows."""
 SHARED, KEPT = 110, 4
 """Known settings that are tried with many rows; settings kept of a shape."""
-AGAIN, SECOND, FULL = (65, 2048), 200, 0.9
-"""Rows of the second round, its settings, and what their blocks must fill of their waves."""
+AGAIN, FULL, FILLING = (65, 2048), 0.9, {"warp_specialised": 110, "split_k": 45, "small_cluster": 45}
+"""Rows of a second round, what blocks must fill of their waves, and how many settings of which families."""
+FEW_ROWS, NEAREST, NEAR = (9, 64), 3, 250
+"""Rows of settings near the fastest besides AGAIN, how many of a shape are fast, and settings for each span of rows."""
+ODD = 32
+"""Sizes of any multiple of eight."""
 REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster", "stages", "reduce", "order")
 """Knobs that may follow a tile, one or two of them."""
 TILES = {8: (1, 8), 16: (9, 16), 32: (17, 32), 64: (33, 64)}
@@ -141,23 +148,88 @@ def propose(folder: Path) -> None:
     write(folder, [*settings, *known(128, 16384, SHARED, (65, 16384))], shapes())
 
 
-def again(out: Path, folder: Path) -> None:
-    """A second round: near the fastest of each shape of many rows, tiles and splits that fill the multiprocessors."""
-    wanted, chosen = Counter[str](), list[str]()
-    for name, rows in explored(out).items():
+def again(outs: list[Path], folder: Path, span: tuple[int, int]) -> None:
+    """Near the fastest of each shape of so many rows: tiles and splits that fill the multiprocessors."""
+    wanted, chosen, tried = {name: Counter[str]() for name in FILLING}, list[str](), set[str]()
+    rounds = [explored(out) for out in outs]
+    for name in rounds[0]:
         problem = parse(name)
-        if not AGAIN[0] <= problem.m <= AGAIN[1]:
+        rows = sorted((row for found in rounds for row in found.get(name, [])), key=lambda row: -row["speedup"])
+        tried.update(json.dumps([row["family"], row["knobs"]]) for row in rows)
+        if not span[0] <= problem.m <= span[1]:
             continue
         chosen.append(name)
-        for family in (FAMILIES["warp_specialised"], FAMILIES["split_k"]):
+        for family, count in ((FAMILIES[kind], count) for kind, count in wanted.items()):
             fastest = [row["knobs"] for row in rows if row["family"] == family.name][:2]
-            near = [one for knobs in fastest for one in refitted(family, knobs, problem)]
-            wanted.update({json.dumps({"family": family.name, "knobs": knobs}) for knobs in near})
-    tried = {json.dumps([row["family"], row["knobs"]]) for rows in explored(out).values() for row in rows}
-    fresh = [one for one in map(json.loads, (text for text, _ in wanted.most_common()))]
-    fresh = [one for one in fresh if json.dumps([one["family"], one["knobs"]]) not in tried]
-    print(f"{len(fresh)} settings near the fastest")
-    write(folder, [one | {"rows": AGAIN} for one in fresh[:SECOND]], chosen)
+            near = [knobs for known in fastest for knobs in refitted(family, known, problem)]
+            count.update({json.dumps([family.name, knobs]) for knobs in near})
+    settings = []
+    for family, most in FILLING.items():
+        fresh = [json.loads(text)[1] for text, _ in wanted[family].most_common() if text not in tried]
+        print(f"{len(fresh)} settings of {family} near the fastest")
+        settings += [{"family": family, "knobs": knobs, "rows": span} for knobs in fresh[:most]]
+    write(folder, settings, chosen)
+
+
+WIDE = [
+    ("split_k", (9, 64), 150, {"tile_m": 64, "cluster": "1x1", "producer": "warp", "consumers": 1}),
+    ("stream_k", (9, 64), 60, {"tile_m": 64, "cluster": "1x1", "producer": "warp", "consumers": 1}),
+    ("warp_specialised", (9, 64), 90, {"tile_m": 64, "accumulate": "f32", "producer": "warp", "raster": "column"}),
+    ("small_cluster", (9, 64), 60, {"tile_m": 64, "order": "column"}),
+    ("stream_k", (65, 2048), 100, {}),
+    ("split_k", (65, 1024), 100, {}),
+    ("warp_specialised", (65, 2048), 60, {"accumulate": "f32", "step": 64}),
+]
+"""Family, rows, how many settings, and the knobs that are not drawn."""
+
+
+def wide(folder: Path) -> None:
+    """A third round, on the shapes of the first up to 2,048 rows."""
+    rng, settings = random.Random("wide"), []
+    for name, rows, count, fixed in WIDE:
+        family, distinct = FAMILIES[name], set[str]()
+        drawn = {knob: values for knob, values in family.knobs.items() if knob not in fixed | {"style": 0}}
+        while len(distinct) < count:
+            knobs = {knob: rng.choice(values) for knob, values in drawn.items()} | fixed | {"style": "plain"}
+            small = int(knobs["tile_m"]) * int(knobs["tile_n"]) < (8192 if rows[0] > 64 else 1024)
+            ordered = {knob: knobs[knob] for knob in family.knobs}
+            if not small and not corpus.refusal(family, ordered, "tn"):
+                distinct.add(json.dumps(ordered))
+        settings += [{"family": name, "knobs": json.loads(text), "rows": rows} for text in sorted(distinct)]
+    write(folder, settings, [name for name in shapes() if 9 <= parse(name).m <= AGAIN[1]])
+
+
+def nearby(outs: list[Path], folder: Path) -> None:
+    """One knob away from the fastest of each shape that the last of these rounds had."""
+    rounds, chosen, tried = [explored(out) for out in outs], list[str](), set[str]()
+    wanted = {span: Counter[str]() for span in (FEW_ROWS, AGAIN)}
+    for name in rounds[-1]:
+        problem = parse(name)
+        count = wanted[FEW_ROWS if problem.m <= FEW_ROWS[1] else AGAIN]
+        rows = sorted((row for found in rounds for row in found.get(name, [])), key=lambda row: -row["speedup"])
+        chosen.append(name)
+        tried.update(json.dumps([row["family"], row["knobs"]]) for row in rounds[-1][name])
+        for row in rows[:NEAREST]:
+            family = FAMILIES[row["family"]]
+            changed = [row["knobs"] | {knob: value} for knob, values in family.knobs.items() for value in values]
+            able = [knobs for knobs in changed if knobs["style"] == "plain" and allowed(problem, family, knobs)]
+            count.update({json.dumps([family.name, knobs]) for knobs in able})
+    settings = []
+    for span, count in wanted.items():
+        fresh = [json.loads(text) for text, _ in count.most_common() if text not in tried]
+        settings += [{"family": family, "knobs": knobs, "rows": span} for family, knobs in fresh[:NEAR]]
+    write(folder, settings, chosen)
+
+
+def odd(folder: Path) -> None:
+    """Known settings on sizes that are any multiples of eight, log-uniform, none of them kept apart."""
+    rng, chosen = random.Random("odd"), list[Problem]()
+    while len(chosen) < ODD:
+        sizes = (8 * round(2 ** rng.uniform(math.log2(low), math.log2(512))) for low in (9, 32, 32))
+        problem = Problem(*sizes)
+        if not unseen(problem):
+            chosen.append(problem)
+    write(folder, known(128, 16384, 2 * SHARED, (65, 16384)), [problem.mnk for problem in chosen])
 
 
 def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
@@ -169,8 +241,8 @@ def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
             continue
         blocks = math.ceil(problem.m / int(tile_m)) * math.ceil(problem.n / int(tile_n)) * int(parts)
         waves = blocks / (MULTIPROCESSORS[TARGET] * int(knobs.get("blocks", 1)))
-        small = int(tile_m) * int(tile_n) < (8192 if problem.m > 256 else 4096)
-        if small or waves / math.ceil(waves) < FULL or (int(parts) > 1 and waves > 2):
+        small = int(tile_m) * int(tile_n) < (8192 if problem.m > 256 else 4096 if problem.m > 64 else 1024)
+        if small or int(tile_m) >= problem.m + 64 or waves / math.ceil(waves) < FULL or (int(parts) > 1 and waves > 2):
             continue
         tiled = knobs | {"tile_m": tile_m, "tile_n": tile_n} | ({"splits": parts} if len(splits) > 1 else {})
         found += [one for one in [repaired(family, tiled, problem, REPAIRS)] if one]
@@ -181,8 +253,14 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["propose", folder]:
             propose(Path(folder))
-        case ["again", out, folder]:
-            again(Path(out), Path(folder))
+        case ["again", least, most, *outs, folder]:
+            again([Path(out) for out in outs], Path(folder), (int(least), int(most)))
+        case ["wide", folder]:
+            wide(Path(folder))
+        case ["nearby", *outs, folder]:
+            nearby([Path(out) for out in outs], Path(folder))
+        case ["odd", folder]:
+            odd(Path(folder))
         case ["adopt", *outs]:
             adopt([Path(out) for out in outs], KEPT)
         case ["apart"]:

@@ -64,7 +64,7 @@ INSTRUCTIONS = [
     (r"ld\.acquire\.gpu\.global\.b32 %(\d+), \[%(\d+)\]", "load_acquire"),
     (r"st\.release\.gpu\.global\.b32 \[%(\d+)\], (\d+)", "store_release"),
     (r"fence\.proxy\.async\.shared::cta", "proxy_fence"),
-    (r"wgmma\.fence|fence\.mbarrier_init|setmaxnreg|prefetch\.tensormap|createpolicy|^$", "nothing"),
+    (r"wgmma\.fence|fence\.mbarrier_init|setmaxnreg|prefetch\.(?:tensormap|global)|createpolicy|^$", "nothing"),
 ]  # fmt: skip
 """What each PTX statement calls; groups are operands, or numbers where they have no %."""
 

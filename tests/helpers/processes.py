@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cudal2.worker.pool.lifetime import children
+from cudal2.interrupt import children
 
 
 def below(pid: int) -> list[int]:

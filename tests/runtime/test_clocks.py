@@ -8,8 +8,7 @@ from exported import TN, plain, write
 from specimens import HERE
 
 from cudal2.cli import main
-from cudal2.config import WorkerConfig
-from cudal2.config.bench import BenchConfig
+from cudal2.config import BenchConfig, WorkerConfig
 from cudal2.evaluation import results
 from cudal2.overhead import clocks
 from cudal2.problem import Problem

@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cudal2 import arch, corpus
-from cudal2.cli import remedies
+from cudal2 import arch, cli, corpus
 from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.problem import grid, parse
 from cudal2.records import to_json
@@ -101,7 +100,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch, fo
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     with pytest.raises(ImportError) as raised:
         cost.order("sm_90a", DEVICE, HERE, drawn(2, "warp_specialised"))
-    said = remedies.extra(raised.value)
+    said = cli.extra(raised.value)
     assert said.endswith('pip install "cudal2[cost]"') and "\n" not in said
 
 

@@ -103,26 +103,26 @@ def _lines(path: Path) -> Iterator[tuple[int, Answer]]:
 def spent(folder: Path) -> list[Spent]:
     """What the endpoints' answers in a run's folder came to, model by model."""
     totals: dict[str, Spent] = {}
-    for _, one in _lines(folder / FILE):
-        so_far = totals.get(one.model, Spent(one.model))
-        totals[one.model] = Spent(
-            one.model,
+    for _, answer in _lines(folder / FILE):
+        so_far = totals.get(answer.model, Spent(answer.model))
+        totals[answer.model] = Spent(
+            answer.model,
             so_far.answers + 1,
-            so_far.missing + (not found(one).source),
-            so_far.prompt + one.prompt,
-            so_far.completion + one.completion,
-            so_far.reasoning + one.reasoning_tokens,
-            so_far.cost + one.cost,
-            so_far.seconds + one.seconds,
+            so_far.missing + (not found(answer).source),
+            so_far.prompt + answer.prompt,
+            so_far.completion + answer.completion,
+            so_far.reasoning + answer.reasoning_tokens,
+            so_far.cost + answer.cost,
+            so_far.seconds + answer.seconds,
         )
     return list(totals.values())
 
 
-def told(found: Sequence[Spent]) -> str:
+def told(totals: Sequence[Spent]) -> str:
     """A line for each model: what its answers came to; "" for none."""
     return "\n".join(
-        f"{one.model}: {one.answers:,} answers ({one.missing:,} without a kernel), {one.prompt:,} tokens read, "
-        f"{one.completion:,} written ({one.reasoning:,} of them thought), {one.seconds:,.0f} s of answering"
-        + (f", a cost of {one.cost:.4f} as the server says" if one.cost else "")
-        for one in found
+        f"{total.model}: {total.answers:,} answers ({total.missing:,} without a kernel), {total.prompt:,} tokens read, "
+        f"{total.completion:,} written ({total.reasoning:,} of them thought), {total.seconds:,.0f} s of answering"
+        + (f", a cost of {total.cost:.4f} as the server says" if total.cost else "")
+        for total in totals
     )

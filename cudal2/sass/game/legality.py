@@ -33,22 +33,22 @@ class Legality:
         self.table = latencies.table(listing)
         self.positions = window.positions
         count = len(self.positions)
-        those = self.instructions
+        instructions = self.instructions
         spans = [(block, range(block.start, block.stop)) for block in window.blocks]
         self.block = [block for block, span in spans for _ in span]
         """The block of each place."""
         self.first = np.array([place - (self.positions[place] - b.start) for place, b in enumerate(self.block)])
         """For each place the first place of its block; `last` has the last one."""
         self.last = np.array([place + b.stop - 1 - self.positions[place] for place, b in enumerate(self.block)])
-        self.fixed = np.array([bool(latencies.pinned(one, None, self.table)) for one in those])
+        self.fixed = np.array([bool(latencies.pinned(instruction, None, self.table)) for instruction in instructions])
         """For each number whether that instruction never moves, whatever is before it."""
         self._conflicts: dict[tuple[int, int], bool] = {}
         self.order, self.where = np.arange(count), np.arange(count + 1)
         """The number of the instruction at each place, and the place of each number."""
-        self.stalls = np.array([max(1, one.controls.stall) for one in those])
+        self.stalls = np.array([max(1, instruction.controls.stall) for instruction in instructions])
         parts, edges = graph(listing)
         self._waiting = Waiting(listing, window.blocks, self.table.unknown)
-        rows = {one.origin: number for number, one in enumerate(those)}
+        rows = {instruction.origin: number for number, instruction in enumerate(instructions)}
         self._slack = Slack(listing.instructions, parts, edges, self._waiting.nodes, self.table, rows)
         self._local, self._reach = np.zeros(count, bool), np.zeros(count, np.int64)
         self._stale = set(range(count))
@@ -160,10 +160,10 @@ class Legality:
 
     def _renew(self, place: int, position: int) -> None:
         """After a change at that place, updates the states behind it and marks answers that depend on it as stale."""
-        those, block = self.listing.instructions, self.block[place]
-        if shared(*those[position : position + 2]):
-            self._slack.find(those, block)
-        end = self._waiting.renew(those, block, position)
+        instructions, block = self.listing.instructions, self.block[place]
+        if shared(*instructions[position : position + 2]):
+            self._slack.find(instructions, block)
+        end = self._waiting.renew(instructions, block, position)
         if end is None:
             self._waiting = self._waiting.anew(self.listing)
             self._stale.update(range(len(self.positions)))
@@ -179,13 +179,13 @@ class Legality:
 
     def _look(self, places: Iterable[int]) -> None:
         """Renews the answers that depend on the neighbourhood of these places."""
-        those = self.listing.instructions
+        instructions = self.listing.instructions
         for place in places:
             if 0 <= place < len(self.positions) - 1:
                 self._local[place], self._reach[place] = False, 0
                 if self.last[place] > place and self._free(place):
                     where = self.block[place], self.positions[place]
-                    self._local[place], self._reach[place] = self._waiting.may_swap(those, *where)
+                    self._local[place], self._reach[place] = self._waiting.may_swap(instructions, *where)
             self._stale.discard(place)
 
     def _free(self, place: int) -> bool:

@@ -42,7 +42,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 def unedited(listing: Listing) -> Edit:
     """The edit that changes nothing, of a listing as the compiler wrote it."""
-    return Edit(listing.kernel, hashlib.sha256(b"".join(one.word for one in listing.instructions)).hexdigest())
+    return Edit(
+        listing.kernel, hashlib.sha256(b"".join(instruction.word for instruction in listing.instructions)).hexdigest()
+    )
 
 
 def edited(listing: Listing, edit: Edit) -> Listing:
@@ -68,7 +70,7 @@ def between(start: Edit, instructions: Sequence[Instruction]) -> Edit:
 
     `start` is the edit that changes nothing. Instructions in a longest increasing subsequence of origins are not moved.
     """
-    wanted = [one.origin for one in instructions]
+    wanted = [instruction.origin for instruction in instructions]
     moved = [place for place, origin in enumerate(wanted) if place != origin]
     first, behind = (moved[0], moved[-1] + 1) if moved else (0, 0)
     present = list(range(first, behind))
@@ -82,9 +84,9 @@ def between(start: Edit, instructions: Sequence[Instruction]) -> Edit:
             present.insert(end, origin)
             moves.append(Shift(first + begin, first + end))
     assert present == wanted[first:behind]
-    for place, one in enumerate(instructions):
-        if one.controls is not one.compiled and one.controls != one.compiled:
-            for name, now, then in zip(cubin.FIELDS, _values(one.controls), _values(one.compiled)):
+    for place, instruction in enumerate(instructions):
+        if instruction.controls is not instruction.compiled and instruction.controls != instruction.compiled:
+            for name, now, then in zip(cubin.FIELDS, _values(instruction.controls), _values(instruction.compiled)):
                 if now != then:
                     moves.append(Control(place, name, now))  # type: ignore[arg-type]
     return msgspec.structs.replace(start, moves=tuple(moves))
@@ -102,11 +104,11 @@ def _ascending(values: Sequence[int]) -> list[int]:
         tails[length:] = [value, *tails[length + 1 :]]
         places[length:] = [place, *places[length + 1 :]]
         previous.append(places[length - 1] if length else -1)
-    found, place = list[int](), places[-1] if places else -1
+    ascending, place = list[int](), places[-1] if places else -1
     while place >= 0:
-        found.append(values[place])
+        ascending.append(values[place])
         place = previous[place]
-    return found[::-1]
+    return ascending[::-1]
 
 
 class Illegal(ValueError):
@@ -163,7 +165,7 @@ class Play:
             swaps = known.swaps()
             mask[1:, Kind.UP] = mask[1:, Kind.TOP] = swaps[:-1]
             mask[:, Kind.DOWN] = mask[:, Kind.BOTTOM] = swaps
-            mask[:, _FIELDS] = [_changeable(one.controls) for one in instructions]
+            mask[:, _FIELDS] = [_changeable(instruction.controls) for instruction in instructions]
             mask[:, Kind.SHORTER] &= known.shorter()
             mask[:, Kind.REUSE] = [
                 bool(o.controls.reuse) or known.keepable(place) > 0 for place, o in enumerate(instructions)

@@ -47,8 +47,10 @@ def cycles(listing: Listing, loops: Window, machine: MachineConfig | None = None
     unknown = latencies.table(listing).unknown
     total = 0.0
     for loop in loops.loops:
-        those = [one for block in loop.blocks for one in listing.instructions[block.start : block.stop]]
-        steps = [_step(one, one.operation in unknown, machine) for one in those]
+        instructions = [
+            instruction for block in loop.blocks for instruction in listing.instructions[block.start : block.stop]
+        ]
+        steps = [_step(instruction, instruction.operation in unknown, machine) for instruction in instructions]
         total += _Scheduler(steps, machine).run() / machine.iterations
     return total
 
@@ -70,42 +72,42 @@ class Simulated:
         return [Measured(Status.OK, speedup, speedup, speedup, 1) for speedup in speedups]
 
 
-def _step(one: Instruction, variable: bool, machine: MachineConfig) -> _Step:
-    pipe, busy, latency = _pipe(one, machine)
-    fields = one.controls
+def _step(instruction: Instruction, variable: bool, machine: MachineConfig) -> _Step:
+    pipe, busy, latency = _pipe(instruction, machine)
+    fields = instruction.controls
     return _Step(
         stall=max(1, fields.stall),
         stays=bool(fields.yield_),
-        waits=tuple(number for number in range(6) if (fields.wait | opcodes.drained(one)) >> number & 1),
+        waits=tuple(number for number in range(6) if (fields.wait | opcodes.drained(instruction)) >> number & 1),
         writes=fields.write_barrier if variable else NO_BARRIER,
         reads=fields.read_barrier if variable else NO_BARRIER,
         pipe=pipe,
         busy=busy,
         latency=latency,
         read_latency=machine.read_latency,
-        meets=one.operation == "BAR" and "SYNC" in one.opcode,
-        copies=one.operation in opcodes.COPIES,
-        commits=one.operation == "LDGDEPBAR",
-        groups=_groups(one),
+        meets=instruction.operation == "BAR" and "SYNC" in instruction.opcode,
+        copies=instruction.operation in opcodes.COPIES,
+        commits=instruction.operation == "LDGDEPBAR",
+        groups=_groups(instruction),
     )
 
 
-def _pipe(one: Instruction, machine: MachineConfig) -> tuple[int, int, int]:
+def _pipe(instruction: Instruction, machine: MachineConfig) -> tuple[int, int, int]:
     """The pipe's number, the cycles that the instruction occupies it, and the cycles until its result is there."""
-    if "MMA" in one.operation:
+    if "MMA" in instruction.operation:
         return 1, machine.matrix, 0
-    if one.operation in opcodes.SHARED_LOADS | opcodes.SHARED_STORES:
+    if instruction.operation in opcodes.SHARED_LOADS | opcodes.SHARED_STORES:
         return 2, machine.shared, machine.shared_latency
-    if one.operation in opcodes.COPIES | opcodes.GLOBAL_LOADS | opcodes.GLOBAL_STORES:
+    if instruction.operation in opcodes.COPIES | opcodes.GLOBAL_LOADS | opcodes.GLOBAL_STORES:
         return 3, machine.copy, machine.copy_latency
     return 0, 0, machine.other_latency
 
 
-def _groups(one: Instruction) -> int | None:
+def _groups(instruction: Instruction) -> int | None:
     """How many groups of asynchronous copies may stay pending after a DEPBAR.LE; None for other instructions."""
-    if one.operation != "DEPBAR" or ".LE" not in one.opcode:
+    if instruction.operation != "DEPBAR" or ".LE" not in instruction.opcode:
         return None
-    count = one.operands.split(",")[1].strip() if "," in one.operands else ""
+    count = instruction.operands.split(",")[1].strip() if "," in instruction.operands else ""
     return int(count, 16) if count.startswith("0x") else None
 
 

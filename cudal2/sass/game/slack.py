@@ -50,46 +50,46 @@ class _Met:
             self.entered.append((kind, name, later))
 
     def pairs(self) -> Pairs:
-        leaves = {place: tuple(those) for place, those in self.under.items() if those}
+        leaves = {place: tuple(pending) for place, pending in self.under.items() if pending}
         return Pairs(tuple(self.inside), leaves, frozenset(self.ends), tuple(self.entered))
 
 
-def pairs(those: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
+def pairs(instructions: Iterable[Instruction], unknown: frozenset[str]) -> Pairs:
     """The pairs in a block of these instructions, as `flow.step` finds them, without times and barriers."""
     met = _Met()
     under, ends = met.under, met.ends
-    for one in those:
-        variable = one.operation in unknown
-        for register in one.uses:
-            met.meet("raw", register, one)
-        for register in one.defines:
-            met.meet("waw", register, one)
-            met.meet("war", register, one)
-        if opcodes.held(one):
-            met.meet("sync", SYNC, one)
-        for register in one.defines:
-            if not one.guard:
+    for instruction in instructions:
+        variable = instruction.operation in unknown
+        for register in instruction.uses:
+            met.meet("raw", register, instruction)
+        for register in instruction.defines:
+            met.meet("waw", register, instruction)
+            met.meet("war", register, instruction)
+        if opcodes.held(instruction):
+            met.meet("sync", SYNC, instruction)
+        for register in instruction.defines:
+            if not instruction.guard:
                 for place in (("timed", register), ("finishing", register)):
                     under.pop(place, None)
                     ends.add(place)
             if not variable:
-                under.setdefault(("timed", register), []).append(one)
-        if not variable and one.operation in opcodes.MATRIX:
-            for register in one.uses:
-                under.setdefault(("finishing", register), []).append(one)
-        if one.operation in opcodes.SYNCHRONIZING:
-            under.setdefault(("timed", SYNC), []).append(one)
+                under.setdefault(("timed", register), []).append(instruction)
+        if not variable and instruction.operation in opcodes.MATRIX:
+            for register in instruction.uses:
+                under.setdefault(("finishing", register), []).append(instruction)
+        if instruction.operation in opcodes.SYNCHRONIZING:
+            under.setdefault(("timed", SYNC), []).append(instruction)
     return met.pairs()
 
 
-def arming(those: Iterable[Instruction]) -> Pairs:
+def arming(instructions: Iterable[Instruction]) -> Pairs:
     """The pairs of an instruction that sets a barrier and one that waits for it, in a block of these instructions."""
     met = _Met()
-    for one in those:
-        for barrier in one.controls.waits:
-            met.meet("arm", f"barrier {barrier}", one)
-        for barrier in one.controls.sets if one.operation not in opcodes.INSTANT else ():
-            met.under["armed", f"barrier {barrier}"] = [one]
+    for instruction in instructions:
+        for barrier in instruction.controls.waits:
+            met.meet("arm", f"barrier {barrier}", instruction)
+        for barrier in instruction.controls.sets if instruction.operation not in opcodes.INSTANT else ():
+            met.under["armed", f"barrier {barrier}"] = [instruction]
             met.ends.add(("armed", f"barrier {barrier}"))
     return met.pairs()
 
@@ -104,7 +104,7 @@ class Slack:
 
     def __init__(
         self,
-        those: Sequence[Instruction],
+        instructions: Sequence[Instruction],
         parts: tuple[Block, ...],
         edges: Callable[[Node], list[Node]],
         nodes: Iterable[Node],
@@ -114,59 +114,65 @@ class Slack:
         self._parts, self._edges, self._table, self._rows = parts, edges, table, rows
         self._nodes = sorted(nodes, key=lambda node: (node[0], -1 if node[1] is None else node[1]))
         self._needed: dict[tuple[str, str, int, int], int] = {}
-        self._pairs = [pairs(those[part.start : part.stop], table.unknown) for part in parts]
-        self._arming = [arming(those[part.start : part.stop]) for part in parts]
-        self._block = {one.origin: number for number, part in enumerate(parts) for one in those[part.start : part.stop]}
+        self._pairs = [pairs(instructions[part.start : part.stop], table.unknown) for part in parts]
+        self._arming = [arming(instructions[part.start : part.stop]) for part in parts]
+        self._block = {
+            instruction.origin: number
+            for number, part in enumerate(parts)
+            for instruction in instructions[part.start : part.stop]
+        }
         self._window = sorted({self._block[origin] for origin in rows})
         self._at, self._length = dict[int, int](), list[int]()
         for part in parts:
             clock = 0
-            for one in those[part.start : part.stop]:
-                self._at[one.origin] = clock
-                clock += max(1, one.controls.stall)
+            for instruction in instructions[part.start : part.stop]:
+                self._at[instruction.origin] = clock
+                clock += max(1, instruction.controls.stall)
             self._length.append(clock)
-        self._found: dict[tuple[int, ...], np.ndarray] = {}
+        self._paired: dict[tuple[int, ...], np.ndarray] = {}
         self._armed: dict[tuple[int, ...], np.ndarray] = {}
-        self.measure(those)
+        self.measure(instructions)
 
-    def find(self, those: Sequence[Instruction], block: Block) -> None:
+    def find(self, instructions: Sequence[Instruction], block: Block) -> None:
         """Renews the pairs of barriers in a block, after a swap that changes who sets one last."""
         self._arming = [
-            arming(those[part.start : part.stop]) if part == block else known
+            arming(instructions[part.start : part.stop]) if part == block else known
             for part, known in zip(self._parts, self._arming)
         ]
         self._armed = {}
-        self.measure(those)
+        self.measure(instructions)
 
-    def measure(self, those: Sequence[Instruction]) -> None:
+    def measure(self, instructions: Sequence[Instruction]) -> None:
         """Renews times and distances, after a change of stalls has changed the lengths of blocks."""
         self.time = np.zeros(len(self._rows) + 1, np.int64)
         """The cycle in which each row issues, on its block's clock; the last row is for all outside the window."""
         self._length, lengths = self._length.copy(), np.zeros(len(self._rows) + 1, np.int64)
         for number in self._window:
             part, clock = self._parts[number], 0
-            inside = [(self._rows[one.origin], one) for one in those[part.start : part.stop]]
-            for row, one in inside:
+            inside = [
+                (self._rows[instruction.origin], instruction) for instruction in instructions[part.start : part.stop]
+            ]
+            for row, instruction in inside:
                 self.time[row] = clock
-                clock += max(1, one.controls.stall)
+                clock += max(1, instruction.controls.stall)
             self._length[number] = clock
             lengths[[row for row, _ in inside]] = clock
         # The lengths of blocks decide which pairs there are only where an operation is still pending behind a block.
         key = tuple(min(self._length[number], HORIZON) for number in self._window)
-        if key not in self._found:
-            self._found[key] = self._columns(self._pairs)
+        if key not in self._paired:
+            self._paired[key] = self._columns(self._pairs)
         if key not in self._armed:
             self._armed[key] = self._columns(self._arming)
-        self.earlier, self.later, ahead, base, self.age = np.concatenate((self._found[key], self._armed[key])).T
+        self.earlier, self.later, ahead, base, self.age = np.concatenate((self._paired[key], self._armed[key])).T
         self.ahead = ahead.astype(bool)
         self.least = base - np.where(self.ahead, 0, lengths[self.earlier])
 
-    def _columns(self, those: Sequence[Pairs]) -> np.ndarray:
+    def _columns(self, blocks: Sequence[Pairs]) -> np.ndarray:
         """Columns: earlier, later, ahead, least distance without the length of the earlier one's block, age."""
-        found: dict[tuple[int, int, bool], tuple[int, int]] = {}
-        for kind, name, earlier, later, is_ahead, age in self._all(those):
-            self._add(found, kind, name, earlier, later, is_ahead, age)
-        return np.array([(*key, *value) for key, value in found.items()], np.int64).reshape(-1, 5)
+        closest: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        for kind, name, earlier, later, is_ahead, age in self._all(blocks):
+            self._add(closest, kind, name, earlier, later, is_ahead, age)
+        return np.array([(*key, *value) for key, value in closest.items()], np.int64).reshape(-1, 5)
 
     def slack(self) -> np.ndarray:
         """For each pair its cycles beyond the least distance."""
@@ -181,7 +187,7 @@ class Slack:
 
     def _add(
         self,
-        found: dict[tuple[int, int, bool], tuple[int, int]],
+        closest: dict[tuple[int, int, bool], tuple[int, int]],
         kind: str,
         name: str,
         earlier: Instruction,
@@ -200,17 +206,17 @@ class Slack:
         if (first, second) == (outside, outside) and least < -HORIZON:
             return
         key = (first, second, ahead)
-        if key not in found or found[key][0] < least:
-            found[key] = (least, max(age, found.get(key, (0, 0))[1]))
+        if key not in closest or closest[key][0] < least:
+            closest[key] = (least, max(age, closest.get(key, (0, 0))[1]))
 
-    def _all(self, those: Sequence[Pairs]) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
+    def _all(self, blocks: Sequence[Pairs]) -> Iterable[tuple[str, str, Instruction, Instruction, bool, int]]:
         for number in self._window:
-            for kind, name, earlier, later in those[number].inside:
+            for kind, name, earlier, later in blocks[number].inside:
                 yield kind, name, earlier, later, True, 0
         # Through a short block also what is under way on both sides of it comes closer when it becomes shorter.
         short = min(self._length[number] for number in self._window) < HORIZON
-        for node, entering in self._entering(those, short).items():
-            for kind, name, later in those[node[0]].entered:
+        for node, entering in self._entering(blocks, short).items():
+            for kind, name, later in blocks[node[0]].entered:
                 within = later.origin in self._rows
                 for origin, (earlier, age) in entering.get((_PLACES[kind], name), {}).items():
                     if within or origin in self._rows or short:

@@ -40,25 +40,28 @@ class Chains:
     """
 
     def __init__(self, legality: Legality) -> None:
-        those, count = legality.instructions, len(legality.positions)
+        instructions, count = legality.instructions, len(legality.positions)
         unknown = legality.table.unknown
         self.after = np.zeros((count, count), bool)
         self.latency = np.zeros((count, count), np.int64)
-        for one in range(count):
-            for other in range(one + 1, int(legality.last[one]) + 1):
-                if latencies.conflict(those[one], those[other]):
-                    self.after[one, other] = True
-                    waits = those[one].operation in unknown and those[one].defines & those[other].uses
-                    self.latency[one, other] = LOADED if waits else 1
+        for first in range(count):
+            for second in range(first + 1, int(legality.last[first]) + 1):
+                if latencies.conflict(instructions[first], instructions[second]):
+                    self.after[first, second] = True
+                    waits = (
+                        instructions[first].operation in unknown
+                        and instructions[first].defines & instructions[second].uses
+                    )
+                    self.latency[first, second] = LOADED if waits else 1
         slack = legality.pairs
         inside = slack.ahead & (slack.earlier < count) & (slack.later < count)
-        for one, other, least in zip(slack.earlier[inside], slack.later[inside], slack.least[inside]):
-            self.latency[one, other] = max(self.latency[one, other], least)
+        for first, second, least in zip(slack.earlier[inside], slack.later[inside], slack.least[inside]):
+            self.latency[first, second] = max(self.latency[first, second], least)
         self.way = np.zeros(count, np.int64)
-        for one in reversed(range(count)):
-            behind = self.latency[one] > 0
-            longest = (self.latency[one] + self.way)[behind].max(initial=0)
-            self.way[one] = max(longest, 8 if those[one].operation in opcodes.MATRIX else 1)
+        for place in reversed(range(count)):
+            behind = self.latency[place] > 0
+            longest = (self.latency[place] + self.way)[behind].max(initial=0)
+            self.way[place] = max(longest, 8 if instructions[place].operation in opcodes.MATRIX else 1)
 
     def nearest(self, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each instruction the distance, in places, to the nearest one before it that it depends on, and to the
@@ -116,8 +119,8 @@ class Task:
 
     def neighbour(self, state: Play) -> Play:
         """A state a few random moves away, seldom many; of `surrogate` such states the best by the simulator."""
-        found = [self._near(state) for _ in range(max(1, self.config.surrogate))]
-        return found[0] if len(found) == 1 else max(found, key=lambda play: self.simulate(play.listing))
+        plays = [self._near(state) for _ in range(max(1, self.config.surrogate))]
+        return plays[0] if len(plays) == 1 else max(plays, key=lambda play: self.simulate(play.listing))
 
     def _near(self, state: Play) -> Play:
         play = state.copy()
@@ -136,11 +139,11 @@ def toward(play: Play, wanted: Sequence[int]) -> None:
 
     Those of another block than the first are left where they are.
     """
-    places = {one.origin: place for place, one in enumerate(play.instructions)}
+    places = {instruction.origin: place for place, instruction in enumerate(play.instructions)}
     goal = min((places[origin] for origin in wanted), default=0)
     last = play.legality.last[goal]
     for origin in wanted:
-        place = next(p for p, one in enumerate(play.instructions) if one.origin == origin)
+        place = next(p for p, instruction in enumerate(play.instructions) if instruction.origin == origin)
         if place > last:
             continue
         while place > goal and play.rise(place):
@@ -169,14 +172,14 @@ class Journal:
         head = msgspec.json.decode(msgspec.json.encode(head))
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
-        found = msgspec.json.decode(whole[0]) if whole else head
-        found = {key: value for key, value in found.items() if RETIRED.get(key) != value or key in head}
-        if found != head:
-            keys = ", ".join(key for key in {**head, **found} if head.get(key) != found.get(key))
+        former = msgspec.json.decode(whole[0]) if whole else head
+        former = {key: value for key, value in former.items() if RETIRED.get(key) != value or key in head}
+        if former != head:
+            keys = ", ".join(key for key in {**head, **former} if head.get(key) != former.get(key))
             raise ValueError(f"{path} is of another search (other {keys}); choose another run=, or remove the file")
         for line in whole[1:]:
-            one = msgspec.json.decode(line, type=Line)
-            self.known[one.edit] = one
+            entry = msgspec.json.decode(line, type=Line)
+            self.known[entry.edit] = entry
         if len(whole) < len(lines) or not whole:  # new, or torn by a kill
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(".tmp")
@@ -194,7 +197,7 @@ class Budget:
     """Measures for a search: each edit once, and `limit` edits in all; then it raises Spent.
 
     The unedited kernel counts as exactly as fast as itself. `measure` is called with an edit and the greatest lower
-    bound so far, `told` with each edit that counts and whether it is `new` in the journal.
+    bound so far, `report` with each edit that counts and whether it is `new` in the journal.
     """
 
     def __init__(
@@ -202,9 +205,9 @@ class Budget:
         journal: Journal,
         measure: Callable[[Edit, float], Measured],
         limit: int,
-        told: Callable[["Budget", Line, bool], None] = lambda budget, line, new: None,
+        report: Callable[["Budget", Line, bool], None] = lambda budget, line, new: None,
     ) -> None:
-        self._journal, self._measure, self.limit, self._told = journal, measure, limit, told
+        self._journal, self._measure, self.limit, self._report = journal, measure, limit, report
         self.seen: dict[Edit, Line] = {}
         self.best: Line | None = None
         """The correct edit with the greatest lower bound of its speedup."""
@@ -231,5 +234,5 @@ class Budget:
         self.seen[edit] = line
         if line.measured.status is Status.OK and (self.best is None or line.measured.low > self.best.measured.low):
             self.best = line
-        self._told(self, line, new)
+        self._report(self, line, new)
         return line.measured

@@ -45,8 +45,8 @@ class Waiting:
             key = None if block.start in starts else (block.start, _key(state))
             if key is None or key not in self._behind:
                 state = state.copy()
-                for one in listing.instructions[block.start : block.stop]:
-                    self._breaks(state, one)
+                for instruction in listing.instructions[block.start : block.stop]:
+                    self._breaks(state, instruction)
                 state = flow.left(state)
                 if key is None:
                     return state
@@ -65,10 +65,10 @@ class Waiting:
         """The blocks that control reaches, for each call."""
         return self._begins
 
-    def may_swap(self, those: Sequence[Instruction], block: Block, position: int) -> tuple[bool, int]:
+    def may_swap(self, instructions: Sequence[Instruction], block: Block, position: int) -> tuple[bool, int]:
         """Whether barriers allow a swap of the instruction there and the next; and the position up to which the order
         of later instructions decides that (BEHIND where code behind the block does)."""
-        first, second = those[position], those[position + 1]
+        first, second = instructions[position], instructions[position + 1]
         if not (self._concerned(first) or self._concerned(second)):
             return True, position
         related, end = shared(first, second), position
@@ -77,13 +77,13 @@ class Waiting:
             if self._breaks(state, second) or self._breaks(state, first):
                 return False, position
             if related or not _same(state, states[position - block.start + 2]):
-                legal, reached = self._walk(those, node, block, state, position + 2)
+                legal, reached = self._walk(instructions, node, block, state, position + 2)
                 end = max(end, reached)
                 if not legal:
                     return False, end
         return True, end
 
-    def renew(self, those: Sequence[Instruction], block: Block, position: int) -> int | None:
+    def renew(self, instructions: Sequence[Instruction], block: Block, position: int) -> int | None:
         """Renews the states from `position` on, after a swap or a change of fields there.
 
         Returns the position from which on the states are as before; None where they differ at the block's end, so that
@@ -95,7 +95,7 @@ class Waiting:
         for states in nodes.values():
             for place in range(position, block.stop):
                 state, before = states[place - block.start].copy(), states[place - block.start + 1]
-                self._breaks(state, those[place])
+                self._breaks(state, instructions[place])
                 states[place - block.start + 1] = state
                 same = place > position and _same(state, before)
                 if same and place > position + NEAR:
@@ -113,44 +113,44 @@ class Waiting:
         }
         return other
 
-    def _concerned(self, one: Instruction) -> bool:
-        controls = one.controls
+    def _concerned(self, instruction: Instruction) -> bool:
+        controls = instruction.controls
         barriers = (controls.write_barrier, controls.read_barrier) != (NO_BARRIER, NO_BARRIER)
-        return bool(controls.wait or barriers or one.operation in self.unknown)
+        return bool(controls.wait or barriers or instruction.operation in self.unknown)
 
-    def _changes(self, state: State, one: Instruction) -> bool:
+    def _changes(self, state: State, instruction: Instruction) -> bool:
         """Whether the instruction touches anything that is pending."""
-        if self._concerned(one):
+        if self._concerned(instruction):
             return True
-        apart = one.defines.isdisjoint(state.writing) and one.uses.isdisjoint(state.writing)
-        return not (apart and one.defines.isdisjoint(state.reading))
+        apart = instruction.defines.isdisjoint(state.writing) and instruction.uses.isdisjoint(state.writing)
+        return not (apart and instruction.defines.isdisjoint(state.reading))
 
-    def _breaks(self, state: State, one: Instruction) -> bool:
+    def _breaks(self, state: State, instruction: Instruction) -> bool:
         """Issues the instruction; whether it meets a pending operation, or waits for a barrier too early."""
-        if not self._changes(state, one):
-            state.clock += max(1, one.controls.stall)
+        if not self._changes(state, instruction):
+            state.clock += max(1, instruction.controls.stall)
             return False
-        met = flow.step(state, one, self.unknown)
+        met = flow.step(state, instruction, self.unknown)
         state.timed.clear()
         state.finishing.clear()
         return any(m.cycles is None or (m.kind == "arm" and m.cycles < ARMING) for m in met)
 
-    def _states(self, node: Node, block: Block, those: Sequence[Instruction]) -> list[State]:
+    def _states(self, node: Node, block: Block, instructions: Sequence[Instruction]) -> list[State]:
         states = [self._begins[node]]
-        for one in those[block.start : block.stop]:
+        for instruction in instructions[block.start : block.stop]:
             state = states[-1].copy()
-            self._breaks(state, one)
+            self._breaks(state, instruction)
             states.append(state)
         return states
 
     def _walk(
-        self, those: Sequence[Instruction], node: Node, block: Block, state: State, position: int
+        self, instructions: Sequence[Instruction], node: Node, block: Block, state: State, position: int
     ) -> tuple[bool, int]:
         """Whether no rule breaks from `position` on, until the state is the same as without the swap, or to the block's
         end and behind it, as `Checker` does; and the position up to which it looked."""
         along = self._along[block.start][node]
         for place in range(position, block.stop):
-            if self._breaks(state, those[place]):
+            if self._breaks(state, instructions[place]):
                 return False, place
             if place >= position + NEAR and _same(state, along[place - block.start + 1]):
                 return True, place
@@ -164,7 +164,7 @@ class Waiting:
             if _same(state, flow.joined(begin, begin)):
                 continue
             block = self.blocks[node[0]]
-            if any(self._breaks(state, one) for one in those[block.start : block.stop]):
+            if any(self._breaks(state, instruction) for instruction in instructions[block.start : block.stop]):
                 return False, BEHIND
             todo += [(following, state) for following in self._edges(node)]
         return False, BEHIND
@@ -178,26 +178,26 @@ def _bare(state: State) -> State:
 
 def shared(first: Instruction, second: Instruction) -> bool:
     """Whether the two use the same barrier, so that their order decides who set it last."""
-    one, other = first.controls, second.controls
-    return bool(set(one.sets) & {*other.waits, *other.sets} or set(other.sets) & set(one.waits))
+    before, after = first.controls, second.controls
+    return bool(set(before.sets) & {*after.waits, *after.sets} or set(after.sets) & set(before.waits))
 
 
-def _same(one: State, other: State) -> bool:
+def _same(state: State, other: State) -> bool:
     """Whether the same operations are pending in two states; times are ignored."""
-    for mine, its in ((one.writing, other.writing), (one.reading, other.reading)):
+    for mine, its in ((state.writing, other.writing), (state.reading, other.reading)):
         if mine.keys() != its.keys():
             return False
         for register, entries in mine.items():
             if entries is not its[register] and _names(entries) != _names(its[register]):
                 return False
-    return {b: t.one.origin for b, t in one.armed.items()} == {b: t.one.origin for b, t in other.armed.items()}
+    return {b: t.one.origin for b, t in state.armed.items()} == {b: t.one.origin for b, t in other.armed.items()}
 
 
 def _key(state: State) -> Hashable:
     """A key that is equal for states with the same pending operations and the same ages of barriers."""
     awaited = (
-        frozenset((register, tuple((e.one.origin, e.mask) for e in entries)) for register, entries in those.items())
-        for those in (state.writing, state.reading)
+        frozenset((register, tuple((e.one.origin, e.mask) for e in entries)) for register, entries in pending.items())
+        for pending in (state.writing, state.reading)
     )
     return *awaited, frozenset((b, t.one.origin, t.time - state.clock) for b, t in state.armed.items())
 

@@ -59,13 +59,13 @@ def compare(
     subject: Subject, config: SassConfig, methods: Sequence[str] = searches.METHODS
 ) -> tuple[list[Found], list[Measured]]:
     """The results of several searches with equal budgets, and measurements of the unedited kernel beside itself."""
-    found = {method: searches.find(method) for method in methods}  # so a missing package is found before measuring
+    functions = {method: searches.find(method) for method in methods}  # so a missing package is found before measuring
     folder = Path(config.run)
     start = Play(subject.listing)
     simulated = Simulated(subject.listing, config.machine)
     with _alone(folder), opened(subject, config) as judge:
         floor = [judge.floor() for _ in range(config.floor)]
-        results = [_search(method, found[method], start, simulated, judge, config) for method in methods]
+        results = [_search(method, functions[method], start, simulated, judge, config) for method in methods]
     return results, floor
 
 
@@ -83,43 +83,43 @@ def _search(
     started = time.perf_counter()
     with _bar(method, limit) as show:
 
-        def told(budget: Budget, line: Line, new: bool) -> None:
+        def report(budget: Budget, line: Line, new: bool) -> None:
             show(len(budget.seen), budget.best)
             if new:
                 metrics.log(_row(method, budget, line, time.perf_counter() - started), durable=False)
 
-        budget = Budget(journal, judge.measure, limit, told)
+        budget = Budget(journal, judge.measure, limit, report)
 
         task = Task(start.copy(), config.search, config.seed, budget, simulated.of)
         try:
             with suppress(Spent):
                 search(task)
-            found = _found(folder, method, budget, judge)
+            result = _result(folder, method, budget, judge)
             if metrics.wandb:
                 metrics.wandb.show("kernels", _kernels(budget, config.tracker.kernels))
                 metrics.wandb.keep("run", {name: folder / name for name in KEPT})
         finally:
             metrics.close()
-    return found
+    return result
 
 
-def _found(folder: Path, method: str, budget: Budget, judge: Judge) -> Found:
+def _result(folder: Path, method: str, budget: Budget, judge: Judge) -> Found:
     """The result of a search that is over, as its folder holds it; measured and kept there, where it does not yet."""
     place = folder / "found.json"
     if place.exists():
         known = msgspec.json.decode(place.read_bytes(), type=Found)
         if known.measurements == len(budget.seen) and (known.edit is None or known.edit in budget.seen):
             return known
-    found = Found(method, len(budget.seen), sum(line.seconds for line in budget.seen.values()))
+    result = Found(method, len(budget.seen), sum(line.seconds for line in budget.seen.values()))
     if best := _best(budget, judge):
         (folder / "edit.json").write_text(to_json(best.edit) + "\n")
         confirmed = judge.confirm(best.edit)
-        found = replace(found, edit=best.edit, measured=best.measured, confirmed=confirmed)
+        result = replace(result, edit=best.edit, measured=best.measured, confirmed=confirmed)
     # At once: the searches that follow may take an hour, and be killed.
     fresh = place.with_suffix(".tmp")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
     fresh.replace(place)
-    return found
+    return result
 
 
 def _ranked(budget: Budget) -> list[Line]:
@@ -206,19 +206,22 @@ def table(results: Sequence[Found], floor: Sequence[Measured]) -> str:
     lines = [
         f"{'method':<10} {'measured':>8} {'speedup':>8} {'low':>8} {'high':>8} {'in search':>9} {'A/A ±':>7}  moves"
     ]
-    for one in results:
-        head = f"{one.method:<10} {one.measurements:>8}"
-        confirmed, measured = one.confirmed, one.measured
-        if confirmed is None or measured is None or one.edit is None:
+    for result in results:
+        head = f"{result.method:<10} {result.measurements:>8}"
+        confirmed, measured = result.confirmed, result.measured
+        if confirmed is None or measured is None or result.edit is None:
             lines.append(f"{head} no edit was right")
         elif confirmed.status is not Status.OK:
             lines.append(f"{head} the best edit did not hold: {confirmed.status} {confirmed.reason}")
         else:
             figures = f"{confirmed.speedup:>8.4f} {confirmed.low:>8.4f} {confirmed.high:>8.4f} {measured.speedup:>9.4f}"
-            lines.append(f"{head} {figures} {aside:>7}  {len(one.edit.moves)}")
+            lines.append(f"{head} {figures} {aside:>7}  {len(result.edit.moves)}")
     return "\n".join(lines)
 
 
 def noise(floor: Sequence[Measured]) -> float:
     """How far the unedited kernel beside itself was from 1 at most, as a share; 0 where that was not measured."""
-    return max((abs(math.log(one.speedup)) for one in floor if one.status is Status.OK and one.speedup), default=0.0)
+    return max(
+        (abs(math.log(measured.speedup)) for measured in floor if measured.status is Status.OK and measured.speedup),
+        default=0.0,
+    )

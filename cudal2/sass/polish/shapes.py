@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from cudal2 import judging
+from cudal2 import interrupt, judging
 from cudal2.archive import Archive
 from cudal2.archive.records import Origin
 from cudal2.archive.selection import Comparable
@@ -28,14 +28,13 @@ from cudal2.sass.polish import run as games
 from cudal2.sass.polish import subject
 from cudal2.sass.polish.run import Found, noise, table
 from cudal2.sass.polish.subject import Subject
-from cudal2.worker.pool import lifetime
 from cudal2.worker.pool.processes import alone
 
 
 def finished(
     subject: Subject,
     config: SassConfig,
-    found: Sequence[Found],
+    results: Sequence[Found],
     floor: Sequence[Measured],
     archive: Path | None = None,
 ) -> str:
@@ -44,15 +43,15 @@ def finished(
     A winner joins the archive in the folder `archive`, or else in the game's own.
     """
     folder = Path(config.run)
-    record = {"judge": config.judge, "floor": floor, "found": found, "problem": subject.problem.name}
+    record = {"judge": config.judge, "floor": floor, "found": results, "problem": subject.problem.name}
     (folder / "compare.json").write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
     who = "the GPU" if config.judge == "gpu" else "the simulator, which is no GPU"
     lines = [
         f"{subject.listing.kernel} judged by {who}",
-        table(found, floor),
+        table(results, floor),
         f"{folder}: METHOD/edit.json, compare.json",
     ]
-    won = winner(found, noise(floor))
+    won = winner(results, noise(floor))
     if won is None:
         lines.append("no edit is surely faster than the unedited kernel")
     elif config.judge == "gpu" and subject.source is not None:
@@ -60,15 +59,15 @@ def finished(
     return "\n".join(lines)
 
 
-def best(found: Sequence[Found]) -> Found | None:
+def best(results: Sequence[Found]) -> Found | None:
     """The search whose best edit has the greatest lower bound when confirmed; None where no edit was right."""
-    right = [one for one in found if one.confirmed is not None and one.confirmed.status is Status.OK]
-    return max(right, key=lambda one: one.confirmed.low if one.confirmed else 0.0, default=None)
+    right = [result for result in results if result.confirmed is not None and result.confirmed.status is Status.OK]
+    return max(right, key=lambda result: result.confirmed.low if result.confirmed else 0.0, default=None)
 
 
-def winner(found: Sequence[Found], aside: float) -> Found | None:
+def winner(results: Sequence[Found], aside: float) -> Found | None:
     """The `best`; None where its lower bound is not above 1 plus the A/A floor."""
-    first = best(found)
+    first = best(results)
     return first if first and first.confirmed and first.confirmed.low > 1.0 + aside else None
 
 
@@ -157,12 +156,12 @@ def one(folder: Path, problem: Problem, config: SassConfig, methods: Sequence[st
         kernel = subject.find(folder, config)
         place = folder / "sass" / f"{problem.name}-{digest(kernel.source or '')[:8]}"
         config = msgspec.structs.replace(config, run=str(place))
-        found, floor = games.compare(kernel, config, methods)
+        results, floor = games.compare(kernel, config, methods)
     except ValueError as error:
         return Polished(problem.name, f"{problem.name}: {error}")
-    said = f"{problem.name}: {finished(kernel, config, found, floor, archive=folder)}"
+    said = f"{problem.name}: {finished(kernel, config, results, floor, archive=folder)}"
     aside = games.noise(floor)
-    return Polished(problem.name, said, best(found), aside, winner(found, aside) is not None)
+    return Polished(problem.name, said, best(results), aside, winner(results, aside) is not None)
 
 
 def summary(polished: Sequence[Polished]) -> str:
@@ -184,10 +183,10 @@ def _processes(config: SassConfig, jobs: int) -> Iterator[SimpleQueue[tuple[int,
     executors = []
     for device in config.worker.devices:
         for _ in range(jobs):
-            made = ProcessPoolExecutor(1, get_context("spawn"), lifetime.leave_with_parent)
+            made = ProcessPoolExecutor(1, get_context("spawn"), interrupt.leave_with_parent)
             executors.append(made)
             free.put((device, made))
     try:
         yield free
     finally:
-        lifetime.end(*executors)
+        interrupt.end(*executors)

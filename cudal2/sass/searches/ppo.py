@@ -117,7 +117,7 @@ class Observer:
         """The observation of a state: float32 [instructions, WIDTH]."""
         known, count = play.legality, len(play)
         seen = np.zeros((count, WIDTH), np.float32)
-        seen[:, :_OWN] = [self._figures(one) for one in play.instructions]
+        seen[:, :_OWN] = [self._figures(instruction) for instruction in play.instructions]
         numbers = known.order
         above, below = self._chains.nearest(known.where)
         seen[:, _OWN] = known.fixed[numbers]
@@ -129,29 +129,34 @@ class Observer:
         seen[:, _OWN + 6 :] = play.mask()
         return seen
 
-    def _figures(self, one: Instruction) -> np.ndarray:
-        key = (one.origin, one.controls)
+    def _figures(self, instruction: Instruction) -> np.ndarray:
+        key = (instruction.origin, instruction.controls)
         if key not in self._own:
-            self._own[key] = np.array(_own(one), np.float32)
+            self._own[key] = np.array(_own(instruction), np.float32)
         return self._own[key]
 
 
-def _own(one: Instruction) -> list[float]:
+def _own(instruction: Instruction) -> list[float]:
     """The features of an instruction that depend only on itself and its fields."""
-    kinds = [float(one.operation in those) for those in _CLASSES]
-    fields = one.controls
-    names = [*one.defines, *one.uses]
+    kinds = [float(instruction.operation in operations) for operations in _CLASSES]
+    fields = instruction.controls
+    names = [*instruction.defines, *instruction.uses]
     return [
         *kinds,
         float(not any(kinds)),
-        *(fields.stall / LONGEST, fields.yield_, fields.reuse.bit_count() / 3, one.compiled.reuse.bit_count() / 3),
-        float(bool(one.guard)),
+        *(
+            fields.stall / LONGEST,
+            fields.yield_,
+            fields.reuse.bit_count() / 3,
+            instruction.compiled.reuse.bit_count() / 3,
+        ),
+        float(bool(instruction.guard)),
         *(float(fields.wait >> number & 1) for number in range(6)),
         *_one_hot(fields.write_barrier),
         *_one_hot(fields.read_barrier),
-        *(min(len(group), 16) / 16 for group in (one.defines, one.uses)),
+        *(min(len(group), 16) / 16 for group in (instruction.defines, instruction.uses)),
         *(float(any(name.startswith(letter) for name in names)) for letter in ("P", "UR", "UP")),
-        float(bool(one.defines & one.uses)),
+        float(bool(instruction.defines & instruction.uses)),
     ]
 
 

@@ -21,9 +21,9 @@ def search(task: Task) -> None:
     best, speedup = task.start, 1.0
     while True:
         tried = [_ordered(task, best) for _ in range(max(2, task.config.surrogate))]
-        play = max(tried, key=lambda one: task.simulate(one.listing))
-        if (found := score(task.ask(play.edit()))) > speedup:
-            best, speedup = play, found
+        play = max(tried, key=lambda play: task.simulate(play.listing))
+        if (reached := score(task.ask(play.edit()))) > speedup:
+            best, speedup = play, reached
 
 
 def _ordered(task: Task, state: Play) -> Play:
@@ -33,7 +33,7 @@ def _ordered(task: Task, state: Play) -> Play:
     end = min(begin + rng.randint(*STRETCH), int(known.last[begin]) + 1)
     numbers = known.order[begin:end]
     ways = task.chains.way[numbers] * [1 + rng.uniform(-SHAKEN, SHAKEN) for _ in numbers]
-    play, origins = state.copy(), [one.origin for one in state.instructions[begin:end]]
+    play, origins = state.copy(), [instruction.origin for instruction in state.instructions[begin:end]]
     toward(play, [origins[place] for place in scheduled(ways, task.chains.latency[np.ix_(numbers, numbers)])])
     return play if (play.legality.order != known.order).any() else task.neighbour(state)
 
@@ -43,14 +43,14 @@ def scheduled(ways: np.ndarray, latency: np.ndarray) -> list[int]:
 
     `latency[i, j]` is the least number of cycles from the issue of i to that of j, 0 where there is none.
     """
-    left, ready, found, now = list(range(len(ways))), np.zeros(len(ways), np.int64), list[int](), 0
+    left, ready, order, now = list(range(len(ways))), np.zeros(len(ways), np.int64), list[int](), 0
     while left:
-        free = [one for one in left if not latency[left, one].any()]
-        could = [one for one in free if ready[one] <= now] or [min(free, key=lambda one: (ready[one], one))]
-        chosen = max(could, key=lambda one: (ways[one], -one))
+        free = [place for place in left if not latency[left, place].any()]
+        could = [place for place in free if ready[place] <= now] or [min(free, key=lambda place: (ready[place], place))]
+        chosen = max(could, key=lambda place: (ways[place], -place))
         now = max(now, int(ready[chosen]))
         ready = np.maximum(ready, np.where(latency[chosen] > 0, now + latency[chosen], 0))
         now += 1
         left.remove(chosen)
-        found.append(chosen)
-    return found
+        order.append(chosen)
+    return order

@@ -24,8 +24,7 @@ from cudal2.problem import Problem
 from cudal2.records import Status, digest
 from cudal2.split import unseen
 from cudal2.target import find
-from cudal2.train.sft.answers import complete, end_of_turn
-from cudal2.train.sft.examples import Row
+from cudal2.train.sft.examples import Row, complete, end_of_turn
 
 FAST = 3
 """Which of the better kernels follows is drawn: of n, fastest first, the one at n·u^FAST, for u from 0 to 1. So half of
@@ -58,8 +57,8 @@ def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
     """
     taught, too_long, attempted = list[Row](), 0, set[tuple[Problem, str]]()
     for problem, entries in judged(config):
-        attempts = [one for one in entries if (problem, one.source) not in attempted and better(entries, [one])]
-        attempted.update((problem, one.source) for one in attempts)
+        attempts = [entry for entry in entries if (problem, entry.source) not in attempted and better(entries, [entry])]
+        attempted.update((problem, entry.source) for entry in attempts)
         made, left = _about(problem, entries, attempts, config, tokenizer)
         taught += made
         too_long += left
@@ -98,8 +97,8 @@ def _about(
         faster = better(entries, before)
         kernel = faster[int(len(faster) * rng.random() ** FAST)]
         [ids] = encode_source(tokenizer, [complete(kernel.source, config.prompt, target)])
-        told, room = [Attempt(one.source, one.verdict) for one in before], config.context - len(ids) - 1
-        written = turns.fitted(tokenizer, first, told, target, room) if room >= alone else None
+        tried, room = [Attempt(entry.source, entry.verdict) for entry in before], config.context - len(ids) - 1
+        written = turns.fitted(tokenizer, first, tried, target, room) if room >= alone else None
         shown = written.shown if written else 0
         if written and shown:
             made.append(Row(np.array([*written.ids, *ids, end], np.int32), len(written.ids), digest(kernel.source)))
@@ -113,9 +112,9 @@ def better(entries: Sequence[Entry], attempts: Sequence[Entry]) -> list[Entry]:
 
     None is surely faster than what was not timed.
     """
-    beaten = max((_high(one) for one in attempts if one.verdict.ok), default=-1.0)
-    faster = (one for one in entries if one.verdict.ok and one.low > beaten)
-    return sorted(faster, key=lambda one: one.low, reverse=True)
+    beaten = max((_high(entry) for entry in attempts if entry.verdict.ok), default=-1.0)
+    faster = (entry for entry in entries if entry.verdict.ok and entry.low > beaten)
+    return sorted(faster, key=lambda entry: entry.low, reverse=True)
 
 
 def _high(entry: Entry) -> float:
@@ -140,6 +139,8 @@ def judged(config: SftConfig) -> Iterator[tuple[Problem, list[Entry]]]:
                 if not unseen(problem):
                     places.setdefault((problem, kernels.fingerprint), []).append(kernels)
         for problem, fingerprint in sorted(places):
-            found = [one for kernels in places[problem, fingerprint] for one in kernels.latest(problem, every, -1)]
-            by_source = {one.source: one for one in found}
+            entries = [
+                entry for kernels in places[problem, fingerprint] for entry in kernels.latest(problem, every, -1)
+            ]
+            by_source = {entry.source: entry for entry in entries}
             yield problem, [by_source[source] for source in sorted(by_source)]

@@ -1,4 +1,5 @@
-"""The examples that a policy is trained on: prompts with sources that families render, drawn on all cores."""
+"""The examples that a policy is trained on: prompts, sources that families render, and the answers with these in them,
+where `completion.extract` finds the kernel again. Drawn on all cores."""
 
 import os
 import random
@@ -8,7 +9,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,8 +20,10 @@ from cudal2 import corpus
 from cudal2.archive import Archive
 from cudal2.archive.records import Entry
 from cudal2.archive.selection import Comparable
-from cudal2.config import CorpusConfig, SftConfig
+from cudal2.completion import fenced
+from cudal2.config import CorpusConfig, PromptConfig, SftConfig
 from cudal2.dtype import find as find_dtype
+from cudal2.interrupt import end, leave_with_parent
 from cudal2.policy import prompts
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
@@ -29,8 +32,6 @@ from cudal2.records import digest
 from cudal2.search.prior import known_settings
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
-from cudal2.train.sft.answers import BARE, complete, end_of_turn
-from cudal2.worker.pool.lifetime import end, leave_with_parent
 
 SHARD = 200
 """Examples that one process draws at a time. Each shard has its own seed, so the examples depend neither on the number
@@ -41,6 +42,9 @@ FEW = 0.01
 
 FASTEST = 2
 """How many settings, or kernels, `known` and `archived` take for each shape."""
+
+BARE = "kernel_lm"
+"""The template of the kernel LM, whose completion is only the source."""
 
 T = TypeVar("T")
 
@@ -125,6 +129,28 @@ def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
     if not examples:
         raise ValueError(f"no settings are known for {config.target} in data/settings; use examples=families")
     return examples
+
+
+def complete(source: str, prompt: PromptConfig, target: Target) -> str:
+    """The answer to `prompts/instruct.jinja`: a sentence on the approach, if the source begins with a plan
+    (`corpus.plan`), then the whole source in one fenced block. For the kernel LM's prompt only the source.
+    """
+    if prompt.template == BARE:
+        return source
+    setting = corpus.stated(source, target)
+    families = {family.name: family.summary for family in corpus.families(target)} if setting else {}
+    words = f"{families[setting[0]].rstrip('.')}.\n\n" if setting else ""
+    return words + fenced(source, target.language)
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of the token that the chat template puts after an answer, or of the end-of-text token."""
+    answer = "an answer"
+    chat = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
+    text: Any = tokenizer.apply_chat_template(chat, tokenize=False)
+    after: Sequence[int] = tokenizer(text.rpartition(answer)[2], add_special_tokens=False)["input_ids"]
+    own = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    return after[0] if after and after[0] in own else tokenizer.eos_token_id
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], config: SftConfig) -> list[Row]:

@@ -30,9 +30,9 @@ from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.sampling import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
+from cudal2.train import callbacks, options
 from cudal2.train.folder import changes, only_trainer_of, record, stored
-from cudal2.train.options import one_gpu
-from cudal2.train.sft import conversations, supervised, text
+from cudal2.train.sft import conversations, text
 from cudal2.train.sft.examples import FEW, Row, archived, draw, draw_rows, encode, fitting, known
 from cudal2.train.sft.verification import verify
 from cudal2.worker.pool.pool import check
@@ -176,18 +176,18 @@ def fit(
 ) -> None:
     """Train all weights, with a line of metrics every few steps."""
     arguments = TrainingArguments(
-        **supervised.arguments(config),
+        **options.supervised(config),
         per_device_train_batch_size=config.batch_size,
         remove_unused_columns=False,  # `_batch` uses `given`
         save_strategy="no",
     )
     trainer = Trainer(
         model,
-        one_gpu(arguments),
+        options.one_gpu(arguments),
         train_dataset=[{"input_ids": row.ids, "given": row.given} for row in rows],
         data_collator=partial(_batch, pad=tokenizer.pad_token_id),
     )
-    supervised.fit(trainer, config)
+    callbacks.fit(trainer, config)
 
 
 def _batch(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:

@@ -44,33 +44,33 @@ def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
     Writes `RUN/text.json`. Raises ValueError where a name has no texts, or none is left.
     """
     kept, dropped = chosen(documents(config))
-    notes = [{"name": one.name, "licence": one.licence, "digest": digest(one.text)} for one in kept]
+    notes = [{"name": document.name, "licence": document.licence, "digest": digest(document.text)} for document in kept]
     said = {"read": notes, "left_out": [{"name": name, "why": why} for name, why in dropped]}
     (Path(config.run) / NOTES).write_text(json.dumps(said, indent=1) + "\n")
     if not kept:
         raise ValueError(f"text={list(config.text)} leaves nothing to read: {config.run}/{NOTES} says why")
     print(f"{len(kept)} texts to read, {len(dropped)} left out: {config.run}/{NOTES}", flush=True)
     pieces = []
-    for one, ids in zip(kept, encode_source(tokenizer, [one.text for one in kept])):
+    for document, ids in zip(kept, encode_source(tokenizer, [document.text for document in kept])):
         whole = np.array([*ids, tokenizer.eos_token_id], np.int32)
         for start in range(0, len(whole), config.context):
-            pieces.append(Row(whole[start : start + config.context], 0, digest(one.text)))
+            pieces.append(Row(whole[start : start + config.context], 0, digest(document.text)))
     return pieces
 
 
 def chosen(texts: Iterable[Document]) -> tuple[list[Document], list[tuple[str, str]]]:
     """The texts to train on, and the names of the others with the reason."""
     kept, dropped = dict[str, Document](), list[tuple[str, str]]()
-    for one in texts:
-        key = digest(one.text)
-        if len(one.text.encode()) > LONGEST:
-            dropped.append((one.name, f"longer than {LONGEST >> 10} KiB"))
-        elif shape := named_held_out(f"{one.name}\n{one.text}"):
-            dropped.append((one.name, f"names {shape}, which training may not see"))
+    for document in texts:
+        key = digest(document.text)
+        if len(document.text.encode()) > LONGEST:
+            dropped.append((document.name, f"longer than {LONGEST >> 10} KiB"))
+        elif shape := named_held_out(f"{document.name}\n{document.text}"):
+            dropped.append((document.name, f"names {shape}, which training may not see"))
         elif key in kept:
-            dropped.append((one.name, f"the same as {kept[key].name}"))
-        elif one.text.strip():
-            kept[key] = one
+            dropped.append((document.name, f"the same as {kept[key].name}"))
+        elif document.text.strip():
+            kept[key] = document
     return list(kept.values()), dropped
 
 

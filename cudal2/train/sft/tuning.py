@@ -25,12 +25,9 @@ from trl import SFTTrainer
 from cudal2.config import SftConfig
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check, load_to_train
-from cudal2.train import options
+from cudal2.train import callbacks, options
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
-from cudal2.train.options import one_gpu
-from cudal2.train.sft import supervised
-from cudal2.train.sft.answers import end_of_turn
-from cudal2.train.sft.examples import Row
+from cudal2.train.sft.examples import Row, end_of_turn
 
 STRIDE = 64
 """On a GPU rows are padded to a multiple of so many tokens, which suits the products."""
@@ -67,7 +64,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
     """Train on `rows`, each of at most `context` tokens; the loss does not count their prompts."""
     tuning, folder, cuda = config.tuning, Path(config.run), torch.cuda.is_available()
     arguments = TrlConfig(
-        **supervised.arguments(config),
+        **options.supervised(config),
         max_length=config.context,
         packing=tuning.packing,
         packing_strategy="bfd",
@@ -85,7 +82,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
     )
     learnt = dataset(rows if tuning.packing else in_order(rows, config.batch_size, config.seed))
     trainer = _Trainer(
-        model, one_gpu(arguments), train_dataset=learnt, processing_class=tokenizer, callbacks=[SavesAsAsked()]
+        model, options.one_gpu(arguments), train_dataset=learnt, processing_class=tokenizer, callbacks=[SavesAsAsked()]
     )
     if tuning.minutes:
         trainer.seconds = 60 * tuning.minutes
@@ -93,7 +90,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
     if cuda:
         options.fuse(model)
     with options.attention(), options.unmasked(model):
-        supervised.fit(trainer, config, latest_checkpoint(folder))
+        callbacks.fit(trainer, config, latest_checkpoint(folder))
 
 
 def in_order(rows: Sequence[Row], batch: int, seed: int) -> list[Row]:

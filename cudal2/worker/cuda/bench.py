@@ -13,14 +13,13 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import inputs, measurement, timing
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda import device, floor, plan
+from cudal2.worker.cuda import device, pairing, plan
 from cudal2.worker.cuda.memory import SharedMemory
 from cudal2.worker.cuda.pairing import HostRun, Replay, TimingContext, gap_seconds, host_calls, pair, pair_on_host
 from cudal2.worker.cuda.session import FULL, NO_ROOM, Runner, Runners
+from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.baselines import Vendor
-from cudal2.worker.cuda.vendor.mirror import Mirror
-from cudal2.worker.cuda.vendor.names import LAYOUTS, split
-from cudal2.worker.cuda.vendor.side import BaselineSide
+from cudal2.worker.cuda.vendor.side import BaselineSide, Mirror
 from cudal2.worker.gpu.arena import Arena, check_calls
 from cudal2.worker.gpu.buffers import ROTATED, buffer_layout
 from cudal2.worker.gpu.history import History
@@ -215,7 +214,7 @@ class CudaBench:
         context = self.context(problem)
         if not context.seconds:
             raise ValueError("worker.protocols=[] times nothing; leave it out")
-        return floor.measure(self._timing_context(context), list(context.seconds))
+        return pairing.read_floor(self._timing_context(context), list(context.seconds))
 
     def host_seconds(self, problem: Problem, protocol: str) -> dict[str, float]:
         """Seconds a call of every baseline on the host's clock, the median of a few blocks: `offline`, or `server` with

@@ -133,12 +133,12 @@ class EditBench:
 
     def _loads(self, judged: Callable[[], Measured]) -> Measured:
         """What LOADS fresh runners say, or the first that goes wrong; between two of them the GPU is free."""
-        found: list[Measured] = []
-        while len(found) < LOADS and all(one.status is Status.OK for one in found):
+        loads: list[Measured] = []
+        while len(loads) < LOADS and all(load.status is Status.OK for load in loads):
             self.close()
             with self._device():
-                found.append(judged())
-        return over_loads(found)
+                loads.append(judged())
+        return over_loads(loads)
 
     def _device(self) -> AbstractContextManager[None]:
         return device_lock(exclusive=True, name=self._backend.lock)
@@ -195,12 +195,12 @@ class EditBench:
         beside.load(code)
         raced = edit_pairs.race(take, effort, self._config, best, aside.low)
         beside.check()
-        found = timing.summary(raced.edited, raced.parent, "unedited", "device", count, raced.config)
+        summary = timing.summary(raced.edited, raced.parent, "unedited", "device", count, raced.config)
         floor = self._backend.device.floor(self.problem.flop, operators.nbytes(self.problem))
-        measurement.plausible(found, floor)
+        measurement.plausible(summary, floor)
         given = aside if raced.alone else UNBIASED
-        figures = found.speedup / given.speedup, found.low / given.high, found.high / given.low
-        return Measured(Status.OK, *figures, found.pairs)
+        figures = summary.speedup / given.speedup, summary.low / given.high, summary.high / given.low
+        return Measured(Status.OK, *figures, summary.pairs)
 
     def _ready(self, fresh: bool = False, placed: bool = False) -> Beside:
         """The parent in a runner that nothing has spoilt, beside inputs that are `fresh` where that is asked for.
@@ -283,11 +283,11 @@ def _roomy(parent: plan.CudaLaunchable, problem: Problem) -> tuple[plan.CudaLaun
     return unsealing.launchable(parent.recipe, parent.cubin, problem, ROTATED), ROTATED
 
 
-def over_loads(found: Sequence[Measured]) -> Measured:
+def over_loads(loads: Sequence[Measured]) -> Measured:
     """What one kernel came to in several loads: the median, and from the least to the greatest, which of seven miss the
     median of all loads once in 64 times. A failure where one failed.
     """
-    if found[-1].status is not Status.OK:
-        return found[-1]
-    speeds = sorted(one.speedup for one in found)
-    return Measured(Status.OK, median(speeds), speeds[0], speeds[-1], sum(one.pairs for one in found))
+    if loads[-1].status is not Status.OK:
+        return loads[-1]
+    speeds = sorted(load.speedup for load in loads)
+    return Measured(Status.OK, median(speeds), speeds[0], speeds[-1], sum(load.pairs for load in loads))

@@ -87,11 +87,11 @@ def recorded(launch: Launch, buffers: BufferLayout) -> plan.Recording:
     if any(launch.cluster) and any(not c or g % c for g, c in zip(launch.grid, launch.cluster)):
         raise ValueError(f"clusters of {launch.cluster} do not tile a grid of {launch.grid}")
     known = addresses(buffers.problem)
-    for one in launch.parameters:
-        if isinstance(one, Pointer) and one.to not in known:
-            raise ValueError(f"a pointer to {one.to!r}, which is none of {', '.join(known)}")
-        if isinstance(one, Pointer) and one.offset >= (size := _size(one.to, launch, buffers)):
-            raise ValueError(f"an offset of {one.offset} bytes into {one.to}, which has {size}")
+    for parameter in launch.parameters:
+        if isinstance(parameter, Pointer) and parameter.to not in known:
+            raise ValueError(f"a pointer to {parameter.to!r}, which is none of {', '.join(known)}")
+        if isinstance(parameter, Pointer) and parameter.offset >= (size := _size(parameter.to, launch, buffers)):
+            raise ValueError(f"an offset of {parameter.offset} bytes into {parameter.to}, which has {size}")
     base = draw_base()
     plans = tuple((_kernel(launch, place, known),) for place in buffers.places(base))
     return plan.Recording(launch.workspace, plans, base=base)
@@ -105,9 +105,9 @@ def portable(folder: Path) -> Portable:
 
 def _recipe(launch: Launch) -> bytes:
     """The launch for any addresses, packed."""
-    pointers = [(index, one) for index, one in enumerate(launch.parameters) if isinstance(one, Pointer)]
+    pointers = [(index, pointer) for index, pointer in enumerate(launch.parameters) if isinstance(pointer, Pointer)]
     known = addresses(parse(launch.problem))
-    relocations = (Relocation(0, index, 0, known.index(one.to)) for index, one in pointers)
+    relocations = (Relocation(0, index, 0, known.index(pointer.to)) for index, pointer in pointers)
     return pack(Recipe(launch.workspace, (_kernel(launch, (0,) * len(known), known),), tuple(relocations)))
 
 
@@ -122,10 +122,10 @@ def _kernel(launch: Launch, place: Place, known: Sequence[str]) -> plan.KernelLa
         scheduling=0,
         carveout=-1,
         parameters=tuple(
-            (place[known.index(one.to)] + one.offset).to_bytes(8, "little").hex()
-            if isinstance(one, Pointer)
-            else one.hex
-            for one in launch.parameters
+            (place[known.index(parameter.to)] + parameter.offset).to_bytes(8, "little").hex()
+            if isinstance(parameter, Pointer)
+            else parameter.hex
+            for parameter in launch.parameters
         ),
     )
 

@@ -4,10 +4,12 @@ Both sides run a graph of the same calls in the same order, behind a short spin 
 its launch, and both go through the same history (history.py). What its touches take is known and subtracted on either
 side. How many calls a window has is drawn, so that no call is known to be the last. The two sit in two processes: the
 candidate's replay sees the shared buffers, the baseline's calls see private copies of the same inputs, and their
-results are the reference for the candidate's.
+results are the reference for the candidate's. Kernels that only read are compared under the same conditions.
 """
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -16,7 +18,7 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.worker import scatter, timing, verify
-from cudal2.worker.cuda.vendor.names import split
+from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu import changes
 from cudal2.worker.gpu.arena import Arena
@@ -31,6 +33,10 @@ SMALL_FLOP = 2e10
 """Up to this much work the exact product of one call takes well below a millisecond."""
 SECOND_LOOKS = 20
 """Replays more before the clocks are said to differ: a host with much else to do is called away in most of a few."""
+
+SIEVE, FINALISTS, ROUNDS = 5, 3, 15
+"""Of the read floor: rounds in which all launches are timed; how many go on; rounds in which these are timed beside the
+baselines."""
 
 LEAST = 1e-9
 """Seconds a call that are left at least where the touches' are subtracted; it is implausible then."""
@@ -223,3 +229,41 @@ def pair_on_host(host: HostRun, workspace: int, context: TimingContext, name: st
         lambda history: context.baseline.host_seconds(name, history, gap),
     )
     return measure(sides, context.config, name, protocol)
+
+
+def read_floor(context: TimingContext, baselines: Sequence[str]) -> timing.ReadFloor:
+    """How long a kernel takes that only reads the problem's operands once and writes as many bytes as C has, beside
+    baselines that were prepared. Raises HarnessFault, ValueError.
+
+    A product of few rows does little more than read its weights, so its figures say more beside that one. The kernels
+    that read, in several launches, and the baselines go through the same histories on all sets of inputs, in drawn
+    order. The launches are sieved in some rounds; the best few are then measured in the same rounds as the baselines,
+    and the one of the smallest median counts: a floor is a minimum.
+    """
+    side = context.baseline
+    readings = side.readings()
+    sieved = _rounds(context, readings, SIEVE)
+    best = sorted(readings, key=lambda name: statistics.median(sieved[name]))[:FINALISTS]
+    others = {name: partial(side.run, name) for name in baselines}
+    rounds = _rounds(context, {name: readings[name] for name in best} | others, ROUNDS)
+    launch = min(best, key=lambda name: statistics.median(rounds[name]))
+    return timing.ReadFloor(launch, rounds[launch], {name: rounds[name] for name in baselines})
+
+
+def _rounds(
+    context: TimingContext, runs: Mapping[str, Callable[[History], float]], count: int
+) -> dict[str, list[float]]:
+    """Seconds a call of each of these in each round, from the seconds of a history's calls on the device's clock,
+    touches included. One more round goes ahead, which loads what a first run must."""
+    every = slice(0, context.arena.buffers.sets)
+    rounds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(count + 1):
+        context.arena.fill(every)
+        for layout in LAYOUTS:
+            context.baseline.refresh(layout, every)
+        history = context.history(every)
+        for name in context.rng.permutation(list(runs)).tolist():
+            context.arena.settle()
+            seconds = untouched(runs[name](history), history, context.touch_seconds)
+            rounds[name].append(seconds / len(history.order))
+    return {name: seconds[1:] for name, seconds in rounds.items()}

@@ -60,13 +60,13 @@ def fit(plans: Sequence[Plan], places: Sequence[Place], workspace: int) -> Recip
     _check_tell_apart(places)
     nodes: list[KernelLaunch | Memset] = []
     relocations: list[Relocation] = []
-    for number, found in enumerate(_aligned(plans)):
-        first = found[0]
+    for number, variants in enumerate(_aligned(plans)):
+        first = variants[0]
         if isinstance(first, KernelLaunch):
             parameters = []
             for index in range(len(first.parameters)):
                 values = [
-                    bytes.fromhex(kernel.parameters[index]) for kernel in found if isinstance(kernel, KernelLaunch)
+                    bytes.fromhex(kernel.parameters[index]) for kernel in variants if isinstance(kernel, KernelLaunch)
                 ]
                 where = f"{first.name[:80]}, parameter {index}"
                 words, moved = _relocated(values, places, where)
@@ -81,7 +81,10 @@ def fit(plans: Sequence[Plan], places: Sequence[Place], workspace: int) -> Recip
 
 def applied(recipe: Recipe, place: Place) -> Plan:
     """The plan of a call that is given these addresses."""
-    words = {(one.node, one.parameter, one.byte): place[one.of] for one in recipe.relocations}
+    words = {
+        (relocation.node, relocation.parameter, relocation.byte): place[relocation.of]
+        for relocation in recipe.relocations
+    }
     parameters: dict[tuple[int, int], bytearray] = {}
     for (node, parameter, byte), address in words.items():
         kernel = recipe.nodes[node]
@@ -114,7 +117,10 @@ def check(recipe: Recipe, plans: Sequence[Plan], places: Sequence[Place]) -> Non
 def pack(recipe: Recipe) -> bytes:
     """The recipe as recipe.h reads it: little-endian numbers, then the plan as in a runner's file."""
     head = struct.pack("<QI", recipe.workspace, len(recipe.relocations))
-    moved = (struct.pack("<4I", one.node, one.parameter, one.byte, one.of) for one in recipe.relocations)
+    moved = (
+        struct.pack("<4I", relocation.node, relocation.parameter, relocation.byte, relocation.of)
+        for relocation in recipe.relocations
+    )
     return head + b"".join(moved) + pack_plans((recipe.nodes,))
 
 
@@ -123,14 +129,14 @@ def pack_rows(launches: Mapping[int, Recipe], operands: int) -> bytes:
     has it where there is one, of A, B and C. Equal plans are written once. `seal` knows them by what stands first."""
     if len(launches) == 1 and operands == OPERANDS:
         return pack(*launches.values())
-    plans = list(dict.fromkeys((one.nodes, one.relocations) for one in launches.values()))
+    plans = list(dict.fromkeys((recipe.nodes, recipe.relocations) for recipe in launches.values()))
     at = {plan: number for number, plan in enumerate(plans)}
-    head = struct.pack("<QII", max(one.workspace for one in launches.values()), operands, len(launches))
-    rows = (struct.pack("<II", m, at[one.nodes, one.relocations]) for m, one in sorted(launches.items()))
+    head = struct.pack("<QII", max(recipe.workspace for recipe in launches.values()), operands, len(launches))
+    rows = (struct.pack("<II", m, at[recipe.nodes, recipe.relocations]) for m, recipe in sorted(launches.items()))
     body = b"".join(rows) + struct.pack("<I", len(plans))
     for _, relocations in plans:
         body += struct.pack("<I", len(relocations))
-        body += b"".join(struct.pack("<4I", one.node, one.parameter, one.byte, one.of) for one in relocations)
+        body += b"".join(struct.pack("<4I", moved.node, moved.parameter, moved.byte, moved.of) for moved in relocations)
     return SEVERAL + head + body + pack_plans([nodes for nodes, _ in plans])
 
 
@@ -173,24 +179,24 @@ def _shape(node: KernelLaunch | Memset) -> KernelLaunch | Memset:
     return msgspec.structs.replace(node, parameters=tuple("0" * len(text) for text in node.parameters))
 
 
-def _difference(expected: KernelLaunch | Memset, found: KernelLaunch | Memset) -> str:
+def _difference(expected: KernelLaunch | Memset, actual: KernelLaunch | Memset) -> str:
     """Where two nodes at one place of a plan differ, by name."""
-    if not (isinstance(expected, KernelLaunch) and isinstance(found, KernelLaunch)):
-        return f"a call launches {_name(found)}, at other addresses {_name(expected)}"
+    if not (isinstance(expected, KernelLaunch) and isinstance(actual, KernelLaunch)):
+        return f"a call launches {_name(actual)}, at other addresses {_name(expected)}"
     for name in expected.__struct_fields__:
-        ours, theirs = getattr(expected, name), getattr(found, name)
+        ours, theirs = getattr(expected, name), getattr(actual, name)
         if ours == theirs:
             continue
         if name == "parameters" and len(ours) == len(theirs):
             index = next(i for i, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1])
             if len(ours[index]) == len(theirs[index]):
-                return _neither(f"{found.name[:80]}, parameter {index}", ours[index], theirs[index])
-        return f"the {name} of {found.name[:80]} depends on addresses: {theirs} and {ours}"[:300]
+                return _neither(f"{actual.name[:80]}, parameter {index}", ours[index], theirs[index])
+        return f"the {name} of {actual.name[:80]} depends on addresses: {theirs} and {ours}"[:300]
     raise AssertionError("the nodes are equal")
 
 
-def _neither(where: str, one: str, other: str) -> str:
-    byte = next(i for i in range(len(one) // 2) if one[2 * i : 2 * i + 2] != other[2 * i : 2 * i + 2])
+def _neither(where: str, usual: str, other: str) -> str:
+    byte = next(i for i in range(len(usual) // 2) if usual[2 * i : 2 * i + 2] != other[2 * i : 2 * i + 2])
     return f"{where}, byte {byte} is neither constant nor part of an address plus a constant"
 
 
@@ -205,13 +211,13 @@ def _relocated(values: list[bytes], places: Sequence[Place], where: str) -> tupl
         pieces = [value[byte : byte + WORD] for value in values]
         if len(set(pieces)) == 1:
             continue
-        found = _counted_from([int.from_bytes(piece, "little") for piece in pieces], places)
-        if found is None or len(pieces[0]) < WORD:
+        origin = _counted_from([int.from_bytes(piece, "little") for piece in pieces], places)
+        if origin is None or len(pieces[0]) < WORD:
             usual = Counter(pieces).most_common(1)[0][0]
             other = next(piece for piece in pieces if piece != usual)
             start = "00" * byte
             raise RecipeRefused(_neither(where, start + usual.hex(), start + other.hex()))
-        of, constant = found
+        of, constant = origin
         struct.pack_into("<Q", out, byte, constant)
         moved.append((byte, of))
     return bytes(out), moved

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from cudal2 import interrupt
 from cudal2.config import WorkerConfig
+from cudal2.interrupt import LEAVING_SECONDS
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import harness
-from cudal2.worker.pool import lifetime, processes
-from cudal2.worker.pool.lifetime import LEAVING_SECONDS
+from cudal2.worker.pool import processes
 from cudal2.worker.pool.processes import Lost
 
 REACH_SECONDS = 10.0
@@ -118,7 +119,7 @@ class Agent:
         """End these pools' processes now, or all of them."""
         ended = [self._executors.pop(pool, None) for pool in pools or list(self._executors)]
         executors: Any = list(filter(None, ended))
-        lifetime.end(*executors)
+        interrupt.end(*executors)
         for executor in executors:
             executor.shutdown(cancel_futures=True)
 

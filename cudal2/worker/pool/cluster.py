@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any
 
 from cudal2.config import WorkerConfig
+from cudal2.interrupt import LEAVING_SECONDS
 from cudal2.records import Environment, HarnessFault
 from cudal2.target import find
 from cudal2.worker.cache import harness
 from cudal2.worker.pool import agents, processes
 from cudal2.worker.pool.agents import ClusterDevice, Remote, ray
-from cudal2.worker.pool.lifetime import LEAVING_SECONDS
 from cudal2.worker.pool.processes import Lost, Slot
 
 log = logging.getLogger(__name__)

@@ -10,12 +10,11 @@ from itertools import takewhile
 from multiprocessing import get_context
 from typing import Protocol, cast
 
-from cudal2 import operators
+from cudal2 import interrupt, operators
 from cudal2.config import WorkerConfig
 from cudal2.records import Candidate, Environment, HarnessFault, Verdict
 from cudal2.target import find
 from cudal2.worker.cache import harness
-from cudal2.worker.pool import lifetime
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
@@ -54,7 +53,7 @@ class Fleet(Protocol):
 def _start(config: WorkerConfig, target: str, device: int | None, began_with: str, places: list[str]) -> None:
     """`places` are the folders where operators are found."""
     global _given
-    lifetime.leave_with_parent()
+    interrupt.leave_with_parent()
     operators.__path__[:] = places
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device)
@@ -160,7 +159,7 @@ class Processes:
         return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_start, initargs=given)
 
     def end(self, *executors: Executor) -> None:
-        lifetime.end(*cast(Sequence[ProcessPoolExecutor], executors))
+        interrupt.end(*cast(Sequence[ProcessPoolExecutor], executors))
 
     def close(self) -> None:
         """Nothing is left but what was started."""

@@ -1,12 +1,17 @@
-"""What a kernel LM is shown: never a held-out shape, the same for every number of cores, and the plan it asks for."""
+"""What a kernel LM is shown: never a held-out shape, the same for every number of cores, and the plan it asks for. An
+answer that is taught is one that is understood: the kernel is found in it again, letter for letter.
+"""
 
+import random
 import re
 
 import fakes
 import pytest
-from transformers import PreTrainedTokenizerBase
+import tiny_gguf
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from cudal2 import corpus
+from cudal2 import completion, corpus
 from cudal2.archive import Archive
 from cudal2.config import CorpusConfig, PolicyConfig, PromptConfig, SftConfig
 from cudal2.policy import tokenizer
@@ -16,7 +21,9 @@ from cudal2.records import Candidate
 from cudal2.split import training, unseen
 from cudal2.target import find, targets
 from cudal2.train.sft import examples as drawing
-from cudal2.train.sft.examples import draw
+from cudal2.train.sft.examples import complete, draw, end_of_turn
+
+INSTRUCT = PromptConfig(template="instruct")
 
 
 def config(**fields) -> SftConfig:
@@ -196,3 +203,35 @@ def test_other_types_operators_and_rows_are_drawn_where_asked_for(one_core):
         assert ("unsigned short" in source) == ("<|bf16|>" in prompt)
         assert ("bias" in source) == ("<|bias" in prompt)
         assert corpus.keeps_its_plan(source, find("cpu"))
+
+
+@pytest.mark.parametrize("name", ["cpu", "sm_90a"])
+def test_the_kernel_is_found_again_with_and_without_a_plan(name):
+    target, rng = find(name), random.Random(0)
+    for _ in range(5):
+        sample = corpus.draw(target, "tn", rng)
+        planned = corpus.plan(sample) + sample.source
+        for text in (sample.source, planned, sample.source.replace("{", "{ // ```\n```\n````cpp", 1)):
+            assert completion.extract(complete(text, INSTRUCT, target), target) == text
+            assert complete(text, PromptConfig(), target) == text
+        summary = next(one.summary for one in corpus.families(target) if one.name == sample.family)
+        assert complete(planned, INSTRUCT, target).startswith(summary.rstrip("."))
+        assert complete(sample.source, INSTRUCT, target).startswith("```")
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (tiny_gguf.TEMPLATE, "</s>"),
+        ("{% for m in messages %}<turn>{{ m.content }}<over>\n{% endfor %}", "<over>"),
+        ("{% for m in messages %}{{ m.content }} {% endfor %}", "</s>"),
+    ],
+)
+def test_an_answer_ends_as_the_chat_template_ends_it(template, end):
+    core = Tokenizer(models.WordLevel({"<unk>": 0, "an": 1}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words = PreTrainedTokenizerFast(
+        tokenizer_object=core, unk_token="<unk>", eos_token="</s>", extra_special_tokens=["<turn>", "<over>", "<s>"]
+    )
+    words.chat_template = template
+    assert words.convert_ids_to_tokens(end_of_turn(words)) == end

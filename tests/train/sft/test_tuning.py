@@ -19,9 +19,9 @@ from cudal2.problem import Problem
 from cudal2.records import digest
 from cudal2.target import CPU
 from cudal2.tracking import read_metrics
-from cudal2.train import callbacks
+from cudal2.train import callbacks, options
 from cudal2.train.sft import run as sft
-from cudal2.train.sft import supervised, tuning
+from cudal2.train.sft import tuning
 from cudal2.train.sft.examples import draw, draw_rows, fitting
 
 TINY = ["samples=8", "epochs=1", "batch_size=2", "learning_rate=1e-2", "context=1100", "plan=true", "verify=0"]
@@ -71,7 +71,7 @@ def test_a_chat_model_learns_answers_and_is_judged_on_shapes_it_never_saw(config
 
 @pytest.mark.slow
 def test_a_killed_training_goes_on_and_ends_the_same(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervised, "LOG_STEPS", 1)
+    monkeypatch.setattr(options, "LOG_STEPS", 1)
     few = ["samples=4", "batch_size=1"]
     sft.run(config(f"run={tmp_path / 'whole'}", *few))
     report = callbacks.ReportsLoss.on_log
@@ -95,7 +95,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(config, tmp_path, monkeypat
 
 
 def test_training_ends_in_time_with_its_learning_rate_brought_down(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervised, "LOG_STEPS", 1)
+    monkeypatch.setattr(options, "LOG_STEPS", 1)
     now = iter(range(0, 10**6, 10))
     monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     sft.run(config("samples=12", "batch_size=1", "tuning.minutes=0.7", "tuning.save_steps=3"))
@@ -175,7 +175,7 @@ def test_an_update_sees_all_lengths_and_padding_no_mask(config, rows, monkeypatc
         ]
         torch.testing.assert_close(together, sum(alone))
 
-    monkeypatch.setattr(supervised, "fit", train)
+    monkeypatch.setattr(callbacks, "fit", train)
     pairs = config("tuning.packing=false", "tuning.micro_batch=2")
     tuning.fit(*tuning.load(pairs), rows, pairs)
     assert masks == [None] * 3
@@ -197,7 +197,7 @@ def test_samples_of_one_row_do_not_see_each_other(config, rows, monkeypatch):
 def trained_on(config, rows, monkeypatch):
     """The trainer that would learn these rows."""
     used = []
-    monkeypatch.setattr(supervised, "fit", lambda trainer, config, checkpoint: used.append(trainer))
+    monkeypatch.setattr(callbacks, "fit", lambda trainer, config, checkpoint: used.append(trainer))
     tuning.fit(*tuning.load(config), rows, config)
     return used[0]
 

@@ -1,14 +1,23 @@
-"""Candidates that know how they are judged: what they may learn, bet on or leave to a clock gains them nothing."""
+"""Candidates that know how they are judged: what they may learn, bet on or leave to a clock gains them nothing. And of
+the read floor which launch counts, and that all go through the same histories on all sets.
+"""
 
+import numpy as np
 import pytest
 import torch
-from fake_gpu import PROBLEM, Candidate
+from fake_gpu import PROBLEM, READINGS, Candidate, FakeReading, FakeVendor
+from msgspec.structs import replace
 
+from cudal2.problem import parse
 from cudal2.records import Status
 from cudal2.worker import inputs
+from cudal2.worker.cuda import pairing
 from cudal2.worker.cuda.pairing import TimingContext, pair, pair_on_host
 from cudal2.worker.gpu.arena import check_calls
 from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.timing import ReadFloor
+
+BASELINES = ("cublas-tn", "cublaslt-nn")
 
 AT_ONCE = 1e-6
 """Seconds a call so few that all sets are one window."""
@@ -331,3 +340,45 @@ def test_calls_on_the_hosts_clock_stay_inside_their_matrices(context: TimingCont
     with pytest.raises(CandidateFailed) as failed:
         pair_on_host(Outside(context.arena).host, 0, context, "cublas-tn", "offline")
     assert failed.value.status is Status.OUT_OF_BOUNDS
+
+
+@pytest.fixture
+def readings(monkeypatch) -> dict[str, FakeReading]:
+    made = {launch: FakeReading(seconds) for launch, seconds in READINGS.items()}
+    monkeypatch.setattr(FakeVendor, "readings", lambda self, sets: made)
+    return made
+
+
+def test_the_fastest_launch_counts_and_touches_do_not(context: TimingContext, readings, monkeypatch) -> None:
+    monkeypatch.setattr(FakeVendor, "touch_seconds", 3e-7)
+    found = pairing.read_floor(replace(context, touch_seconds=3e-7), BASELINES)
+    assert found.launch == min(READINGS, key=READINGS.__getitem__)
+    assert found.rounds == pytest.approx([READINGS[found.launch]] * pairing.ROUNDS)
+    assert list(found.baselines) == list(BASELINES)
+    assert all(len(rounds) == pairing.ROUNDS for rounds in found.baselines.values())
+
+
+@pytest.mark.parametrize("context", [parse("40_24_32_nn_f32"), parse("5_24_32_tn_f32_bf16_bias")], indirect=True)
+def test_all_go_through_the_same_histories_each_on_every_set(context: TimingContext, readings, monkeypatch) -> None:
+    asked: list[tuple] = []
+
+    def run(name: str, history) -> float:
+        asked.append((tuple(history.order), history.touches(context.arena.inputs).tobytes()))
+        return 1e-5
+
+    monkeypatch.setattr(context.baseline, "run", run)
+    pairing.read_floor(context, ("torch-nn", "torch-tn"))
+    every = sorted(readings.values(), key=lambda one: one.seconds)
+    seen = [one.seen for one in every]
+    assert [len(one) for one in seen] == [*[pairing.SIEVE + pairing.ROUNDS + 2] * pairing.FINALISTS, pairing.SIEVE + 1]
+    assert seen[0] == seen[1] == seen[2] and seen[3] == seen[0][: pairing.SIEVE + 1]
+    assert asked[::2] == asked[1::2] == seen[0][pairing.SIEVE + 1 :], "whose turn it was, and that of each"
+    assert all(sorted(order) == list(range(context.arena.buffers.sets)) for order, _ in seen[0])
+    assert len(set(seen[0])) == len(seen[0]), "none is known from before"
+
+
+def test_a_spread_holds_the_true_median_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [ReadFloor("1x256x4", rng.lognormal(size=pairing.ROUNDS).tolist(), {}).spread for _ in range(2000)]
+    assert 0.94 < np.mean([low <= 1 <= high for _, low, high in drawn]) < 0.99
+    assert ReadFloor("1x256x4", [3.0, 1.0, 2.0], {}).spread == (2.0, 1.0, 3.0)

@@ -214,7 +214,7 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
     with Pool(WorkerConfig(devices=(1, 2, 3)), "sm_90a") as some:
         assert all(some.evaluate(candidates(6)))
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
-    monkeypatch.setattr(processes.lifetime, "leave_with_parent", lambda: None)
+    monkeypatch.setattr(processes.interrupt, "leave_with_parent", lambda: None)
     monkeypatch.setattr(processes, "Worker", lambda *_: os.environ["CUDA_VISIBLE_DEVICES"])
     seen = []
     for initargs in sorted(started, key=lambda given: given[2]):
@@ -227,7 +227,7 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
 
 
 def test_a_process_of_other_code_than_the_command_began_with_judges_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(processes.lifetime, "leave_with_parent", lambda: None)
+    monkeypatch.setattr(processes.interrupt, "leave_with_parent", lambda: None)
     monkeypatch.setattr(processes, "_worker", None)
     monkeypatch.setattr(processes, "_given", None)
     processes._start(WorkerConfig(), "cpu", None, "0.1.0+changed", list(operators.__path__))

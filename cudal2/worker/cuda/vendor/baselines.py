@@ -14,11 +14,10 @@ from cudal2.problem import Accumulate, Layout, Problem
 from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda import device
-from cudal2.worker.cuda.vendor import clock, lt, names, reading
-from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
+from cudal2.worker.cuda.vendor import FUSED, LAYOUTS, hosttime, lt, names, reading, split
 from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
-from cudal2.worker.cuda.vendor.names import LAYOUTS, split
-from cudal2.worker.cuda.vendor.replay import Calls, Replayer
+from cudal2.worker.cuda.vendor.hosttime import Set
+from cudal2.worker.cuda.vendor.replay import Calls, DeviceClock, Enqueue, Replayer
 from cudal2.worker.cuda.vendor.tuning import REQUESTED, fastest, finalists, in_turn
 from cudal2.worker.gpu.history import Touches
 
@@ -206,7 +205,7 @@ class Vendor:
         The finalists are measured in turn with the others, and the choice among them is by the very figures that are
         remembered. It favours the auto-tuned baseline: the least of some noisy medians is below its true one.
         """
-        every = names.names(problem)
+        every = names(problem)
         tuned_in: tuple[Layout, ...] = LAYOUTS if f"cublaslt-{LAYOUTS[0]}" in every else ()
         plans = {layout: lt.Plan(self._lt, problem, layout) for layout in tuned_in}
         try:
@@ -252,21 +251,21 @@ class Vendor:
         library, layout = split(name)
         check_sets(problem, layout, sets)
         stream = torch.cuda.current_stream(self._device).cuda_stream
-        call: clock.HostCall
+        call: hosttime.HostCall
         if library == "torch":
 
             def call(number: int) -> None:
                 self.enqueue(name, problem, *sets[number])
 
         elif library == "cublas":
-            call = clock.host_gemm_ex(problem, layout, self._blas_on(problem, stream))
+            call = hosttime.gemm_ex(problem, layout, self._blas_on(problem, stream))
         else:
             prepared = self._find(problem, layout)
             algorithm = prepared.first if library == "cublaslt" else prepared.tuned
-            call = clock.host_matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
+            call = hosttime.matmul(problem, prepared.plan, algorithm, self._workspace.data_ptr())
         self.clock.take_turn()
         before = None if touches is None else self._replayer.before(touches, calls)
-        return clock.host_seconds(call, sets, calls, stream, gap_seconds, before)
+        return hosttime.set_seconds(call, sets, calls, stream, gap_seconds, before)
 
 
 def _by_torch(problem: Problem, layout: Layout, a: Tensor, b: Tensor, *rest: Tensor) -> None:
@@ -278,7 +277,7 @@ def _by_torch(problem: Problem, layout: Layout, a: Tensor, b: Tensor, *rest: Ten
         torch.matmul(a, right, out=c)
     elif operator.lt == "BIAS":
         torch.addmm(more[0], a, right, out=c)
-    elif operator.lt in names.FUSED:
+    elif operator.lt in FUSED:
         torch._addmm_activation(more[0], a, right, use_gelu=True, out=c)
     else:
         c.copy_(operator.torch(a, right, more))

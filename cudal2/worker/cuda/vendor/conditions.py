@@ -20,7 +20,7 @@ from cudal2.records import HarnessFault, digest
 from cudal2.worker import inputs
 from cudal2.worker.cuda import device
 from cudal2.worker.cuda.vendor import lt
-from cudal2.worker.cuda.vendor.clock import Set
+from cudal2.worker.cuda.vendor.hosttime import Set
 
 UNKNOWN = "power limit unknown"
 SMI_SECONDS = 60.0

@@ -1,19 +1,30 @@
-"""The host-timed protocols' loop, `hosttime.cpp`: compiled on first use, called with addresses.
+"""Seconds of calls one by one on the host's clock, by the host-timed protocols' loop, `hosttime.cpp`: compiled on first
+use, called with addresses. It knows all but the matrices' addresses before.
 
 `offline` is one call and a synchronise on the host's clock; `server` sleeps an exponential time before each call, as
 independent requests arrive (the two protocols of CUDA-L2, arXiv:2512.02551).
 """
 
 import ctypes
+import secrets
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from functools import cache as memoise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+import msgspec
+from nvmath.bindings import cublas
+from torch import Tensor
+
+from cudal2.problem import Layout, Problem
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
+from cudal2.worker.cuda.vendor import lt
 from cudal2.worker.gpu.history import Touches
+
+Set = tuple[Tensor, ...]
+"""(A, B, what more there is, C): A (M,K), B as its layout stores it, C (M,N)."""
 
 CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64)
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
@@ -65,6 +76,10 @@ class GemmEx(ctypes.Structure):
     ]
 
 
+HostCall = Lt | GemmEx | Callable[[int], None]
+"""What is called: from C, or a Python callable that gets the set's number."""
+
+
 @memoise
 def library() -> ctypes.CDLL:
     """hosttime.cpp, compiled and loaded. Raises HarnessFault where it cannot be."""
@@ -78,7 +93,7 @@ def library() -> ctypes.CDLL:
 
 
 def seconds(
-    call: Lt | GemmEx | Callable[[int], None],
+    call: HostCall,
     sets: Sequence[tuple[int, ...]],
     calls: int,
     *,
@@ -144,3 +159,45 @@ def stream_synchronise() -> int:
     address = ctypes.cast(function, c_void_p).value
     assert address is not None
     return address
+
+
+def gemm_ex(problem: Problem, layout: Layout, handle: int) -> GemmEx:
+    """cublasGemmEx with a cuBLAS handle that has its stream and workspace."""
+    alpha, beta = lt.scalars(problem.accumulate)
+    gemm, (compute, _) = lt.column_major(problem, layout), lt.COMPUTE[problem.accumulate]
+    return GemmEx(
+        *(lt.function_address("cublasGemmEx"), handle, alpha, beta),
+        *msgspec.structs.astuple(gemm),
+        *(lt.type_of(problem), compute, cublas.GemmAlgo.DFALT),
+    )
+
+
+def matmul(problem: Problem, plan: lt.Plan, algorithm: lt.Algorithm, workspace: int) -> Lt:
+    """cublasLtMatmul with a workspace of `lt.WORKSPACE` bytes at that address. Plan and algorithm must outlive it."""
+    describe = lt.function_address("cublasLtMatmulDescSetAttribute") if plan.biased else None
+    alpha, beta = lt.scalars(problem.accumulate)
+    return Lt(
+        *(lt.function_address("cublasLtMatmul"), describe, plan.handle, plan.operation, plan.a, plan.b, plan.c),
+        *(alpha, beta, algorithm.address, workspace, lt.WORKSPACE),
+    )
+
+
+def set_seconds(
+    call: HostCall,
+    sets: Sequence[Set],
+    calls: int,
+    stream: int,
+    gap_seconds: float,
+    before: Before | None = None,
+) -> list[float]:
+    """`seconds` of each of `calls` calls on sets in turn, each with its synchronise of `stream`."""
+    return seconds(
+        call,
+        [tuple(tensor.data_ptr() for tensor in one) for one in sets],
+        calls,
+        synchronise=stream_synchronise(),
+        stream=stream,
+        gap_seconds=gap_seconds,
+        seed=secrets.randbits(63),
+        before=before,
+    )

@@ -19,7 +19,7 @@ from cudal2.target import Target
 from cudal2.worker.build import artefact, trusted
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.memory import ask
-from cudal2.worker.cuda.vendor.clock import Enqueue
+from cudal2.worker.cuda.vendor.replay import Enqueue
 
 PIECE, MOST = 16, 4
 """Bytes of a load, and inputs that a kernel may have: mirrors reading.cu."""
@@ -41,7 +41,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 _ALL = (Shape(*each) for each in product((1, 2, 3, 4), (256, 512, 1024), (4, 8, 16)))
-SHAPES = tuple(one for one in _ALL if one.blocks * one.threads * one.loads <= ON_THEIR_WAY)
+SHAPES = tuple(shape for shape in _ALL if shape.blocks * shape.threads * shape.loads <= ON_THEIR_WAY)
 """In all of them every block is there at once."""
 
 
@@ -54,17 +54,17 @@ class Operands(ctypes.Structure):
     ]
 
 
-def operands(given: Sequence[Tensor], c: Tensor, found: int) -> Operands:
+def operands(given: Sequence[Tensor], c: Tensor, checksum: int) -> Operands:
     """What a kernel is told of one call. Raises ValueError where there are too many inputs, or one is no whole number
     of pieces."""
     if len(given) > MOST:
         raise ValueError(f"{len(given)} inputs: the kernels that only read know {MOST} at most (reading.cu)")
-    told, number = Operands(first=(NEVER,) * MOST, c=c.data_ptr(), written=_pieces(c), found=found), 0
+    call, number = Operands(first=(NEVER,) * MOST, c=c.data_ptr(), written=_pieces(c), found=checksum), 0
     for which, tensor in enumerate(given):
-        told.first[which], told.origin[which] = number, tensor.data_ptr() - PIECE * number
+        call.first[which], call.origin[which] = number, tensor.data_ptr() - PIECE * number
         number += _pieces(tensor)
-    told.read = number
-    return told
+    call.read = number
+    return call
 
 
 def _pieces(tensor: Tensor) -> int:
@@ -96,16 +96,16 @@ class Reader:
             for shape in SHAPES
         }
 
-    def enqueue(self, shape: Shape, found: int = 0) -> Enqueue:
+    def enqueue(self, shape: Shape, checksum: int = 0) -> Enqueue:
         """What enqueues one call of that shape on a set's tensors, on torch's current stream. Where there is an address
-        `found`, 32 bits there are changed by the xor of all words that were read; not for what is timed."""
-        return partial(self._enqueue, shape, found)
+        `checksum`, 32 bits there are changed by the xor of all words that were read; not for what is timed."""
+        return partial(self._enqueue, shape, checksum)
 
-    def _enqueue(self, shape: Shape, found: int, *tensors: Tensor) -> None:
-        told = operands(tensors[:-1], tensors[-1], found)
-        needed = -(-max(told.read, told.written) // shape.threads)
+    def _enqueue(self, shape: Shape, checksum: int, *tensors: Tensor) -> None:
+        call = operands(tensors[:-1], tensors[-1], checksum)
+        needed = -(-max(call.read, call.written) // shape.threads)
         grid = min(shape.blocks * self._multiprocessors, needed)
-        where = (ctypes.c_void_p * 1)(ctypes.addressof(told))
+        where = (ctypes.c_void_p * 1)(ctypes.addressof(call))
         stream = torch.cuda.current_stream().cuda_stream
         ask(
             driver.cuLaunchKernel(

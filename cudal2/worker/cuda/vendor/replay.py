@@ -1,4 +1,5 @@
-"""A library's calls, captured once and replayed in any order behind touches: `replay.cpp`, compiled on first use.
+"""Seconds of the vendor's calls on the GPU's own clock: of graphs of calls between two events; and of calls that were
+captured once, replayed in any order behind touches (`replay.cpp`, compiled on first use).
 
 A candidate's calls go through a history that is new for each window (history.py), and so do those of what it is
 compared with. Capturing them anew each time would take Python some ten microseconds a call.
@@ -7,24 +8,88 @@ compared with. Capturing them anew each time would take Python some ten microsec
 import ctypes
 import statistics
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cudal2.records import HarnessFault, digest
 from cudal2.worker.build import artefact, compiler, compiler_name, trusted
 from cudal2.worker.cuda import device
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.vendor import hosttime
+from cudal2.worker.cuda.vendor.hosttime import Set
 from cudal2.worker.gpu.history import Touches
 
+Enqueue = Callable[..., None]
+"""Enqueues one call on a set's tensors on torch's current stream."""
+SPIN_CYCLES = 300_000
+"""About 150 µs at 2 GHz, in which the host gets ahead of the GPU; the runner spins as long."""
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
 TOUCHED, ROUNDS = 1000, 9
 """Empty kernels in a graph, and how often such a graph is replayed, to tell what a touch adds to it."""
+
+
+class DeviceClock:
+    """Seconds a call on the GPU, from graphs of calls between two events. Has a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        # Writing it empties the L2 and keeps the GPU busy while the host launches a graph.
+        size = 4 * torch.cuda.get_device_properties(device).L2_cache_size
+        self._flush = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def run(self, enqueue: Enqueue, buffers: Set) -> Tensor:
+        """C after one call, which found it poisoned. Waits for it."""
+        with torch.cuda.stream(self.stream):
+            buffers[-1].fill_(float("nan"))
+            enqueue(*buffers)
+        self.stream.synchronize()
+        return buffers[-1]
+
+    def graph(self, enqueue: Enqueue, sets: Sequence[Set], keep: bool = False) -> torch.cuda.CUDAGraph:
+        """One call on each of the sets, in turn. `enqueue` has run before: nothing may be loaded during capture. With
+        `keep` the graph's nodes can be read, and it is not ready to be replayed.
+
+        Not through `torch.cuda.graph`, which collects garbage and empties torch's pool at every capture.
+        """
+        graph = torch.cuda.CUDAGraph(keep_graph=keep)
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for buffers in sets:
+                    enqueue(*buffers)
+            finally:
+                graph.capture_end()
+        return graph
+
+    def cold(self, graph: torch.cuda.CUDAGraph, calls: int) -> float:
+        """Seconds a call of a short graph of `calls`, whose sets need not exceed the L2."""
+        return self._seconds(graph, self._flush.zero_) / calls
+
+    def replay(self, graph: torch.cuda.CUDAGraph) -> float:
+        """Seconds of one replay of a graph whose sets together exceed the L2."""
+        return self._seconds(graph, lambda: torch.cuda._sleep(SPIN_CYCLES))
+
+    def take_turn(self) -> None:
+        """Have the GPU turn to this process from another's, which takes tens of microseconds, and wait for it."""
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(SPIN_CYCLES)
+        self.stream.synchronize()
+
+    def _seconds(self, graph: torch.cuda.CUDAGraph, ahead: Callable[[], object]) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self.stream):
+            ahead()  # while it runs the host gets ahead of the GPU: no launch latency between the events
+            start.record()
+            graph.replay()
+            end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
 
 
 @cache

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from cudal2.problem import Problem
 from cudal2.worker import timing
-from cudal2.worker.cuda.vendor.clock import DeviceClock, Enqueue, Set
+from cudal2.worker.cuda.vendor.hosttime import Set
 from cudal2.worker.cuda.vendor.lt import Algorithm
+from cudal2.worker.cuda.vendor.replay import DeviceClock, Enqueue
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,19 @@ from cudal2.records import HarnessFault
 from cudal2.worker.cache import Cache
 
 pytest.importorskip("nvmath", reason="nvmath-python is not installed")
-from cudal2.worker.cuda.vendor import baselines, clock, conditions, hosttime, lt, names, tuning
-from cudal2.worker.cuda.vendor.clock import Set
+from cudal2.worker.cuda.vendor import (
+    LAYOUTS,
+    LIBRARIES,
+    NAMES,
+    baselines,
+    conditions,
+    hosttime,
+    lt,
+    names,
+    split,
+    tuning,
+)
+from cudal2.worker.cuda.vendor.hosttime import Set
 
 SHAPES = [(64, 64, 64), (256, 128, 64), (64, 192, 320), (8, 520, 72)]
 
@@ -41,7 +52,7 @@ def blas(gemm: lt.Gemm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     matrix(c, gemm.m, gemm.n, gemm.ldc)[...] = left @ operand(b, gemm.transb, gemm.k, gemm.n, gemm.ldb)
 
 
-@pytest.mark.parametrize("layout", names.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mnk", SHAPES)
 def test_the_column_major_call_gives_the_row_major_product(layout, mnk) -> None:
     problem, rng = Problem(*mnk), np.random.default_rng(0)
@@ -52,20 +63,18 @@ def test_the_column_major_call_gives_the_row_major_product(layout, mnk) -> None:
 
 
 def test_every_library_comes_in_both_layouts() -> None:
-    assert len(set(names.NAMES)) == 8
-    assert {names.split(name) for name in names.NAMES} == {
-        (library, layout) for library in names.LIBRARIES for layout in names.LAYOUTS
-    }
+    assert len(set(NAMES)) == 8
+    assert {split(name) for name in NAMES} == {(library, layout) for library in LIBRARIES for layout in LAYOUTS}
     with pytest.raises(ValueError, match="cublaslt-auto-tn"):
-        names.split("cublaslt")
+        split("cublaslt")
 
 
 def test_a_problem_has_the_baselines_that_finish_it() -> None:
     problem = Problem(3, 64, 64, dtype="bf16")
-    assert names.names(problem) == names.NAMES and lt.type_of(problem) == 14
+    assert names(problem) == NAMES and lt.type_of(problem) == 14
     for epilogue in ("bias", "bias_gelu"):
         finished = msgspec.structs.replace(problem, epilogue=epilogue)
-        assert {names.split(name)[0] for name in names.names(finished)} == {"torch", "cublaslt", "cublaslt-auto"}
+        assert {split(name)[0] for name in names(finished)} == {"torch", "cublaslt", "cublaslt-auto"}
         assert lt.epilogue(finished) in (4, 36)
 
 
@@ -289,17 +298,17 @@ def test_the_auto_tuned_figure_is_never_above_that_of_the_librarys_first_choice(
     """What is fastest on a few cold sets may be slower on all of them: that decides, and the same figures are kept."""
     problem, cold = Problem(64, 64, 64), [9e-6, 1e-6, 2e-6, 3e-6]
     truth = {"nn": [8e-6, 9.6e-6, 8.5e-6, 9e-6], "tn": [8e-6, 9.6e-6, 7e-6, 9e-6]}
-    sets = {layout: sets_of(problem, layout, 4, "cpu") for layout in names.LAYOUTS}
+    sets = {layout: sets_of(problem, layout, 4, "cpu") for layout in LAYOUTS}
     cache = Cache(tmp_path)
     vendor = scripted_vendor(monkeypatch, cache, cold, lambda layout, number: 4 * truth[layout][number])
     found = vendor.prepare(problem, lambda layout: sets[layout])
-    assert set(found.seconds) == set(found.rounds) == set(names.NAMES)
+    assert set(found.seconds) == set(found.rounds) == set(NAMES)
     assert [found.algorithms[layout][0] for layout in ("nn", "tn")] == [0, 2]
     assert found.seconds["cublaslt-auto-nn"] == found.seconds["cublaslt-nn"] == pytest.approx(8e-6)
     assert found.seconds["cublaslt-tn"] == pytest.approx(8e-6) and found.seconds["cublaslt-auto-tn"] == pytest.approx(
         7e-6
     )
-    for layout in names.LAYOUTS:
+    for layout in LAYOUTS:
         prepared = vendor._find(problem, layout)
         assert (prepared.first.data[0], prepared.tuned.data) == (0, found.algorithms[layout])
     again = scripted_vendor(monkeypatch, cache, cold, lambda *_: pytest.fail("measured again"))
@@ -312,9 +321,9 @@ def test_no_noise_makes_the_auto_tuned_figure_worse_than_the_first_choices(tmp_p
     """Nor any other figure than the median of the rounds that are remembered."""
     rng, problem = np.random.default_rng(seed), Problem(64, 64, 64)
     vendor = scripted_vendor(monkeypatch, Cache(tmp_path), [1e-6] * 8, lambda *_: float(rng.lognormal(0, 0.3)))
-    sets = {layout: sets_of(problem, layout, 2, "cpu") for layout in names.LAYOUTS}
+    sets = {layout: sets_of(problem, layout, 2, "cpu") for layout in LAYOUTS}
     found = vendor.prepare(problem, lambda layout: sets[layout])
-    for layout in names.LAYOUTS:
+    for layout in LAYOUTS:
         assert found.seconds[f"cublaslt-auto-{layout}"] <= found.seconds[f"cublaslt-{layout}"]
     for name, seconds in found.seconds.items():
         assert seconds == np.median(found.rounds[name]) and len(found.rounds[name]) == tuning.ROUNDS
@@ -329,9 +338,9 @@ def test_a_drift_of_the_clocks_meets_all_alike(tmp_path, monkeypatch) -> None:
         return (0.9 if number == 3 else 1.0) * (1 + asked[0] / 60)
 
     vendor = scripted_vendor(monkeypatch, Cache(tmp_path), [1e-6] * 5, drifting)
-    sets = {layout: sets_of(problem, layout, 2, "cpu") for layout in names.LAYOUTS}
+    sets = {layout: sets_of(problem, layout, 2, "cpu") for layout in LAYOUTS}
     found = vendor.prepare(problem, lambda layout: sets[layout])
-    assert [found.algorithms[layout][0] for layout in names.LAYOUTS] == [3, 3]
+    assert [found.algorithms[layout][0] for layout in LAYOUTS] == [3, 3]
 
 
 def test_torch_flags_are_put_back() -> None:
@@ -438,7 +447,7 @@ def test_failures_of_the_library_the_device_and_the_caller_are_told_apart() -> N
         hosttime.seconds(call, [], 2, synchronise=address(fine))
 
 
-@pytest.mark.parametrize("layout", names.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> None:
     """As a column-major library hears it: its first operand is our B, the leading dimensions say how it is stored."""
     problem, seen = Problem(64, 128, 256, accumulate="f16"), []
@@ -451,7 +460,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     sets, (alpha, beta) = sets_of(problem, layout, 2, "cpu"), lt.scalars("f16")
     pointers = [tuple(tensor.data_ptr() for tensor in each) for each in sets]
 
-    assert len(clock.host_seconds(clock.host_gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
+    assert len(hosttime.set_seconds(hosttime.gemm_ex(problem, layout, 5), sets, 3, 77, 0.0)) == 3
     half, (compute, _) = lt.type_of(problem), lt.COMPUTE["f16"]
     transposed, b_leading = (0, 128) if layout == "nn" else (1, 256)
     assert seen == [
@@ -462,7 +471,7 @@ def test_host_timed_calls_are_the_product_of_the_sets(monkeypatch, layout) -> No
     seen.clear()
     plan = SimpleNamespace(handle=1, operation=2, a=3, b=4, c=5, biased=False)
     algorithm = lt.Algorithm.of(bytes(range(64)))
-    assert len(clock.host_seconds(clock.host_matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
+    assert len(hosttime.set_seconds(hosttime.matmul(problem, plan, algorithm, 999), sets, 2, 77, 0.0)) == 2
     assert seen == [
         (1, 2, alpha, b, 3, a, 4, beta, c, 5, c, 5, algorithm.address, 999, lt.WORKSPACE, 77) for a, b, c in pointers
     ]
@@ -479,7 +488,7 @@ def vendor(tmp_path_factory) -> baselines.Vendor:
 def prepared(request, vendor):
     """A problem with what was measured of it and its buffer sets by layout."""
     problem = Problem(1024, 2048, 1024, accumulate=request.param)
-    sets = {layout: sets_of(problem, layout, 12, "cuda") for layout in names.LAYOUTS}
+    sets = {layout: sets_of(problem, layout, 12, "cuda") for layout in LAYOUTS}
     return problem, vendor.prepare(problem, lambda layout: sets[layout]), sets
 
 
@@ -488,10 +497,10 @@ def prepared(request, vendor):
 @pytest.mark.parametrize("mnk", SHAPES)
 def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> None:
     problem = Problem(*mnk, accumulate=accumulate)
-    sets = {layout: sets_of(problem, layout, 2, "cuda") for layout in names.LAYOUTS}
-    assert set(vendor.prepare(problem, lambda layout: sets[layout]).seconds) == set(names.NAMES)
-    for name in names.NAMES:
-        layout = names.split(name)[1]
+    sets = {layout: sets_of(problem, layout, 2, "cuda") for layout in LAYOUTS}
+    assert set(vendor.prepare(problem, lambda layout: sets[layout]).seconds) == set(NAMES)
+    for name in NAMES:
+        layout = split(name)[1]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for a, b, c in sets[layout]:
@@ -509,7 +518,7 @@ def test_every_baseline_is_right_also_in_a_graph(vendor, mnk, accumulate) -> Non
 @pytest.mark.gpu
 def test_tuning_never_loses_to_the_first_heuristic_and_is_remembered(vendor, prepared) -> None:
     problem, found, sets = prepared
-    for layout in names.LAYOUTS:
+    for layout in LAYOUTS:
         assert 0 < found.seconds[f"cublaslt-auto-{layout}"] <= found.seconds[f"cublaslt-{layout}"]
     again = baselines.Vendor(0, vendor._cache)
     assert again.prepare(problem, lambda layout: pytest.fail("asked for buffers")) == found
@@ -524,7 +533,7 @@ def test_tuning_never_loses_to_the_first_heuristic_and_is_remembered(vendor, pre
 @pytest.mark.gpu
 def test_host_timed_calls_compute_the_product(vendor, prepared) -> None:
     problem, found, sets = prepared
-    for name in names.NAMES:
+    for name in NAMES:
         buffers = sets[name[-2:]][:3]
         for _, _, c in buffers:
             c.fill_(float("nan"))

@@ -131,5 +131,5 @@ def test_no_floor_undercuts_what_the_memory_can_deliver(reader, tmp_path) -> Non
     problem, gpu = parse("8_8192_16384"), device.find()
     with Worker(WorkerConfig(cache=str(tmp_path)), gpu.target.name) as worker:
         found = worker.read_floor(problem)
-    assert set(found.baselines) == set(names.names(problem))
+    assert set(found.baselines) == set(names(problem))
     assert found.spread[0] >= gpu.floor(0, operators.nbytes(problem))
