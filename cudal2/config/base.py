@@ -78,7 +78,9 @@ class WorkerConfig(Schema, frozen=True):
     max_pairs: Annotated[int, msgspec.Meta(ge=1)] = 25
     disturbed: float = 1.6
     """If the baseline is more than this many times slower than alone, or the interval of a speedup spans more than this
-    factor and the baseline is now fast, now slow, something else disturbed the measurement, and it is repeated."""
+    factor and the baseline is now fast, now slow, something else disturbed the measurement, and it is repeated. It is,
+    too, where a thread of a processor's baseline waits for a core for so long that this alone costs the factor's root.
+    """
     devices: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1), NEUTRAL] = (0,)
     """The GPUs that judge, counted from 0 among the visible ones; each has a worker process of its own. Training takes
     the first visible GPU. A processor is always used as a whole."""

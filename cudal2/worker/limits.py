@@ -1,6 +1,7 @@
 """How far honest results may be off: bounds for ρ, for single elements, and for two results of the same inputs.
 
-What they are compared with is in `verify.py`, which defines ρ.
+They are told from a problem alone; `scatter.py` looks at its inputs, too. What they are compared with is in
+`verify.py`, which defines ρ.
 """
 
 import math
@@ -13,31 +14,30 @@ from cudal2.problem import Problem
 TIMED_LIMIT = 0.8
 """Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ; see `timed_limit`."""
 FEW = 2100
-"""Of fewer elements the ρ of an fp16 sum scatters by more than its limit has to spare."""
+"""All of fewer elements may be nearly zero; see `least_rounding`."""
 SELDOM = 12 * math.log(10)
 """−ln of the probability with which an honest call is taken for a coarse one."""
-MANY = 1 << 22
-"""So many elements that nothing scatters."""
+FP32_RHO, SPARE = 1.05, 1.15
+"""Largest ρ of a sum in fp32; by how much that of an fp16 one may exceed its mean."""
 
 
-def rho_limit(accumulate: str, k: int, chunk: int, finishing: int = 0, count: int = MANY) -> float:
+def rho_limit(accumulate: str, k: int, chunk: int, finishing: int = 0) -> float:
     """Largest ρ that passes: 1.05 for an fp32 accumulator, 1.15 times what rounding every chunk gives for an fp16 one.
 
     The last chunk may be shorter. A sum no longer than a chunk is rounded once, as an fp32 one is; `finishing` more
     roundings follow. What an fp32 sum rounds to is the perfect answer but for a few elements, so its ρ hardly scatters
-    even over a few; that of an fp16 one does where a matrix has only `count` elements (see `disagreements`).
+    even over a few; for that of an fp16 one see `scatter.py`.
     """
     if accumulate == "f32":
-        return 1.05
+        return FP32_RHO
     before = -(-k // chunk) - 1  # roundings of sums before the last
-    spread = max(1.15, math.sqrt(1 + 4 * math.sqrt(SELDOM / 2 / count)))
-    return spread * math.sqrt(1 + finishing + chunk * before * (before + 1) / (2 * k))
+    return SPARE * math.sqrt(1 + finishing + chunk * before * (before + 1) / (2 * k))
 
 
-def most_rho(problem: Problem, chunk: int, count: int = MANY) -> float:
-    """`rho_limit` of a problem, for `count` elements."""
+def most_rho(problem: Problem, chunk: int) -> float:
+    """`rho_limit` of a problem."""
     steep = 1.0 if problem.accumulate == "f32" else operators.find(problem.epilogue).slope
-    return steep * rho_limit(problem.accumulate, problem.k, chunk, finishing(problem), count)
+    return steep * rho_limit(problem.accumulate, problem.k, chunk, finishing(problem))
 
 
 def least_rounding(problem: Problem, count: int) -> float:
@@ -56,15 +56,15 @@ def finishing(problem: Problem) -> int:
     return int(operators.flop(problem) > problem.flop)
 
 
-def timed_limit(problem: Problem, chunk: int, count: int = MANY) -> float:
-    """Largest ρ of two honest results' difference, of `count` elements.
+def timed_limit(problem: Problem, chunk: int) -> float:
+    """Largest ρ of two honest results' difference, of many elements; `disagreements` says what it is of few.
 
     Two sums in fp32 that were rounded to another type differ where a boundary lies between them; that is the rarer the
     further apart its boundaries are, in RMS with their root. Two fp16 sums are each off by `rho_limit`.
     """
     if problem.accumulate == "f32":
         return TIMED_LIMIT * 2.0 ** ((problem.type.digits - FP16.digits) / 2)
-    return math.sqrt(2) * most_rho(problem, chunk, count)
+    return math.sqrt(2) * most_rho(problem, chunk)
 
 
 def loss_bound(problem: Problem, chunk: int) -> float:
@@ -95,7 +95,8 @@ def disagreements(count: int, limit: float, rare: bool) -> float:
       variances are taken to be up to four times the mean. A sum of squares of normals has
       P(D ≥ μ + 4√(μ²t/count) + 8μt/count) ≤ exp(−t) then (Laurent and Massart, Annals of Statistics 28(5), 2000).
 
-    The probability is 10⁻¹² for each call: a campaign of a million verdicts has 10¹¹ of them.
+    The probability is 10⁻¹² for each call: a campaign of a million verdicts has 10¹¹ of them. All calls of a batch
+    together scatter alike: of a slow kernel that is one call.
     """
     mean = count * limit**2 / 12
     if not rare:

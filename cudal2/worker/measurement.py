@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 from torch import Tensor
@@ -21,6 +21,8 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, Timing
 from cudal2.worker import timing, verify
 from cudal2.worker.outcome import CandidateFailed, raise_finding
+
+T = TypeVar("T")
 
 TRIES = 3
 UNWATCHED = 60
@@ -180,9 +182,14 @@ def undisturbed(measured: Callable[[], Timing], alone: float, most: float) -> Ti
         found = measured()
         slowdown = found.baseline_us / alone / 1e6
         if slowdown > most:
-            raise _disturbed(f"{found.baseline} takes {slowdown:.1f} times as long as alone")
+            raise disturbed(f"{found.baseline} takes {slowdown:.1f} times as long as alone")
         return found
 
+    return tried(once)
+
+
+def tried(once: Callable[[], T]) -> T:
+    """What `once` finds, which may raise Disturbed a few times."""
     for _ in range(TRIES - 1):
         with suppress(Disturbed):
             return once()
@@ -198,11 +205,12 @@ def steady(found: Timing, baseline: list[float], config: WorkerConfig) -> Timing
     k, _ = timing.final_look(len(baseline), config.min_pairs, config.max_pairs, config.confidence)
     span, ordered = found.high / found.low, sorted(baseline)
     if span > config.disturbed and ordered[-k] / ordered[k - 1] > math.sqrt(config.disturbed):
-        raise _disturbed(f"{found.baseline} is now fast, now slow, and the interval spans a factor of {span:.1f}")
+        raise disturbed(f"{found.baseline} is now fast, now slow, and the interval spans a factor of {span:.1f}")
     return found
 
 
-def _disturbed(said: str) -> Disturbed:
+def disturbed(said: str) -> Disturbed:
+    """What was seen that only others can have caused."""
     return Disturbed(f"the machine is too busy to time: {said}", BUSY)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from cudal2 import operators
 from cudal2.problem import Problem
 from cudal2.records import Status, Timing
-from cudal2.worker import inputs, limits, verify
+from cudal2.worker import inputs, limits, scatter, verify
 
 
 class CandidateFailed(Exception):
@@ -122,8 +122,9 @@ def check(
     """
     normal = inputs.uneven_normal(rng, problem)
     exact = reference(normal, problem)
+    most = scatter.most_squares(normal, exact, problem, rounding)
     first = run_on(normal)
-    found, rho, error = verify.check_normal(first, exact, problem, rounding)
+    found, rho, error = verify.check_normal(first, exact, problem, rounding, most)
     known = {name: value for name, value in (("rho", rho), ("max_error", error)) if math.isfinite(value)}
     if found and found[0] is Status.WRONG and "rho" in known:
         found = found[0], _for_other_layout(first, normal, problem, reference) + found[1]
@@ -134,7 +135,7 @@ def check(
         result = run_on(integers)
         raise_finding(verify.check_exact(result, reference(integers, problem), name, loss), **known)
     again = run_on(normal)
-    raise_finding(verify.check_normal(again, exact, problem, rounding)[0], repeatable=False, **known)
+    raise_finding(verify.check_normal(again, exact, problem, rounding, most)[0], repeatable=False, **known)
     same = torch.equal(first.view(torch.int16), again.view(torch.int16))
     return Outcome(Status.OK, rho=rho, max_error=error, repeatable=same)
 

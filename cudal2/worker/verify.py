@@ -93,16 +93,22 @@ def check_values(result: Tensor) -> Finding | None:
     return Status.WRONG, f"{count} of {result.numel()} elements unwritten, NaN or Inf, first at {where}"
 
 
-def check_normal(result: Tensor, exact: Tensor, problem: Problem, chunk: int) -> tuple[Finding | None, float, float]:
+def check_normal(
+    result: Tensor, exact: Tensor, problem: Problem, chunk: int, most: float | None = None
+) -> tuple[Finding | None, float, float]:
     """ρ, and |ĉ − c| ≤ ulp(c) + loss_bound for each element of what comes of N(0,1) inputs.
 
-    Returns what is wrong (or None), ρ, and the largest absolute error.
+    `most` is the greatest Σ(ĉ − c)² of an honest result where these inputs tell it (`scatter.most_squares`). Returns
+    what is wrong (or None), ρ, and the largest absolute error.
     """
     squares, rounding, largest, outside = _errors(result, exact, loss_bound(problem, chunk))
     if not math.isfinite(squares):
         return check_values(result) or (Status.WRONG, "the error is not finite"), math.inf, math.inf
     least = result.numel() * least_rounding(problem, result.numel()) ** 2
-    value, limit = math.sqrt(squares / max(rounding, least, 1e-30)), most_rho(problem, chunk, result.numel())
+    unit = max(rounding, least, 1e-30)
+    value, limit = math.sqrt(squares / unit), most_rho(problem, chunk)
+    if most is not None:
+        limit = math.sqrt(most / unit)
     found: Finding | None = None
     if value > 2 * max(limit, rho_limit("f16", problem.k, 1)):  # more than any honest precision explains
         found = Status.WRONG, f"{outside:.0f} of {result.numel()} elements are wrong (ρ = {value:.3g})"
@@ -120,7 +126,7 @@ def check_exact(result: Tensor, exact: Tensor, what: str, loss: float = 0.0) -> 
     that is one number, too, for what an activation makes of large sums is again large or nothing.
     """
     counts = []
-    for r, e in _blocks(result, exact):
+    for r, e in blocks(result, exact):
         low, high = ((e + shift).to(r.dtype).float() for shift in (-loss, loss))
         counts.append((~((r.float() >= low) & (r.float() <= high))).sum())
     wrong = int(torch.stack(counts).sum())
@@ -132,9 +138,9 @@ def check_exact(result: Tensor, exact: Tensor, what: str, loss: float = 0.0) -> 
 def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) -> Finding | None:
     """The outputs of timed calls against a trusted result of the same N(0,1) inputs; tensors [calls, M, N].
 
-    Both may be off by what one honest result may be: twice the element bound, and in RMS `timed_limit`. That holds for
-    all of them together, and with `disagreements` for each call by itself, lest some calls be coarse. Strides are
-    multiples of four elements.
+    Both may be off by what one honest result may be: twice the element bound, and in RMS `timed_limit`, with what few
+    elements scatter by (`disagreements`). That holds for all of them together, and for each call by itself, lest some
+    calls be coarse. Strides are multiples of four elements.
 
     The trusted result is rounded once, as the candidate's has to be. A library's way to an operator may round its
     product first, and again when it is finished; a limit that counted these roundings would let as much pass of every
@@ -167,12 +173,14 @@ def check_timed(result: Tensor, baseline: Tensor, problem: Problem, chunk: int) 
     unit = max(unit, 12 * least_rounding(problem, count) ** 2, 1e-30)
     # What finishing may lose moves results across so many more boundaries; in the mean it is a quarter of the most.
     more = 3 * operators.find(problem.epilogue).loss / math.sqrt(unit)
-    limit = math.sqrt(timed_limit(problem, chunk, result.numel()) ** 2 + more)
-    alone = math.sqrt(12 * disagreements(count, limit, problem.accumulate == "f32") / count)
-    for what, value, most in (
-        ("ρ", math.sqrt(12 * total / (result.numel() * unit)), limit),
-        ("ρ of one alone", math.sqrt(12 * worst / count), alone),
+    limit, rare = math.sqrt(timed_limit(problem, chunk) ** 2 + more), problem.accumulate == "f32"
+    for what, found_squares, number in (
+        ("ρ", total / unit, result.numel()),
+        ("ρ of one alone", worst, count),
     ):
+        value, most = (
+            math.sqrt(12 * squares / number) for squares in (found_squares, disagreements(number, limit, rare))
+        )
         if value > most:
             return (
                 Status.IMPRECISE,
@@ -187,7 +195,7 @@ def _errors(result: Tensor, exact: Tensor, loss: float) -> list[float]:
     Reads the device once. Non-finite values make the first NaN or infinite.
     """
     rows = []
-    for r, e in _blocks(result, exact):
+    for r, e in blocks(result, exact):
         rounded = e.to(r.dtype)
         rounding = rounded.to(e.dtype).sub_(e)
         error = r.to(e.dtype).sub_(e).abs_()
@@ -198,7 +206,7 @@ def _errors(result: Tensor, exact: Tensor, loss: float) -> list[float]:
     return [sum(columns[0]), sum(columns[1]), max(columns[2]), sum(columns[3])]
 
 
-def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Matching views of equally shaped tensors, of at most BLOCK elements each."""
     like = tensors[0]
     if like.numel() <= BLOCK:
@@ -206,4 +214,4 @@ def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return
     step = BLOCK // like[0].numel()
     for parts in zip(*(tensor.split(max(1, step)) for tensor in tensors)):
-        yield from _blocks(*(part[0] for part in parts)) if not step else (parts,)
+        yield from blocks(*(part[0] for part in parts)) if not step else (parts,)

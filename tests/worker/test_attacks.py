@@ -1,6 +1,7 @@
 """Every kernel in `kernels/` gets the verdict its first line expects, and leaves the worker fit for the next.
 
-Where that may be ok, `below` is the greatest speedup it may claim. One that cheats only where something happens to it,
+Where that may be ok, `below` is the greatest speedup it may claim, of a worker that refuses to time on a busy machine,
+where the library may take a hundred times as long. One that cheats only where something happens to it,
 which not every short timing of these tests holds (eight of ten did), has `tries`: it must be found out in one of so
 many verdicts.
 """
@@ -16,6 +17,7 @@ from thorough import some
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
 from cudal2.records import Candidate
+from cudal2.worker.measurement import Disturbed
 from cudal2.worker.sandbox import jail
 from cudal2.worker.worker import Worker
 
@@ -26,7 +28,7 @@ BUILDING = {"rejected", "compile_error", "compile_timeout"}
 
 
 @contextmanager
-def _worker(kind: str, cache: Path, builds: Path | None = None) -> Iterator[Worker]:
+def _worker(kind: str, cache: Path, builds: Path | None = None, disturbed: float = 1e3) -> Iterator[Worker]:
     if builds:
         (cache / "builds").symlink_to(builds)
     config = WorkerConfig(
@@ -38,7 +40,7 @@ def _worker(kind: str, cache: Path, builds: Path | None = None) -> Iterator[Work
         timing_seconds=0.1,
         batch_ms=8,  # so that a batch has many calls on a busy machine too: some lie between the calls of one batch
         min_pairs=10,  # whoever cheats in some batches only is met in one; a user's worker looks for longer
-        disturbed=1e3,
+        disturbed=disturbed,
     )
     with Worker(config) as worker:
         yield worker
@@ -68,6 +70,13 @@ def timing_worker(tmp_path_factory):
         yield worker
 
 
+@pytest.fixture(scope="module")
+def wary_worker(tmp_path_factory):
+    """Like it, for those whose figures are looked at."""
+    with _worker(next(filter(jail.works, JAILS)), tmp_path_factory.mktemp("cache"), disturbed=1.6) as worker:
+        yield worker
+
+
 def _timed(path: Path) -> bool:
     """Whether its timed calls are to be seen: it has all processors. Most are found out by a first call."""
     text = path.read_text()
@@ -75,6 +84,7 @@ def _timed(path: Path) -> bool:
 
 
 TIMED = [path for path in KERNELS if _timed(path)]
+MODEST = [path for path in TIMED if directive(path.read_text(), "below", "")]
 
 
 def kernels(paths: Sequence[Path]) -> pytest.MarkDecorator:
@@ -91,9 +101,18 @@ def test_verdict(worker_of: Callable[[Path], Worker], path: Path) -> None:
 
 @pytest.mark.sampled(5)
 @pytest.mark.alone
-@kernels(TIMED)
+@kernels([path for path in TIMED if path not in MODEST])
 def test_verdict_on_timed_calls(timing_worker: Worker, path: Path) -> None:
     check(timing_worker, path)
+
+
+@pytest.mark.alone
+@kernels(MODEST)
+def test_who_may_be_right_claims_no_speed(wary_worker: Worker, path: Path) -> None:
+    try:
+        check(wary_worker, path)
+    except Disturbed as disturbed:
+        pytest.skip(str(disturbed))
 
 
 @pytest.mark.slow
@@ -113,7 +132,8 @@ def check(worker: Worker, path: Path) -> None:
             break
     assert verdict.status in directive(text, "expect", "").split(), (verdict.reason, verdict.log)
     assert verdict.ok or directive(text, "reason", "") in verdict.reason
-    assert not verdict.ok or verdict.speedup < float(directive(text, "below", "inf"))
+    if worker.config.disturbed < 10:
+        assert not verdict.ok or verdict.speedup < float(directive(text, "below", "inf"))
     assert bool(verdict.timings) == verdict.ok
     assert len(verdict.log) <= 4000
     assert "root:" not in verdict.log + verdict.reason

@@ -12,13 +12,14 @@ from torch import Tensor
 from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
-from cudal2.records import HarnessFault, Status, Timing
+from cudal2.records import Status, Timing
 from cudal2.target import CPU
 from cudal2.worker import inputs, limits, measurement, outcome, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
 from cudal2.worker.cpu.candidate import Workspace, start_candidate
-from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair, threads
+from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair
+from cudal2.worker.cpu.scheduling import threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome
 from cudal2.worker.sandbox import jail
@@ -192,17 +193,21 @@ class CpuBench:
     def _measured(self, arena: Arena) -> dict[str, float]:
         """The fastest of each, in rounds until it has been seen twice; a slow phase of the machine outlasts one round.
 
-        Again where threads wait for one another on busy processors: every call is slow then, round after round.
+        Again where threads wait for one another on busy processors: every call is slow then, round after round. Raises
+        Disturbed.
         """
         most = STARVED * self.config.disturbed
-        for _ in range(measurement.TRIES):
+
+        def once() -> dict[str, float]:
             found = self._in_rounds(arena)
-            if self.threads == 1 or arena.problem.flop > LARGE_FLOP:
-                return found
-            if min(found.values()) <= most * self._baseline_alone(arena, ONE_THREAD):
-                return found
-        said = f"torch.matmul is {most:.0f} times slower on {self.threads} threads than on one"
-        raise HarnessFault(f"the machine is too busy to time: {said}", measurement.BUSY)
+            alone = self.threads == 1 or arena.problem.flop > LARGE_FLOP
+            if not alone and min(found.values()) > most * self._baseline_alone(arena, ONE_THREAD):
+                raise measurement.disturbed(
+                    f"torch.matmul is {most:.0f} times slower on {self.threads} threads than on one"
+                )
+            return found
+
+        return measurement.tried(once)
 
     def _in_rounds(self, arena: Arena) -> dict[str, float]:
         seen: dict[str, list[float]] = {}

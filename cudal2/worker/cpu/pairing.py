@@ -7,11 +7,9 @@ the other is timed, both are woken before the inputs of a batch exist, and a bat
 import math
 import secrets
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import msgspec
-import torch
 from torch import Tensor
 
 from cudal2.config import WorkerConfig
@@ -21,6 +19,7 @@ from cudal2.worker import inputs, timing
 from cudal2.worker.cpu import changes
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.changes import Perturbation
+from cudal2.worker.cpu.scheduling import check_ours, threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.measurement import Batch, Role, Sides, measure, next_start
 from cudal2.worker.outcome import CandidateFailed
@@ -101,21 +100,6 @@ class TimingContext(msgspec.Struct, frozen=True):
         return [Perturbation(self.arena, first, calls, change) for _ in range(count)]
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """This process's own tensor work on so many threads.
-
-    Small work takes one: those of a pool spin on for a while beside what is being timed, and on a busy machine they
-    wait for each other ten times as long as they work.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def timed(side: Side, first: int, calls: int, each: float, perturbations: Sequence[Perturbation]) -> float:
     """Seconds a call of a batch that is perturbed at random moments; it takes about `each` seconds a call."""
     moments = [secrets.randbelow(1000) / 1000 * calls * each for _ in perturbations]
@@ -150,6 +134,8 @@ class CpuSides(Sides):
         self._watched = 0
         self._sleepy: dict[Role, int] = {"candidate": 0, "baseline": 0}  # batches that waking up took most of
         self._cores: list[float] = []  # busy in each of the candidate's batches
+        self.waited: list[float] = []
+        """Shares of the baseline's batches for which a thread of it had no core (`Side.waited`)."""
         self._results: list[Tensor] = []
         self._references: list[Tensor] = []
 
@@ -203,6 +189,7 @@ class CpuSides(Sides):
             return seconds
         alike = context.perturbations(batch.first, batch.baseline, change=False)
         seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
+        self.waited.append(side.waited)
         self._note(role, seconds, batch.baseline)
         if self._refer:
             self._refer(batch.first, batch.candidate)
@@ -269,16 +256,27 @@ def pair(
     refer: Refer | None = None,
 ) -> Timing:
     """Time `candidate` against `baseline` (called `name`, about `baseline_seconds` a call); its outputs are compared
-    with the baseline's, or with what `refer` leaves in their place. Raises CandidateFailed."""
-    return measure(CpuSides(candidate, baseline, context, baseline_seconds, refer), context.config, name, "device")
+    with the baseline's, or with what `refer` leaves in their place.
+
+    Raises CandidateFailed, and Disturbed where the baseline's threads were kept from running in most batches. A
+    candidate's threads are not asked: it may have so many that they keep one another waiting.
+    """
+    sides = CpuSides(candidate, baseline, context, baseline_seconds, refer)
+    found = measure(sides, context.config, name, "device")
+    check_ours(statistics.median(sides.waited), name, context.config)
+    return found
 
 
 @threads(1)
 def fastest_seconds(side: Side, context: TimingContext) -> float:
-    """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds."""
+    """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds.
+
+    Raises Disturbed where its threads were kept from running in all of these.
+    """
     first, batch = context.slots.start, context.config.batch_ms / 1e3
     context.fill(first, 1)
     fastest = min(side.run(first, 1) for _ in range(GUESSES))
+    waited = []
     for _ in range(BASELINE_BATCHES):
         # As in pairs: on slots that others wrote last. A single call is told mostly by what waking up takes, so the
         # first batches are short.
@@ -288,5 +286,7 @@ def fastest_seconds(side: Side, context: TimingContext) -> float:
         context.fill(first, calls)
         context.poison(first, calls)
         fastest = min(fastest, side.run(first, calls) / calls)
+        waited.append(side.waited)
         first += calls
+    check_ours(min(waited), "a baseline", context.config)
     return fastest

@@ -13,11 +13,11 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 from cudal2.contract import ENTRY
 from cudal2.records import Status
+from cudal2.worker.cpu.scheduling import Placement, Schedule, cores, longest_wait, schedule
 from cudal2.worker.outcome import Allowance, CandidateFailed
 from cudal2.worker.sandbox import jail
 
@@ -25,7 +25,6 @@ COMMAND, REPLY = struct.Struct("=II"), struct.Struct("=IiQ")
 NOTHING, ORDER = (0, 0), (1, 0)
 """Commands for no call at all: what only wants a reply, and what says that an order waits."""
 DONE, READY, NOT_LOADED, NO_SYMBOL, RETURNED_ERROR, SIGNALLED, FORBIDDEN, TERMINATED = range(8)
-GONE = FileNotFoundError, ProcessLookupError
 REGIONS = ("", "an input", "the output", "the workspace")
 
 EXCEPTIONS = (
@@ -36,54 +35,6 @@ EXCEPTIONS = (
 
 Meanwhile = tuple[float, Callable[[], None]]
 """Something to do so many seconds after a batch of calls has begun."""
-
-
-def cores(threads: int) -> list[int]:
-    """On which so many threads are to wake up; none where a core stays idle and the kernel has a choice."""
-    allowed = sorted(os.sched_getaffinity(0))
-    return allowed if 1 < len(allowed) <= threads else []
-
-
-class Placement:
-    """Where the threads of one process wake up: each busy one on a core of its own, of these `cores`.
-
-    When a stopped process goes on, the kernel places its threads anew. With as many threads as cores it often puts two
-    of them on one core, where they stay for the whole batch: 17 ms instead of 9. So the busy ones are bound while they
-    stand still (`bind`), and free to go where they like as soon as they have woken (`release`).
-    """
-
-    def __init__(self, process: int, cores: list[int]) -> None:
-        self._process, self._cores = process, cores
-        self._ran: dict[int, int] = {}
-        self._bound: list[int] = []
-
-    def bind(self) -> None:
-        """Bind those threads to a core each that ran longest since the last time; one that chose its own keeps it."""
-        if not self._cores:
-            return
-        self.release()
-        before, self._ran = self._ran, self._running_times()
-        busiest = sorted(self._ran, key=lambda thread: self._ran[thread] - before.get(thread, 0), reverse=True)
-        for thread, core in zip(busiest, self._cores):
-            with suppress(*GONE):
-                if os.sched_getaffinity(thread) == set(self._cores):
-                    os.sched_setaffinity(thread, [core])
-                    self._bound.append(thread)
-
-    def release(self) -> None:
-        """Let the bound threads run on every core again; those that have ended are passed over."""
-        for thread in self._bound:
-            with suppress(*GONE):
-                os.sched_setaffinity(thread, self._cores)
-        self._bound = []
-
-    def _running_times(self) -> dict[int, int]:
-        """Nanoseconds on a core of each thread that there is."""
-        found = {}
-        with suppress(*GONE):
-            for folder in Path(f"/proc/{self._process}/task").iterdir():
-                found[int(folder.name)] = int((folder / "schedstat").read_bytes().split()[0])
-        return found
 
 
 class Side:
@@ -113,10 +64,13 @@ class Side:
         """Seconds that the calls of the last run took alone, without waking the process and stopping it."""
         self.cores = 0.0
         """Cores that it kept busy in the mean of the last run, threads that have ended included."""
+        self.waited = 0.0
+        """Share of the last run for which a thread of it wanted a core and had none; the one that waited longest."""
         self.met: list[Callable[[], None]] = []
         """What was done meanwhile in the last run when the calls had been asked for, and not before."""
         self._closed = False
-        self._placement = Placement(process.inside, cores(threads))
+        self._placement = Placement(cores(threads))
+        self._schedule: Schedule = {}
 
     def receive(self) -> tuple[int, int, int]:
         """The next reply: kind, code, detail."""
@@ -170,6 +124,8 @@ class Side:
         self.replied = time.perf_counter() - told
         self._process.signal(signal.SIGSTOP)
         elapsed = time.perf_counter() - started
+        # Not later: whoever has to stop may wait for a core until then, and holds nothing up.
+        self.waited = longest_wait(self._schedule, schedule(self._process.inside)) / elapsed
         self._wait_until_still()
         self.cores = (self._process.busy_seconds() - busy) / (time.perf_counter() - started)
         return elapsed
@@ -211,7 +167,8 @@ class Side:
             if time.perf_counter() > deadline:
                 raise self._late("could not be stopped")
             time.sleep(20e-6)
-        self._placement.bind()
+        before, self._schedule = self._schedule, schedule(self._process.inside)
+        self._placement.bind(before, self._schedule)
 
     def close(self) -> None:
         """End the process and close the pipes; harmless when done before."""

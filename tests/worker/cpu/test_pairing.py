@@ -1,8 +1,9 @@
 """What a side may see when, with sides that are Python functions on the arena."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import cycle
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.worker import inputs, measurement
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.pairing import TimingContext, pair
+from cudal2.worker.cpu.pairing import TimingContext, fastest_seconds, pair
 from cudal2.worker.outcome import CandidateFailed
 
 PROBLEM = Problem(32, 16, 24)
@@ -27,7 +28,7 @@ class Fake:
     def __init__(self, call: Callable[[int], None], after: int = 3) -> None:
         self.call, self.after = call, after
         self.batches: list[range] = []
-        self.cores, self.woken, self.limit = 1.0, 0.0, math.inf
+        self.cores, self.woken, self.waited, self.limit = 1.0, 0.0, 0.0, math.inf
 
     @contextmanager
     def within(self, seconds: float):
@@ -284,3 +285,35 @@ def test_a_call_that_may_have_used_either_input_is_compared_all_the_same(context
     with pytest.raises(CandidateFailed, match="in timed calls") as failed:
         pair(GivesUp(honest(context)), Fake(honest(context)), context, "torch", 20e-6)
     assert failed.value.status == "wrong"
+
+
+class Kept(Fake):
+    """Whose threads wait for a core: in each of its runs for the next of these shares, over and over."""
+
+    def __init__(self, call: Callable[[int], None], shares: Sequence[float]) -> None:
+        super().__init__(call)
+        self.shares = cycle(shares)
+
+    def run(self, first: int, count: int, meanwhile=()) -> float:
+        seconds = super().run(first, count, meanwhile)
+        if first >= GUARDED:  # a batch
+            self.waited = next(self.shares)
+        return seconds
+
+
+def test_a_baseline_that_is_kept_from_running_is_a_disturbance_and_never_a_speedup(context: TimingContext) -> None:
+    """Beside a busy program all of its batches are slow, the first look too: nothing else tells."""
+    for shares, ok in (([0.02], True), ([0.02, 0.02, 0.9], True), ([0.5], False), ([0.5, 0.02, 0.5], False)):
+        baseline = Kept(honest(context), shares)
+        with nullcontext() if ok else pytest.raises(measurement.Disturbed, match="for 50% of the time"):
+            assert pair(Fake(honest(context)), baseline, context, "fake", 20e-6).pairs == 3
+
+
+def test_a_candidate_whose_threads_keep_one_another_waiting_gets_its_verdict(context: TimingContext) -> None:
+    assert pair(Kept(honest(context), [0.9]), Fake(honest(context)), context, "fake", 20e-6).pairs == 3
+
+
+def test_a_figure_alone_needs_one_batch_that_had_its_cores(context: TimingContext) -> None:
+    assert fastest_seconds(Kept(honest(context), [0.6, 0.6, 0.01]), context) > 0
+    with pytest.raises(measurement.Disturbed, match="busy"):
+        fastest_seconds(Kept(honest(context), [0.6, 0.5]), context)
