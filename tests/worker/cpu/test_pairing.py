@@ -288,7 +288,7 @@ def test_a_call_that_may_have_used_either_input_is_compared_all_the_same(context
 
 
 class Kept(Fake):
-    """Whose threads wait for a core: in each of its runs for the next of these shares, over and over."""
+    """Whose threads wait for a core: in each of its batches for the next of these shares, over and over."""
 
     def __init__(self, call: Callable[[int], None], shares: Sequence[float]) -> None:
         super().__init__(call)
@@ -296,7 +296,7 @@ class Kept(Fake):
 
     def run(self, first: int, count: int, meanwhile=()) -> float:
         seconds = super().run(first, count, meanwhile)
-        if first >= GUARDED:  # a batch
+        if count > 1:  # and no single call, of which there may be any number
             self.waited = next(self.shares)
         return seconds
 
