@@ -10,12 +10,13 @@ of `decode` and `stationary` for each height of their tiles, and known ones of o
 most shapes share. More rounds may follow, each is explored in its turn and all are adopted together: `again` with tiles
 that fill the multiprocessors, `wide` with settings drawn by chance from families that few rows or a last wave may suit,
 `nearby` with what is one knob away from the fastest of all rounds before, `odd` with sizes of any multiple of eight.
-`apart` names layers of models that are kept apart, as many for each number of rows.
+`gained` says what each round gave. `apart` names layers of models that are kept apart, as many for each number of rows.
 """
 
 import json
 import math
 import random
+import statistics
 import sys
 from collections import Counter
 from itertools import product
@@ -232,6 +233,18 @@ def odd(folder: Path) -> None:
     write(folder, known(128, 16384, 2 * SHARED, (65, 16384)), [problem.mnk for problem in chosen])
 
 
+def gained(outs: list[Path]) -> None:
+    """The fastest of all rounds up to each, over the rough baseline: geometric means by rows of the first's shapes."""
+    best: dict[str, list[float]] = {}
+    for number, out in enumerate(outs):
+        for name, rows in explored(out).items():
+            best.setdefault(name, [0.0] * len(outs))[number] = rows[0]["speedup"]
+    for m in sorted({parse(name).m for name in explored(outs[0])}):
+        shapes = [speeds for name, speeds in best.items() if parse(name).m == m and speeds[0]]
+        means = (statistics.geometric_mean(max(speeds[: n + 1]) for speeds in shapes) for n in range(len(outs)))
+        print(f"{m:>5} rows, {len(shapes):>2} shapes:", *(f"{mean:.3f}" for mean in means))
+
+
 def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
     """The setting with each tile and number of splits that fill the multiprocessors, other knobs as they must be."""
     found = []
@@ -263,5 +276,7 @@ if __name__ == "__main__":
             odd(Path(folder))
         case ["adopt", *outs]:
             adopt([Path(out) for out in outs], KEPT)
+        case ["gained", *outs]:
+            gained([Path(out) for out in outs])
         case ["apart"]:
             print(",".join(apart()))
