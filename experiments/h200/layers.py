@@ -10,13 +10,12 @@ of `decode` and `stationary` for each height of their tiles, and known ones of o
 most shapes share. More rounds may follow, each is explored in its turn and all are adopted together: `again` with tiles
 that fill the multiprocessors, `wide` with settings drawn by chance from families that few rows or a last wave may suit,
 `nearby` with what is one knob away from the fastest of all rounds before, `odd` with sizes of any multiple of eight.
-`gained` says what each round gave, `pitch` how odd sizes fare. `apart` names layers of models that are kept apart, as many for each number of rows.
+`apart` names layers of models that are kept apart, as many for each number of rows. What came of it: rounds.py.
 """
 
 import json
 import math
 import random
-import statistics
 import sys
 from collections import Counter
 from itertools import product
@@ -47,8 +46,8 @@ AGAIN, FULL, FILLING = (65, 2048), 0.9, {"warp_specialised": 110, "split_k": 45,
 """Rows of a second round, what blocks must fill of their waves, and how many settings of which families."""
 FEW_ROWS, NEAREST, NEAR = (9, 64), 3, 250
 """Rows of settings near the fastest besides AGAIN, how many of a shape are fast, and settings for each span of rows."""
-ODD, MANY_ODD = 32, 400
-"""Sizes of any multiple of eight, and the rows from which on they are many."""
+ODD = 32
+"""Sizes of any multiple of eight."""
 REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster", "stages", "reduce", "order")
 """Knobs that may follow a tile, one or two of them."""
 TILES = {8: (1, 8), 16: (9, 16), 32: (17, 32), 64: (33, 64)}
@@ -238,33 +237,6 @@ def odd(folder: Path) -> None:
     write(folder, known(128, 16384, 2 * SHARED, (65, 16384)), [problem.mnk for problem in odd_sizes()])
 
 
-def gained(outs: list[Path]) -> None:
-    """The fastest of all rounds up to each, over the rough baseline: geometric means by rows of the first's shapes."""
-    best: dict[str, list[float]] = {}
-    for number, out in enumerate(outs):
-        for name, rows in explored(out).items():
-            best.setdefault(name, [0.0] * len(outs))[number] = rows[0]["speedup"]
-    for m in sorted({parse(name).m for name in explored(outs[0])}):
-        shapes = [speeds for name, speeds in best.items() if parse(name).m == m and speeds[0]]
-        means = (statistics.geometric_mean(max(speeds[: n + 1]) for speeds in shapes) for n in range(len(outs)))
-        print(f"{m:>5} rows, {len(shapes):>2} shapes:", *(f"{mean:.3f}" for mean in means))
-
-
-def pitch(out: Path) -> None:
-    """The fastest on the odd sizes by what the pitch of a row of A and B is a multiple of, and by rows."""
-    best = explored(out)
-    for multiple, few in product((True, False), repeat=2):
-        chosen = [
-            best[problem.mnk][0]["speedup"]
-            for problem in odd_sizes()
-            if problem.mnk in best and (problem.k % 16 == 0) == multiple and (problem.m <= MANY_ODD) == few
-        ]
-        print(
-            f"pitch {'' if multiple else 'no '}multiple of 32 bytes, {'up to' if few else 'more than'} {MANY_ODD} rows:",
-            f"{len(chosen)} shapes, {statistics.geometric_mean(chosen):.3f} [{min(chosen):.3f} to {max(chosen):.3f}]",
-        )
-
-
 def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
     """The setting with each tile and number of splits that fill the multiprocessors, other knobs as they must be."""
     found = []
@@ -296,9 +268,5 @@ if __name__ == "__main__":
             odd(Path(folder))
         case ["adopt", *outs]:
             adopt([Path(out) for out in outs], KEPT)
-        case ["pitch", out]:
-            pitch(Path(out))
-        case ["gained", *outs]:
-            gained([Path(out) for out in outs])
         case ["apart"]:
             print(",".join(apart()))
