@@ -128,8 +128,8 @@ def test_what_finishing_may_lose_is_not_held_against_a_few_elements(dtype: str, 
 @pytest.mark.parametrize("kernel", [in_turn, in_blocks(16)], ids=["1", "16"])
 @pytest.mark.parametrize("shape", [(1, 8, 32), (4, 8, 32), (1, 256, 32)], ids=str)
 def test_a_bound_is_passed_no_oftener_than_it_says(monkeypatch, shape, kernel: Sum) -> None:
-    """One in fifty, so that some hundred tries tell. At most a third of that was seen, which fails here by chance in one
-    of a million runs."""
+    """One in fifty, so that some hundred tries tell. At most a third of that was seen, which fails here by chance in
+    one of a million runs."""
     monkeypatch.setattr(scatter, "SELDOM", math.log(50))
     problem, chunk = Problem(*shape, accumulate="f16"), 1 if kernel is in_turn else 16
     judged = [found(problem, lambda given: kernel(given).half(), chunk) is not None for _ in range(1000)]
@@ -158,7 +158,7 @@ def test_many_elements_are_allowed_what_they_were(chunk: int) -> None:
     ids=["sums in bf16", "eight bits", "a short K", "nothing"],
 )
 def test_what_is_coarser_is_found_in_few_elements_too(shape, epilogue: str, kernel: Sum) -> None:
-    """Eight sums in bf16 are within the bound in a quarter of all tries, twelve times in a row in one of ten million."""
+    """Eight sums in bf16 are within the bound once in four: twelve times in a row in one of ten million."""
     problem = Problem(*shape, accumulate="f16", epilogue=epilogue)
     tries = [found(problem, lambda given: finished(kernel(given), given, problem)) for _ in range(12)]
     assert any(one and one[0] in (Status.WRONG, Status.IMPRECISE) for one in tries)
