@@ -148,21 +148,26 @@ def propose(folder: Path) -> None:
     write(folder, [*settings, *known(128, 16384, SHARED, (65, 16384))], shapes())
 
 
+def fastest(rounds: list[dict[str, list[dict]]], name: str) -> list[dict]:
+    """What was right on a shape in all rounds; of equally fast rows that of the first round comes first."""
+    return sorted((row for found in rounds for row in found.get(name, [])), key=lambda row: -row["speedup"])
+
+
 def again(outs: list[Path], folder: Path, span: tuple[int, int]) -> None:
     """Near the fastest of each shape of so many rows: tiles and splits that fill the multiprocessors."""
     wanted, chosen, tried = {name: Counter[str]() for name in FILLING}, list[str](), set[str]()
     rounds = [explored(out) for out in outs]
     for name in rounds[0]:
         problem = parse(name)
-        rows = sorted((row for found in rounds for row in found.get(name, [])), key=lambda row: -row["speedup"])
+        rows = fastest(rounds, name)
         tried.update(json.dumps([row["family"], row["knobs"]]) for row in rows)
         if not span[0] <= problem.m <= span[1]:
             continue
         chosen.append(name)
         for family, count in ((FAMILIES[kind], count) for kind, count in wanted.items()):
-            fastest = [row["knobs"] for row in rows if row["family"] == family.name][:2]
-            near = [knobs for known in fastest for knobs in refitted(family, known, problem)]
-            count.update({json.dumps([family.name, knobs]) for knobs in near})
+            best = [row["knobs"] for row in rows if row["family"] == family.name][:2]
+            near = [knobs for known in best for knobs in refitted(family, known, problem)]
+            count.update(dict.fromkeys((json.dumps([family.name, knobs]) for knobs in near), 1))
     settings = []
     for family, most in FILLING.items():
         fresh = [json.loads(text)[1] for text, _ in wanted[family].most_common() if text not in tried]
@@ -206,14 +211,14 @@ def nearby(outs: list[Path], folder: Path) -> None:
     for name in rounds[-1]:
         problem = parse(name)
         count = wanted[FEW_ROWS if problem.m <= FEW_ROWS[1] else AGAIN]
-        rows = sorted((row for found in rounds for row in found.get(name, [])), key=lambda row: -row["speedup"])
+        rows = fastest(rounds, name)
         chosen.append(name)
         tried.update(json.dumps([row["family"], row["knobs"]]) for row in rounds[-1][name])
         for row in rows[:NEAREST]:
             family = FAMILIES[row["family"]]
             changed = [row["knobs"] | {knob: value} for knob, values in family.knobs.items() for value in values]
             able = [knobs for knobs in changed if knobs["style"] == "plain" and allowed(problem, family, knobs)]
-            count.update({json.dumps([family.name, knobs]) for knobs in able})
+            count.update(dict.fromkeys((json.dumps([family.name, knobs]) for knobs in able), 1))
     settings = []
     for span, count in wanted.items():
         fresh = [json.loads(text) for text, _ in count.most_common() if text not in tried]

@@ -75,7 +75,8 @@ def propose(run: Path, folder: Path) -> None:
         fitted = [
             one for setting in near[:NEAR] if setting.family == FAMILY for one in refitted(setting, problem, family)
         ]
-        wanted.update({json.dumps({"family": one.family, "knobs": one.knobs}) for one in [*near, *fitted]})
+        named = (json.dumps({"family": one.family, "knobs": one.knobs}) for one in [*near, *fitted])
+        wanted.update(dict.fromkeys(named, 1))
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [line for line, _ in wanted.most_common(SETTINGS)]
     (folder / "settings.jsonl").write_text("\n".join(chosen) + "\n")
@@ -83,30 +84,23 @@ def propose(run: Path, folder: Path) -> None:
     print(f"{len(shapes)} shapes, {len(chosen)} of {len(wanted)} settings")
 
 
-def explored(out: Path) -> dict[str, list[dict]]:
-    """What was right on each shape, the fastest first."""
+def explored(*outs: Path) -> dict[str, list[dict]]:
+    """What was right on each shape, in all these rounds: the fastest first, by speedups, for each round has a baseline
+    of its own."""
     found: dict[str, list[dict]] = {}
-    for row in map(json.loads, out.open()):
+    for row in (json.loads(line) for out in outs for line in out.open()):
         if row["said"] == "ok":
             found.setdefault(row["problem"], []).append(row)
-    return {name: _fastest_first(rows) for name, rows in found.items()}
-
-
-def _fastest_first(rows: list[dict]) -> list[dict]:
-    """By speedups, for of two rounds each has a baseline of its own."""
-    return sorted(rows, key=lambda row: (-row["speedup"], row["us"]))
+    return {name: sorted(rows, key=lambda row: (-row["speedup"], row["us"])) for name, rows in found.items()}
 
 
 def adopt(outs: list[Path], kept: int = KEPT) -> None:
     """Puts the fastest `kept` of each shape, of all these rounds, in the place of what was known of it."""
-    found: dict[str, list[dict]] = {}
-    for out in outs:
-        for name, rows in explored(out).items():
-            found.setdefault(name, []).extend(rows)
+    found = explored(*outs)
     lines = [
         {"problem": name, "layout": "tn", "family": row["family"], "knobs": row["knobs"]}
         for name, rows in found.items()
-        for row in _fastest_first(rows)[:kept]
+        for row in rows[:kept]
     ]
     path = Path("data") / "settings" / f"{TARGET}.jsonl"
     before = [line for line in map(json.loads, path.open()) if line["problem"] not in found]
