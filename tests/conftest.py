@@ -78,6 +78,16 @@ def _alone(item: pytest.Item | None) -> bool:
     return item is not None and any(item.get_closest_marker(name) for name in ALONE)
 
 
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """A jail, each in turn."""
+    from cudal2.worker.sandbox import jail
+
+    if not jail.works(request.param):
+        pytest.skip(f"{request.param} does not work on this machine")
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def processors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Holds the machine while a test runs: alone, or together with those that may run beside others."""

@@ -27,7 +27,6 @@ from cudal2.policy.locate import latest_checkpoint
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.tracking import read_metrics
-from cudal2.worker.sandbox import jail
 
 SECONDS = 8.0
 DEFAULT = ["env", "--default-signal=INT"]  # a shell ignores it in the background, and so would what we start
@@ -194,13 +193,6 @@ def test_a_main_thread_that_hears_nothing_is_ended_all_the_same(tmp_path, presse
             run.process.send_signal(signal.SIGINT)
         assert run.process.communicate(timeout=SECONDS)[0] == "cudal2: stopped at once\n"
         assert run.process.returncode == 130
-
-
-@pytest.fixture(params=["bubblewrap", "landlock"])
-def kind(request) -> str:
-    if not jail.works(request.param):
-        pytest.skip(f"{request.param} does not work on this machine")
-    return request.param
 
 
 @pytest.fixture

@@ -144,14 +144,21 @@ def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int)
 
 @cache
 def _shipped(target: str) -> dict[Problem, list[Setting]]:
-    """The target's file, by problem; all problems are given as f32. What is kept apart to measure on is passed over."""
+    """The target's file, by problem. What is kept apart to measure on is passed over."""
     path = asset("data").joinpath("settings", f"{target}.jsonl")
     known: dict[Problem, list[Setting]] = {}
-    for line in read_known(path):
-        problem = parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue)
+    for problem, setting in listed(path):
         if not kept_apart(problem):
-            known.setdefault(problem, []).append(Setting(line.family, line.knobs))
+            known.setdefault(problem, []).append(setting)
     return known
+
+
+def listed(path: Path) -> list[tuple[Problem, Setting]]:
+    """What such a file holds, line by line; all problems are given as f32."""
+    return [
+        (parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue), Setting(line.family, line.knobs))
+        for line in read_known(path)
+    ]
 
 
 def read_known(path: Path) -> list[Known]:

@@ -115,8 +115,8 @@ def render(
         "target": target,
         "contract": target.contract,
         "environment": environment,
+        "multiprocessors": MULTIPROCESSORS.get(target.name, 1),
     }
-    facts["multiprocessors"] = MULTIPROCESSORS.get(target.name, 1)
     facts |= {"more": operator.more(problem), "paragraph": operator.paragraph}
     text = template.render(facts, **structs.asdict(shown)).strip()
     while prompt.bytes and len(text.encode()) > prompt.bytes and (fewer := shown.less()):

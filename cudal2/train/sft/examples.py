@@ -27,9 +27,9 @@ from cudal2.interrupt import end, leave_with_parent
 from cudal2.policy import prompts
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
-from cudal2.problem import Layout, Problem, parse
+from cudal2.problem import Layout, Problem
 from cudal2.records import digest
-from cudal2.search.prior import known_settings, read_known
+from cudal2.search.prior import known_settings, listed
 from cudal2.search.proposer import Setting
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
@@ -237,12 +237,7 @@ def _listed(file: str) -> list[tuple[Problem, Setting]]:
 
     Raises ValueError where there is no such file, or nothing in it.
     """
-    lines = read_known(Path(file))
-    listed = [
-        (parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue), Setting(line.family, line.knobs))
-        for line in lines
-    ]
-    seen = [(problem, setting) for problem, setting in listed if not unseen(problem)]
+    seen = [(problem, setting) for problem, setting in listed(Path(file)) if not unseen(problem)]
     if not seen:
         raise ValueError(f"settings={file} holds no setting of a problem that training may see")
     return seen

@@ -1,4 +1,4 @@
-"""A model of speed fitted to the four rounds of exploration, which says what to write for a shape nobody measured.
+"""A model of speed fitted to the rounds of exploring (layers.py), which says what to write for a shape nobody measured.
 
 What it learns is how far a setting stays behind the fastest measured of its shape, so that no baseline's whims are
 learnt. Its facts are those of `cost.facts` and rows.py and a few more, worked out for all settings of a shape at once.

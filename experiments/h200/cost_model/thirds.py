@@ -22,7 +22,6 @@ from layers import interval, looked_up
 
 from cudal2.records import to_json
 from cudal2.search import prior
-from cudal2.search.proposer import Setting
 
 PICKS = (1, 4, 8)
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
@@ -43,8 +42,7 @@ def main(folder: Path) -> None:
     random.Random(0).shuffle(weights)
     found: dict[str, list[list[float]]] = {}
     shapes = []
-    lines = prior.read_known(Path(__file__).with_name("labels.jsonl.xz"))
-    menu = {to_json(Setting(line.family, line.knobs)) for line in lines}
+    menu = {to_json(setting) for _, setting in prior.listed(Path(__file__).with_name("labels.jsonl.xz"))}
     print(f"{sum(map(len, every.values()))} pairs of {len(every)} shapes and a setting", flush=True)
     for third in range(THIRDS):
         apart = set(weights[third::THIRDS])

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cudal2.report.budget import load
+from cudal2.report.budget import estimate, load
 
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
 FAILED, PICKS = 0.1, (1, 2, 4)
 
 
 def interval(logs: np.ndarray, as_shown=np.exp) -> str:
-    drawn = np.random.default_rng(0).choice(logs, (2000, len(logs))).mean(axis=1)
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*as_shown(np.array([logs.mean(), *np.quantile(drawn, (0.025, 0.975))])))
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*as_shown(np.array(estimate(logs.tolist()))))
 
 
 def show(folders: list[Path]) -> None:

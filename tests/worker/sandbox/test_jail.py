@@ -16,13 +16,6 @@ from cudal2.worker.sandbox import jail, seccomp
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
-@pytest.fixture(params=["bubblewrap", "landlock"])
-def kind(request) -> str:
-    if not jail.works(request.param):
-        pytest.skip(f"{request.param} does not work on this machine")
-    return request.param
-
-
 @pytest.fixture
 def folder():
     path = jail.job_folder()
