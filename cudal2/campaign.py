@@ -27,6 +27,7 @@ from cudal2.evaluation import run as evaluation
 from cudal2.evaluation.records import Row
 from cudal2.evaluation.terminal import said
 from cudal2.interrupt import Deadline, TimeUp
+from cudal2.policy.learnt import settled
 from cudal2.problem import Problem, stratified
 from cudal2.records import CLOCKED, HarnessFault
 from cudal2.search import proposers
@@ -52,6 +53,7 @@ def run(config: CampaignConfig, console: Console | None = None) -> list[Row]:
     """
     for method in config.methods:
         files.plugin(proposers, method, "methods")
+    config = settled(config, config.policy.path if "policy" in config.methods else None)
     whole = Campaign(config, console or Console(), Deadline(60 * config.minutes))
     folder = Path(config.run)
     before = stored(folder, CampaignConfig)

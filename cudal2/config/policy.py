@@ -110,9 +110,14 @@ class PolicyConfig(Schema, frozen=True):
             raise ValueError("policy.sampler=endpoint cannot be trained: its weights are elsewhere; use search or eval")
 
 
+KERNEL_LM = "kernel_lm"
+"""The template of a policy that does not say which one it learnt."""
+
+
 class PromptConfig(Schema, frozen=True):
     """What the policy is asked: a Jinja template in `prompts/`, and what it shows beside the problem.
 
+    Without a `template` it is the one that the policy learnt, as its folder states (`policy/learnt.py`).
     The keys other than `template` are for prompts in words, and are off by default. `exemplars` is how many kernels of
     contrasting speed are shown from the archive, `failures` how many failed attempts. `parent` is from how many of the
     best kernels one is drawn, which is shown with its profile, to be improved. With two or more `islands` the archive's
@@ -124,7 +129,7 @@ class PromptConfig(Schema, frozen=True):
     exemplars (the slowest first), notes, the parent.
     """
 
-    template: str = "kernel_lm"
+    template: str = ""
     exemplars: Annotated[int, msgspec.Meta(ge=0)] = 0
     failures: Annotated[int, msgspec.Meta(ge=0)] = 0
     islands: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -137,7 +142,7 @@ class PromptConfig(Schema, frozen=True):
     @property
     def bare(self) -> bool:
         """Whether the prompt is the kernel LM's: a token for each fact, and the completion is only the source."""
-        return self.template.startswith("kernel_lm")
+        return not self.template or self.template.startswith(KERNEL_LM)
 
     @property
     def worked(self) -> bool:

@@ -20,6 +20,7 @@ from cudal2.archive.selection import Comparable
 from cudal2.completion import Found
 from cudal2.config import EvalConfig, identity
 from cudal2.form import form, kernel_form
+from cudal2.policy.learnt import settled
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.worker.pool.pool import Pool
@@ -131,6 +132,7 @@ def sampler(config: EvalConfig) -> Sampler:
     """Kernels from `config.policy`, prompted as in training; loaded when first asked. ValueError where it cannot be."""
     from cudal2.policy import prompts, turns, writer
 
+    config = _settled(config)
     policy = writer.make(config.policy, config.prompt, config.target, config.run)
 
     def begin(problems: Sequence[Problem], kernels: Comparable, environment: Environment) -> Turn:
@@ -157,6 +159,11 @@ def sampler(config: EvalConfig) -> Sampler:
     return begin
 
 
+def _settled(config: EvalConfig) -> EvalConfig:
+    """The configuration with the template of its prompts."""
+    return settled(config, config.policy.path)
+
+
 def _series(config: EvalConfig) -> str:
     """What another policy wrote, or this one with another seed, is another series."""
     what = identity(config.policy) | identity(config.prompt) | {"seed": config.seed}
@@ -170,6 +177,7 @@ def asking(config: EvalConfig, sampler: Sampler, select: Pool, kernels: Comparab
 
     Of samples that are one kernel (`cudal2.form`) one is judged, and its verdict is archived for all of them.
     """
+    config = _settled(config)
     series = " " + _series(config) if config.source == "policy" else ""
     firsts = range(0, config.samples, config.turns.count)
     here = msgspec.structs.replace(kernels, fingerprint=environment.fingerprint)

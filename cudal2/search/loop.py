@@ -28,7 +28,7 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Timing, Verdict
 from cudal2.search import proposers
 from cudal2.search.proposer import Mutated, Task, Trial, answered, made
-from cudal2.search.trials import History, affordable, identity, missing, seconds
+from cudal2.search.trials import History, affordable, identity, missing, seconds, settled
 from cudal2.split import kept_apart
 from cudal2.worker.pool.pool import Pool
 
@@ -133,6 +133,7 @@ NOWHERE = Environment("", 0, "", "", "", "")
 
 def check(config: SearchConfig) -> None:
     """Raises ValueError for a search that `run` refuses, before there is a folder for it."""
+    config = settled(config)
     _check(config)
     config.shapes.problems()
     with Archive(":memory:") as nothing:
@@ -156,6 +157,7 @@ def run(
     Raises ValueError for an unknown method, an endless search or an inconsistent configuration; HarnessFault where no
     kernel of a round could be judged.
     """
+    config = settled(config)
     _check(config)
     console = console or Console()
     problems = list(dict.fromkeys(config.shapes.problems()))

@@ -20,9 +20,15 @@ from cudal2.archive import Archive
 from cudal2.archive.records import Entry, Origin
 from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.form import kernel_form
+from cudal2.policy import learnt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Verdict, digest
 from cudal2.search.proposer import Proposer, Task, Trial, Trials
+
+
+def settled(config: SearchConfig) -> SearchConfig:
+    """The configuration with the template of its prompts; which one a policy learnt counts only where it is asked."""
+    return learnt.settled(config, config.policy.path if config.search.method == "policy" else None)
 
 
 def identity(config: SearchConfig) -> dict[str, Any]:
@@ -31,7 +37,8 @@ def identity(config: SearchConfig) -> dict[str, Any]:
     The list of shapes belongs to them if shapes influence one another: by `neighbours`, or because a policy samples
     for all of them at once.
     """
-    values = {key: value for key, value in configuration.identity(config).items() if not key.startswith("shapes.")}
+    values = configuration.identity(settled(config))
+    values = {key: value for key, value in values.items() if not key.startswith("shapes.")}
     if config.turns.count == 1:  # so that searches older than this key keep their identity
         del values["turns.count"]
     together = config.search.neighbours or config.search.method == "policy"

@@ -33,6 +33,7 @@ from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig
 from cudal2.policy import model as policy
 from cudal2.policy import turns
+from cudal2.policy.learnt import KEY, settled
 from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.policy.sampling import ADAPTERS, SHARED, TRAINED, check_room, context, out_of_memory_hint, tokenize
 from cudal2.problem import Problem
@@ -67,6 +68,7 @@ def run(config: TrainConfig) -> None:
     """
     _quiet()
     find(config.target)
+    config = settled(config, config.policy.path)
     problems = config.shapes.problems()
     split.refuse(problems, "training")
     arguments = one_gpu(trl_options(config))
@@ -124,6 +126,7 @@ def _train(
             connect()
         model, tokenizer = policy.load_to_train(config.policy, config.seed, config.target, reference=arguments.beta > 0)
         policy.check(tokenizer, config.target)
+        tokenizer.init_kwargs[KEY] = config.prompt.template  # every checkpoint states it
         check_room(first, len(tokenize(tokenizer, first)), context(model.config, config.policy), config.prompt.bytes)
         if config.turns.count > 1:
             turns.fitted(tokenizer, first, (), find(config.target), turns.room(model, config.policy))

@@ -18,6 +18,7 @@ from cudal2.completion import read
 from cudal2.config import TrainConfig
 from cudal2.judging import judge
 from cudal2.policy import model, prompts, sampling
+from cudal2.policy.learnt import settled
 from cudal2.policy.locate import latest_checkpoint, step_of
 from cudal2.policy.prompts import text
 from cudal2.problem import Problem, parse
@@ -175,7 +176,7 @@ def preview(config: TrainConfig, problem: Problem) -> tuple[str, str]:
     It shows kernels from the run's archive, if there is one; nothing is trained or judged. Raises as training does:
     ValueError where the configuration cannot work, HarnessFault where the device is missing.
     """
-    folder = Path(config.run)
+    config, folder = settled(config, config.policy.path), Path(config.run)
     with ExitStack() as stack:
         place = folder
         if not Archive.file(folder).exists():

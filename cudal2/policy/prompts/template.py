@@ -17,6 +17,7 @@ from cudal2.archive.records import Entry
 from cudal2.archive.selection import Comparable
 from cudal2.completion import MAX_BYTES, fenced
 from cudal2.config import PromptConfig, WorkerConfig
+from cudal2.config.policy import KERNEL_LM
 from cudal2.contract import ENTRY, SIZER, sizer_declaration
 from cudal2.files import asset
 from cudal2.policy.prompts import notes, profile
@@ -101,7 +102,7 @@ def render(
     template, and where `prompt.notes` cannot be read; HarnessFault where there is no compiler or jail to profile a
     parent.
     """
-    template = _template(prompt.template)
+    template = _template(prompt.template or KERNEL_LM)
     shown = Shown(
         tuple(entry for entry in exemplars if parent is None or entry.source != parent.source)[: prompt.exemplars],
         tuple(failures),

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig, SftConfig
+from cudal2.policy.learnt import KEY, settled
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
@@ -52,6 +53,7 @@ def run(config: SftConfig) -> None:
     Raises ValueError where the configuration cannot work or the folder holds another run or policy,
     HarnessFault where nothing could be judged in the end.
     """
+    config = settled(config, config.policy.path or config.start or None)
     if config.verify:
         try:
             check(config.worker, config.target)
@@ -97,6 +99,8 @@ def _train(config: SftConfig) -> list[Row]:
         words = not config.corpus.plain, config.prompt.worked
         tokenizer = train_tokenizer([one.source for one in some], config.vocabulary, *words)
         model = create(config, tokenizer)
+    if config.examples != "text":  # which has no prompts
+        tokenizer.init_kwargs[KEY] = config.prompt.template
     tokenizer.save_pretrained(fresh)
     rows = _rows(config, fresh)
     print(
