@@ -23,6 +23,7 @@ from cudal2.cli import runs
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
 from cudal2.evaluation.results import save
+from cudal2.policy.learnt import settled
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Status, to_json
 from cudal2.tracking import read_metrics
@@ -273,7 +274,8 @@ def test_run_alone_is_the_run_in_that_folder(tmp_path, monkeypatch):
     policy = fakes.save_policy(tmp_path / "policy")
     overrides = [*fakes.tiny(tmp_path / "run", policy), "trainer.steps=1", "reward=paper"]
     assert cli.main(["train", *overrides]) == 0
-    assert runs.training_config([f"run={tmp_path / 'run'}"]) == load("train", overrides, TrainConfig)
+    asked = settled(load("train", overrides, TrainConfig), str(policy))
+    assert runs.training_config([f"run={tmp_path / 'run'}"]) == asked
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 0
     (tmp_path / "run/config.json").write_text("{")
     assert cli.main(["train", f"run={tmp_path / 'run'}"]) == 2
@@ -287,9 +289,8 @@ def test_a_run_goes_on_with_what_may_change_and_nothing_else(tmp_path, monkeypat
     assert cli.main(["train", *tiny, "trainer.steps=1"]) == 0
     assert cli.main(["train", run, "trainer.steps=2", "tracker.project=other"]) == 0
     assert len(read_metrics(tmp_path / "run/metrics.jsonl")) == 2
-    assert runs.training_config([run]) == load(
-        "train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig
-    )
+    asked = load("train", [*tiny, "trainer.steps=2", "tracker.project=other"], TrainConfig)
+    assert runs.training_config([run]) == settled(asked, str(policy))
     for change, said in [
         ("reward=log", "reward.name=paper became log"),
         ("seed=0", "seed=7 became 0"),

@@ -122,8 +122,9 @@ class TaughtTurnsConfig(Schema, frozen=True):
 
 class CorpusConfig(Schema, frozen=True):
     """Which sources of the kernel families a policy learns: those for problems of these `layouts` that may be
-    accumulated so, written in these `styles`. With more `dtypes` or `epilogues` than the plainest a kernel LM also gets
-    words for them and for an M that is no multiple of 8. `turns` adds conversations.
+    accumulated so, written in these `styles`; what is named twice is drawn twice as often. With more `dtypes` or
+    `epilogues` than the plainest a kernel LM also gets words for them and for an M that is no multiple of 8. `turns`
+    adds conversations.
     """
 
     layouts: Annotated[tuple[Layout, ...], msgspec.Meta(min_length=1)] = get_args(Layout)
@@ -188,7 +189,9 @@ class SftConfig(Schema, frozen=True):
 
     - families: `samples` random settings of the kernel families, drawn without regard to the shape, from `corpus`;
     - known: what searches found fast for the shapes that training may see, or for shapes near them; with `settings`
-      what that file says of the problems in it (in the format of data/settings, and packed where it ends in .xz);
+      what that file says of the problems in it (in the format of data/settings, and packed where it ends in .xz), and
+      with `also_known` both. What a file is learnt from is lent to the same products in other forms, which are drawn
+      from the layouts and accumulates of `corpus` (`train/sft/known.py`);
     - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
       none (rejection sampling fine-tuning, arXiv:2308.01825);
     - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists
@@ -209,6 +212,7 @@ class SftConfig(Schema, frozen=True):
     examples: Literal["families", "known", "archive", "text"] = "families"
     archive: str = ""
     settings: Annotated[str, LATER] = ""
+    also_known: Annotated[bool, LATER] = False
     text: tuple[str, ...] = ("families", "cutlass")
     plan: bool = False
     plan_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
@@ -235,6 +239,8 @@ class SftConfig(Schema, frozen=True):
             raise ValueError("examples=archive learns from the run that archive=FOLDER names: give both or neither")
         if self.settings and self.examples != "known":
             raise ValueError("settings=FILE says what is known: it wants examples=known")
+        if self.also_known and not self.settings:
+            raise ValueError("also_known is for settings=FILE; without one examples=known learns data/settings alone")
         if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:
             raise ValueError(
                 "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "

@@ -3,10 +3,10 @@ where `completion.extract` finds the kernel again. Drawn on all cores."""
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from cudal2.archive.records import Entry
 from cudal2.archive.selection import Comparable
 from cudal2.completion import fenced
 from cudal2.config import CorpusConfig, PromptConfig, SftConfig
+from cudal2.corpus import Family
 from cudal2.dtype import find as find_dtype
 from cudal2.interrupt import end, leave_with_parent
 from cudal2.policy import prompts
@@ -29,10 +30,10 @@ from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Layout, Problem
 from cudal2.records import digest
-from cudal2.search.prior import known_settings, listed
 from cudal2.search.proposer import Setting
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
+from cudal2.train.sft.known import FASTEST, Known, families, nearest, stated
 
 SHARD = 200
 """Examples that one process draws at a time. Each shard has its own seed, so the examples depend neither on the number
@@ -41,9 +42,7 @@ of cores nor on which process was faster."""
 FEW = 0.01
 """The share of samples that may be too long and left out without an error."""
 
-FASTEST = 2
-"""How many settings, or kernels, `known` and `archived` take for each shape."""
-
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -68,16 +67,20 @@ def draw(config: SftConfig, count: int) -> list[Example]:
     """The first `count` examples of a fixed sequence; no prompt names a held-out shape. With `config.plan` each source
     begins with its plan (`corpus.plan`).
     """
-    return _on_every_core(partial(_draw, config), count)
+    return _on_every_core(partial(_draw, config), _numbers(count))[:count]
 
 
 def draw_rows(config: SftConfig, tokenizer: Path) -> list[Row]:
-    """The first `config.samples` examples, or all that the file `config.settings` holds, encoded with the tokenizer
-    saved in that folder. Each process encodes what it draws, because encoding a source of some 10 kB takes longer than
-    drawing it.
+    """The first `config.samples` examples, or all that the file `config.settings` leads to (`known.stated`), encoded
+    with the tokenizer saved in that folder. Each process encodes what it draws, because encoding a source of some 10 kB
+    takes longer than drawing it.
     """
-    count = len(_listed(config.settings)) if config.settings else config.samples
-    return _on_every_core(partial(_draw_rows, config, tokenizer), count)
+    if not config.settings:
+        rows = _on_every_core(partial(_draw_rows, config, tokenizer), _numbers(config.samples))
+        return rows[: config.samples]
+    pairs = stated(config)
+    shards = [pairs[start : start + SHARD] for start in range(0, len(pairs), SHARD)]
+    return _on_every_core(partial(_rendered_rows, config, tokenizer), shards)
 
 
 def known(config: SftConfig) -> list[Example]:
@@ -115,20 +118,16 @@ def _plain(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _known(config: SftConfig, problems: Sequence[Problem]) -> list[Example]:
-    target = find(config.target)
-    families = {family.name: family for family in corpus.families(target)}
-    examples = []
-    for problem in problems:
-        prompt = _prompt(config, problem, target)
-        for setting in known_settings(config.target, problem, list(families.values()))[:FASTEST]:
-            family = families[setting.family]
-            for style in config.corpus.styles:
-                knobs = setting.knobs | {"style": style}
-                sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem))
-                examples.append(Example(prompt, _text(sample, config)))
-    if not examples:
-        raise ValueError(f"no settings are known for {config.target} in data/settings; use examples=families")
-    return examples
+    pairs, by_name = nearest(config, problems), families(config)
+    return [_rendered(config, by_name, *pair, style) for pair in pairs for style in config.corpus.styles]
+
+
+def _rendered(
+    config: SftConfig, by_name: Mapping[str, Family], problem: Problem, setting: Setting, style: str
+) -> Example:
+    family, knobs = by_name[setting.family], setting.knobs | {"style": style}
+    sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem))
+    return Example(_prompt(config, problem, find(config.target)), _text(sample, config))
 
 
 def complete(source: str, prompt: PromptConfig, target: Target) -> str:
@@ -191,16 +190,20 @@ def fitting(rows: Sequence[Row], context: int, left_out: float = FEW) -> list[Ro
     return short
 
 
-def _on_every_core(make: Callable[[int], list[T]], count: int) -> list[T]:
-    """The first `count` items of shards 0, 1, …, each made by `make` in one of as many processes as there are cores."""
-    shards = range(-(-count // SHARD))
+def _numbers(count: int) -> range:
+    """Of the shards that hold the first `count` examples."""
+    return range(-(-count // SHARD))
+
+
+def _on_every_core(make: Callable[[S], list[T]], shards: Sequence[S]) -> list[T]:
+    """What `make` makes of each shard, in order, in one of as many processes as there are cores."""
     workers = min(len(os.sched_getaffinity(0)), len(shards))
     if workers == 1:  # a process of its own would spend longer on its imports
-        return list(islice(chain.from_iterable(map(make, shards)), count))
+        return list(chain.from_iterable(map(make, shards)))
     # Not forked: this process may hold threads, and a GPU.
     with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
         try:
-            return list(islice(chain.from_iterable(pool.map(make, shards)), count))
+            return list(chain.from_iterable(pool.map(make, shards)))
         except BaseException:  # Ctrl-C: the shards that wait take minutes
             end(pool)
             raise
@@ -212,8 +215,13 @@ def _start() -> None:
 
 
 def _draw_rows(config: SftConfig, tokenizer: Path, number: int) -> list[Row]:
-    examples = _stated(config, number) if config.settings else _draw(config, number)
-    return encode(_loaded(tokenizer), examples, config)
+    return encode(_loaded(tokenizer), _draw(config, number), config)
+
+
+def _rendered_rows(config: SftConfig, tokenizer: Path, pairs: Sequence[Known]) -> list[Row]:
+    """Rows of settings, each in the first style that is asked for."""
+    by_name, style = families(config), config.corpus.styles[0]
+    return encode(_loaded(tokenizer), [_rendered(config, by_name, *pair, style) for pair in pairs], config)
 
 
 @cache
@@ -227,29 +235,6 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     for _ in range(SHARD):
         problem = _problem(rng, rng.choice(config.corpus.layouts), config.corpus)
         sample = corpus.draw(target, problem, rng, styles=config.corpus.styles)
-        examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
-    return examples
-
-
-@cache
-def _listed(file: str) -> list[tuple[Problem, Setting]]:
-    """The lines of a file of settings, but for problems that training may not see.
-
-    Raises ValueError where there is no such file, or nothing in it.
-    """
-    seen = [(problem, setting) for problem, setting in listed(Path(file)) if not unseen(problem)]
-    if not seen:
-        raise ValueError(f"settings={file} holds no setting of a problem that training may see")
-    return seen
-
-
-def _stated(config: SftConfig, number: int) -> list[Example]:
-    """A shard of the settings in the file, each in the first style that is asked for."""
-    target, families = find(config.target), {family.name: family for family in corpus.families(find(config.target))}
-    examples = []
-    for problem, setting in _listed(config.settings)[number * SHARD : (number + 1) * SHARD]:
-        family, knobs = families[setting.family], setting.knobs | {"style": config.corpus.styles[0]}
-        sample = corpus.Sample(family.name, problem.layout, knobs, corpus.render(family, knobs, problem))
         examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
     return examples
 

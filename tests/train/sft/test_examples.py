@@ -261,7 +261,7 @@ def test_a_file_of_settings_is_learnt_as_it_stands_but_for_shapes_kept_from_trai
             plan=True,
             examples="known",
             settings=str(tmp_path / name),
-            corpus=CorpusConfig(styles=("terse",)),
+            corpus=CorpusConfig(styles=("terse",), layouts=("tn",), accumulates=("f32",)),
             prompt=PromptConfig(template="kernel_lm_worked"),
         )
         rows = drawing.draw_rows(settings, tmp_path / "words")
