@@ -2,12 +2,12 @@
 
     python experiments/h200/explore.py SETTINGS.jsonl M_N_K,M_N_K,… OUT.jsonl [SECONDS]
 
-SETTINGS.jsonl holds {"family": …, "knobs": {…}} on each line, and `rows` where a setting is for no fewer and no more
-of them: [1, 8]. Every kernel is compiled once, then launched in this
-process beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl gets a
-line for each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its family was
-far faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to a shape
-are passed over. These are our own kernels: nothing protects the process from them but a parent that starts it again
+SETTINGS.jsonl holds {"family": …, "knobs": {…}} on each line, `rows` where a setting is for no fewer and no more of
+them ([1, 8]), and `shapes` where it is for some alone. Every kernel is compiled once, then launched in this process
+beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl gets a line for
+each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its family was far
+faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to a shape are
+passed over. These are our own kernels: nothing protects the process from them but a parent that starts it again
 without the one that crashed or hung.
 """
 
@@ -97,7 +97,8 @@ def fitting(settings: Mapping[str, dict], problem: Problem) -> dict[str, dict]:
 
     def fits(name: str, setting: dict) -> bool:
         family, (least, most) = FAMILIES[setting["family"]], setting.get("rows", (1, math.inf))
-        if not least <= problem.m <= most or not corpus.applies(family, problem):
+        named = problem.mnk in setting.get("shapes", [problem.mnk])
+        if not named or not least <= problem.m <= most or not corpus.applies(family, problem):
             return False
         return source_digest(family.name, json.dumps(setting["knobs"]), form(problem)) == name
 
@@ -153,10 +154,12 @@ def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Pr
     base = microseconds.pop(THEIRS)
     for name, us in microseconds.items():
         said[name] = {"said": "ok", "us": us, "speedup": round(base / us, 3)}
+    lines = [
+        {"problem": problem.mnk, "family": settings[name]["family"], "knobs": settings[name]["knobs"], **found}
+        for name, found in said.items()
+    ]
     with out.open("a") as file:
-        file.writelines(
-            json.dumps({"problem": problem.mnk, **settings[name], **found}) + "\n" for name, found in said.items()
-        )
+        file.writelines(json.dumps(line) + "\n" for line in lines)
     top = base / min(microseconds.values(), default=math.inf)
     print(f"{problem.mnk:<20} {len(microseconds):>4} kernels  {base:9.2f} µs  {top:.3f}", flush=True)
 
