@@ -239,7 +239,8 @@ def explained(taken: dict[str, dict[str, float]]) -> str:
 def described(row: dict[str, Any]) -> str:
     (middle, low, high), floor, ms, apart = row["speedup"], row["floor"], row["ms"], row["logits_apart"]
     return (
-        f"{row['what']:<13} batch {row['batch']:>3} {row['way']:<8}  {ms['plain']:8.3f} ms → {ms['patched']:8.3f} ms  "
+        f"{row['what']:<13} batch {row['batch']:>3} {row['way']:<8}  {ms['plain']:8.3f} ms → {ms['patched']:8.3f} ms "
+        f"({1e3 * row['batch'] / ms['patched']:.0f} tokens/s)  "
         f"{middle:.3f} [{low:.3f}, {high:.3f}]  floor {floor[0]:.3f}  {row['layers']} layers  "
         f"logits ±{apart['most']:.2g} of {apart['std']:.2g}, same token {row['same_token']:.0%}"
     )
