@@ -9,8 +9,10 @@ model=$1 run=$2 here=$(cd "$(dirname "$0")" && pwd)
 shift 2
 python=${PYTHON:-python3} rows=${ROWS:-1,4,8,16,64,2048}
 export PYTHONPATH="$here/../..${PYTHONPATH:+:$PYTHONPATH}"
-set -- "$model" --batches "${rows%,*}" --prompt "${rows##*,}" "$@"
-shapes=$("$python" "$here/generate.py" shapes "$@")
+asked="--batches ${rows%,*} --prompt ${rows##*,}"
+# shellcheck disable=SC2086  # these are four words
+shapes=$("$python" "$here/generate.py" shapes "$model" $asked)
 "$python" -m cudal2.cli campaign "shapes=$shapes" target="${TARGET:-sm_90a}" run="$run" 'methods=[evolution]' \
     kernels="${KERNELS:-6}" generation="${KERNELS:-6}" finalists=2 slice=32
-"$python" "$here/generate.py" measure "$@" --export "$run/export" -o "$run/model.json"
+# shellcheck disable=SC2086
+"$python" "$here/generate.py" measure "$model" --export "$run/export" -o "$run/model.json" $asked "$@"
