@@ -114,3 +114,5 @@ if __name__ == "__main__":
             propose(Path(run), Path(folder))
         case ["adopt", out]:
             adopt([Path(out)])
+        case ["adopt", out, kept]:
+            adopt([Path(out)], int(kept))

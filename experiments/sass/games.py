@@ -23,8 +23,8 @@ import msgspec
 
 from cudal2 import corpus
 from cudal2.config import PolicyConfig, PromptConfig, SassConfig, load
+from cudal2.policy import learnt, prompts, writer
 from cudal2.policy import model as policy
-from cudal2.policy import prompts, writer
 from cudal2.problem import parse
 from cudal2.sass import searches
 from cudal2.sass.polish import run, shapes, subject
@@ -97,7 +97,8 @@ def make(folder: Path, sizes: list[str], tuned: Path | None) -> None:
 def written(size: str) -> str:
     """The first of SAMPLES of the policy that ships whose products are mma.sync's; ValueError where none is."""
     config, target = PolicyConfig(path=policy.locate("", TARGET), max_new_tokens=576, temperature=0.5), find(TARGET)
-    asked = [prompts.render(PromptConfig(), False, parse(size, "tn", "f32"), target)] * SAMPLES
+    prompt = PromptConfig(template=learnt.stated(config.path))
+    asked = [prompts.render(prompt, False, parse(size, "tn", "f32"), target)] * SAMPLES
     for text in writer.write(*policy.load(config), asked, config, target, seed=0):
         if "mma.sync" in text:
             return text

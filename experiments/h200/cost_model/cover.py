@@ -2,6 +2,7 @@
 
     python experiments/h200/cost_model/cover.py experiments/h200/layers cover          # needs no GPU
     python experiments/h200/explore.py cover/settings.jsonl $(cat cover/shapes.txt) cover/out.jsonl 480
+    python experiments/h200/refit.py adopt cover/out.jsonl 2         # the two fastest of each into data/settings
 
 The rounds of layers.py measured a hundred settings on each of 208 shapes. What a model gets wrong on others is which of
 the settings it likes is fastest there, so each shape is given the LIKED of its rows that the model likes most, and
@@ -23,7 +24,9 @@ from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
 
 SHAPES, LARGEST, FLOP = 900, 1 << 28, 4e11
+"""How many, and the largest weight (elements) and product."""
 LIKED, DRAWN = 14, 6
+"""Settings of a shape that the model likes, and others."""
 
 
 def shapes() -> list[Problem]:

@@ -4,9 +4,11 @@
 
 COUNT problems that training may see (`split.draw`): open models' layers, some with the K of another, and other sizes; 1
 to 8,192 rows, of which a third are powers of two and a third multiples of 8 or 64; both types, all epilogues. Of the
-settings that were fast somewhere with about as many rows the model's first choice is learnt, out of MENU settings that
-lose hardly anything: where many are as fast, it would else be another on each shape, and nobody could learn which. What
-of them was measured fastest on each explored shape is added in every type and epilogue.
+settings that were fast somewhere with about as many rows one is learnt, out of MENU settings that lose hardly anything:
+where many are as fast, it would else be another on each shape, and nobody could learn which. It is drawn: what the
+model says is HEAT slower has 1/e of the chance. Who always learnt the first choice wrote one kernel a shape and nothing
+else, and had no second try. What of them was measured fastest on each explored shape is added in every type and
+epilogue.
 """
 
 import lzma
@@ -31,9 +33,10 @@ from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
 from cudal2.split import draw, open_families, unseen
 
-COUNT, FLOP, TOP = 42000, 1e12, 10
+COUNT, FLOP, TOP, PART = 42000, 1e12, 10, 8
+"""How many problems, and the largest; fast is what is among the TOP of a shape, and in the fastest PART-th of it."""
 TYPES, EPILOGUES = ("fp16", "bf16"), ("none", "bias", "bias_gelu")
-MENU, ENOUGH = 48, 0.3
+MENU, ENOUGH, HEAT = 72, 0.3, 0.01
 """So many settings are learnt; where none of them suits a problem, ENOUGH is as bad as worse."""
 BY_NAME = {family.name: family for family in FAMILIES}
 
@@ -67,7 +70,7 @@ def pools(every: Measured, model: Model) -> dict[int, Pool]:
     one row with eight."""
     fast: dict[int, set[str]] = {}
     for problem, some in every.items():
-        best = sorted(some, key=some.__getitem__, reverse=True)[:TOP]
+        best = sorted(some, key=some.__getitem__, reverse=True)[: min(TOP, 1 + len(some) // PART)]
         fast.setdefault(rows_of(problem.m), set()).update(best)
     for problem, settings in prior._shipped("sm_90a").items():
         if (problem.layout, problem.dtype, problem.epilogue) == ("tn", "fp16", "none"):
@@ -118,8 +121,9 @@ def lines(every: Measured) -> Iterator[prior.Known]:
     chosen = menu(behind)
     listed = {settings[one] for one in chosen}
     made = [msgspec.json.decode(settings[one], type=Setting) for one in chosen]
+    rng = random.Random("heat")
     for problem, line in zip(problems, behind[:, chosen]):
-        yield known(problem, made[int(line.argmax())])
+        yield known(problem, rng.choices(made, np.exp((line - line.max()) / HEAT))[0])
     for problem, some in sorted(every.items()):
         if unseen(problem):
             continue
