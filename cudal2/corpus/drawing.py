@@ -74,12 +74,15 @@ def allowed(
     problem = form(asked)
     if lacks(family, problem):
         return None
+    space = dict(family.knobs)
+    if "style" in space:
+        space["style"] = tuple(style for style in space["style"] if style in styles)
+    if accumulate == "f32" and "accumulate" in space:
+        space["accumulate"] = tuple(kind for kind in space["accumulate"] if kind == "f32")
+    if not all(space.values()):
+        return None
     for _ in range(TRIES):
-        knobs = {knob: rng.choice(values) for knob, values in family.knobs.items()}
-        if accumulate == "f32" and knobs.get("accumulate") == "f16":
-            continue
-        if "style" in knobs and knobs["style"] not in styles:
-            continue
+        knobs = {knob: rng.choice(values) for knob, values in space.items()}
         if not refusal(family, knobs, problem):
             return knobs
     return None

@@ -1,0 +1,61 @@
+"""What the covered shapes (cover.py) are worth in the table of known settings, on the layers of the rounds before.
+
+    python experiments/h200/cost_model/table.py experiments/h200/layers > experiments/h200/cost_model/table.txt
+
+As in thirds.py: three times a third of the weights is kept from the table, with all rows, and of each shape only what
+was measured there can be picked. The fastest of the look-up's picks over the fastest of all measured, with the table as
+it ships and without the shapes that were covered; then the difference of logarithms.
+"""
+
+import json
+import lzma
+import random
+import sys
+from pathlib import Path
+
+import labeller
+import numpy as np
+from labeller import measured
+from layers import TARGET, interval, looked_up
+from thirds import ROWS, THIRDS
+
+from cudal2.search import prior
+
+PICKS = (1, 4, 8, 16)
+
+
+def picked(every: labeller.Measured) -> np.ndarray:
+    """For each shape what the look-up's first picks lose, without the third of the weights that it is of."""
+    weights = sorted({(one.n, one.k) for one in every})
+    random.Random(0).shuffle(weights)
+    found = {}
+    for third in range(THIRDS):
+        apart = set(weights[third::THIRDS])
+        for problem, some in every.items():
+            if (problem.n, problem.k) in apart:
+                near = [one for one in looked_up(problem, apart) if one in some]
+                found[problem] = [max([some[one] for one in near[:count]], default=-1.0) for count in PICKS]
+    return np.array([found[problem] for problem in every])
+
+
+def main(folder: Path) -> None:
+    stored = lzma.decompress((folder / "cover.jsonl.xz").read_bytes()).splitlines()
+    covered = {json.loads(line)["problem"] for line in stored}
+    labeller.ROUNDS = tuple(name for name in labeller.ROUNDS if name != "cover")
+    every, table = measured(folder), prior._shipped(TARGET)
+    found = {"with": picked(every)}
+    for problem in [one for one in table if one.mnk in covered]:
+        del table[problem]
+    found["without"] = picked(every)
+    owner = np.array([one.n * 10**6 + one.k for one in every])
+    for least, most in ROWS:
+        here = np.array([least <= one.m <= most for one in every])
+        print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in PICKS))
+        for name, lost in found.items():
+            print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in lost[here].T))
+        gained = (found["with"] - found["without"])[here]
+        print(f"{'difference':20s}" + "".join(interval(column, owner[here], float) for column in gained.T))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
