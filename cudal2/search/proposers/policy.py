@@ -14,7 +14,7 @@ of the first, and so on; after `turns.count` generations a first turn follows ag
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import cycle, groupby, islice
+from itertools import cycle, islice
 
 from cudal2.archive import selection
 from cudal2.archive.records import Entry
@@ -30,7 +30,10 @@ from cudal2.search.trials import History, affordable_now, seconds
 from cudal2.target import find
 
 PATIENCE = 8
-"""After so many batches a generation stays incomplete: the policy writes hardly anything new."""
+"""After so many batches that are paid for a generation stays incomplete: the policy writes hardly anything new."""
+TIMES = 1, 2, 4
+"""How often each missing kernel is asked for, batch after batch, where answers cost nothing: a small model takes as
+long for one completion as for hundreds, so three batches are sooner done than eight with about as many texts."""
 
 Way = tuple[Prompt, str]
 """A prompt, and the record of it that is archived with each kernel written from it."""
@@ -72,33 +75,37 @@ class Policy:
         wanted = affordable if self._writer.paid else dict.fromkeys(problems, search.generation)
         lacking = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), wanted[problem])]
         asked_before: Counter[tuple[Problem, int]] = Counter()
-        for _ in range(PATIENCE):
+        for times in (1,) * PATIENCE if self._writer.paid else TIMES:
             if not lacking:
                 break
-            batch = [prompt for _, (prompt, _) in lacking]
-            soon = {  # built ahead; the budget does not cover the others
-                place: problem
-                for problem, group in groupby(enumerate(lacking), key=lambda one: one[1][0])
-                for place, _ in islice(group, max(0, affordable[problem] - len(new[problem])))
-            }
+            asked = lacking * times
+            soon = dict[int, Problem]()  # built ahead; the budget does not cover the others
+            room = {problem: affordable[problem] - len(new[problem]) for problem in problems}
+            for number, (problem, _) in enumerate(asked):
+                if room[problem] > 0:
+                    soon[number] = problem
+                    room[problem] -= 1
 
-            def finished(place: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
-                if place in soon:
-                    self._history.ahead([one.candidate(soon[place], target.name)])
+            def finished(number: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
+                if number in soon:
+                    self._history.ahead([one.candidate(soon[number], target.name)])
 
             names = []
-            for problem, way in lacking:
+            for problem, way in asked:
                 place = written[problem].index(way)
                 names.append(f"{self._history.name(problem)} {generation} {place} {asked_before[problem, place]}")
                 asked_before[problem, place] += 1
+            batch = [prompt for _, (prompt, _) in asked]
             completions = self._writer.write(batch, names, rng.getrandbits(32), finished)
-            asked, lacking = lacking, []
+            failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
             for (problem, way), one in zip(asked, completions):
-                if one.source and (made := form(one.source)) not in tried[problem]:
+                full = len(new[problem]) == wanted[problem]
+                if not full and one.source and (made := form(one.source)) not in tried[problem]:
                     tried[problem].add(made)
                     new[problem][one.candidate(problem, target.name)] = way[1]
                 else:
-                    lacking.append((problem, way))
+                    failed[problem].append((problem, way))
+            lacking = [one for problem, some in failed.items() for one in some[: wanted[problem] - len(new[problem])]]
         return new
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
