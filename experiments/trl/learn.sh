@@ -22,5 +22,5 @@ trl grpo --model_name_or_path data/policy/cpu --dtype float32 --dataset_name "$f
     --reward_funcs cudal2.serving.trl.reward --output_dir "$folder/trl-$seed" --seed "$seed" --max_steps "$steps" \
     --num_generations 8 --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --learning_rate 1e-3 \
     --lr_scheduler_type constant --max_completion_length 512 --use_cpu true --bf16 false \
-    --gradient_checkpointing false --logging_steps 1 --report_to none --save_strategy no --disable_tqdm true \
+    --loss_type grpo --gradient_checkpointing false --logging_steps 1 --report_to none --save_strategy no --disable_tqdm true \
     > "$folder/trl-$seed.log" 2>&1
