@@ -17,7 +17,7 @@ from cudal2.config import WorkerConfig
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.records import Candidate, Status
-from cudal2.target import CPU, targets
+from cudal2.target import CPU, find, targets
 from cudal2.worker.worker import Worker
 
 LAYOUTS: tuple[Layout, ...] = ("nn", "tn")
@@ -241,3 +241,15 @@ def test_drawn_shapes_are_small_more_often_and_not_only_powers_of_two() -> None:
     assert sum(size <= 512 for size in sizes) > len(sizes) / 2
     powers = sum(size & (size - 1) == 0 for size in sizes) / len(sizes)
     assert 0.3 < powers < 0.8
+
+
+def test_no_try_is_spent_on_a_style_or_a_sum_that_was_not_asked_for(monkeypatch):
+    """Where rules let one setting in hundreds pass, such tries left none for what was."""
+    monkeypatch.setattr(corpus.drawing, "TRIES", 1)
+    monkeypatch.setattr(corpus.drawing, "refusal", lambda *_: "")
+    rng = random.Random(0)
+    for family in corpus.families(find("sm_90a")):
+        if drawn := corpus.drawing.allowed(family, family.layouts[0], "f32", rng, ("terse",)):
+            assert drawn.get("style") in (None, "terse") and drawn.get("accumulate") in (None, "f32")
+        else:
+            assert "f32" not in family.knobs.get("accumulate", ("f32",)), family.name
