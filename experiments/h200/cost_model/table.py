@@ -16,8 +16,8 @@ from pathlib import Path
 import labeller
 import numpy as np
 from labeller import measured
-from layers import TARGET, interval, looked_up
-from thirds import ROWS, THIRDS
+from layers import TARGET, looked_up
+from thirds import THIRDS, show
 
 from cudal2.search import prior
 
@@ -47,14 +47,7 @@ def main(folder: Path) -> None:
     for problem in [one for one in table if one.mnk in covered]:
         del table[problem]
     found["without"] = picked(every)
-    owner = np.array([one.n * 10**6 + one.k for one in every])
-    for least, most in ROWS:
-        here = np.array([least <= one.m <= most for one in every])
-        print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in PICKS))
-        for name, lost in found.items():
-            print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in lost[here].T))
-        gained = (found["with"] - found["without"])[here]
-        print(f"{'difference':20s}" + "".join(interval(column, owner[here], float) for column in gained.T))
+    show(list(every), found, [("difference", "with", "without")], PICKS)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ the look-up lists, in the model's order. `blended`: the same less 0.01 for each 
 import math
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from labeller import Measured, Model, Pool, measured
 from layers import interval, looked_up
 
+from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search import prior
 
@@ -34,6 +36,24 @@ def fast_somewhere(seen: Measured, apart: set[tuple[int, int]]) -> set[str]:
     for some in seen.values():
         known.update(sorted(some, key=some.__getitem__, reverse=True)[:TOP])
     return known
+
+
+def show(
+    shapes: Sequence[Problem],
+    table: Mapping[str, np.ndarray],
+    differences: Sequence[tuple[str, str, str]],
+    picks: Sequence[int],
+) -> None:
+    """What the first picks of each name lose (shapes × picks), by rows; then differences, each of two names."""
+    owner = np.array([one.n * 10**6 + one.k for one in shapes])
+    for least, most in ROWS:
+        here = np.array([least <= one.m <= most for one in shapes])
+        print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in picks))
+        for name, some in table.items():
+            print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in some[here].T))
+        for name, one, other in differences:
+            less = (table[one] - table[other])[here]
+            print(f"{name:20s}" + "".join(interval(column, owner[here], float) for column in less.T))
 
 
 def main(folder: Path) -> None:
@@ -66,15 +86,7 @@ def main(folder: Path) -> None:
                 best = [max([some[one] for one in order[:count]], default=-1.0) for count in PICKS]
                 found.setdefault(name, []).append(best)
     table = {name: np.array(some) for name, some in found.items()}
-    owner = np.array([one.n * 10**6 + one.k for one in shapes])
-    for least, most in ROWS:
-        here = np.array([least <= one.m <= most for one in shapes])
-        print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in PICKS))
-        for name, some in table.items():
-            print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in some[here].T))
-        for name in list(table)[1:]:
-            less = (table[name] - table["look-up"])[here]
-            print(f"{name + ' - look-up':20s}" + "".join(interval(column, owner[here], float) for column in less.T))
+    show(shapes, table, [(f"{name} - look-up", name, "look-up") for name in list(table)[1:]], PICKS)
     first = table["labeller"][:, 0]
     worst = (f"{shapes[place].mnk} {math.exp(first[place]):.2f}" for place in np.argsort(first)[:8])
     print("\nthe labeller loses most: " + ", ".join(worst))
