@@ -19,7 +19,8 @@ from cudal2.problem import Layout
 from cudal2.target import Target
 
 LONG = 2048
-"""Completions of at least so many tokens are worth it. Shorter ones are left to `generate`."""
+"""On a processor completions of at least so many tokens are worth it; shorter ones are left to `generate`. On a GPU all
+are: 128 kernels of 170 tokens took 0.44 s, with `generate` 1.2 to 1.5 (an H200, the kernel LM)."""
 AHEAD = 16
 """Tokens of each text that one pass reads: its last one, and a draft."""
 CHUNK = 512
@@ -83,9 +84,9 @@ def expected(tokenizer: PreTrainedTokenizerBase, target: Target, samples: int = 
 def suits(model: Any, tokens: int) -> bool:
     """Whether `complete` is for this model and completions of so many tokens: a Llama on a processor, or on a GPU if
     its heads fit into a program of the attention there."""
-    if tokens < LONG or model.config.model_type != "llama":
-        return False
     shape, device = model.config, model.device.type
+    if shape.model_type != "llama" or (device == "cpu" and tokens < LONG):
+        return False
     shared = shape.num_attention_heads // shape.num_key_value_heads
     kept = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
     return device == "cpu" or (device == "cuda" and fits(shape.head_dim, shared, kept.itemsize))

@@ -161,7 +161,7 @@ def test_samples_and_training_use_it_for_long_completions(model, monkeypatch):
     torch.testing.assert_close(drawn, sampling.warpers(config)(None, scores)[0].softmax(-1), atol=0.04, rtol=0)
 
 
-def test_only_a_llama_and_long_completions_are_worth_it(model):
+def test_on_a_processor_only_a_llama_and_long_completions_are_worth_it(model):
     assert decoding.suits(model, decoding.LONG) and not decoding.suits(model, decoding.LONG - 1)
     model.config.model_type = "qwen2"
     assert not decoding.suits(model, decoding.LONG)
@@ -183,6 +183,7 @@ def test_on_a_gpu_its_heads_must_fit(width, heads, dtype, suits):
     for kind, expected in (("cuda", suits), ("cpu", True), ("mps", False)):
         model = SimpleNamespace(config=shape, device=torch.device(kind), dtype=dtype)
         assert decoding.suits(model, decoding.LONG) is expected
+        assert decoding.suits(model, 1) is (expected and kind == "cuda")
 
 
 @pytest.mark.gpu
