@@ -6,12 +6,14 @@ from functools import cache
 import pytest
 
 from cudal2 import completion, corpus
-from cudal2.config import PolicyConfig, PromptConfig
+from cudal2.config import PolicyConfig, SearchConfig
+from cudal2.corpus import STYLES
 from cudal2.files import asset
 from cudal2.policy import prompts, sampling, tokenizer
+from cudal2.policy.learnt import settled
 from cudal2.policy.model import load
 from cudal2.problem import Problem
-from cudal2.split import training
+from cudal2.split import draw
 from cudal2.target import find, targets
 
 SHIPPED = sorted(path.parent.name for path in asset("data", "policy").glob("*/model.safetensors"))
@@ -32,16 +34,11 @@ def test_it_reads_every_token_of_its_prompts(target):
     assert set(tokenizer.PROMPT_TOKENS) - elsewhere <= set(words.get_vocab())
 
 
-SINCE = {"decode", "stationary", "small_cluster", "split_k", "store_bound", "stream_k", "warp_specialised"}
-"""Families that came, or were changed, after the policies which ship had learnt: their words are no single tokens."""
-
-
-@pytest.mark.parametrize(("target", "length"), [("cpu", 90), ("sm_90a", 190)])
-def test_its_words_still_fit_the_corpus(target, length):
+@pytest.mark.parametrize(("target", "styles", "length"), [("cpu", STYLES, 90), ("sm_90a", ("plain",), 170)])
+def test_its_words_still_fit_the_corpus(target, styles, length):
     _, words = shipped(target)
     rng = random.Random(0)
-    drawn = (corpus.draw(find(target), rng.choice(("nn", "tn")), rng) for _ in range(200))
-    samples = [sample for sample in drawn if sample.family not in SINCE][:100]
+    samples = [corpus.draw(find(target), rng.choice(("nn", "tn")), rng, styles=styles) for _ in range(100)]
     texts = [(corpus.plan(sample) if target != "cpu" else "") + sample.source for sample in samples]
     encoded = tokenizer.encode_source(words, texts)
     assert words.batch_decode(encoded) == texts
@@ -49,7 +46,8 @@ def test_its_words_still_fit_the_corpus(target, length):
 
 
 def written(target: str, problems: list[Problem]) -> list[str]:
-    asked = [prompts.render(PromptConfig(), False, problem, find(target)) for problem in problems]
+    learnt = settled(SearchConfig(run="", target=target), "").prompt
+    asked = [prompts.render(learnt, False, problem, find(target)) for problem in problems]
     return [
         completion.extract(text, find(target)) or ""
         for text in sampling.sample(*shipped(target), asked, PolicyConfig(), 0)
@@ -67,13 +65,12 @@ def test_it_writes_whole_kernels_for_shapes_it_never_saw():
         completion.check_source(text, find("cpu"))
 
 
-def test_the_one_for_hopper_states_plans_and_chooses_by_the_shape():
-    """Its kernels are those of the families as it learnt them: whole, with a plan that is one of today's, too."""
-    rng, hopper = random.Random(1), find("sm_90a")
-    seen = set(training())
-    problems = [p for p in (Problem(*rng.choices((64, 512, 4096, 16384), k=3)) for _ in range(40)) if p not in seen][:8]
+def test_the_one_for_hopper_writes_renderings_for_any_layer():
+    """Layers and any sizes, few rows and many, both layouts and types, with a bias or without."""
+    hopper, kinds = find("sm_90a"), (("fp16", "bf16"), ("none", "bias", "bias_gelu"))
+    problems = [problem for layout in ("tn", "nn") for problem in draw(8, 11, 1e12, 1, (layout,), *kinds)]
     texts = written("sm_90a", problems)
-    assert sum(corpus.stated(text, hopper) is not None for text in texts) >= 0.75 * len(texts)
+    assert sum(corpus.keeps_its_plan(text, hopper) for text in texts) >= 0.75 * len(texts)
     assert len(set(texts)) >= len(texts) / 2
     for text in texts:
         completion.check_source(text, hopper)

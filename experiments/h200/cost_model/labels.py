@@ -3,12 +3,12 @@
     python experiments/h200/cost_model/labels.py experiments/h200/layers experiments/h200/cost_model/labels.jsonl.xz
 
 COUNT problems that training may see (`split.draw`): open models' layers, some with the K of another, and other sizes; 1
-to 8,192 rows, of which a third are powers of two and a third multiples of 8 or 64; both types, all epilogues. Of the
-settings that were fast somewhere with about as many rows one is learnt, out of MENU settings that lose hardly anything:
-where many are as fast, it would else be another on each shape, and nobody could learn which. It is drawn: what the
-model says is HEAT slower has 1/e of the chance. Who always learnt the first choice wrote one kernel a shape and nothing
-else, and had no second try. What of them was measured fastest on each explored shape is added in every type and
-epilogue.
+to 8,192 rows, of which a third are powers of two and a third multiples of 8 or 64; both types, all epilogues, and both
+layouts, though only `tn` was explored and the model takes `nn` for as fast. Of the settings that were fast somewhere
+with about as many rows one is learnt, out of MENU settings that lose hardly anything: where many are as fast, it would
+else be another on each shape, and nobody could learn which. It is drawn: what the model says is HEAT slower has 1/e of
+the chance. Who always learnt the first choice wrote one kernel a shape and nothing else, and had no second try. What of
+them was measured fastest on each explored shape is added in every type and epilogue. It takes a quarter of an hour.
 """
 
 import lzma
@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -26,16 +27,16 @@ from labeller import BEHIND, Measured, Model, Pool, measured
 from measure import FAMILIES
 
 from cudal2 import corpus, llm
-from cudal2.problem import Problem
+from cudal2.problem import Layout, Problem
 from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
 from cudal2.split import draw, open_families, unseen
 
-COUNT, FLOP, TOP, PART = 42000, 1e12, 10, 8
+COUNT, FLOP, TOP, PART = 60000, 1e13, 10, 8
 """How many problems, and the largest; fast is what is among the TOP of a shape, and in the fastest PART-th of it."""
-TYPES, EPILOGUES = ("fp16", "bf16"), ("none", "bias", "bias_gelu")
+LAYOUTS, TYPES, EPILOGUES = ("tn", "tn", "nn"), ("fp16", "bf16"), ("none", "bias", "bias_gelu")
 MENU, ENOUGH, HEAT = 72, 0.3, 0.01
 """So many settings are learnt; where none of them suits a problem, ENOUGH is as bad as worse."""
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -51,7 +52,7 @@ def drawn() -> list[Problem]:
     rng, found = random.Random("labels"), dict[Problem, None]()
     layers = [llm.find(name)[1] for name in llm.names(open_families())]
     weights = {(layer.n, layer.k) for layer in layers}
-    for problem in draw(COUNT, 2026, FLOP, 1, ("tn",), TYPES, EPILOGUES):
+    for problem in draw(COUNT, 2026, FLOP, 1, LAYOUTS, TYPES, EPILOGUES):
         if (problem.n, problem.k) in weights and rng.random() < 0.5:
             problem = msgspec.structs.replace(problem, k=rng.choice(layers).k)
         one = rounded(problem, rng)
@@ -65,9 +66,9 @@ def rows_of(m: int) -> int:
     return next((number for number, most in enumerate((1, 8, 16, 32, 64)) if m <= most), math.ceil(math.log2(m)))
 
 
-def pools(every: Measured, model: Model) -> dict[int, Pool]:
-    """For each class of rows the settings that were fast there; above 64 rows also with half or twice as many, and for
-    one row with eight."""
+def pools(every: Measured, model: Model) -> dict[tuple[int, Layout], Pool]:
+    """For each class of rows and each layout the settings that were fast there; above 64 rows also with half or twice
+    as many, and for one row with eight. The families for few rows have no `nn` kernels: it takes all up to 128 rows."""
     fast: dict[int, set[str]] = {}
     for problem, some in every.items():
         best = sorted(some, key=some.__getitem__, reverse=True)[: min(TOP, 1 + len(some) // PART)]
@@ -75,23 +76,24 @@ def pools(every: Measured, model: Model) -> dict[int, Pool]:
     for problem, settings in prior._shipped("sm_90a").items():
         if (problem.layout, problem.dtype, problem.epilogue) == ("tn", "fp16", "none"):
             fast.setdefault(rows_of(problem.m), set()).update(map(to_json, settings))
-    found = dict[int, Pool]()
-    for one in range(15):
+    found = dict[tuple[int, Layout], Pool]()
+    for one, layout in product(range(15), get_args(Layout)):
         near = [other for other in fast if (other <= 4) == (one <= 4) and abs(other - one) <= (one > 4 or one == 0)]
-        found[one] = Pool(sorted(set().union(*(fast[other] for other in near))), model.codes)
+        near = [other for other in fast if other <= 7] if layout == "nn" and one <= 4 else near
+        found[one, layout] = Pool(sorted(set().union(*(fast[other] for other in near))), model.codes)
     return found
 
 
 def guessed(every: Measured, model: Model) -> tuple[list[Problem], list[str], np.ndarray]:
     """The drawn problems, the settings that one of them may have, and how far behind the fastest each is there."""
-    by_rows, by_class = pools(every, model), dict[int, list[Problem]]()
+    by_class, problems_of = pools(every, model), dict[tuple[int, Layout], list[Problem]]()
     for problem in drawn():
-        by_class.setdefault(rows_of(problem.m), []).append(problem)
-    settings = sorted({one for pool in by_rows.values() for one in pool.settings})
+        problems_of.setdefault((rows_of(problem.m), problem.layout), []).append(problem)
+    settings = sorted({one for pool in by_class.values() for one in pool.settings})
     place = {one: number for number, one in enumerate(settings)}
     asked, found = list[Problem](), list[np.ndarray]()
-    for rows, problems in sorted(by_class.items()):
-        pool, fits = by_rows[rows], dict[tuple[object, ...], np.ndarray]()
+    for kind_of, problems in sorted(problems_of.items()):
+        pool, fits = by_class[kind_of], dict[tuple[object, ...], np.ndarray]()
         made = [msgspec.json.decode(one, type=Setting) for one in pool.settings]
         for problem, liked in zip(problems, model.speeds([(problem, pool) for problem in problems])):
             serves = {family.name: corpus.applies(family, problem) for family in FAMILIES}

@@ -91,7 +91,11 @@ def test_known_settings_are_learnt_in_the_styles_that_are_asked_for(monkeypatch)
 def encoded(chat: bool, **shares: float) -> tuple[PreTrainedTokenizerBase, list[drawing.Example], list[drawing.Row]]:
     """Words, 40 examples and their rows."""
     words = load(PolicyConfig(), "sm_90a")[1]
-    prompt = PromptConfig(template="instruct", exemplars=0, failures=0) if chat else PromptConfig()
+    prompt = (
+        PromptConfig(template="instruct", exemplars=0, failures=0)
+        if chat
+        else PromptConfig(template="kernel_lm_worked")
+    )
     asked = config(target="sm_90a", plan=True, prompt=prompt, **shares)
     examples = draw(asked, 40)
     return words, examples, drawing.encode(words, examples, asked)
