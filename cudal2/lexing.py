@@ -6,6 +6,7 @@ compiler does, so that no way of writing something hides it from one of them.
 
 import re
 from collections import Counter
+from functools import lru_cache
 
 # What C++ reads before it looks for directives: literals, words, numbers (1'000), comments. A quote that begins is a
 # token whatever follows: if it failed at the end of the text, the next one would be read as far again.
@@ -82,6 +83,7 @@ def comments(text: str) -> list[tuple[int, int]]:
     ]
 
 
+@lru_cache(maxsize=64)
 def masked(text: str) -> str:
     """The text with blanks in place of comments and literals; each line keeps its length."""
     return TOKEN.sub(lambda token: re.sub(r"[^\n]", " ", token[0]) if _is_text(token) else token[0], text)
