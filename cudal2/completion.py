@@ -67,11 +67,16 @@ class Found(msgspec.Struct, frozen=True):
         return Candidate(self.source, problem, target, missing=self.missing)
 
 
-@lru_cache(maxsize=1024)
 def read(completion: str) -> Found:
-    """The kernel in a completion, by the rule above. Remembered, for it takes 20 ms and more, is asked for when a text
-    is written and once more with its batch, and a policy writes many texts more than once."""
-    text = lexing.lines(completion[-LONGEST:].encode("utf-8", "replace").decode())
+    """The kernel in a completion, by the rule above."""
+    return _read(completion[-LONGEST:])
+
+
+@lru_cache(maxsize=512)
+def _read(end: str) -> Found:
+    """Remembered, for it takes 20 ms and more, is asked for when a text is written and once more with its batch, and a
+    policy writes many texts more than once. Only the end is kept: an answer may have megabytes."""
+    text = lexing.lines(end.encode("utf-8", "replace").decode())
     if not lexing.blanked(text).strip():
         return Found(missing=EMPTY)
     answer, thoughts, unfinished = _sections(text)

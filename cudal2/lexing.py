@@ -83,7 +83,7 @@ def comments(text: str) -> list[tuple[int, int]]:
     ]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def masked(text: str) -> str:
     """The text with blanks in place of comments and literals; each line keeps its length."""
     return TOKEN.sub(lambda token: re.sub(r"[^\n]", " ", token[0]) if _is_text(token) else token[0], text)
