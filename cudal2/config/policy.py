@@ -84,6 +84,8 @@ class PolicyConfig(Schema, frozen=True):
     weights only with adapters. A completion has at most `max_new_tokens` tokens; `top_k` 0 means no limit. With `chat`
     the model is asked in its chat template, which it must have.
 
+    Without a `temperature` training samples at 1, all else as the policy's folder states (`policy/learnt.py`), or at 1.
+
     With `sampler` endpoint a model elsewhere is asked, by an API; it is always a chat, and temperature, top p and top k
     are sent only where they are not the defaults.
     """
@@ -94,7 +96,7 @@ class PolicyConfig(Schema, frozen=True):
     sampler: Literal["transformers", "vllm", "endpoint"] = "transformers"
     vllm: VllmConfig = VllmConfig()
     endpoint: EndpointConfig = EndpointConfig()
-    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    temperature: Annotated[float, msgspec.Meta(gt=0)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512

@@ -1,15 +1,16 @@
-"""Which prompt a policy learnt: what its folder states, and the template that it is therefore asked with.
+"""What a policy's folder states: the prompt that it learnt, and the temperature at which its kernels are best.
 
-It stands in `tokenizer_config.json`, which is saved with every checkpoint, adapters or not, and read with every
+So nobody has to say how it is asked. In training it is sampled at 1, for what is learnt from is what it writes. Both
+stand in `tokenizer_config.json`, which is saved with every checkpoint, adapters or not, and read with every
 tokenizer; transformers keeps keys that it does not know. A name on the hub or a GGUF file states nothing.
 """
 
-import json
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from cudal2.config import CampaignConfig, EvalConfig, SearchConfig, SftConfig, TrainConfig
@@ -18,39 +19,46 @@ from cudal2.policy.locate import locate
 
 KEY = "prompt_template"
 """In tokenizer_config.json. A folder without it is asked with KERNEL_LM, as all were before it."""
+HEAT = "sampling_temperature"
+"""There, too: the temperature for all but training. A folder without it is sampled at 1."""
 
 Asking = TypeVar("Asking", TrainConfig, SftConfig, SearchConfig, EvalConfig, CampaignConfig)
 
 
-def stated(place: str) -> str:
-    """The name of the template that the policy in this folder learnt; "" where it does not say.
+class Stated(msgspec.Struct, frozen=True):
+    """What a policy's folder says of it; "" and 1 where it does not."""
 
-    Raises ValueError where its tokenizer's configuration cannot be read.
-    """
+    template: str = msgspec.field(name=KEY, default="")
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = msgspec.field(name=HEAT, default=1.0)
+
+
+def stated(place: str) -> Stated:
+    """What the policy in this folder states. Raises ValueError where its tokenizer's configuration cannot be read."""
     file = Path(place) / "tokenizer_config.json"
     try:
-        return str(json.loads(file.read_bytes()).get(KEY, ""))
+        return msgspec.json.decode(file.read_bytes(), type=Stated)
     except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except (ValueError, AttributeError) as error:
+        return Stated()
+    except msgspec.MsgspecError as error:
         raise ValueError(f"{file} cannot be read ({error}); save the policy anew") from error
 
 
 def settled(config: Asking, path: str | None) -> Asking:
-    """The configuration with the name of a template, which its records then tell: the one that is asked for, else the
-    one that the policy at `path` learnt. None stands for no policy, and is never an error; nor is a path that holds
+    """The configuration with the name of a template and a temperature, which its records then tell: what is asked for,
+    else what the policy at `path` states. None stands for no policy, and is never an error; nor is a path that holds
     none, for who loads it says so.
 
     Raises ValueError where a kernel LM, which has only the words of its own prompt, would be asked with another one, or
     another policy with a kernel LM's. Otherwise another template than the policy learnt is told of in one line.
     """
-    learnt, chosen = "", config.prompt.template
+    said, chosen = Stated(), config.prompt.template
     if path is not None and config.policy.sampler != "endpoint":
         try:
             place = locate(path, config.target)
         except ValueError:
             place = ""
-        learnt = stated(place) if place else ""
+        said = stated(place) if place else said
+    learnt = said.template
     prompt = replace(config.prompt, template=chosen or learnt or KERNEL_LM)
     if learnt and prompt.template != learnt:
         if prompt.bare or replace(config.prompt, template=learnt).bare:
@@ -59,7 +67,10 @@ def settled(config: Asking, path: str | None) -> Asking:
                 f"say prompt.template={learnt}"
             )
         _tell(f"{path or place} learnt prompt.template={learnt}, and is asked with {chosen}")
-    return replace(config, prompt=prompt)
+    policy = config.policy
+    if policy.temperature is None:
+        policy = replace(policy, temperature=1.0 if isinstance(config, TrainConfig | SftConfig) else said.temperature)
+    return replace(config, prompt=prompt, policy=policy)
 
 
 @cache

@@ -66,14 +66,19 @@ MOST = 512
 """The largest batch; larger ones are not faster per prompt."""
 
 
+def temperature(config: PolicyConfig) -> float:
+    """1 where neither a user nor a policy said another (`policy/learnt.py`)."""
+    return 1.0 if config.temperature is None else config.temperature
+
+
 def choice(config: PolicyConfig) -> dict[str, Any]:
     """The sampling parameters, by the names that transformers, TRL and vLLM share."""
-    return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+    return {"temperature": temperature(config), "top_p": config.top_p, "top_k": config.top_k}
 
 
 def warpers(config: PolicyConfig) -> LogitsProcessorList:
     """What changes the scores before a token is drawn: temperature, top k and top p, as in transformers."""
-    chain = LogitsProcessorList([TemperatureLogitsWarper(config.temperature)])
+    chain = LogitsProcessorList([TemperatureLogitsWarper(temperature(config))])
     if config.top_k:
         chain.append(TopKLogitsWarper(config.top_k))
     if config.top_p < 1.0:
@@ -166,7 +171,7 @@ def _generate(
 ) -> None:
     """Calls `tell` once for each prompt."""
     inputs: Any = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
-    drawn: dict[str, Any] = {"do_sample": True, **choice(config)} if config.temperature > 0 else {"do_sample": False}
+    drawn: dict[str, Any] = {"do_sample": True, **choice(config)} if temperature(config) > 0 else {"do_sample": False}
     generation = GenerationConfig(**drawn, max_new_tokens=config.max_new_tokens)
     training = model.training
     model.eval()
@@ -189,7 +194,7 @@ def choosing(config: PolicyConfig) -> decoding.Choose:
 
     By inverse transform sampling (L. Devroye, Non-Uniform Random Variate Generation, 1986, chapter III.2).
     """
-    if not config.temperature:
+    if not temperature(config):
         return lambda scores, numbers: scores.argmax(-1)
     warped: Any = warpers(config)
 

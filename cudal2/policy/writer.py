@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from cudal2.completion import Found, read
 from cudal2.config import PolicyConfig, PromptConfig
 from cudal2.policy import endpoint, turns
@@ -28,12 +30,14 @@ class Writer(Protocol):
         names: Sequence[str],
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
+        anew: bool = False,
     ) -> list[Found]:
         """What the completion of each prompt holds, in order.
 
         Each prompt's name says which sample of the run it is: at the next start the same one has the same name, and in
         another work, such as one with another seed, it has another. `finished` is called, in the caller's thread, with
-        the place of each and what it holds, while others are still being written.
+        the place of each and what it holds, while others are still being written. With `anew` these prompts were
+        answered with what is known already: a model that is loaded here is sampled at a temperature of 1 at least.
         """
         ...
 
@@ -66,8 +70,12 @@ class Here:
         names: Sequence[str],
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
+        anew: bool = False,
     ) -> list[Found]:
-        return write(*self._loaded, prompts, self._config, self._target, seed, finished, self._limit)
+        config = self._config
+        if anew and config.temperature is not None:
+            config = replace(config, temperature=max(1.0, config.temperature))
+        return write(*self._loaded, prompts, config, self._target, seed, finished, self._limit)
 
     def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
         model, tokenizer = self._loaded

@@ -12,7 +12,7 @@ from cudal2.config import CampaignConfig, EvalConfig, PolicyConfig, PromptConfig
 from cudal2.config import load as compose
 from cudal2.files import asset
 from cudal2.policy import learnt
-from cudal2.policy.learnt import KEY, settled, stated
+from cudal2.policy.learnt import HEAT, KEY, settled, stated
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import load
 from cudal2.search import trials
@@ -29,12 +29,12 @@ SCHEMAS |= {"campaign": CampaignConfig}
 def policy(tmp_path):
     """Makes a policy that states this template, or none."""
 
-    def make(template: str = ""):
+    def make(template: str = "", **more: float):
         folder = tmp_path / f"policy-{template}"
         if not folder.exists():
             fakes.save_policy(folder)
             file = folder / "tokenizer_config.json"
-            file.write_text(json.dumps(json.loads(file.read_text()) | ({KEY: template} if template else {})))
+            file.write_text(json.dumps(json.loads(file.read_text()) | ({KEY: template} if template else {}) | more))
         return folder
 
     return make
@@ -54,12 +54,12 @@ def test_without_a_word_a_policy_is_asked_as_it_states_else_as_all_were_before(p
 def test_what_saves_a_policy_keeps_what_it_states(policy, tmp_path):
     _, words = load(PolicyConfig(path=str(policy("instruct"))))
     words.save_pretrained(tmp_path / "again")
-    assert stated(tmp_path / "again") == "instruct"
+    assert stated(tmp_path / "again").template == "instruct"
 
 
 @pytest.mark.parametrize("ships", sorted(folder.name for folder in asset("data", "policy").iterdir()))
 def test_what_ships_states_a_template_that_there_is_or_none(ships):
-    template = stated(asset("data", "policy", ships))
+    template = stated(asset("data", "policy", ships)).template
     assert not template or asset("prompts", f"{template}.jinja").is_file()
 
 
@@ -90,7 +90,18 @@ def test_a_policy_that_cannot_be_found_or_is_elsewhere_is_left_to_who_asks_it(po
     assert settled(SearchConfig(run="x", policy=there), there.path).prompt.template == "kernel_lm"
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{"])
+@pytest.mark.parametrize("verb", SCHEMAS)
+def test_a_policy_is_sampled_as_it_states_but_at_1_in_training_and_as_a_user_says_everywhere(policy, verb):
+    folder = policy(**{HEAT: 0.5})
+    silent = compose(verb, ["run=x", "policy.temperature=null"], SCHEMAS[verb])
+    told = compose(verb, ["run=x", "policy.temperature=0.7"], SCHEMAS[verb])
+    heat = 1.0 if verb in ("train", "sft") else 0.5
+    assert settled(silent, str(folder)).policy.temperature == heat
+    assert settled(silent, None).policy.temperature == 1.0
+    assert settled(told, str(folder)).policy.temperature == 0.7
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{", json.dumps({HEAT: 0}), json.dumps({KEY: None})])
 def test_a_damaged_statement_is_no_other_prompt(policy, damage):
     folder = policy("instruct")
     (folder / "tokenizer_config.json").write_text(damage)
@@ -120,11 +131,12 @@ def test_a_search_without_a_policy_is_the_same_whatever_that_learnt(policy):
 def test_training_asks_as_the_policy_learnt_and_its_checkpoints_say_so(policy, tmp_path, monkeypatch):
     monkeypatch.setattr(grpo, "Pool", FakePool)
     folder = tmp_path / "run"
-    grpo.run(compose("train", [*tiny(folder, policy("instruct")), "trainer.steps=1"], TrainConfig))
-    assert json.loads((folder / "config.json").read_text())["prompt"]["template"] == "instruct"
-    assert stated(latest_checkpoint(folder)) == "instruct"
-    config = asked(folder)
-    assert settled(config, config.policy.path).prompt.template == "instruct"
+    grpo.run(compose("train", [*tiny(folder, policy("instruct", **{HEAT: 0.5})), "trainer.steps=1"], TrainConfig))
+    record = json.loads((folder / "config.json").read_text())
+    assert record["prompt"]["template"] == "instruct" and record["policy"]["temperature"] == 1.0
+    assert stated(latest_checkpoint(folder)).template == "instruct"
+    config = settled(asked(folder), str(folder))
+    assert config.prompt.template == "instruct" and config.policy.temperature == 0.5
 
 
 def test_a_kernel_lm_states_what_it_was_taught_with_and_goes_on_so(tmp_path, monkeypatch):
@@ -136,7 +148,7 @@ def test_a_kernel_lm_states_what_it_was_taught_with_and_goes_on_so(tmp_path, mon
     sft.run(compose("sft", [f"run={first}", *tiny, "prompt=kernel_lm_worked"], SftConfig))
     sft.run(compose("sft", [f"run={second}", *tiny, f"start={first}"], SftConfig))
     for run in (first, second):
-        assert stated(run / "policy") == "kernel_lm_worked"
+        assert stated(run / "policy").template == "kernel_lm_worked"
         assert json.loads((run / "policy" / sft.RECORD).read_text())["prompt"]["template"] == "kernel_lm_worked"
     sft.run(compose("sft", [f"run={first}", *tiny, "prompt=kernel_lm_worked"], SftConfig))  # is trained already
     shutil.rmtree(second)

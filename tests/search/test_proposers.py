@@ -177,6 +177,23 @@ def test_a_policys_budget_counts_kernels_not_texts(hunt, policy, writes):
     assert more == [] and len(asked_for) <= 2 * PATIENCE, "nor does a later generation repeat one"
 
 
+@pytest.mark.parametrize(("stated", "later"), [(0.5, 1.0), (1.0, 1.0), (1.5, 1.5)])
+def test_what_a_policy_writes_twice_is_drawn_anew_at_a_temperature_of_1_at_least(
+    hunt, policy, writes, monkeypatch, stated, later
+):
+    writes(*SAME)
+    heats, write = [], writer.write
+
+    def noting(model, tokenizer, batch, config, *rest):
+        heats.append(config.temperature)
+        return write(model, tokenizer, batch, config, *rest)
+
+    monkeypatch.setattr(writer, "write", noting)
+    policy = msgspec.structs.replace(policy, temperature=stated)
+    _, asked, _, _ = hunt(config(method="policy", policy=policy, kernels=2, generation=2))
+    assert len(asked) == 1 and heats[:2] == [stated, later]
+
+
 def test_a_policy_passes_over_what_the_searches_before_it_have_tried(tmp_path, policy, writes):
     """As in a campaign. A search on its own does not look at what others have found."""
     loops = config(method="random", kernels=3, generation=3)

@@ -104,6 +104,7 @@ class Endpoint:
         names: Sequence[str],
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
+        anew: bool = False,
     ) -> list[Found]:
         found: dict[int, Found] = {}
         lacking = []
@@ -199,7 +200,7 @@ def request(config: PolicyConfig, prompt: Prompt, name: str) -> dict[str, Any]:
         "messages": messages,
         "max_completion_tokens": config.max_new_tokens,
     }
-    if config.temperature != 1.0:
+    if config.temperature not in (None, 1.0):
         asked["temperature"] = config.temperature
     if config.top_p != 1.0:
         asked["top_p"] = config.top_p

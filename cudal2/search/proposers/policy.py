@@ -5,6 +5,9 @@ problem only, not from the whole archive. A completion without a source, or with
 and does not count in the budget. Kernels are told apart by what is built (`cudal2.form`): a policy writes one kernel
 with many comments, names and plans.
 
+Kernels that are lacking because others were written twice are drawn at a temperature of 1 at least: a policy is sampled
+where its first kernels are best, and four of those may be one.
+
 Of a policy whose answers are paid for (`policy/endpoint`) no more are asked for than the budget covers.
 
 With `turns` a generation is a turn: the first is written from the prompt, the next one from the verdict on each kernel
@@ -75,28 +78,28 @@ class Policy:
         wanted = affordable if self._writer.paid else dict.fromkeys(problems, search.generation)
         lacking = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), wanted[problem])]
         asked_before: Counter[tuple[Problem, int]] = Counter()
-        for times in (1,) * PATIENCE if self._writer.paid else TIMES:
+        for number, times in enumerate((1,) * PATIENCE if self._writer.paid else TIMES):
             if not lacking:
                 break
             asked = lacking * times
             soon = dict[int, Problem]()  # built ahead; the budget does not cover the others
             room = {problem: affordable[problem] - len(new[problem]) for problem in problems}
-            for number, (problem, _) in enumerate(asked):
+            for place, (problem, _) in enumerate(asked):
                 if room[problem] > 0:
-                    soon[number] = problem
+                    soon[place] = problem
                     room[problem] -= 1
 
-            def finished(number: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
-                if number in soon:
-                    self._history.ahead([one.candidate(soon[number], target.name)])
+            def finished(place: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
+                if place in soon:
+                    self._history.ahead([one.candidate(soon[place], target.name)])
 
             names = []
             for problem, way in asked:
-                place = written[problem].index(way)
-                names.append(f"{self._history.name(problem)} {generation} {place} {asked_before[problem, place]}")
-                asked_before[problem, place] += 1
+                which = written[problem].index(way)
+                names.append(f"{self._history.name(problem)} {generation} {which} {asked_before[problem, which]}")
+                asked_before[problem, which] += 1
             batch = [prompt for _, (prompt, _) in asked]
-            completions = self._writer.write(batch, names, rng.getrandbits(32), finished)
+            completions = self._writer.write(batch, names, rng.getrandbits(32), finished, anew=number > 0)
             failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
             for (problem, way), one in zip(asked, completions):
                 full = len(new[problem]) == wanted[problem]
