@@ -7,11 +7,15 @@
 
 Speedups over the fastest of eight baselines, as the searches measured them: geometric means over the shapes that all of
 them have, a failure as FAILED, with 95% intervals over shapes. Then the difference to the first folder, in logarithms.
+Folders whose names differ only by a number at the end are seeds of one training: of these also the mean difference,
+with an interval over seeds and shapes, both drawn anew.
 """  # noqa: E501
 
 import math
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +28,13 @@ FAILED, PICKS = 0.1, (1, 2, 4)
 
 def interval(logs: np.ndarray, as_shown=np.exp) -> str:
     return "{:.3f} [{:.3f}, {:.3f}]".format(*as_shown(np.array(estimate(logs.tolist()))))
+
+
+def over_seeds(less: np.ndarray) -> str:
+    """Of differences by seed and shape."""
+    rng, (seeds, shapes) = np.random.default_rng(0), less.shape
+    drawn = [less[rng.integers(seeds, size=seeds)][:, rng.integers(shapes, size=shapes)].mean() for _ in range(4000)]
+    return "{:.3f} [{:.3f}, {:.3f}]".format(less.mean(), *np.quantile(drawn, (0.025, 0.975)))
 
 
 def show(folders: list[Path]) -> None:
@@ -42,9 +53,15 @@ def show(folders: list[Path]) -> None:
             tried = [speed for one, row in zip(shapes, here) if row for speed in found[one][0][: PICKS[-1]]]
             right = f"{name} ({np.mean(np.array(tried) > 0):.0%} right)"
             print(f"{right:28s}" + "".join(f"{interval(column):>24s}" for column in best[name][here].T))
+        seeds = defaultdict(list)
         for name in list(searches)[1:]:
             less = (best[name] - best[folders[0].name])[here]
             print(f"{f'{name} less the first':28s}" + "".join(f"{interval(one, np.array):>24s}" for one in less.T))
+            seeds[re.sub(r"-\d+$", "", name)].append(less)
+        for name, some in seeds.items():
+            if len(some) > 1:
+                columns = np.array(some).transpose(2, 0, 1)
+                print(f"{f'{name}, {len(some)} seeds':28s}" + "".join(f"{over_seeds(one):>24s}" for one in columns))
 
 
 def odd() -> str:
