@@ -9,7 +9,7 @@ GPU each is replayed from a CUDA graph (graph), compiled by torch.compile and th
 (compiled), and run by Python (eager), in that order, until the time is up. Ratios are medians over rounds of plain to
 patched, with the quartiles; beside them stands plain to plain by the same protocol. Above the first line of a step
 stands what the kernels of an eager one take by torch's profiler, and how much of that is in linear layers that an
-exported kernel serves, and in the others.
+exported kernel serves, and in the others. With --merged q, k and v are one product, and gate and up, on all sides.
 """
 
 import argparse
@@ -196,7 +196,7 @@ def kernels_in(event: Any) -> float:
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A record for each step and way, as it comes. No other one is begun after so many seconds."""
     started, device = time.monotonic(), "cuda" if torch.cuda.is_available() else "cpu"
-    model, library = build(arguments.model, device), Library(arguments.export, every=arguments.every)
+    model, library = build(arguments.model, device, arguments.merged), Library(arguments.export, every=arguments.every)
     if library.reason:
         raise SystemExit(f"{arguments.export}: {library.reason}; there is nothing to compare")
     print(f"{arguments.model} on {torch.cuda.get_device_name() if device == 'cuda' else 'a processor'}", flush=True)
@@ -256,6 +256,7 @@ def main() -> None:
     parser.add_argument("--batches", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 8, 16, 64])
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS, help="of graph, compiled, eager")
     parser.add_argument("--head", action="store_true", help="shapes: those of the head, too")
+    parser.add_argument("--merged", action="store_true", help="q, k and v as one product, and gate and up, as in vLLM")
     parser.add_argument("--past", type=int, default=256, help="tokens of each sequence before the one decoded")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--repeats", type=int, default=10, help="passes of a side in a round")
@@ -263,7 +264,7 @@ def main() -> None:
     parser.add_argument("-o", dest="out", type=Path, help="a file for the figures, written after each step")
     arguments = parser.parse_args()
     if arguments.verb == "shapes":
-        asked = problems(arguments.model, [*arguments.batches, arguments.prompt], arguments.head)
+        asked = problems(arguments.model, [*arguments.batches, arguments.prompt], arguments.head, arguments.merged)
         print(",".join(problem.name for problem in asked))
         return
     if arguments.export is None or set(arguments.ways) - set(WAYS):

@@ -7,6 +7,7 @@ no nn.Linear, so no exported kernel could serve them.
 """
 
 import torch
+from merged import merge
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from cudal2 import llm
@@ -27,8 +28,8 @@ TINY = {
 DTYPE = torch.bfloat16
 
 
-def build(name: str, device: str) -> PreTrainedModel:
-    """The model in bf16 with weights and biases drawn at random."""
+def build(name: str, device: str, merged: bool = False) -> PreTrainedModel:
+    """The model in bf16 with weights and biases drawn at random, and its layers `merged` as in merged.py."""
     of = TINY.get(name) or llm.models()[name]
     sizes = {
         "hidden_size": of.hidden,
@@ -51,7 +52,7 @@ def build(name: str, device: str) -> PreTrainedModel:
     for module in linear(model).values():
         if module.bias is not None and device != "meta":  # transformers begins with zeros
             torch.nn.init.normal_(module.bias, std=0.02)
-    return model.eval()
+    return (merge(model) if merged else model).eval()
 
 
 def linear(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
@@ -59,12 +60,12 @@ def linear(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
     return {name: one for name, one in model.named_modules() if isinstance(one, torch.nn.Linear)}
 
 
-def problems(name: str, rows: list[int], head: bool = False) -> list[Problem]:
+def problems(name: str, rows: list[int], head: bool = False, merged: bool = False) -> list[Problem]:
     """What its linear layers multiply at so many rows, each once, fewest rows first. The head is left to torch unless
     asked for; it is never asked for a prompt's rows, since only the last token's logits are computed."""
     layers = {
         (*one.weight.shape, "none" if one.bias is None else "bias")
-        for layer, one in linear(build(name, "meta")).items()
+        for layer, one in linear(build(name, "meta", merged)).items()
         if head or layer != "lm_head"
     }
     of = TINY.get(name) or llm.models()[name]
