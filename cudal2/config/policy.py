@@ -85,6 +85,7 @@ class PolicyConfig(Schema, frozen=True):
     the model is asked in its chat template, which it must have.
 
     Without a `temperature` training samples at 1, all else as the policy's folder states (`policy/learnt.py`), or at 1.
+    A search draws the first kernel of a prompt at it, and all others at `further_temperature` if there is one.
 
     With `sampler` endpoint a model elsewhere is asked, by an API; it is always a chat, and temperature, top p and top k
     are sent only where they are not the defaults.
@@ -97,6 +98,7 @@ class PolicyConfig(Schema, frozen=True):
     vllm: VllmConfig = VllmConfig()
     endpoint: EndpointConfig = EndpointConfig()
     temperature: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    further_temperature: Annotated[Annotated[float, msgspec.Meta(gt=0)] | None, LATER] = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512

@@ -20,7 +20,8 @@ from cudal2.policy.locate import locate
 KEY = "prompt_template"
 """In tokenizer_config.json. A folder without it is asked with KERNEL_LM, as all were before it."""
 HEAT = "sampling_temperature"
-"""There, too: the temperature for all but training. A folder without it is sampled at 1."""
+"""There, too: the temperature, below 1, of the first kernel for a prompt, but in training. A search draws the others at
+1, and all of a policy that does not say."""
 
 Asking = TypeVar("Asking", TrainConfig, SftConfig, SearchConfig, EvalConfig, CampaignConfig)
 
@@ -29,7 +30,7 @@ class Stated(msgspec.Struct, frozen=True):
     """What a policy's folder says of it; "" and 1 where it does not."""
 
     template: str = msgspec.field(name=KEY, default="")
-    temperature: Annotated[float, msgspec.Meta(gt=0)] = msgspec.field(name=HEAT, default=1.0)
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=1)] = msgspec.field(name=HEAT, default=1.0)
 
 
 def stated(place: str) -> Stated:
@@ -69,7 +70,9 @@ def settled(config: Asking, path: str | None) -> Asking:
         _tell(f"{path or place} learnt prompt.template={learnt}, and is asked with {chosen}")
     policy = config.policy
     if policy.temperature is None:
-        policy = replace(policy, temperature=1.0 if isinstance(config, TrainConfig | SftConfig) else said.temperature)
+        stable = said.temperature < 1.0 and not isinstance(config, TrainConfig | SftConfig)
+        further = policy.further_temperature or (1.0 if stable else None)
+        policy = replace(policy, temperature=said.temperature if stable else 1.0, further_temperature=further)
     return replace(config, prompt=prompt, policy=policy)
 
 

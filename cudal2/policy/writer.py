@@ -30,14 +30,14 @@ class Writer(Protocol):
         names: Sequence[str],
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
-        anew: bool = False,
+        further: bool = False,
     ) -> list[Found]:
         """What the completion of each prompt holds, in order.
 
         Each prompt's name says which sample of the run it is: at the next start the same one has the same name, and in
         another work, such as one with another seed, it has another. `finished` is called, in the caller's thread, with
-        the place of each and what it holds, while others are still being written. With `anew` these prompts were
-        answered with what is known already: a model that is loaded here is sampled at a temperature of 1 at least.
+        the place of each and what it holds, while others are still being written. With `further` these prompts were
+        answered before: a model that is loaded here is sampled at `policy.further_temperature`, if there is one.
         """
         ...
 
@@ -70,11 +70,11 @@ class Here:
         names: Sequence[str],
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
-        anew: bool = False,
+        further: bool = False,
     ) -> list[Found]:
         config = self._config
-        if anew and config.temperature is not None:
-            config = replace(config, temperature=max(1.0, config.temperature))
+        if further and config.further_temperature is not None:
+            config = replace(config, temperature=config.further_temperature)
         return write(*self._loaded, prompts, config, self._target, seed, finished, self._limit)
 
     def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:

@@ -96,9 +96,9 @@ def test_a_policy_is_sampled_as_it_states_but_at_1_in_training_and_as_a_user_say
     silent = compose(verb, ["run=x", "policy.temperature=null"], SCHEMAS[verb])
     told = compose(verb, ["run=x", "policy.temperature=0.7"], SCHEMAS[verb])
     heat = 1.0 if verb in ("train", "sft") else 0.5
-    assert settled(silent, str(folder)).policy.temperature == heat
-    assert settled(silent, None).policy.temperature == 1.0
-    assert settled(told, str(folder)).policy.temperature == 0.7
+    asked = [settled(silent, str(folder)), settled(silent, None), settled(told, str(folder))]
+    assert [one.policy.temperature for one in asked] == [heat, 1.0, 0.7]
+    assert [one.policy.further_temperature for one in asked] == [1.0 if heat < 1 else None, None, None]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{", json.dumps({HEAT: 0}), json.dumps({KEY: None})])

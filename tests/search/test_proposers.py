@@ -177,21 +177,21 @@ def test_a_policys_budget_counts_kernels_not_texts(hunt, policy, writes):
     assert more == [] and len(asked_for) <= 2 * PATIENCE, "nor does a later generation repeat one"
 
 
-@pytest.mark.parametrize(("stated", "later"), [(0.5, 1.0), (1.0, 1.0), (1.5, 1.5)])
-def test_what_a_policy_writes_twice_is_drawn_anew_at_a_temperature_of_1_at_least(
-    hunt, policy, writes, monkeypatch, stated, later
+@pytest.mark.parametrize(("further", "batches"), [(1.0, [(0.5, 1), (1.0, 3)]), (None, [(0.5, 4)])])
+def test_the_first_kernel_of_a_prompt_may_be_drawn_at_another_temperature_than_the_others(
+    hunt, policy, writes, monkeypatch, further, batches
 ):
-    writes(*SAME)
-    heats, write = [], writer.write
+    writes(*(KERNEL.replace("4", str(number)) for number in range(4)))
+    asked, write = [], writer.write
 
     def noting(model, tokenizer, batch, config, *rest):
-        heats.append(config.temperature)
+        asked.append((config.temperature, len(batch)))
         return write(model, tokenizer, batch, config, *rest)
 
     monkeypatch.setattr(writer, "write", noting)
-    policy = msgspec.structs.replace(policy, temperature=stated)
-    _, asked, _, _ = hunt(config(method="policy", policy=policy, kernels=2, generation=2))
-    assert len(asked) == 1 and heats[:2] == [stated, later]
+    policy = msgspec.structs.replace(policy, temperature=0.5, further_temperature=further)
+    _, judged, _, _ = hunt(config(method="policy", policy=policy, kernels=4, generation=4))
+    assert len(judged) == 4 and asked == batches
 
 
 def test_a_policy_passes_over_what_the_searches_before_it_have_tried(tmp_path, policy, writes):

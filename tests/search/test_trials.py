@@ -42,7 +42,10 @@ def keys(record: msgspec.Struct, before: str = "") -> list[str]:
 def changed(record, key: str):
     name, _, rest = key.partition(".")
     value = getattr(record, name)
-    other = changed(value, rest) if rest else value + {str: "x", tuple: ("x",)}.get(type(value), 1)
+    if rest:
+        other = changed(value, rest)
+    else:
+        other = 0.5 if value is None else value + {str: "x", tuple: ("x",)}.get(type(value), 1)
     return msgspec.structs.replace(record, **{name: other})
 
 

@@ -104,7 +104,7 @@ class Endpoint:
         names: Sequence[str],
         seed: int,
         finished: Callable[[int, Found], None] = lambda place, found: None,
-        anew: bool = False,
+        further: bool = False,
     ) -> list[Found]:
         found: dict[int, Found] = {}
         lacking = []

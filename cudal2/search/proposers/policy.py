@@ -5,8 +5,8 @@ problem only, not from the whole archive. A completion without a source, or with
 and does not count in the budget. Kernels are told apart by what is built (`cudal2.form`): a policy writes one kernel
 with many comments, names and plans.
 
-Kernels that are lacking because others were written twice are drawn at a temperature of 1 at least: a policy is sampled
-where its first kernels are best, and four of those may be one.
+The first kernel for each prompt is drawn at `policy.temperature`, where it is best, and the others, if there is one, at
+`policy.further_temperature`, where they differ: four of the likeliest kernels may be one.
 
 Of a policy whose answers are paid for (`policy/endpoint`) no more are asked for than the budget covers.
 
@@ -76,12 +76,14 @@ class Policy:
         over = {problem for problem, before in earlier.items() if 0 < search.seconds <= seconds(before)}
         affordable |= dict.fromkeys(over, 0)
         wanted = affordable if self._writer.paid else dict.fromkeys(problems, search.generation)
-        lacking = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), wanted[problem])]
         asked_before: Counter[tuple[Problem, int]] = Counter()
-        for number, times in enumerate((1,) * PATIENCE if self._writer.paid else TIMES):
-            if not lacking:
-                break
-            asked = lacking * times
+
+        def lacking() -> list[tuple[Problem, Way]]:
+            left = {problem: wanted[problem] - len(new[problem]) for problem in problems}
+            return [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), left[problem])]
+
+        def ask(asked: Sequence[tuple[Problem, Way]], further: bool = True) -> list[tuple[Problem, Way]]:
+            """What of this brought no new kernel, as far as one is wanted."""
             soon = dict[int, Problem]()  # built ahead; the budget does not cover the others
             room = {problem: affordable[problem] - len(new[problem]) for problem in problems}
             for place, (problem, _) in enumerate(asked):
@@ -89,7 +91,7 @@ class Policy:
                     soon[place] = problem
                     room[problem] -= 1
 
-            def finished(place: int, one: Found, soon: Mapping[int, Problem] = soon) -> None:
+            def finished(place: int, one: Found) -> None:
                 if place in soon:
                     self._history.ahead([one.candidate(soon[place], target.name)])
 
@@ -99,7 +101,7 @@ class Policy:
                 names.append(f"{self._history.name(problem)} {generation} {which} {asked_before[problem, which]}")
                 asked_before[problem, which] += 1
             batch = [prompt for _, (prompt, _) in asked]
-            completions = self._writer.write(batch, names, rng.getrandbits(32), finished, anew=number > 0)
+            completions = self._writer.write(batch, names, rng.getrandbits(32), finished, further)
             failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
             for (problem, way), one in zip(asked, completions):
                 full = len(new[problem]) == wanted[problem]
@@ -108,7 +110,15 @@ class Policy:
                     new[problem][one.candidate(problem, target.name)] = way[1]
                 else:
                     failed[problem].append((problem, way))
-            lacking = [one for problem, some in failed.items() for one in some[: wanted[problem] - len(new[problem])]]
+            return [one for problem, some in failed.items() for one in some[: wanted[problem] - len(new[problem])]]
+
+        if self._config.policy.further_temperature is not None and not self._writer.paid:
+            firsts = [(problem, way) for problem, ways in written.items() for way in ways[: wanted[problem]]]
+            ask(firsts, further=False)
+        left = lacking()
+        for times in (1,) * PATIENCE if self._writer.paid else TIMES:
+            if left:
+                left = ask(left * times)
         return new
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
