@@ -161,9 +161,9 @@ def test_polishing_stops_and_goes_on(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (300, "training")])
+@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (120, "training")])
 def test_supervised_training_stops(tmp_path, samples, stage) -> None:
-    tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0"]
+    tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0", "context=1024"]
     with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", f"samples={samples}", *tiny) as run:
         if stage == "drawing":
             assert wait_for(lambda: len(below(run.process.pid)) > 1, 120)
