@@ -23,7 +23,7 @@ def drawn(draws: Draws, scores: torch.Tensor) -> list[int]:
 def test_frequencies_are_those_of_the_distribution(changed):
     config, rows = PolicyConfig(**changed), 5_000
     scores = torch.tensor([[0.3, -1.0, 2.0, -torch.inf, 1.0, 0.0]])
-    expected = scores / config.temperature
+    expected = scores / changed.get("temperature", 1.0)
     for warper in [*([TopKLogitsWarper(config.top_k)] if config.top_k else []), TopPLogitsWarper(config.top_p)]:
         expected = warper(IDS, expected)
     draws = Draws(config)
