@@ -1,6 +1,5 @@
 // expect: wrong
 // reason: in timed calls
-// tries: 4
 // problem: 16_96_64_tn_f32_fp16_bias
 // Takes the bias of the next call along, which may change before that call's turn.
 static float dot(const _Float16* a, const _Float16* b, int count) {
