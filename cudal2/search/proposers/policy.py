@@ -78,10 +78,6 @@ class Policy:
         wanted = affordable if self._writer.paid else dict.fromkeys(problems, search.generation)
         asked_before: Counter[tuple[Problem, int]] = Counter()
 
-        def lacking() -> list[tuple[Problem, Way]]:
-            left = {problem: wanted[problem] - len(new[problem]) for problem in problems}
-            return [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), left[problem])]
-
         def ask(asked: Sequence[tuple[Problem, Way]], further: bool = True) -> list[tuple[Problem, Way]]:
             """What of this brought no new kernel, as far as one is wanted."""
             soon = dict[int, Problem]()  # built ahead; the budget does not cover the others
@@ -115,7 +111,8 @@ class Policy:
         if self._config.policy.further_temperature is not None and not self._writer.paid:
             firsts = [(problem, way) for problem, ways in written.items() for way in ways[: wanted[problem]]]
             ask(firsts, further=False)
-        left = lacking()
+        lacking = {problem: wanted[problem] - len(new[problem]) for problem in problems}
+        left = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), lacking[problem])]
         for times in (1,) * PATIENCE if self._writer.paid else TIMES:
             if left:
                 left = ask(left * times)

@@ -16,6 +16,7 @@ import numpy as np
 
 from cudal2.archive.records import Sample
 from cudal2.archive.store import Archive
+from cudal2.report.budget import estimate
 
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 1 << 20))
 
@@ -29,8 +30,7 @@ def groups(folder: Path) -> list[list[Sample]]:
 
 
 def mean(values: list[float]) -> str:
-    drawn = np.random.default_rng(0).choice(values, (2000, len(values))).mean(axis=1)
-    return "{:.3f} [{:.3f}, {:.3f}]".format(np.mean(values), *np.quantile(drawn, (0.025, 0.975)))
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate(values))
 
 
 def room(group: list[Sample]) -> float:
