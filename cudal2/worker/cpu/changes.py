@@ -24,7 +24,7 @@ others are what they are without.
 import secrets
 import threading
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import torch
@@ -35,9 +35,10 @@ from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
-MOST = 4
+MOST = 2
 """Calls whose inputs change behind the one that runs, but of a batch at most an eighth, and one at least; and so many
-further on."""
+further on. Whoever reads one call ahead is found out by the first of these alone, so many looks tell more than many
+calls."""
 AROUND = 8
 """Calls before and behind it whose outputs are looked at."""
 SAMPLE = 8
@@ -47,9 +48,11 @@ ANYWHERE = 16
 Element = tuple[int, int, int]
 """Of an input that changed: the operand's number (0 for A, 1 for B), row and column as it is stored; a vector is a
 matrix of one row."""
-Part = tuple[slice, slice]
-"""Rows and columns of C."""
+Part = tuple[int | None, int | None]
+"""Of C: a row, a column, an element, or all of it."""
 _EVERY = slice(None)
+Look = tuple[dict[int, int], np.ndarray, np.ndarray]
+"""The calls whose inputs had changed, each with the word; then the calls that were looked at, and their samples."""
 
 
 class Perturbation:
@@ -86,40 +89,50 @@ class Perturbation:
         self._places = np.choose(rng.integers(len(places), size=count), places).tolist()
         self._barrier = threading.Lock()
         self._anywhere = rng.integers(calls, size=ANYWHERE).tolist()
-        self._looks: list[tuple[dict[int, int], np.ndarray, np.ndarray]] = []
+        self._looks: list[Look] = []
 
     def __call__(self) -> None:
-        running, end = self._running(), self._calls
+        """What counts is how soon after the change is looked, lest the call that runs be over by then. So this is done
+        twice, first without a change: a second time it takes a third as long, for whatever it touches is at hand.
+        """
+        self._at_what_runs(change=False)
+        running = self._at_what_runs(self._change)
+        end = self._calls
         self.late = running == end
-        # What runs may have begun before; only the sample tells. The first call has nothing before it that would.
-        near = range(max(running, 1), min(running + self._near, end))
-        around = range(min(running + AROUND, end - 1), max(running - AROUND, 0) - 1, -1)
-        self._change_and_look(near, near.start - running, around)
         beyond = min(running + self._near, end)
         further = sorted({beyond + int(share * (end - beyond)) for share in self._further}) if beyond < end else []
         looked = sorted({*self._anywhere, *(call - 1 for call in further)}, reverse=True)
-        self._change_and_look(further, self._near, looked)
+        self._looks.append(self._change_and_look(further, self._near, looked, self._change))
 
-    def _change_and_look(self, calls: Sequence[int], first: int, looked: Sequence[int]) -> None:
+    def _at_what_runs(self, change: bool) -> int:
+        """Change and look there; returns what runs. Without a change, too, it tells of outputs written too early."""
+        running, end = self._running(), self._calls
+        # What runs may have begun before; only the sample tells. The first call has nothing before it that would.
+        near = range(max(running, 1), min(running + self._near, end))
+        around = range(min(running + AROUND, end - 1), max(running - AROUND, 0) - 1, -1)
+        self._looks.append(self._change_and_look(near, near.start - running, around, change))
+        return running
+
+    def _change_and_look(self, calls: Sequence[int], first: int, looked: Sequence[int], change: bool) -> Look:
         """Change the sign of an input of each of these calls, at the places from `first` on: what changed looks like
         any normal. Then look at those outputs in their order.
         """
-        sign = 0x8000 if self._change else 0
+        sign = 0x8000 if change else 0
         words = {call: place + call * self._input_step for call, place in zip(calls, self._places[first:])}
         for word in words.values():
             self._inputs[word] ^= sign
         with self._barrier:  # its locked instructions keep the writes before the looks that follow
             pass
-        self._looks.append((words, np.array(looked), self._samples(np.array(looked))))
+        places = np.array(looked)
+        return (words if change else {}), places, self._samples(places)
 
     def conclude(self) -> None:
         """Compare what was seen with what the calls have left."""
         for changed, looked, seen in self._looks:
             over = (seen == self._samples(looked)).all(axis=1)
             known = dict(zip(looked.tolist(), over.tolist()))
-            if self._change:
-                self.changed += [self._first + call for call in changed]
-                self.unsure |= {self._first + call: word for call, word in changed.items() if known[call - 1]}
+            self.changed += [self._first + call for call in changed]
+            self.unsure |= {self._first + call: word for call, word in changed.items() if known[call - 1]}
             touched = (seen != self._poison).any(axis=1)
             for place in np.flatnonzero(touched):
                 if not over[place + 1 :].all():  # earlier calls, and looked at later
@@ -152,10 +165,14 @@ def nearest(
     a, b, *more = (tensor.view(inputs.as_matrix(tensor.shape)) for tensor in given)
     tables = [a, b.T if problem.layout == "tn" else b, *more]
     spots = sorted({(1, y, x) if which == 1 and problem.layout == "tn" else (which, x, y) for which, x, y in places})
+    moved = {spot: _moved(spot, tables) for spot in spots}
     expected = reference.clone()
-    for spot in spots:
-        part = _moved(spot, tables)
-        expected[part] = _nearest(result[part], tables, spots, part, problem)
+    # Where the parts of two elements cross, both move C: smaller parts come later, and have the last word.
+    for row, column in sorted(product(*map(set, zip(*moved.values()))), key=lambda part: -part.count(None)):
+        moving = [spot for spot in spots if moved[spot][0] in (None, row) and moved[spot][1] in (None, column)]
+        if moving:
+            place = _lines(row), _lines(column)
+            expected[place] = _nearest(result[place], tables, moving, place, problem)
     return expected
 
 
@@ -163,54 +180,45 @@ def _moved(spot: Element, tables: Sequence[Tensor]) -> Part:
     """The part of C that an element moves: a row for one of A, a column for one of B; what else there is broadcasts."""
     which, row, column = spot
     if which < 2:
-        return (_EVERY, slice(column, column + 1)) if which else (slice(row, row + 1), _EVERY)
+        return (None, column) if which else (row, None)
     rows, columns = tables[which].shape
-    return slice(row, row + 1) if rows > 1 else _EVERY, slice(column, column + 1) if columns > 1 else _EVERY
+    return row if rows > 1 else None, column if columns > 1 else None
+
+
+def _lines(number: int | None) -> slice:
+    return _EVERY if number is None else slice(number, number + 1)
 
 
 def _nearest(
-    result: Tensor, tables: Sequence[Tensor], spots: Sequence[Element], part: Part, problem: Problem
+    result: Tensor, tables: Sequence[Tensor], spots: Sequence[Element], place: tuple[slice, slice], problem: Problem
 ) -> Tensor:
     """A part of C: for each set of changes that may not have been seen yet what it would be, and of these the nearest.
 
-    `tables` are A [M,K], B [K,N] and what more there is, `spots` the changed elements in them.
+    `tables` are A [M,K], B [K,N] and what more there is, `spots` the changed elements in them that move all of it.
     """
-    a, b, more = tables[0], tables[1], tables[2:]
-    rows, columns = part
+    rows, columns = place
+    a, b, others = tables[0][rows], tables[1][:, columns], [_part(table, place).float() for table in tables[2:]]
     inner = sorted({column if not which else row for which, row, column in spots if which < 2})
-    now = a[rows].float() @ b[:, columns].float()
     thin = a[:, inner].float(), b[inner].float()  # all of A and B that changed lies in these
-    product = thin[0][rows] @ thin[1][:, columns]
+    same = a.float() @ b.float() - thin[0] @ thin[1]
+    finish = operators.find(problem.epilogue).finish
     chosen, distance = result, torch.full(result.shape, torch.inf, device=result.device)
     for size in range(len(spots) + 1):
         for unseen in combinations(spots, size):
-            left, right = thin[0].clone(), thin[1].clone()
-            others = [_flipped(table, number, unseen) for number, table in enumerate(more, 2)]
+            signs, flipped = torch.ones(2, len(inner)), {which for which, *_ in unseen}
             for which, row, column in unseen:
-                if which == 0:
-                    left[row, inner.index(column)] *= -1
-                elif which == 1:
-                    right[inner.index(row), column] *= -1
-            sums = now - product + left[rows] @ right[:, columns]
-            finish = operators.find(problem.epilogue).finish
-            found = finish(sums, [_part(other, part) for other in others])
+                if which < 2:
+                    signs[which, inner.index(row if which else column)] = -1
+            sums = same + (thin[0] * signs[0]) @ (thin[1] * signs[1][:, None])
+            # An element of another operand that moves all of the part is all that it takes from there.
+            found = finish(sums, [-other if number in flipped else other for number, other in enumerate(others, 2)])
             away = (found - result.float()).abs_().nan_to_num_(nan=torch.inf)
             nearer = (away < distance) if size else torch.ones_like(away, dtype=torch.bool)
             chosen, distance = torch.where(nearer, found.to(result.dtype), chosen), torch.where(nearer, away, distance)
     return chosen
 
 
-def _flipped(table: Tensor, number: int, unseen: Sequence[Element]) -> Tensor:
-    """An operand beside A and B in fp32, as it was before these changes."""
-    before = table.float()
-    for which, row, column in unseen:
-        if which == number:
-            before = before.clone()
-            before[row, column] *= -1
-    return before
-
-
-def _part(table: Tensor, part: Part) -> Tensor:
+def _part(table: Tensor, place: tuple[slice, slice]) -> Tensor:
     """What of an operand that broadcasts against C stands in that part of it."""
-    rows, columns = (size if length > 1 else _EVERY for size, length in zip(part, table.shape))
+    rows, columns = (size if length > 1 else _EVERY for size, length in zip(place, table.shape))
     return table[rows, columns]

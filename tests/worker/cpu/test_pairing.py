@@ -15,7 +15,7 @@ from cudal2.problem import Problem
 from cudal2.records import HarnessFault
 from cudal2.worker import inputs, measurement
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.pairing import TimingContext, fastest_seconds, pair
+from cudal2.worker.cpu.pairing import CROWDED, LOOKS, TimingContext, fastest_seconds, pair
 from cudal2.worker.outcome import CandidateFailed
 
 PROBLEM = Problem(32, 16, 24)
@@ -285,6 +285,13 @@ def test_a_call_that_may_have_used_either_input_is_compared_all_the_same(context
     with pytest.raises(CandidateFailed, match="in timed calls") as failed:
         pair(GivesUp(honest(context)), Fake(honest(context)), context, "torch", 20e-6)
     assert failed.value.status == "wrong"
+
+
+@pytest.mark.parametrize(("calls", "most"), [(2, CROWDED), (CROWDED * 4, CROWDED), (LOOKS * 4, LOOKS)])
+def test_nobody_knows_how_often_inputs_change(context, calls: int, most: int) -> None:
+    """A batch of few calls has few looks, or each of them would change the same call."""
+    counts = {len(context.perturbations(GUARDED, calls, change=True)) for _ in range(400)}
+    assert {1, CROWDED} <= counts <= set(range(1, most + 1)) and (max(counts) > CROWDED) == (most > CROWDED)
 
 
 class Kept(Fake):

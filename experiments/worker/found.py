@@ -1,0 +1,48 @@
+"""How often an attack is found out that any one verdict may miss: verdicts on the same kernel, each judged anew.
+
+    python experiments/worker/found.py tests/worker/kernels/bias_read_ahead.cpp [--worker quick] [--verdicts 40]
+
+It judges by the cudal2 that PYTHONPATH names, so an older checkout can be asked as well. A line: how often each status
+came, and the seconds of a verdict.
+"""
+
+import argparse
+import re
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from turns import QUICK
+
+from cudal2.config import WorkerConfig
+from cudal2.problem import parse
+from cudal2.records import Candidate
+from cudal2.worker.worker import Worker
+
+WORKERS: dict[str, dict[str, float]] = {"quick": QUICK, "default": {}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("attack", type=Path)
+    parser.add_argument("--worker", choices=WORKERS, default="quick")
+    parser.add_argument("--verdicts", type=int, default=40)
+    given = parser.parse_args()
+    text = given.attack.read_text()
+    named = re.search(r"^// problem: (\S+)", text, re.MULTILINE)
+    problem, statuses = parse(named[1] if named else "128_96_160_tn_f32"), Counter[str]()
+    # A busy machine is no reason to give up here: nobody asks how fast the kernel is.
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        Worker(WorkerConfig(**WORKERS[given.worker], cache=cache, disturbed=1e3)) as worker,
+    ):
+        started = time.perf_counter()
+        for number in range(given.verdicts):  # none is judged twice
+            statuses[worker.evaluate(Candidate(f"{text}// {number}\n", problem)).status.value] += 1
+        seconds = (time.perf_counter() - started) / given.verdicts
+    print(f"{given.attack.stem}, worker={given.worker}: {dict(statuses)}, {seconds:.2f} s a verdict")
+
+
+if __name__ == "__main__":
+    main()
