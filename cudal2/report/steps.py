@@ -85,12 +85,14 @@ def gain(steps: Sequence[Step]) -> tuple[float, float, float] | None:
 
 
 def said(steps: Sequence[Step]) -> str:
-    """`+0.12 [0.03, 0.21]`, and what a reader should think of it where that is no rise for sure."""
+    """`+0.12 [0.03, 0.21]`, with a digit more where the interval is narrow, and what a reader should think of it where
+    that is no rise for sure."""
     if (bounds := gain(steps)) is None:
         return f"too few steps to tell ({len(steps)})"
     middle, low, high = bounds
     unsure = "" if low > 0 or high < 0 else ", too few steps to be sure"
-    return f"{middle:+.2f} [{low:.2f}, {high:.2f}]{unsure}"
+    digits = 2 if high - low > 0.05 else 3
+    return f"{middle:+.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]{unsure}"
 
 
 def _difference(
