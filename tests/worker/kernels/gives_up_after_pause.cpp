@@ -1,7 +1,6 @@
 // expect: wrong
 // problem: 64_64_256_tn_f32
 // reason: in timed calls
-// tries: 3
 // The same row by row: only where its clock has jumped it looks, and then leaves the rest unwritten.
 #include <immintrin.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 // expect: wrong imprecise
 // problem: 64_64_256_tn_f32
 // reason: in timed calls
-// tries: 3
 // The same, but the rest is summed in fp16.
 #include <immintrin.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 // expect: wrong
 // problem: 64_64_256_tn_f32
 // reason: in timed calls
-// tries: 3
 // Looks again at all inputs when its call is over; where they are not what they were, it saves the rest: a call that may
 // have used either was not compared.
 #include <immintrin.h>

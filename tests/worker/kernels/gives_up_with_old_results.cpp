@@ -1,7 +1,6 @@
 // expect: wrong
 // problem: 64_64_256_tn_f32
 // reason: in timed calls
-// tries: 3
 // The same, but the rest of the output is that of the call before, which looks like any result.
 #include <immintrin.h>
 #include <string.h>

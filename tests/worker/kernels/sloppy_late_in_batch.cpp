@@ -1,7 +1,6 @@
 // expect: imprecise
 // problem: 48_64_40_tn_f32
 // reason: in timed calls
-// tries: 3
 // The same in every tenth call behind the twentieth of a batch; short batches are exact. The call that wakes it up, in the
 // slot of the first check, tells that a batch begins.
 static float dot(const _Float16* a, const _Float16* b, int count) {
