@@ -1,5 +1,5 @@
 #!/bin/sh
-# What GRPO adds to the policy that ships, for any layer: three training seeds beside each other on a machine of four GPUs,
+# What GRPO on layers that come again adds to the policy that ships: three training seeds beside each other on a machine of four GPUs,
 # a GPU and a quarter of the cores each; the fourth GPU judges the policy before and the table meanwhile.
 #
 #   sh experiments/h200/learning/seeds.sh FOLDER MINUTES [KEY=VALUE of train]…
@@ -36,7 +36,7 @@ judged() {
 learned() {
     seed=$1
     shift
-    on "$seed" $cudal2 train experiment=h200_any run="$folder/seed-$seed" seed="$seed" trainer.minutes="$minutes" \
+    on "$seed" $cudal2 train experiment=h200_layers run="$folder/seed-$seed" seed="$seed" trainer.minutes="$minutes" \
         worker.build_jobs=$share "$@" > "$folder/seed-$seed.txt" 2>&1
     judged "$seed" "seed-$seed" search.method=policy search.prior=none policy.path="$folder/seed-$seed"
 }
