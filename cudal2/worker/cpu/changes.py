@@ -123,8 +123,8 @@ class Perturbation:
             self._inputs[word] ^= sign
         with self._barrier:  # its locked instructions keep the writes before the looks that follow
             pass
-        places = np.array(looked)
-        return (words if change else {}), places, self._samples(places)
+        order = np.array(looked)
+        return (words if change else {}), order, self._samples(order)
 
     def conclude(self) -> None:
         """Compare what was seen with what the calls have left."""
