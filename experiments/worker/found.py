@@ -1,18 +1,18 @@
 """How often an attack is found out that any one verdict may miss: verdicts on the same kernel, each judged anew.
 
-    python experiments/worker/found.py tests/worker/kernels/bias_read_ahead.cpp [--worker quick] [--verdicts 40]
+    PYTHONPATH=tests/helpers python experiments/worker/found.py tests/worker/kernels/bias_read_ahead.cpp --worker quick
 
-It judges by the cudal2 that PYTHONPATH names, so an older checkout can be asked as well. A line: how often each status
-came, and the seconds of a verdict.
+Another checkout in front of PYTHONPATH is asked instead of this one. A line: how often each status came, and the
+seconds of a verdict.
 """
 
 import argparse
-import re
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+from heading import directive
 from turns import QUICK
 
 from cudal2.config import WorkerConfig
@@ -30,8 +30,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=int, default=40)
     given = parser.parse_args()
     text = given.attack.read_text()
-    named = re.search(r"^// problem: (\S+)", text, re.MULTILINE)
-    problem, statuses = parse(named[1] if named else "128_96_160_tn_f32"), Counter[str]()
+    problem, statuses = parse(directive(text, "problem", "128_96_160_tn_f32")), Counter[str]()
     # A busy machine is no reason to give up here: nobody asks how fast the kernel is.
     with (
         tempfile.TemporaryDirectory() as cache,

@@ -52,6 +52,10 @@ def test_a_rise_is_that_of_the_same_problems():
     assert 0 < low < middle < high and middle == pytest.approx(0.6) and "too few" not in steps.said(learnt)
 
 
+def test_a_small_rise_that_is_sure_does_not_read_as_nothing():
+    assert steps.said([step(n, a=(1 + n / 1000, 1.001 + n / 1000)) for n in range(9)]).startswith("+0.006 [0.0")
+
+
 def test_of_noise_no_rise_is_claimed_more_often_than_the_interval_says():
     rng = random.Random(1)
     runs = [[step(n, a=tuple(rng.gauss(1, 0.3) for _ in range(8))) for n in range(24)] for _ in range(60)]

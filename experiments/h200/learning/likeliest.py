@@ -15,19 +15,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
+from first import FAILED, interval
+
 from cudal2.archive.records import Sample
 from cudal2.archive.store import Archive
 from cudal2.completion import extract
 from cudal2.config import PolicyConfig, PromptConfig
 from cudal2.policy import prompts, sampling
+from cudal2.policy.learnt import stated
 from cudal2.policy.model import load
 from cudal2.problem import Problem
 from cudal2.records import digest
-from cudal2.report.budget import estimate
 from cudal2.target import find
 
-TARGET, TEMPLATE = find("sm_90a"), PromptConfig(template="kernel_lm_worked")
-SURE, FAILED = 0.05, 0.1
+TARGET, SURE = find("sm_90a"), 0.05
 
 Searched = Mapping[Problem, list[Sample]]
 
@@ -45,7 +47,8 @@ def likeliest(path: str, problems: list[Problem]) -> dict[Problem, str]:
     """Of each problem the digest of the kernel that the policy writes first; none where the text holds no kernel."""
     config = PolicyConfig(path=path, temperature=SURE)
     model, words = load(config, TARGET.name)
-    asked = [prompts.render(TEMPLATE, False, problem, TARGET) for problem in problems]
+    template = PromptConfig(template=stated(path).template)
+    asked = [prompts.render(template, False, problem, TARGET) for problem in problems]
     sources = [extract(text, TARGET) for text in sampling.sample(model, words, asked, config, 0, target=TARGET)]
     return {problem: digest(source) for problem, source in zip(problems, sources) if source}
 
@@ -65,8 +68,8 @@ def main(path: str, *folders: str) -> None:
     print(f"the likeliest kernel was judged for {len(known)} of {len(sure)} problems")
     for folder, found in searches.items():
         same = sum(found[problem][0].source_hash == source for problem, source in sure.items())
-        less = estimate([log(found[problem][0]) - value for problem, value in known.items()])
-        print(f"{folder}: {same} first kernels are the likeliest; less it " + "{:.3f} [{:.3f}, {:.3f}]".format(*less))
+        less = interval(np.array([log(found[problem][0]) - value for problem, value in known.items()]), np.array)
+        print(f"{folder}: {same} first kernels are the likeliest; less it {less}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What GRPO on layers that come again adds to the policy that ships: three training seeds beside each other on a machine of four GPUs,
-# a GPU and a quarter of the cores each; the fourth GPU judges the policy before and the table meanwhile.
+# What GRPO on layers that come again adds to the policy that ships: three training seeds beside each other on a machine of
+# four GPUs, a GPU and a quarter of the cores each; the fourth GPU judges the policy before and the table meanwhile.
 #
 #   sh experiments/h200/learning/seeds.sh FOLDER MINUTES [KEY=VALUE of train]…
 #   python experiments/h200/learning/first.py FOLDER/first-before FOLDER/first-table FOLDER/first-seed-0 FOLDER/first-seed-1 FOLDER/first-seed-2
