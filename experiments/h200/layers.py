@@ -39,7 +39,7 @@ FEW, MANY = (1, 8, 16, 32, 64), (128, 256, 512, 1024, 2048, 4096, 8192)
 LAYERS, LAYERS_OF_MANY, LARGEST = 24, 8, 1 << 28
 """So many layers are explored with few rows and with each number of many; a weight has at most so many elements."""
 APART = 3
-"""Layers kept apart for each number of rows."""
+"""Layers kept apart for each number of rows, unless told."""
 SHARED, KEPT = 110, 4
 """Known settings that are tried with many rows; settings kept of a shape."""
 AGAIN, FULL, FILLING = (65, 2048), 0.9, {"warp_specialised": 110, "split_k": 45, "small_cluster": 45}
@@ -118,7 +118,7 @@ def shapes() -> list[str]:
     return [Problem(*shape).mnk for shape in chosen + turns]
 
 
-def apart() -> list[str]:
+def apart(count: int = APART) -> list[str]:
     """Names of layers of models that are kept apart: as many for each number of rows, chosen by chance."""
     by_rows: dict[int, list[str]] = {}
     for name in llm.names(KEPT_APART):
@@ -126,7 +126,7 @@ def apart() -> list[str]:
     rng, chosen = random.Random("apart"), []
     for names in by_rows.values():
         distinct = list({llm.find(name)[1]: name for name in names}.values())
-        chosen += rng.sample(distinct, APART)
+        chosen += rng.sample(distinct, count)
     return chosen
 
 
@@ -273,5 +273,5 @@ if __name__ == "__main__":
             odd(Path(folder))
         case ["adopt", *outs]:
             adopt([Path(out) for out in outs], KEPT)
-        case ["apart"]:
-            print(",".join(apart()))
+        case ["apart", *count]:
+            print(",".join(apart(*map(int, count))))

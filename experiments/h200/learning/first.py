@@ -23,7 +23,7 @@ import numpy as np
 from cudal2.report.budget import estimate, load
 
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
-FAILED, PICKS = 0.1, (1, 2, 4)
+FAILED, PICKS = 0.1, (1, 2, 4, 16)
 
 
 def interval(logs: np.ndarray, as_shown=np.exp) -> str:

@@ -1,49 +1,87 @@
 #!/bin/sh
-# What GRPO on layers that come again adds to the policy that ships: three training seeds beside each other on a machine of
-# four GPUs, a GPU and a quarter of the cores each; the fourth GPU judges the policy before and the table meanwhile.
+# What GRPO on problems that come again adds to the policy that ships, beside the table and evolution from it: three
+# training seeds on as many GPUs as there are, each with its share of the cores.
 #
 #   sh experiments/h200/learning/seeds.sh FOLDER MINUTES [KEY=VALUE of train]…
-#   python experiments/h200/learning/first.py FOLDER/first-before FOLDER/first-table FOLDER/first-seed-0 FOLDER/first-seed-1 FOLDER/first-seed-2
+#   cd FOLDER && python …/first.py first-before first-table first-seed-0 first-seed-1 first-seed-2
+#   cd FOLDER && python …/first.py four-evolution four-before four-seed-0 four-seed-1 four-seed-2
 #
-# FOLDER/seed-N are the runs, which go on if they were begun. Each policy writes four kernels for each of the 42 layers that
-# are kept apart, and one (grid-…) for each of the hundred shapes of the grid, sampled as it states. CUDAL2 is how cudal2 is
-# called, PYTHON the interpreter.
+# A GPU takes the next piece of work when it is free; what a killed script left is gone on with by the same command. FOLDER/seed-N are the
+# runs, FOLDER/policy-N.tar what they taught, in bf16. `first` is one kernel for each of 168 layers that are kept apart
+# and of 100 shapes off the lattice, sampled as the policy states; `four` is four kernels for 42 layers and 42 shapes,
+# of evolution 16. `table` is evolution's first kernel, `likeliest` what the policy before writes at a temperature of 0.05.
+# Each seed trains with a cache of its own. CUDAL2 is how cudal2 is called, PYTHON the interpreter, GPUS their number.
 set -eu
 folder=$1 minutes=$2 here=$(cd "$(dirname "$0")" && pwd)
 shift 2
+python=${PYTHON:-python}
 cudal2=${CUDAL2:-cudal2}
-layers=$("${PYTHON:-python}" "$here/../layers.py" apart)
-share=$(($(nproc) / 4))
-mkdir -p "$folder"
+gpus=${GPUS:-$(nvidia-smi -L | wc -l)}
+share=$(($(nproc) / gpus))
+many=$("$python" "$here/../layers.py" apart 12),off-lattice
+few=$("$python" "$here/../layers.py" apart),off-lattice
+rm -rf "$folder/taken"
+mkdir -p "$folder/taken"
 
 # on GPU COMMAND…: with that GPU alone and its share of the cores
 on() {
+    card=$1
+    shift
+    CUDA_VISIBLE_DEVICES=$card taskset -c $((card * share))-$((card * share + share - 1)) "$@"
+}
+
+# searched GPU NAME SEARCH-OPTION…
+searched() {
+    card=$1 run=$2
+    shift 2
+    on "$card" $cudal2 search target=sm_90a run="$folder/$run" search.neighbours=0 worker.build_jobs=$share \
+        worker.cache="$folder/cache" "$@" > "$folder/$run.txt" 2>&1
+}
+
+# judged GPU NAME [OPTION]…: what a policy writes
+judged() {
+    judge=$1 policy=$2
+    shift 2
+    searched "$judge" "four-$policy" "shapes=$few" shapes.count=42 search.method=policy search.prior=none \
+        search.kernels=4 search.generation=4 "$@" &&
+        searched "$judge" "first-$policy" "shapes=$many" search.method=policy search.prior=none \
+            search.kernels=1 search.generation=1 "$@"
+}
+
+# learned GPU SEED [KEY=VALUE of train]…
+learned() {
+    pupil=$1 seed=$2
+    shift 2
+    on "$pupil" $cudal2 train experiment=h200_layers run="$folder/seed-$seed" seed="$seed" trainer.minutes="$minutes" \
+        worker.build_jobs=$share worker.cache="$folder/cache-$seed" "$@" > "$folder/seed-$seed.txt" 2>&1 &&
+        "$python" "$here/half.py" "$folder/seed-$seed" "$folder/policy-$seed.tar" &&
+        judged "$pupil" "seed-$seed" policy.path="$folder/seed-$seed"
+}
+
+# all GPU [KEY=VALUE of train]…: one piece after the other, until none is left
+all() {
     gpu=$1
     shift
-    CUDA_VISIBLE_DEVICES=$gpu taskset -c $((gpu * share))-$((gpu * share + share - 1)) "$@"
+    for piece in seed-0 seed-1 seed-2 evolution before table likeliest; do
+        mkdir "$folder/taken/$piece" 2> /dev/null || continue
+        case $piece in
+            seed-*) learned "$gpu" "${piece#seed-}" "$@" ;;
+            before) judged "$gpu" before ;;
+            evolution)
+                searched "$gpu" four-evolution "shapes=$few" shapes.count=42 search.kernels=16 search.generation=4
+                ;;
+            table) searched "$gpu" first-table "shapes=$many" search.kernels=1 search.generation=1 ;;
+            likeliest)
+                searched "$gpu" first-likeliest "shapes=$many" search.method=policy search.prior=none \
+                    search.kernels=1 search.generation=1 policy.temperature=0.05
+                ;;
+        esac || echo "$piece failed; $folder has its output"
+    done
 }
 
-# judged GPU NAME SEARCH-OPTION…: four kernels for each layer, then one for each shape of the grid
-judged() {
-    gpu=$1 name=$2
-    shift 2
-    on "$gpu" $cudal2 search "shapes=$layers" target=sm_90a run="$folder/first-$name" search.kernels=4 search.generation=4 \
-        search.neighbours=0 worker.build_jobs=$share "$@" > "$folder/first-$name.txt" 2>&1
-    on "$gpu" $cudal2 search shapes=sample target=sm_90a run="$folder/grid-$name" search.kernels=1 search.generation=1 \
-        search.neighbours=0 worker.build_jobs=$share "$@" > "$folder/grid-$name.txt" 2>&1
-}
-
-learned() {
-    seed=$1
-    shift
-    on "$seed" $cudal2 train experiment=h200_layers run="$folder/seed-$seed" seed="$seed" trainer.minutes="$minutes" \
-        worker.build_jobs=$share "$@" > "$folder/seed-$seed.txt" 2>&1
-    judged "$seed" "seed-$seed" search.method=policy search.prior=none policy.path="$folder/seed-$seed"
-}
-
-for seed in 0 1 2; do
-    learned "$seed" "$@" &
+number=0
+while [ "$number" -lt "$gpus" ]; do
+    all "$number" "$@" &
+    number=$((number + 1))
 done
-judged 3 before search.method=policy search.prior=none
-judged 3 table
 wait
