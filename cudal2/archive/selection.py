@@ -115,18 +115,32 @@ Ranked = Callable[[Problem], list[Entry]]
 """Correct kernels for a problem, best first: all of an archive, or one island of it."""
 
 
+SECTOR = 16
+"""Numbers of 16 bits in the 32 bytes that a GPU's memory moves at least."""
+ASTRAY = 2
+"""How far problems are apart, in octaves of a size, if rows of the one are whole sectors and rows of the other not."""
+
+
 def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
-    """The problems of the same kind (all but the shape), nearest first: Euclidean in (log M, log N, log K, 2 log M·N).
+    """The problems of the same kind (all but the shape), nearest first: Euclidean in (log M, log N, log K, 2 log M·N)
+    and in whether rows of A and B are whole sectors.
 
     Speed depends on the number of tiles more than on either side of C: on an H200 the best 12 settings of the
-    nearest problems came within 1.8% of the best known, without the last term within 2.8%.
+    nearest problems came within 1.8% of the best known, without the term of M·N within 2.8%. Where rows are no whole
+    sectors, loads are slow there, and other settings fast (experiments/h200/nearest.py).
     """
 
     def distance(other: Problem) -> float:
         m, n, k = (math.log2(a / b) for a, b in ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k)))
-        return math.hypot(m, n, k, 2 * (m + n))
+        return math.hypot(m, n, k, 2 * (m + n), ASTRAY * (whole_sectors(other) != whole_sectors(problem)))
 
     return sorted((other for other in others if other.kind == problem.kind), key=distance)
+
+
+def whole_sectors(problem: Problem) -> bool:
+    """Whether each row of A and of B, as they are stored, begins where a sector does."""
+    rows = (problem.k, problem.k if problem.layout == "tn" else problem.n)
+    return not any(row % SECTOR for row in rows)
 
 
 def nearest(

@@ -20,7 +20,8 @@ class SearchMethodConfig(Schema, frozen=True):
     `folder`, in order of their names.
 
     Each round judges `generation` kernels of every problem. The generations of evolution and mutation begin with the
-    best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes:
+    best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes
+    (evolution goes on with known settings until none is left, up to half of each later generation):
     settings that are known to be fast for near shapes and ship with cudal2 (known), those of NVIDIA's heuristics
     (nvidia, which needs `pip install cudal2[heuristics]`), or nothing (none). The other methods use and accept neither,
     so to compare with them say prior=none neighbours=0. Known settings come in the `order` of how near the shapes are

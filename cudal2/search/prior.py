@@ -51,18 +51,17 @@ def start(
     device: str,
     problem: Problem,
     families: Sequence[Family],
-    generation: int,
     rng: random.Random,
 ) -> list[Setting]:
-    """The settings that a search begins with, by `search.prior`; none after generation 0.
+    """The settings that a search begins with, by `search.prior`.
 
     `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
     know the device; ImportError where a model is to order known settings but its library is missing.
     """
-    if generation == 0 and config.search.prior == "known":
+    if config.search.prior == "known":
         known = known_settings(config.target, problem, families)
         return cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
-    if generation == 0 and config.search.prior == "nvidia":
+    if config.search.prior == "nvidia":
         advice = advise(problem, device, max(1, config.search.generation // 2))
         return follow(advice, problem, families, rng)
     return []

@@ -9,8 +9,9 @@ from landscape import BEST, FAMILIES
 from cudal2 import corpus
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import parse
-from cudal2.records import digest
+from cudal2.records import digest, to_json
 from cudal2.search.proposer import Setting, Task, Trial
+from cudal2.search.proposers import evolution
 from cudal2.search.proposers.evolution import Evolution, Rated, child
 from cudal2.search.settings import allowed, parsed, searched
 from cudal2.search.trials import History
@@ -60,3 +61,22 @@ def test_settings_of_another_edition_of_a_family_are_no_parents():
     for seed in range(50):
         found = child(parse("64_64_64"), FAMILIES[:1], rated, random.Random(seed))
         assert found is None or allowed(parse("64_64_64"), FAMILIES[0], found.knobs)
+
+
+def test_known_settings_go_on_where_a_generation_is_small(monkeypatch):
+    """Half of each generation, until none is left; no child is of a family that neither they nor a trial name."""
+    known = [Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "stages": n}) for n in range(1, 7)]
+    monkeypatch.setattr(evolution, "start", lambda *given: known)
+    monkeypatch.setattr(evolution, "searched", lambda config: {problem: FAMILIES for problem in config.shapes.problems()})
+    monkeypatch.setattr(evolution, "EXPLORE", 0.0)
+    monkeypatch.setattr(corpus, "render", lambda family, knobs, problem: to_json(Setting(family.name, knobs)))
+    search = SearchMethodConfig(generation=4, neighbours=0)
+    config = SearchConfig(run="unused", shapes=ShapesConfig(names=("256_256_256",)), search=search)
+    method, problem, trials = Evolution(History(config, ENVIRONMENT, None)), parse("256_256_256"), []
+    for generation, found in enumerate([known[:4], known[4:], []]):
+        proposed = method.propose(Task(problem), {problem: trials}, generation, 4)
+        for index, (candidate, prompt) in enumerate(proposed.items()):
+            trials.append(Trial(prompt, generation, index, candidate.kernel_hash, 1.0))
+        these = [parsed(trial) for trial in trials if trial.generation == generation]
+        assert [setting for setting in these if setting in known] == found
+        assert len(these) == 4 and {setting.family for setting in these} == {"good"}

@@ -3,12 +3,14 @@ Comprehensions, arXiv:1802.04730): tournaments among the best, uniform crossover
 knobs. Families are chosen by probability matching.
 
 Problems are islands with migration (E. Cantú-Paz, A survey of parallel genetic algorithms, 1998): each generation
-first tries the best settings that the nearest problems found in earlier generations, then children of its own.
+first tries the best settings that the nearest problems found in earlier generations, then known ones that are left,
+together half of it; then children of its own. Where settings are known, children are of families that these or a trial
+name: of a score of families most are slow for any one shape, and to try each of them once would spend a small budget.
 """
 
 import random
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 import msgspec
 
@@ -50,13 +52,19 @@ class Evolution:
 
     def propose(self, task: Task, trials: Trials, generation: int, count: int) -> Mapping[Candidate, str]:
         config, problem, families = self._config, task.problem, self._families[task.problem]
-        rng = seeded(config, task, generation)
-        borrowed = map(parsed, lent(task, trials)[: config.search.generation // 2])
-        first = chain(borrowed, start(config, self._device, problem, families, generation, rng))
+        rng, half = seeded(config, task, generation), config.search.generation // 2
+        borrowed = [parsed(trial) for trial in lent(task, trials)[:half]]
         rated = [Rated(parsed(trial), trial.low) for trial in trials[problem]]
+        tried = [*borrowed, *(trial.setting for trial in rated)]
+        begins = generation == 0 or config.search.prior == "known"
+        begun = start(config, self._device, problem, families, rng) if begins else []
+        left = [setting for setting in begun if setting not in tried]
+        first = iter(borrowed + left[: half - len(borrowed) if generation else None])
+        names = {setting.family for setting in [*begun, *tried]}
+        promising = [family for family in families if not begun or family.name in names]
 
         def suggest() -> Setting | None:
-            return next(first, None) or child(problem, families, rated, rng) or draw(problem, rng.choice(families), rng)
+            return next(first, None) or child(problem, promising, rated, rng) or draw(problem, rng.choice(families), rng)
 
         return collect(suggest, problem, config.target, families, trials[problem], count)
 

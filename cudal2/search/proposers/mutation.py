@@ -29,7 +29,8 @@ class Mutation:
         config, problem, families = self._config, task.problem, self._families[task.problem]
         rng = seeded(config, task, generation)
         borrowed = lent(task, trials)[: config.search.generation // 2]
-        settings = start(config, self._history.environment.device, problem, families, generation, rng)
+        device = self._history.environment.device
+        settings = start(config, device, problem, families, rng) if generation == 0 else []
         first = chain(map(self._again, borrowed), (self._render(setting, problem) for setting in settings))
         earlier = trials[problem]
 

@@ -11,6 +11,7 @@ import json
 import lzma
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import labeller
@@ -24,7 +25,7 @@ from cudal2.search import prior
 PICKS = (1, 4, 8, 16)
 
 
-def picked(every: labeller.Measured) -> np.ndarray:
+def picked(every: labeller.Measured, picks: Sequence[int] = PICKS) -> np.ndarray:
     """For each shape what the look-up's first picks lose, without the third of the weights that it is of."""
     weights = sorted({(one.n, one.k) for one in every})
     random.Random(0).shuffle(weights)
@@ -34,7 +35,7 @@ def picked(every: labeller.Measured) -> np.ndarray:
         for problem, some in every.items():
             if (problem.n, problem.k) in apart:
                 near = [one for one in looked_up(problem, apart) if one in some]
-                found[problem] = [max([some[one] for one in near[:count]], default=-1.0) for count in PICKS]
+                found[problem] = [max([some[one] for one in near[:count]], default=-1.0) for count in picks]
     return np.array([found[problem] for problem in every])
 
 
