@@ -67,7 +67,7 @@ def test_known_settings_go_on_where_a_generation_is_small(monkeypatch):
     """Half of each generation, until none is left; no child is of a family that neither they nor a trial name."""
     known = [Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "stages": n}) for n in range(1, 7)]
     monkeypatch.setattr(evolution, "start", lambda *given: known)
-    monkeypatch.setattr(evolution, "searched", lambda config: {problem: FAMILIES for problem in config.shapes.problems()})
+    monkeypatch.setattr(evolution, "searched", lambda config: dict.fromkeys(config.shapes.problems(), FAMILIES))
     monkeypatch.setattr(evolution, "EXPLORE", 0.0)
     monkeypatch.setattr(corpus, "render", lambda family, knobs, problem: to_json(Setting(family.name, knobs)))
     search = SearchMethodConfig(generation=4, neighbours=0)

@@ -61,10 +61,10 @@ class Evolution:
         left = [setting for setting in begun if setting not in tried]
         first = iter(borrowed + left[: half - len(borrowed) if generation else None])
         names = {setting.family for setting in [*begun, *tried]}
-        promising = [family for family in families if not begun or family.name in names]
+        likely = [family for family in families if not begun or family.name in names]
 
         def suggest() -> Setting | None:
-            return next(first, None) or child(problem, promising, rated, rng) or draw(problem, rng.choice(families), rng)
+            return next(first, None) or child(problem, likely, rated, rng) or draw(problem, rng.choice(families), rng)
 
         return collect(suggest, problem, config.target, families, trials[problem], count)
 

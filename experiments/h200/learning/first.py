@@ -3,6 +3,7 @@
     cudal2 search shapes=$(python experiments/h200/layers.py apart) target=sm_90a run=runs/first-any prompt=kernel_lm_worked policy.path=runs/hopper_any_known search.method=policy search.kernels=4 search.generation=4 search.prior=none search.neighbours=0
     cudal2 search shapes=$(python experiments/h200/layers.py apart) target=sm_90a run=runs/first-table search.kernels=4 search.generation=4 search.neighbours=0
     python experiments/h200/learning/first.py runs/first-any runs/first-table
+    python experiments/h200/learning/first.py --layers runs/first-any runs/first-table    # or --off-lattice: of these alone
     python experiments/h200/learning/first.py odd     # the same layers in bf16, with odd numbers of rows
 
 Speedups over the fastest of eight baselines, as the searches measured them: geometric means over the shapes that all of
@@ -20,7 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cudal2.problem import off_lattice
 from cudal2.report.budget import estimate, load
+from cudal2.split import REPORTED
 
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
 FAILED, PICKS = 0.1, (1, 2, 4, 16)
@@ -37,9 +40,12 @@ def over_seeds(less: np.ndarray) -> str:
     return "{:.3f} [{:.3f}, {:.3f}]".format(less.mean(), *np.quantile(drawn, (0.025, 0.975)))
 
 
-def show(folders: list[Path]) -> None:
+def show(folders: list[Path], lists: tuple[bool, ...] = (True, False)) -> None:
+    """`lists` says whether layers (True) or shapes off the lattice (False) are among the shapes."""
     searches = {folder.name: next(iter(load([folder]).values())) for folder in folders}
     shapes = [one for one in next(iter(searches.values())) if all(one in found for found in searches.values())]
+    off = {problem.mnk for problem in off_lattice(*REPORTED)}
+    shapes = [one for one in shapes if (one.mnk not in off) in lists]
     best = {
         name: np.log([[max([FAILED, *found[one][0][:count]]) for count in PICKS] for one in shapes])
         for name, found in searches.items()
@@ -73,7 +79,10 @@ def odd() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["odd"]:
-        print(odd())
-    else:
-        show([Path(folder) for folder in sys.argv[1:]])
+    match sys.argv[1:]:
+        case ["odd"]:
+            print(odd())
+        case ["--layers" | "--off-lattice" as name, *folders]:
+            show([Path(folder) for folder in folders], (name == "--layers",))
+        case folders:
+            show([Path(folder) for folder in folders])

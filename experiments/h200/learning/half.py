@@ -1,7 +1,7 @@
 """The newest policy of a run in bf16, as one file: half of a checkpoint's weights, and no state of the optimizer.
 
-    python experiments/h200/learning/half.py RUN policy.tar
-    mkdir policy && tar -C policy -xf policy.tar              # policy.path=policy
+python experiments/h200/learning/half.py RUN policy.tar
+mkdir policy && tar -C policy -xf policy.tar              # policy.path=policy
 """
 
 import sys
