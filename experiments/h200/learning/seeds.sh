@@ -68,7 +68,7 @@ all() {
             seed-*) learned "$gpu" "${piece#seed-}" "$@" ;;
             before) judged "$gpu" before ;;
             evolution)
-                searched "$gpu" four-evolution "shapes=$few" shapes.count=42 search.kernels=16 search.generation=4
+                searched "$gpu" four-evolution "shapes=$few" shapes.count=42 search.kernels=16
                 ;;
             table) searched "$gpu" first-table "shapes=$many" search.kernels=1 search.generation=1 ;;
             likeliest)
