@@ -47,7 +47,12 @@ def _lasting(schema: type[Schema]) -> tuple[tuple[str, Any], ...]:
     hints = get_type_hints(schema, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     fields = [field for field in msgspec.structs.fields(schema) if NEUTRAL not in marks[field.name]]
-    return tuple((field.name, field.default if LATER in marks[field.name] else NEUTRAL) for field in fields)
+    return tuple((field.name, _usual(field) if LATER in marks[field.name] else NEUTRAL) for field in fields)
+
+
+def _usual(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
 
 
 class WorkerConfig(Schema, frozen=True):

@@ -133,6 +133,10 @@ class CorpusConfig(Schema, frozen=True):
     dtypes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("fp16",)
     epilogues: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("none",)
     turns: TaughtTurnsConfig = TaughtTurnsConfig()
+    without: Annotated[dict[str, dict[str, int | str]], LATER] = msgspec.field(default_factory=dict)
+    """Compositions that are shown to nobody, by family: a setting with all of these knobs' values is neither drawn nor
+    taught as a known one. Whether a policy that never saw one writes it, experiments/h200/learning/compositions.py
+    counts."""
 
     @property
     def plain(self) -> bool:
@@ -241,6 +245,8 @@ class SftConfig(Schema, frozen=True):
             raise ValueError("settings=FILE says what is known: it wants examples=known")
         if self.also_known and not self.settings:
             raise ValueError("also_known is for settings=FILE; without one examples=known learns data/settings alone")
+        if self.corpus.without and (self.examples not in ("families", "known") or self.corpus.turns.runs):
+            raise ValueError("corpus.without keeps settings out: it wants examples=families or known, without turns")
         if self.prompt.exemplars or self.prompt.failures or self.prompt.parent:
             raise ValueError(
                 "supervised training has no kernels to show in a prompt; use prompt.exemplars=0 prompt.failures=0 "

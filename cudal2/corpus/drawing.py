@@ -5,8 +5,9 @@ A plan is comments at the beginning of a source that state its family and knobs.
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 
 import msgspec
 
@@ -26,6 +27,10 @@ PLAN = "// family: "
 _PLAN_LINE = re.compile(r"// [a-z]\w*: .*")
 
 
+Without = Mapping[str, Knobs]
+"""Compositions that are kept out of a corpus: by family the values of some knobs."""
+
+
 class Sample(msgspec.Struct, frozen=True):
     """One source of the corpus and the setting it came from."""
 
@@ -41,8 +46,10 @@ def draw(
     rng: random.Random,
     accumulate: Accumulate = "f32",
     styles: Sequence[str] = STYLES,
+    without: Without = MappingProxyType({}),
 ) -> Sample:
-    """A random source: the family is drawn by weight, then a setting uniformly from those that its rules allow.
+    """A random source: the family is drawn by weight, then a setting uniformly from those that its rules allow and that
+    are not kept out.
 
     For `accumulate` "f32" only kernels that sum in f32 are drawn, for "f16" also kernels that sum in f16; a problem
     says it itself. Raises ValueError where the target has no family with such a kernel, or rules refuse TRIES random
@@ -57,7 +64,7 @@ def draw(
             f"epilogue {problem.epilogue} that sums in {accumulate}: rules refused each of {TRIES} random settings"
         )
     family = rng.choice([family for family in open_ for _ in range(family.weight)])
-    knobs = allowed(family, problem, accumulate, rng, styles)
+    knobs = allowed(family, problem, accumulate, rng, styles, without)
     if knobs is None:
         raise ValueError(f"family {family.name}: its rules refused {TRIES} random settings for {target.name}")
     return Sample(family.name, problem.layout, knobs, render(family, knobs, problem))
@@ -69,6 +76,7 @@ def allowed(
     accumulate: Accumulate,
     rng: random.Random,
     styles: Sequence[str] = STYLES,
+    without: Without = MappingProxyType({}),
 ) -> Knobs | None:
     """A random setting that renders and serves such problems; None where TRIES random settings hold none."""
     problem = form(asked)
@@ -83,9 +91,29 @@ def allowed(
         return None
     for _ in range(TRIES):
         knobs = {knob: rng.choice(values) for knob, values in space.items()}
-        if not refusal(family, knobs, problem):
+        if not kept_out(family.name, knobs, without) and not refusal(family, knobs, problem):
             return knobs
     return None
+
+
+def kept_out(family: str, knobs: Knobs, without: Without) -> bool:
+    """Whether a setting of that family has all the values that are kept out together."""
+    values = without.get(family)
+    return values is not None and values.items() <= knobs.items()
+
+
+def check_without(target: Target, without: Without) -> None:
+    """Raises ValueError where a family or knob of what is kept out does not exist, or has no such value."""
+    known = {family.name: family.knobs for family in families(target)}
+    for name, values in without.items():
+        if name not in known:
+            raise ValueError(f"corpus.without names {name}, which is no family of {target.name}: {', '.join(known)}")
+        for knob, value in values.items():
+            if value not in known[name].get(knob, ()):
+                can = ", ".join(map(str, known[name].get(knob, known[name])))
+                raise ValueError(f"corpus.without: {name} has no {knob}={value}; choose from {can}")
+        if not values:
+            raise ValueError(f"corpus.without names no knob of {name}")
 
 
 @cache

@@ -234,7 +234,7 @@ def _draw(config: SftConfig, number: int) -> list[Example]:
     examples = []
     for _ in range(SHARD):
         problem = _problem(rng, rng.choice(config.corpus.layouts), config.corpus)
-        sample = corpus.draw(target, problem, rng, styles=config.corpus.styles)
+        sample = corpus.draw(target, problem, rng, styles=config.corpus.styles, without=config.corpus.without)
         examples.append(Example(_prompt(config, problem, target), _text(sample, config)))
     return examples
 

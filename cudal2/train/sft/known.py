@@ -41,7 +41,7 @@ def nearest(config: SftConfig, problems: Sequence[Problem]) -> list[Known]:
     found = [
         (problem, setting)
         for problem in problems
-        for setting in known_settings(config.target, problem, every)[:FASTEST]
+        for setting in _shown(config, known_settings(config.target, problem, every))[:FASTEST]
     ]
     if problems and not found:
         raise ValueError(f"no settings are known for {config.target} in data/settings; use examples=families")
@@ -54,12 +54,18 @@ def stated(config: SftConfig) -> list[Known]:
 
     Raises ValueError where there is no such file, or nothing in it.
     """
-    found = [(problem, setting) for problem, setting in listed(Path(config.settings)) if not unseen(problem)]
+    every = listed(Path(config.settings))
+    found = [(problem, one) for problem, one in every if not unseen(problem) and _shown(config, [one])]
     if not found:
         raise ValueError(f"settings={config.settings} holds no setting of a problem that training may see")
     if config.also_known:
         found += nearest(config, training())
     return found + _lent(found, config, families(config))
+
+
+def _shown(config: SftConfig, settings: Sequence[Setting]) -> list[Setting]:
+    """Those that are not kept out of the corpus."""
+    return [one for one in settings if not corpus.kept_out(one.family, one.knobs, config.corpus.without)]
 
 
 def _lent(found: Sequence[Known], config: SftConfig, by_name: Mapping[str, Family]) -> list[Known]:

@@ -23,6 +23,7 @@ from transformers import (
     set_seed,
 )
 
+from cudal2 import corpus
 from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy.learnt import KEY, settled
 from cudal2.policy.locate import latest_checkpoint
@@ -31,6 +32,7 @@ from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.sampling import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
+from cudal2.target import find
 from cudal2.train import callbacks, options
 from cudal2.train.folder import changes, only_trainer_of, record, stored
 from cudal2.train.sft import conversations, text
@@ -55,6 +57,7 @@ def run(config: SftConfig) -> None:
     HarnessFault where nothing could be judged in the end.
     """
     config = settled(config, config.policy.path or config.start or None)
+    corpus.check_without(find(config.target), config.corpus.without)
     if config.verify:
         try:
             check(config.worker, config.target)

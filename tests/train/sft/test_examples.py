@@ -77,6 +77,20 @@ def test_only_what_is_asked_for_of_the_corpus_is_drawn(one_core):
     assert len({name for name, _ in filter(None, plans)}) > 5
 
 
+def test_compositions_that_are_kept_out_are_not_drawn(one_core):
+    """Each of their parts is shown, in other compositions."""
+    without = {"tiled": {"order": "kij", "threads": "grid"}}
+    target = find("cpu")
+    told = [corpus.stated(one.source, target) for one in draw(config(plan=True), 2000)]
+    shown = [
+        corpus.stated(one.source, target) for one in draw(config(plan=True, corpus=CorpusConfig(without=without)), 2000)
+    ]
+    assert any(corpus.kept_out(*setting, without) for setting in told if setting)
+    assert not any(corpus.kept_out(*setting, without) for setting in shown if setting)
+    tiled = [knobs for name, knobs in filter(None, shown) if name == "tiled"]
+    assert {"kij"} <= {knobs["order"] for knobs in tiled} and {"grid"} <= {knobs["threads"] for knobs in tiled}
+
+
 def test_known_settings_are_learnt_in_the_styles_that_are_asked_for(monkeypatch):
     monkeypatch.setattr(drawing, "training", lambda: training()[:30])  # all take fifteen seconds
     every, terse = (
@@ -137,6 +151,22 @@ def test_of_a_source_for_several_problems_plan_and_code_are_both_learnt(one_core
     asked = config(target="sm_90a", plan=True, plan_loss=0.5, code_loss=0.5)
     rows = drawing.encode(words, [one._replace(source=examples[0].source) for one in examples], asked)
     assert len({row.digest for row in rows}) == 1 and len({len(row.ids) for row in rows}) > 1
+
+
+@pytest.mark.parametrize(
+    ("without", "named"),
+    [
+        ({"tiles": {"order": "kij"}}, "tiles, which is no family of cpu"),
+        ({"tiled": {"orders": "kij"}}, "tiled has no orders=kij; choose from tm, tn, tk, order"),
+        ({"tiled": {"order": "jki"}}, "tiled has no order=jki; choose from ikj, kij, ijk"),
+        ({"tiled": {}}, "no knob of tiled"),
+    ],
+)
+def test_a_composition_that_does_not_exist_cannot_be_kept_out(without, named):
+    with pytest.raises(ValueError, match=named):
+        corpus.check_without(find("cpu"), without)
+    with pytest.raises(ValueError, match="examples=families or known"):
+        config(examples="archive", archive="runs/any", corpus=CorpusConfig(without=without))
 
 
 def test_shares_of_which_nothing_would_be_learnt_are_refused():

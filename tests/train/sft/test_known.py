@@ -66,6 +66,16 @@ def few(monkeypatch):
     monkeypatch.setattr(known, "training", lambda: training()[::40])
 
 
+def test_compositions_that_are_kept_out_are_not_known(tmp_path, few):
+    without = {"warp_specialised": {"schedule": "ping-pong", "epilogue": "tma boxes"}}
+    usual = config(labels(tmp_path, "decode", 3), also_known=True)
+    less = replace(usual, corpus=replace(usual.corpus, without=without))
+    before, after = (known.stated(one) for one in (usual, less))
+    assert any(corpus.kept_out(setting.family, setting.knobs, without) for _, setting in before)
+    assert after and not any(corpus.kept_out(setting.family, setting.knobs, without) for _, setting in after)
+    assert {problem for problem, _ in known.nearest(less, training()[::40])} == set(training()[::40])
+
+
 def test_what_was_measured_may_be_learnt_beside_a_file(tmp_path, few):
     file = labels(tmp_path, "warp_specialised", 3)
     one, both = (known.stated(config(file, ("tn",), ("f32",), also_known=also)) for also in (False, True))
