@@ -211,17 +211,28 @@ void wgmma_wait(int left) {
     syncwarp();  // .sync.aligned: the warp goes on as one
 }
 uint32_t* lane_words(int lane) { return &self->block->exchange[(self->index / 32 * 32 + lane) * WORDS]; }
-void stmatrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+// `rows` writes the sixteen bytes of this lane's row of its matrix, from all lanes' words.
+static void stored(uint32_t to, const uint32_t (&words)[4], void (*rows)(uint16_t*, int)) {
     const int lane = self->index % 32;
-    const uint32_t mine[5] = {r0, r1, r2, r3, to};
-    memcpy(lane_words(lane), mine, sizeof mine);
+    memcpy(lane_words(lane), words, sizeof words);
+    lane_words(lane)[4] = to;
     syncwarp();
     // Eight rows of 16 bytes are written at once: together they must touch every bank.
     for (int other = lane / 8 * 8; other < lane / 8 * 8 + 8; ++other)
         if (other != lane && lane_words(other)[4] / 16 % 8 == to / 16 % 8) fail("stmatrix rows share banks");
     self->staged.insert(to);
-    for (int i = 0; i < 4; ++i) memcpy(at(self->block, to, 16) + 4 * i, lane_words(lane % 8 * 4 + i) + lane / 8, 4);
+    rows((uint16_t*)at(self->block, to, 16), lane);
     syncwarp();
+}
+void stmatrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    stored(to, {r0, r1, r2, r3}, [](uint16_t* row, int lane) {
+        for (int i = 0; i < 4; ++i) memcpy(row + 2 * i, lane_words(lane % 8 * 4 + i) + lane / 8, 4);
+    });
+}
+void stmatrix_trans(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    stored(to, {r0, r1, r2, r3}, [](uint16_t* row, int lane) {
+        for (int i = 0; i < 8; ++i) row[i] = lane_words(4 * i + lane % 8 / 2)[lane / 8] >> 16 * (lane % 2);
+    });
 }
 void ld4(float& x, float& y, float& z, float& w, uint32_t from) {
     float v[4];
