@@ -20,7 +20,11 @@ from cudal2.problem import parse
 from cudal2.records import Candidate
 from cudal2.worker.worker import Worker
 
-WORKERS: dict[str, dict[str, float]] = {"quick": QUICK, "default": {}}
+WORKERS: dict[str, dict[str, float]] = {
+    "quick": QUICK,
+    "default": {},
+    "once": QUICK | {"min_pairs": 1, "max_pairs": 1},  # a batch, of which three or more make a verdict elsewhere
+}
 
 
 def main() -> None:

@@ -29,9 +29,10 @@ SLOW_CALL = 0.1
 AWAKE = 2.0
 """Seconds that a candidate's call which wakes it up may take, though its others are no slow ones: it is not timed."""
 BASELINE_BATCHES = 7
-WATCHED = 3
-"""Batches, or as many as are to be timed at least, that must not be over when their inputs change: who works ahead is
-overlooked in one of them in six."""
+WATCHED = 6
+"""Batches, or as many as are to be timed at most, that must not be over when their inputs change. In one of them who
+works ahead is overlooked 2 to 4 times in a hundred, who reads no more than the next call's bias every second time
+(experiments/worker/found.py)."""
 LOOKS, CROWDED = 16, 4
 """At most, in a batch; and in one of so few calls that every look would meet the same ones."""
 ANOTHER = 4
@@ -188,7 +189,7 @@ class CpuSides(Sides):
             for one in self._perturbations:
                 one.conclude()
             met = [one for one in self._perturbations if one in side.met and not one.late]
-            self._watched += bool(met) or not self._perturbations
+            self._watched += bool(met) if self._perturbations else WATCHED
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
         alike = context.perturbations(batch.first, batch.baseline, change=False)
@@ -247,7 +248,7 @@ class CpuSides(Sides):
         return list(zip(self._results, self._references))
 
     def watched(self) -> bool:
-        return self._watched >= min(WATCHED, self._context.config.min_pairs)
+        return self._watched >= min(WATCHED, self._context.config.max_pairs)
 
 
 @threads(1)
