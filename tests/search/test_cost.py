@@ -67,7 +67,7 @@ def test_a_search_begins_with_the_same_settings_in_another_order(forget):
     orders = {}
     for order in ("nearest", "cost"):
         config = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(order=order))
-        orders[order] = [to_json(one) for one in prior.start(config, DEVICE, HERE, families, 0, random.Random(0))]
+        orders[order] = [to_json(one) for one in prior.start(config, DEVICE, HERE, families, random.Random(0))]
     assert sorted(orders["nearest"]) == sorted(orders["cost"]) and orders["nearest"] != orders["cost"]
     assert prior.known_settings("sm_90a", HERE, families) == [
         msgspec.json.decode(one, type=Setting) for one in orders["nearest"]
