@@ -13,6 +13,7 @@ from cudal2.config import (
     BenchConfig,
     BenchManyConfig,
     CampaignConfig,
+    CorpusConfig,
     EvalConfig,
     SassConfig,
     SearchConfig,
@@ -204,6 +205,12 @@ def test_keys_that_came_later_leave_older_work_its_identity(schema):
         assert identity(other) != identity(config)
         if schema is TrainConfig:
             assert re.match(r"shapes\.(dtype=fp16 became bf16|epilogue=none became bias)$", changes(config, other))
+
+
+def test_a_table_that_came_later_counts_once_it_holds_something():
+    fields = {"tiled": {"order": "kij"}}
+    assert "corpus.without" not in identity(SftConfig(run="x"))
+    assert identity(SftConfig(run="x", corpus=CorpusConfig(without=fields)))["corpus.without"] == fields
 
 
 @pytest.mark.parametrize("names", ["7_384_512", "grid", "training", "sample", "llama-3-8b.up"])

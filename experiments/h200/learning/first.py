@@ -40,12 +40,12 @@ def over_seeds(less: np.ndarray) -> str:
     return "{:.3f} [{:.3f}, {:.3f}]".format(less.mean(), *np.quantile(drawn, (0.025, 0.975)))
 
 
-def show(folders: list[Path], lists: tuple[bool, ...] = (True, False)) -> None:
-    """`lists` says whether layers (True) or shapes off the lattice (False) are among the shapes."""
+def show(folders: list[Path], only: str = "") -> None:
+    """`only` may be --layers or --off-lattice."""
     searches = {folder.name: next(iter(load([folder]).values())) for folder in folders}
     shapes = [one for one in next(iter(searches.values())) if all(one in found for found in searches.values())]
     off = {problem.mnk for problem in off_lattice(*REPORTED)}
-    shapes = [one for one in shapes if (one.mnk not in off) in lists]
+    shapes = [one for one in shapes if only != ("--layers" if one.mnk in off else "--off-lattice")]
     best = {
         name: np.log([[max([FAILED, *found[one][0][:count]]) for count in PICKS] for one in shapes])
         for name, found in searches.items()
@@ -82,7 +82,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["odd"]:
             print(odd())
-        case ["--layers" | "--off-lattice" as name, *folders]:
-            show([Path(folder) for folder in folders], (name == "--layers",))
+        case ["--layers" | "--off-lattice" as only, *folders]:
+            show([Path(folder) for folder in folders], only)
         case folders:
             show([Path(folder) for folder in folders])
