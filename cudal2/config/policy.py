@@ -164,14 +164,14 @@ class PromptConfig(Schema, frozen=True):
 
 
 class TurnsConfig(Schema, frozen=True):
-    """A chat policy writes `count` kernels in a row. After each but the last it is told the verdict. With 1 it is told
-    nothing."""
+    """A policy writes `count` kernels in a row. After each but the last it is told the verdict. With 1 it is told
+    nothing. It is a model that chats, or a kernel LM that was taught turns."""
 
     count: Annotated[int, msgspec.Meta(ge=1)] = 1
 
-    def check(self, policy: PolicyConfig) -> None:
-        """Raises ValueError where there are several turns but the policy cannot chat."""
-        if self.count > 1 and not policy.chat:
+    def check(self, policy: PolicyConfig, prompt: PromptConfig) -> None:
+        """Raises ValueError where there are several turns but the policy can neither chat nor is a kernel LM."""
+        if self.count > 1 and not (policy.chat or prompt.bare):
             raise ValueError(
                 f"turns.count={self.count} needs a policy that chats: policy.chat=true and a model with a chat "
                 "template, such as policy=smollm2; otherwise turns.count=1"

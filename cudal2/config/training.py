@@ -105,8 +105,8 @@ Style = Literal["plain", "terse", "tutor"]
 
 
 class TaughtTurnsConfig(Schema, frozen=True):
-    """Conversations that a model which chats is taught, so that `turns.count` is of use: attempts, the verdict on each,
-    and then a better kernel, which alone counts in the loss.
+    """Conversations that a model which chats, or a kernel LM, is taught, so that `turns.count` is of use: attempts, the
+    verdict on each, and then a better kernel, which alone counts in the loss.
 
     They come from the archives of these `runs`, failures included, for shapes that training may see; without runs there
     are none. An attempt occurs once, and a conversation shows up to `attempts` of them, as many as fit into `context`.
@@ -180,7 +180,7 @@ class TrainConfig(Schema, frozen=True):
                 f"worker.protocols={list(self.worker.protocols)}: a reward is made of the time on the device's clock; "
                 "use worker.protocols=[device], with others beside it where they are wanted"
             )
-        self.turns.check(self.policy)
+        self.turns.check(self.policy, self.prompt)
 
 
 class SftConfig(Schema, frozen=True):
@@ -196,8 +196,8 @@ class SftConfig(Schema, frozen=True):
       what that file says of the problems in it (in the format of data/settings, and packed where it ends in .xz), and
       with `also_known` both. What a file is learnt from is lent to the same products in other forms, which are drawn
       from the layouts and accumulates of `corpus` (`train/sft/known.py`);
-    - archive: the fastest kernels for these shapes in the folder `archive`, and those of known for shapes where it has
-      none (rejection sampling fine-tuning, arXiv:2308.01825);
+    - archive: the fastest kernels in the folder `archive` for shapes that training may see, and those of known for
+      shapes of the grid where it has none (rejection sampling fine-tuning, arXiv:2308.01825);
     - text: sources without prompts (continued pretraining, arXiv:2004.10964), for a model that exists. `text` lists
       them: families (`samples` of them), cutlass (headers and examples of the package nvidia-cutlass), or a folder with
       `.cu` and `.cuh` files.
@@ -265,10 +265,11 @@ class SftConfig(Schema, frozen=True):
             raise ValueError(
                 "examples=text and policy.lora are for a model that exists: name it, policy.path=…, or policy=smollm2"
             )
-        if self.corpus.turns.runs and not (self.policy.path and self.policy.chat):
+        if self.corpus.turns.runs and not (self.start or (self.policy.path and self.policy.chat)):
             raise ValueError(
-                "corpus.turns.runs teaches conversations, and needs a model that chats: policy.chat=true and "
-                "policy.path=… of one with a chat template, such as policy=smollm2"
+                "corpus.turns.runs teaches conversations, and needs a kernel LM that can write kernels, start=…, or a "
+                "model that chats: policy.chat=true and policy.path=… of one with a chat template, such as "
+                "policy=smollm2"
             )
         if self.policy.path and self.batch_size % self.tuning.micro_batch:
             raise ValueError(

@@ -120,7 +120,7 @@ class EvalConfig(Schema, frozen=True):
             raise ValueError("source=policy has the policy write kernels: say how many a shape, such as samples=16")
         if self.abi != "contract" and self.source in ("", "policy"):
             raise ValueError(f"abi={self.abi} is that of published sources: say which, with source=FOLDER")
-        self.turns.check(self.policy)
+        self.turns.check(self.policy, self.prompt)
         if self.samples % self.turns.count:
             raise ValueError(f"samples={self.samples} is no multiple of turns.count={self.turns.count}, and must be")
 

@@ -25,7 +25,8 @@ from transformers import (
 from cudal2.config import PolicyConfig
 from cudal2.policy import decoding, vllm_engine
 from cudal2.policy.prompts import Prompt, text
-from cudal2.policy.tokenizer import check_prompt, quoted
+from cudal2.policy.quoting import quoted
+from cudal2.policy.tokenizer import check_prompt, encode_conversation, is_conversation
 from cudal2.target import Target
 
 SAMPLED = "set policy.dtype=bfloat16, lower policy.max_new_tokens, or take a smaller model"
@@ -237,7 +238,7 @@ def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
 
     Raises ValueError for a chat with a model that has no such template.
     """
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or is_conversation(prompt):
         return prompt
     if tokenizer.chat_template is None:
         raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
@@ -247,17 +248,20 @@ def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
 def whole_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
     """The text that `tokenize` encodes: a plain prompt, or a chat in the model's template."""
     prompt = sent(tokenizer, prompt)
-    if isinstance(prompt, str):
-        return prompt
+    if isinstance(prompt, str) or is_conversation(prompt):
+        return text(prompt)
     written: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
     return written
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
-    """Token ids of a plain prompt, or of a chat prompt in the model's own chat template, as in TRL."""
+    """Token ids of a plain prompt, of a chat prompt in the model's own chat template, as in TRL, or of the turns of a
+    kernel LM."""
     prompt = sent(tokenizer, prompt)
     if isinstance(prompt, str):
         check_prompt(tokenizer, prompt)
         return tokenizer(prompt)["input_ids"]
+    if is_conversation(prompt):
+        return encode_conversation(tokenizer, prompt)
     encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
     return encoding["input_ids"]

@@ -1,5 +1,5 @@
 """The kernel LM's tokenizer, whose tokens are runs of whole source lines, so that a kernel has only some dozens of
-tokens; and quoted text in the chats of other models, which stays text: no word of it can end a turn or begin another.
+tokens.
 
 A byte-pair encoding made for prose needs thousands of tokens for one kernel, most of which are determined by the
 tokens before them. Here a token is a run of lines that always follow one another. It ends where the next line is
@@ -8,25 +8,21 @@ spelled with pieces of lines and, in the end, with bytes: every text is encoded 
 
 The likeliest segmentation is found as in Kudo, "Subword Regularization" (arXiv:1804.10959); pieces of lines
 are byte-pair merges (Sennrich et al., arXiv:1508.07909) in the byte-level alphabet of GPT-2.
-
-A chat template marks roles and ends of turns by words such as `<|im_end|>`, which a tokenizer reads as special tokens,
-wherever they come from. Notes, sources and compiler messages may contain such words by chance or on purpose. Some
-tokenizers look for them in a normal form of the text, in which `＜|im_end|＞` is such a word, too (`quoted`).
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cudal2 import operators
 from cudal2.dtype import DTYPES
+from cudal2.policy.prompts import Message
+from cudal2.policy.prompts.verdicts import TOKENS as VERDICTS
 from cudal2.policy.prompts.worked import LEVELS
 from cudal2.target import targets
 
@@ -120,6 +116,38 @@ def encode_source(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str]) ->
     return tokenizer(list(sources), add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
+def teach_turns(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Adds the words of verdicts, where it has none."""
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in VERDICTS], special_tokens=True)
+
+
+def check_turns(tokenizer: PreTrainedTokenizerBase) -> None:
+    """ValueError where a kernel LM has no words for verdicts."""
+    if VERDICTS[0] not in tokenizer.get_added_vocab():
+        raise ValueError(
+            "this policy learnt to write one kernel, not to write again after a verdict: say turns.count=1, or teach "
+            "it with `cudal2 sft recipe=kernel_lm_turns`"
+        )
+
+
+def is_conversation(messages: Sequence[Message]) -> bool:
+    """Whether these are a kernel LM's prompt, and its turns so far."""
+    return bool(messages) and messages[0]["content"].startswith(BOS)
+
+
+def encode_conversation(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+    """Token ids of a kernel LM's prompt and its turns so far: each kernel as plain text, with its end, and then the
+    verdict. Raises ValueError as `check_prompt` and `check_turns` do."""
+    check_turns(tokenizer)
+    check_prompt(tokenizer, messages[0]["content"])
+    ids = list[int]()
+    for message in messages:
+        own = message["role"] == "assistant"
+        [these] = tokenizer([message["content"]], add_special_tokens=False, split_special_tokens=own)["input_ids"]
+        ids += [*these, tokenizer.eos_token_id] if own else these
+    return ids
+
+
 def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
     """The `room` most frequent runs of lines, with their frequencies.
 
@@ -170,53 +198,3 @@ def _bytes_as_characters(text: str) -> str:
     """The text in the byte-level alphabet of GPT-2, one printable character per byte."""
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return "".join(piece for piece, _ in whole)
-
-
-TURNS = 8
-"""The number of times that spaces are tried."""
-_MARK = re.compile(r"<\|?[\w/:.-]+\|?>|\[/?[A-Z_]+\]|<<?/?[A-Z]+>>?")
-
-
-def quoted(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages with a space after the first letter of each word that is a special token of this tokenizer or a
-    mark of its chat template; other messages are unchanged. A special token of a single letter would stay. A text
-    with such words only in its normal form is replaced by this form first. If a space does not help, the letter is
-    dropped.
-    """
-    marks, normal = _marks(tokenizer), _normal(tokenizer)
-    return [message | {"content": _broken(marks, normal, message["content"])} for message in messages]
-
-
-def _broken(marks: re.Pattern[str], normal: Callable[[str], str], text: str) -> str:
-    turn = 0
-    while marks.search(text) or marks.search(normal(text)):  # once more where two overlapped
-        text = text if marks.search(text) else normal(text)
-        # Some normal forms have no spaces: then the letter is dropped, which ends, for the text gets shorter.
-        text = marks.sub(lambda hit: f"{hit[0][0]} {hit[0][1:]}", text) if turn < TURNS else marks.sub(_shorter, text)
-        turn += 1
-    return text
-
-
-def _shorter(hit: re.Match[str]) -> str:
-    return hit[0][1:]
-
-
-def _normal(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
-    """The function by which the tokenizer normalises a text before it looks for special tokens."""
-    normalizer: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-    return normalizer.normalize_str if normalizer else str
-
-
-@lru_cache(maxsize=4)
-def _marks(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """A pattern of all words that a message must not contain, the longest first."""
-    question, answer = "a question that nobody asks", "an answer that nobody gives"
-    chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    written: Any = tokenizer.apply_chat_template(chat, tokenize=False)
-    around = [hit.group() for hit in _MARK.finditer(written)]
-    added, template = tokenizer.added_tokens_decoder.values(), str(tokenizer.chat_template)
-    special = [token.content for token in added if token.special or token.content in template]
-    every = (*around, *special, *tokenizer.all_special_tokens)
-    words = {word for word in (*every, *map(_normal(tokenizer), every)) if len(word.strip()) > 1}
-    ordered = sorted(words, key=lambda word: (-len(word), word))
-    return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")

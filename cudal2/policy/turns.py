@@ -14,7 +14,7 @@ import msgspec
 from cudal2.completion import fenced
 from cudal2.config import PolicyConfig
 from cudal2.policy import prompts
-from cudal2.policy.prompts import Message, Prompt
+from cudal2.policy.prompts import Prompt
 from cudal2.records import Verdict
 from cudal2.target import Target
 
@@ -49,26 +49,38 @@ class Written(msgspec.Struct, frozen=True):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
 
-def conversation(first: list[Message], attempts: Sequence[Attempt], target: Target) -> list[Message]:
-    """The first prompt, then for each attempt the policy's answer and the message about its verdict.
+def conversation(first: Prompt, attempts: Sequence[Attempt], target: Target) -> Prompt:
+    """The first prompt, then for each attempt the policy's answer and the message about its verdict. A first prompt
+    that is no message is the kernel LM's: its answer is the bare source, and the verdict a token.
 
     An attempt without a verdict is left out, as there is nothing to say about it.
     """
-    messages = list(first)
-    for attempt in attempts:
-        if attempt.verdict is not None:
-            said = fenced(attempt.source, target.language) if attempt.source else NO_KERNEL
-            messages.append({"role": "assistant", "content": said})
-            messages.append({"role": "user", "content": prompts.told(attempt.verdict, target)})
+    judged = [(attempt.source, attempt.verdict) for attempt in attempts if attempt.verdict is not None]
+    if isinstance(first, str):
+        if not judged:
+            return first
+        pairs = [(source, prompts.token(verdict)) for source, verdict in judged]
+        messages = [{"role": "user", "content": first}]
+    else:
+        pairs = [
+            (fenced(source, target.language) if source else NO_KERNEL, prompts.told(verdict, target))
+            for source, verdict in judged
+        ]
+        messages = list(first)
+    for said, told in pairs:
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": told}]
     return messages
 
 
 def fitted(
     tokenizer: "PreTrainedTokenizerBase", first: Prompt, attempts: Sequence[Attempt], target: Target, room: int
 ) -> Written:
-    """`fitting` for a tokenizer that is here."""
+    """`fitting` for a tokenizer that is here; ValueError also where it is a kernel LM's that was taught no turns."""
     from cudal2.policy.sampling import tokenize
+    from cudal2.policy.tokenizer import check_turns
 
+    if isinstance(first, str):
+        check_turns(tokenizer)
     return fitting(partial(tokenize, tokenizer), first, attempts, target, room)
 
 
@@ -81,7 +93,7 @@ def fitting(
     """
     judged = [attempt for attempt in attempts if attempt.verdict is not None]
     for dropped in range(len(judged) + 1):
-        prompt = conversation(first, judged[dropped:], target) if isinstance(first, list) else first
+        prompt = conversation(first, judged[dropped:], target)
         ids = tokens(prompt)
         if len(ids) <= room:
             return Written(prompt, ids, len(judged) - dropped)

@@ -10,7 +10,7 @@ a round may be tried for others in the next.
 The archive is the only state. So a search that was killed proposes its last round again, judges what is missing of
 it, and continues as if nothing had happened.
 
-A terminal shows it in one line while it runs, and in one line for each result.
+A terminal shows it in one line while it runs, and in one line for each round and for each result.
 """
 
 import time
@@ -28,6 +28,7 @@ from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Timing, Verdict
 from cudal2.search import proposers
 from cudal2.search.proposer import Mutated, Task, Trial, answered, made
+from cudal2.search.rounds import rounds
 from cudal2.search.trials import History, affordable, identity, missing, seconds, settled
 from cudal2.split import kept_apart
 from cudal2.worker.pool.pool import Pool
@@ -182,6 +183,8 @@ def run(
             if asked:
                 _judge(asked, pool, history, live, started)
                 trials |= {problem: history.trials(problem) for problem in {candidate.problem for candidate in asked}}
+    for added in rounds(trials):
+        console.print(str(added), highlight=False, markup=False, soft_wrap=True)
     results = [_result(history, problem, trials[problem]) for problem in problems]
     width = max((len(problem.name) for problem in problems), default=0)
     for result in results:
@@ -198,7 +201,7 @@ def _check(config: SearchConfig) -> None:
         raise ValueError("search.kernels, search.seconds and search.neighbours must not be negative")
     if config.turns.count > 1 and search.method != "policy":
         raise ValueError(f"turns.count={config.turns.count} is for search.method=policy, not {search.method}")
-    config.turns.check(config.policy)
+    config.turns.check(config.policy, config.prompt)
     if not config.worker.protocols:
         raise ValueError("worker.protocols=[] times nothing, so that a search has no best; name one, such as [device]")
 

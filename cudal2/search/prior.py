@@ -141,6 +141,11 @@ def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int)
     return tiles / (math.ceil(tiles / slots) * slots) if tiles > slots else 1.0
 
 
+def knows(target: str) -> bool:
+    """Whether settings for this target ship."""
+    return bool(_shipped(target))
+
+
 @cache
 def _shipped(target: str) -> dict[Problem, list[Setting]]:
     """The target's file, by problem. What is kept apart to measure on is passed over."""

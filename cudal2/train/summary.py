@@ -61,6 +61,9 @@ def summarize(
 ) -> dict[str, Any]:
     """Statistics of one step's verdicts. Masked samples (None) are counted, and left out of all other figures.
 
+    `reward_room` is how far the best reward of a problem is above the mean of its rewards, in the mean of the problems:
+    what the policy could gain if it always wrote the best that it writes. Once it is down to what measurements differ
+    by, there is nothing to learn from its own samples.
     `speedup_mean` counts a failure as 0, `speedup_ok_mean` leaves it out; both are over the best baseline. The keys of
     `speedup_by_decade` are decades of FLOP: 6 is 10⁶ to 10⁷. `outside_corpus` is the share of the
     sources with a plan that differ from what their family renders; None where no source has a plan.
@@ -79,6 +82,7 @@ def summarize(
         "masked": len(verdicts) - len(judged),
         "reward_mean": fmean(earned),
         "reward_std": pstdev(earned),
+        "reward_room": _room(candidates, rewards),
         "speedup_mean": fmean(speedups),
         "speedup_ok_mean": fmean(working) if working else 0.0,
         "speedup_best": max(speedups),
@@ -91,6 +95,14 @@ def summarize(
         "unique": len({candidate.key for candidate in candidates}),
         "problems": sorted({candidate.problem.name for candidate in candidates}),
     }
+
+
+def _room(candidates: Sequence[Candidate], rewards: Sequence[float | None]) -> float:
+    groups: dict[str, list[float]] = {}
+    for candidate, value in zip(candidates, rewards):
+        if value is not None:
+            groups.setdefault(candidate.problem.name, []).append(value)
+    return fmean(max(group) - fmean(group) for group in groups.values())
 
 
 def tabulate(

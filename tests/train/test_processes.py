@@ -123,10 +123,14 @@ def test_the_same_kernels_are_asked_for_and_earn_the_same(runs, name):
 
 @pytest.mark.parametrize("name", ["two", *DEEPSPEED])
 def test_the_policy_that_comes_out_is_whole_on_one_process(runs, name):
+    """And has learnt the same. Adam's steps are as long where a gradient is next to nothing, and there the order of a
+    sum decides their direction: so single weights may differ, but not the whole of what was learnt."""
     expected, found = (load_file(latest_checkpoint(runs[which]) / "model.safetensors") for which in ("one", name))
-    assert found.keys() == expected.keys()
+    start = load_file(runs.place.policy / "model.safetensors")
+    assert found.keys() == expected.keys() == start.keys()
     for key in expected:
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-3, atol=1e-4)
+        apart, learnt = (torch.linalg.vector_norm(one[key] - expected[key]) for one in (found, start))
+        assert apart < 0.02 * learnt, key
 
 
 @pytest.mark.parametrize("name", DEEPSPEED)

@@ -13,6 +13,8 @@ from cudal2 import cli
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig, VllmConfig, load
 from cudal2.policy import model, sampling, vllm_engine
+from cudal2.problem import Problem
+from cudal2.records import Candidate
 from cudal2.report import page
 from cudal2.tracking import read_metrics
 from cudal2.train import draws, grpo, options, summary
@@ -37,6 +39,13 @@ def train(tmp_path, policy, monkeypatch):
         return read_metrics(folder / "metrics.jsonl"), reasons
 
     return run
+
+
+def test_the_room_to_learn_is_how_far_the_best_of_each_shape_is_above_its_mean():
+    candidates = [Candidate("hgemm(){}", Problem(m, 64, 64), "cpu") for m in (64, 128) for _ in range(3)]
+    verdicts = [fakes.verdict(candidate) for candidate in candidates]
+    row = summary.summarize(1, [*verdicts[:3], None, *verdicts[4:]], [0.0, 1.0, 5.0, None, 4.0, 4.0], candidates)
+    assert row["reward_room"] == pytest.approx((3 + 0) / 2)
 
 
 def page_of(folder: Path) -> str:

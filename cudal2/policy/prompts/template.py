@@ -25,13 +25,11 @@ from cudal2.policy.prompts.notes import Passage
 from cudal2.policy.prompts.profile import Profile
 from cudal2.policy.prompts.worked import worked
 from cudal2.problem import Problem
-from cudal2.records import Environment, Verdict, plain
+from cudal2.records import Environment, plain
 from cudal2.target import Target, find
 
 Message = dict[str, str]
 Prompt = str | list[Message]
-LOG_CHARACTERS = 2000
-"""Characters of a build's log that a policy sees after a turn."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -102,7 +100,7 @@ def render(
     template, and where `prompt.notes` cannot be read; HarnessFault where there is no compiler or jail to profile a
     parent.
     """
-    template = _template(prompt.template or KERNEL_LM)
+    template = named(prompt.template or KERNEL_LM)
     shown = Shown(
         tuple(entry for entry in exemplars if parent is None or entry.source != parent.source)[: prompt.exemplars],
         tuple(failures),
@@ -124,24 +122,6 @@ def render(
         shown = fewer
         text = template.render(facts, **structs.asdict(shown)).strip()
     return [{"role": "user", "content": text}] if policy_chat else text
-
-
-def told(verdict: Verdict, target: Target) -> str:
-    """The message to a policy about its last kernel, by `prompts/verdict.jinja`: what was wrong or how fast it was, and
-    the build's log, truncated.
-
-    It says what the judge found, but not which inputs it used. A candidate can influence the log and the reason. So the
-    log cannot close its fence, the reason is one short line, and `sampling.tokenize` makes no special token of either.
-    """
-    news = verdict.log.strip() not in ("", verdict.reason.strip())
-    log = fenced(_cut(verdict.log, LOG_CHARACTERS)) if news else ""
-    what = {"verdict": verdict, "target": target, "reason": plain(verdict.reason), "log": log}
-    return _template("verdict").render(what, counted=profile.counted(verdict.counters)).strip()
-
-
-def _cut(text: str, most: int) -> str:
-    """The beginning, as compilers name the first error first."""
-    return text if len(text) <= most else f"{text[:most]} …"
 
 
 def _notes(
@@ -172,7 +152,8 @@ def powers(size: int) -> list[int]:
 
 
 @cache
-def _template(name: str) -> jinja2.Template:
+def named(name: str) -> jinja2.Template:
+    """A template from `prompts/`. Raises ValueError for a name that none has."""
     folder = asset("prompts")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),

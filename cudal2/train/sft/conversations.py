@@ -24,7 +24,7 @@ from cudal2.problem import Problem
 from cudal2.records import Status, digest
 from cudal2.split import unseen
 from cudal2.target import find
-from cudal2.train.sft.examples import Row, complete, end_of_turn
+from cudal2.train.sft.examples import Row, complete, ending
 
 FAST = 3
 """Which of the better kernels follows is drawn: of n, fastest first, the one at n·u^FAST, for u from 0 to 1. So half of
@@ -87,9 +87,9 @@ def _about(
 ) -> tuple[list[Row], int]:
     """Conversations in which these `attempts` occur once, in any order, with answers from the `entries`; and how many
     attempts are too long for any."""
-    target, end, environment = find(config.target), end_of_turn(tokenizer), entries[0].verdict.environment
+    target, end, environment = find(config.target), ending(tokenizer, config), entries[0].verdict.environment
     rng = random.Random(f"turns {config.seed} {problem.name} {environment.fingerprint}")
-    first = prompts.render(config.prompt, True, problem, target, environment=environment)
+    first = prompts.render(config.prompt, config.policy.chat, problem, target, environment=environment)
     alone, made, too_long = len(tokenize(tokenizer, first)), list[Row](), 0
     attempts = rng.sample(attempts, len(attempts))
     while attempts:

@@ -30,6 +30,7 @@ from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Layout, Problem
 from cudal2.records import digest
+from cudal2.search.prior import knows
 from cudal2.search.proposer import Setting
 from cudal2.split import training, unseen
 from cudal2.target import Target, find
@@ -92,24 +93,26 @@ def known(config: SftConfig) -> list[Example]:
 
 
 def archived(config: SftConfig) -> list[Example]:
-    """For each shape of the grid that training may see, the fastest kernels in `config.archive`; for shapes without
-    any, the `known` settings. A kernel is repeated as often as there are styles of a known setting, so that both have
-    the same weight.
+    """For each shape that training may see, the fastest kernels in `config.archive`; for shapes of the grid without any
+    the `known` settings, if the target has some. A kernel is repeated as often as there are styles of a known setting,
+    so that both have the same weight.
 
     Speeds are those in the environment of the last verdict. Raises ValueError where there is no archive, or nothing in
     it for the target.
     """
-    target, problems, examples = find(config.target), training(), list[Example]()
+    target, examples = find(config.target), list[Example]()
     with Archive.of(config.archive, create=False) as archive:
         here = [one for one in archive.environments() if archive.target(one) == config.target]
         if not here:
             raise ValueError(f"the archive of {config.archive} holds nothing for {config.target}")
         kernels = Comparable(archive, config.target, here[-1])
-        ranked = {problem: _plain(kernels.ranked(problem))[:FASTEST] for problem in problems}
-    for problem in problems:
-        prompt = _prompt(config, problem, target)
-        examples += [Example(prompt, entry.source) for entry in ranked[problem] for _ in config.corpus.styles]
-    return examples + _known(config, [problem for problem in problems if not ranked[problem]])
+        ranked = {problem: _plain(kernels.ranked(problem))[:FASTEST] for problem in kernels.problems()}
+    for problem, entries in sorted(ranked.items()):
+        if not unseen(problem):
+            prompt = _prompt(config, problem, target)
+            examples += [Example(prompt, entry.source) for entry in entries for _ in config.corpus.styles]
+    without = [problem for problem in training() if not ranked.get(problem)]
+    return examples + (_known(config, without) if knows(config.target) else [])
 
 
 def _plain(entries: Sequence[Entry]) -> list[Entry]:
@@ -142,6 +145,11 @@ def complete(source: str, prompt: PromptConfig, target: Target) -> str:
     return words + fenced(source, target.language)
 
 
+def ending(tokenizer: PreTrainedTokenizerBase, config: SftConfig) -> int:
+    """The id of the token that ends an answer."""
+    return end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
+
+
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
     """The id of the token that the chat template puts after an answer, or of the end-of-text token."""
     answer = "an answer"
@@ -158,8 +166,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], conf
     Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on prompt and source alone.
     So of a source that stands in for several problems both are learnt.
     """
-    rows, target = [], find(config.target)
-    end = end_of_turn(tokenizer) if config.policy.chat else tokenizer.eos_token_id
+    rows, target, end = [], find(config.target), ending(tokenizer, config)
     # A completion that is no chat message begins on a new line after the prompt.
     apart = "" if config.policy.chat or config.prompt.bare else "\n\n"
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]

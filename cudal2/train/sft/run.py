@@ -28,7 +28,7 @@ from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy.learnt import KEY, settled
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
-from cudal2.policy.model import create, load_to_train, locate
+from cudal2.policy.model import create, load_to_train, locate, prepare_turns
 from cudal2.policy.sampling import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
@@ -98,6 +98,8 @@ def _train(config: SftConfig) -> list[Row]:
         locate(config.start, key="start")  # so that an error names this key
         model, tokenizer = load_to_train(PolicyConfig(path=config.start), config.seed)
         check_words(tokenizer, config.target)
+        if config.corpus.turns.runs:
+            prepare_turns(model, tokenizer, config.context)
     else:
         some = draw(config, min(config.samples, TOKENIZER_SOURCES if config.corpus.plain else OF_ANY_LAYER))
         words = not config.corpus.plain, config.prompt.worked

@@ -18,7 +18,9 @@ from cudal2.archive import Archive
 from cudal2.completion import fenced
 from cudal2.config import SftConfig, TrainConfig, load
 from cudal2.policy import turns
+from cudal2.policy.prompts import verdicts
 from cudal2.policy.sampling import tokenize
+from cudal2.policy.tokenizer import EOS
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, HarnessFault, Status, Verdict
 from cudal2.split import held_out, kept_apart, unseen
@@ -300,7 +302,7 @@ def test_no_more_other_samples_are_drawn_than_are_of_use(config, past, policy, m
     ("override", "named"),
     [
         ("policy.chat=false", r"policy\.chat=true"),
-        ("policy.path=''", r"policy\.path="),
+        ("policy.path=''", r"start="),
         ("corpus.turns.share=0", r"corpus\.turns\.share"),
         ("corpus.turns.attempts=0", r"corpus\.turns\.attempts"),
     ],
@@ -325,3 +327,28 @@ def test_a_run_that_teaches_nothing_is_named_in_a_line(config, words, past, tmp_
         with pytest.raises(kind, match=remedy) as error:
             conversations.rows(chosen, words)
         assert "\n" not in str(error.value)
+
+
+def test_a_kernel_lm_is_taught_turns_and_then_learns_by_them(tmp_path, monkeypatch):
+    """From a policy that has no words for verdicts to one that training samples in turns."""
+    into, archive, rng = tmp_path / "taught", tmp_path / "past", random.Random(0)
+    kernels = [one for problem in SEEN[:3] for one in judged(problem, rng)]
+    archived(archive, kernels)
+    given = ["start=shipped:cpu", "examples=archive", f"archive={archive}", f"corpus.turns.runs=[{archive}]"]
+    size = ["context=1024", "epochs=1", "verify=0", f"run={into}"]
+    taught = load("sft", [*given, *size], SftConfig)
+    sft.run(taught)
+    words = AutoTokenizer.from_pretrained(into / "policy")
+    rows = conversations.rows(taught, words)
+    texts = [words.decode(one.ids[: one.given]) for one in rows]
+    assert all("<|speed=" in text.split(EOS)[-1] or text.endswith("|>") for text in texts)
+    answers = {words.decode(one.ids[one.given : -1]) for one in rows}
+    assert answers <= {one.source for one, made in kernels if made.ok}
+    monkeypatch.setattr(grpo, "Pool", FakePool)
+    few = ["turns.count=3", "trainer.steps=1", "trainer.group_size=2", "shapes=128_128_128", "policy.max_new_tokens=64"]
+    grpo.run(load("train", [*tiny(tmp_path / "rl", into), *few], TrainConfig))
+    with Archive.of(tmp_path / "rl") as found:
+        samples = list(found.samples("train"))
+    assert [one.origin.turn for one in samples] == [0, 1, 2] * 4
+    told = {one.origin.turn: one.origin.prompt for one in samples}
+    assert told[0].startswith("<|bos|>") and {told[1], told[2]} <= set(verdicts.TOKENS)

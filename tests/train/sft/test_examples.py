@@ -221,6 +221,17 @@ def test_of_an_archive_the_fastest_kernels_are_learnt_and_elsewhere_what_is_know
     assert others == set(every) - set(found)
 
 
+def test_of_an_archive_any_shape_that_training_may_see_is_learnt(tmp_path):
+    """Off the grid too, and for a target for which no settings ship."""
+    shapes = Problem(24, 520, 72), Problem(64, 64, 64)
+    assert [unseen(shape) for shape in shapes] == [False, True]
+    with Archive.of(tmp_path) as archive:
+        for candidate in (Candidate(f"hgemm(){{}} {shape.mnk}", shape, "cpu") for shape in shapes):
+            archive.add(fakes.verdict(candidate), candidate, None)
+    examples = drawing.archived(config(examples="archive", archive=str(tmp_path)))
+    assert {source for _, source in examples} == {"hgemm(){} 24_520_72"}
+
+
 def test_an_archive_without_a_kernel_for_the_target_is_named(tmp_path):
     with Archive.of(tmp_path):
         pass
