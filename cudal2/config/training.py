@@ -109,7 +109,8 @@ class TaughtTurnsConfig(Schema, frozen=True):
     verdict on each, and then a better kernel, which alone counts in the loss.
 
     They come from the archives of these `runs`, failures included, for shapes that training may see; without runs there
-    are none. An attempt occurs once, and a conversation shows up to `attempts` of them, as many as fit into `context`.
+    are none. An attempt occurs `times` times, each time beside others and before another answer, and a conversation
+    shows up to `attempts` of them, as many as fit into `context`.
 
     The share `share` of all samples are conversations, the others are what `examples` says. Of the kind of which there
     are more than that, some are left out.
@@ -118,6 +119,7 @@ class TaughtTurnsConfig(Schema, frozen=True):
     runs: Annotated[tuple[str, ...], LATER] = ()
     share: Annotated[float, msgspec.Meta(gt=0, le=1), LATER] = 0.5
     attempts: Annotated[int, msgspec.Meta(ge=1), LATER] = 3
+    times: Annotated[int, msgspec.Meta(ge=1), LATER] = 1
 
 
 class CorpusConfig(Schema, frozen=True):

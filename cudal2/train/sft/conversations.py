@@ -51,7 +51,8 @@ def mixed(config: SftConfig, tokenizer: PreTrainedTokenizerBase, others: Callabl
 
 
 def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
-    """The conversations, each of at most `config.context` tokens. An attempt at a problem is in one of them at most.
+    """The conversations, each of at most `config.context` tokens. An attempt at a problem is in at most
+    `corpus.turns.times` of them.
 
     Raises ValueError where a run has no archive, or there is nothing to learn from in all of them.
     """
@@ -59,9 +60,10 @@ def rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
     for problem, entries in judged(config):
         attempts = [entry for entry in entries if (problem, entry.source) not in attempted and better(entries, [entry])]
         attempted.update((problem, entry.source) for entry in attempts)
-        made, left = _about(problem, entries, attempts, config, tokenizer)
-        taught += made
-        too_long += left
+        for time in range(config.corpus.turns.times):
+            made, left = _about(problem, entries, attempts, config, tokenizer, time)
+            taught += made
+            too_long += left if time == 0 else 0
     if not taught:
         runs = ", ".join(config.corpus.turns.runs)
         raise ValueError(
@@ -84,11 +86,12 @@ def _about(
     attempts: list[Entry],
     config: SftConfig,
     tokenizer: PreTrainedTokenizerBase,
+    time: int,
 ) -> tuple[list[Row], int]:
     """Conversations in which these `attempts` occur once, in any order, with answers from the `entries`; and how many
-    attempts are too long for any."""
+    attempts are too long for any. Each `time` others are drawn."""
     target, end, environment = find(config.target), ending(tokenizer, config), entries[0].verdict.environment
-    rng = random.Random(f"turns {config.seed} {problem.name} {environment.fingerprint}")
+    rng = random.Random(f"turns {config.seed} {problem.name} {environment.fingerprint}" + f" {time}" * bool(time))
     first = prompts.render(config.prompt, config.policy.chat, problem, target, environment=environment)
     alone, made, too_long = len(tokenize(tokenizer, first)), list[Row](), 0
     attempts = rng.sample(attempts, len(attempts))

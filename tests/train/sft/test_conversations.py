@@ -259,6 +259,15 @@ def test_fast_kernels_follow_more_often_and_not_they_alone(config, words, tmp_pa
     assert sum(after_failures[text] for text in fastest) > 75 and len(after_failures) > 12
 
 
+def test_attempts_come_as_often_as_asked_for_and_each_time_in_other_company(config, words, past):
+    once, often = (conversations.rows(config(f"corpus.turns.times={times}"), words) for times in (1, 3))
+    shown = [Counter((name, one) for row in rows for name, some, _ in [parts(words, row)] for one in some)
+             for rows in (once, often)]  # fmt: skip
+    assert shown[1] == Counter({key: 3 * times for key, times in shown[0].items()})
+    texts = [row.ids.tolist() for row in often]
+    assert all(row.ids.tolist() in texts for row in once) and len({*map(tuple, texts)}) > 0.9 * len(texts)
+
+
 def row(name: str, number: int) -> Row:
     return Row(np.full(4, number, np.int32), 1, name)
 
