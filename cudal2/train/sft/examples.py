@@ -97,16 +97,19 @@ def archived(config: SftConfig) -> list[Example]:
     the `known` settings, if the target has some. A kernel is repeated as often as there are styles of a known setting,
     so that both have the same weight.
 
-    Speeds are those in the environment of the last verdict. Raises ValueError where there is no archive, or nothing in
-    it for the target.
+    Of a shape that was judged in several environments the last one counts. Raises ValueError where there is no archive,
+    or nothing in it for the target.
     """
     target, examples = find(config.target), list[Example]()
     with Archive.of(config.archive, create=False) as archive:
         here = [one for one in archive.environments() if archive.target(one) == config.target]
         if not here:
             raise ValueError(f"the archive of {config.archive} holds nothing for {config.target}")
-        kernels = Comparable(archive, config.target, here[-1])
-        ranked = {problem: _plain(kernels.ranked(problem))[:FASTEST] for problem in kernels.problems()}
+        ranked = dict[Problem, list[Entry]]()
+        for kernels in (Comparable(archive, config.target, name) for name in reversed(here)):
+            for problem in kernels.problems():
+                if problem not in ranked and (some := _plain(kernels.ranked(problem))):
+                    ranked[problem] = some[:FASTEST]
     for problem, entries in sorted(ranked.items()):
         if not unseen(problem):
             prompt = _prompt(config, problem, target)

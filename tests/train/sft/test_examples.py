@@ -8,6 +8,7 @@ import random
 import re
 
 import fakes
+import msgspec
 import pytest
 import tiny_gguf
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -230,6 +231,22 @@ def test_of_an_archive_any_shape_that_training_may_see_is_learnt(tmp_path):
             archive.add(fakes.verdict(candidate), candidate, None)
     examples = drawing.archived(config(examples="archive", archive=str(tmp_path)))
     assert {source for _, source in examples} == {"hgemm(){} 24_520_72"}
+
+
+def test_each_shape_of_an_archive_counts_where_it_was_judged_last(tmp_path):
+    """Times of two machines do not compare; what only the one judged is learnt, too."""
+    one, other = Problem(24, 520, 72), Problem(48, 520, 72)
+    elsewhere = msgspec.structs.replace(fakes.ENVIRONMENT, device="another")
+    with Archive.of(tmp_path) as archive:
+        for shape, source, environment in (
+            (one, "hgemm(){} fast fast", elsewhere), (other, "hgemm(){} slow", elsewhere), (one, "hgemm(){}", None),
+        ):  # fmt: skip
+            candidate = Candidate(source, shape, "cpu")
+            made = fakes.verdict(candidate)
+            made = msgspec.structs.replace(made, environment=environment) if environment else made
+            archive.add(made, candidate, None)
+    examples = drawing.archived(config(examples="archive", archive=str(tmp_path)))
+    assert {source for _, source in examples} == {"hgemm(){}", "hgemm(){} slow"}
 
 
 def test_an_archive_without_a_kernel_for_the_target_is_named(tmp_path):
