@@ -6,13 +6,15 @@ Folders of `cudal2 eval source=policy` with the same shapes; those whose names d
 seeds of one policy. The speed is that over the fastest baseline, 0 for a kernel that is not right; of several kernels
 the best counts, 1 where none is faster than the library. Four in a row are those of one conversation in four turns, or
 of four. "More" is the difference to the first policy, with a 95% interval by a bootstrap over the pairs of a shape
-and a seed; then each seed's own.
+and a seed; then each seed's own. Below it each turn of those that were written in several, beside the first one.
 """
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
+from cudal2.archive import Archive
 from cudal2.report.budget import FALLBACK, estimate, load
 
 IN_A_ROW = 4
@@ -44,5 +46,24 @@ def main(folders: list[Path]) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
+def by_turn(folders: list[Path]) -> None:
+    """Each turn's share that is right and mean speed, and how much more that is than the first one's, over the pairs of
+    a shape and a seed."""
+    speeds: dict[int, dict[tuple, Speeds]] = defaultdict(lambda: defaultdict(list))
+    for folder in folders:
+        with Archive.of(folder, create=False) as archive:
+            samples = list(archive.samples("eval"))
+        if any(sample.origin.turn for sample in samples):
+            for sample in samples:
+                speeds[sample.origin.turn][sample.problem, folder.name].append(sample.speedup or 0.0)
+    for turn, pairs in sorted(speeds.items()):
+        every = [speed for some in pairs.values() for speed in some]
+        more = estimate([mean(pairs[pair]) - mean(first) for pair, first in speeds[0].items()])
+        right = sum(speed > 0 for speed in every)
+        print(f"turn {turn + 1}: {right} of {len(every)} right, {mean(every):.3f}, {more} more than the first")
+
+
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    every = [Path(name) for name in sys.argv[1:]]
+    main(every)
+    by_turn(every)
