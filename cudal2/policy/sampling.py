@@ -238,7 +238,7 @@ def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
 
     Raises ValueError for a chat with a model that has no such template.
     """
-    if isinstance(prompt, str) or is_conversation(prompt):
+    if isinstance(prompt, str) or is_conversation(tokenizer, prompt):
         return prompt
     if tokenizer.chat_template is None:
         raise ValueError("policy.chat=true, but this tokenizer has no chat template; set policy.chat=false")
@@ -248,7 +248,7 @@ def sent(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Prompt:
 def whole_text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
     """The text that `tokenize` encodes: a plain prompt, or a chat in the model's template."""
     prompt = sent(tokenizer, prompt)
-    if isinstance(prompt, str) or is_conversation(prompt):
+    if isinstance(prompt, str) or is_conversation(tokenizer, prompt):
         return text(prompt)
     written: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
     return written
@@ -261,7 +261,7 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     if isinstance(prompt, str):
         check_prompt(tokenizer, prompt)
         return tokenizer(prompt)["input_ids"]
-    if is_conversation(prompt):
+    if is_conversation(tokenizer, prompt):
         return encode_conversation(tokenizer, prompt)
     encoding: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
     return encoding["input_ids"]

@@ -125,14 +125,14 @@ def check_turns(tokenizer: PreTrainedTokenizerBase) -> None:
     """ValueError where a kernel LM has no words for verdicts."""
     if VERDICTS[0] not in tokenizer.get_added_vocab():
         raise ValueError(
-            "this policy learnt to write one kernel, not to write again after a verdict: say turns.count=1, or teach "
-            "it with `cudal2 sft recipe=kernel_lm_turns`"
+            "this policy learnt to write one kernel, not to write again after a verdict: say turns.count=1, teach a "
+            "kernel LM with `cudal2 sft recipe=kernel_lm_turns`, or take a model that chats with policy.chat=true"
         )
 
 
-def is_conversation(messages: Sequence[Message]) -> bool:
-    """Whether these are a kernel LM's prompt, and its turns so far."""
-    return bool(messages) and messages[0]["content"].startswith(BOS)
+def is_conversation(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> bool:
+    """Whether these are a kernel LM's prompt and its turns so far. A model with a chat template is none."""
+    return tokenizer.chat_template is None and messages[0]["content"].startswith(BOS)
 
 
 def encode_conversation(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:

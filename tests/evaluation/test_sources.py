@@ -15,7 +15,7 @@ from specimens import ELSEWHERE, HERE, PROBLEM, candidate, evaluation, timing, v
 from cudal2 import operators
 from cudal2.archive import Archive
 from cudal2.completion import Found
-from cudal2.config import EvalConfig, PolicyConfig, TurnsConfig
+from cudal2.config import EvalConfig, PolicyConfig, PromptConfig, TurnsConfig
 from cudal2.dtype import DTYPES
 from cudal2.evaluation import folders, records
 from cudal2.problem import Problem
@@ -265,7 +265,7 @@ def test_what_makes_no_sense_together_is_refused() -> None:
     with pytest.raises(ValueError, match=r"turns\.count=3"):
         EvalConfig(run="", source="policy", samples=4, policy=PolicyConfig(chat=True), turns=TurnsConfig(count=3))
     with pytest.raises(ValueError, match=r"policy\.chat=true"):
-        EvalConfig(run="", source="policy", samples=4, turns=TurnsConfig(count=2))
+        EvalConfig(run="", source="policy", samples=4, turns=TurnsConfig(count=2), prompt=PromptConfig("instruct"))
     with pytest.raises(ValueError, match="samples=16"):
         EvalConfig(run="", source="policy")
     for source in ("", "policy"):
