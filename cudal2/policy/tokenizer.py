@@ -142,9 +142,11 @@ def encode_conversation(tokenizer: PreTrainedTokenizerBase, messages: Sequence[M
     check_prompt(tokenizer, messages[0]["content"])
     ids = list[int]()
     for message in messages:
-        own = message["role"] == "assistant"
-        [these] = tokenizer([message["content"]], add_special_tokens=False, split_special_tokens=own)["input_ids"]
-        ids += [*these, tokenizer.eos_token_id] if own else these
+        if message["role"] == "assistant":
+            [source] = encode_source(tokenizer, [message["content"]])
+            ids += [*source, tokenizer.eos_token_id]
+        else:
+            ids += tokenizer(message["content"])["input_ids"]
     return ids
 
 

@@ -183,9 +183,10 @@ def run(
             if asked:
                 _judge(asked, pool, history, live, started)
                 trials |= {problem: history.trials(problem) for problem in {candidate.problem for candidate in asked}}
-    for added in rounds(trials):
+    paid = {problem: affordable(config.search, trials[problem]) for problem in problems}
+    for added in rounds(paid):
         console.print(str(added), highlight=False, markup=False, soft_wrap=True)
-    results = [_result(history, problem, trials[problem]) for problem in problems]
+    results = [_result(history, problem, paid[problem]) for problem in problems]
     width = max((len(problem.name) for problem in problems), default=0)
     for result in results:
         console.print(describe(result, width), highlight=False, markup=False, soft_wrap=True)
@@ -230,7 +231,6 @@ def _reached(trials: Sequence[Trial]) -> int:
 
 
 def _result(history: History, problem: Problem, trials: Sequence[Trial]) -> Result:
-    trials = affordable(history.config.search, trials)
     top = max(trials, key=lambda trial: trial.low, default=None)
     if top is None or not top.low:
         return Result(problem, None, None, len(trials), seconds(trials))

@@ -1,9 +1,9 @@
 """What each round of a search added. A method that finds nothing new looks, by its results alone, like one that has
 found all there is."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from statistics import geometric_mean
 
 import msgspec
 
@@ -52,6 +52,6 @@ def _best(trials: Sequence[Trial], count: int) -> list[float]:
 
 def _round(number: int, pairs: Sequence[Sequence[float]]) -> Round:
     had = [(before, after) for before, after in pairs if before]
-    gain = math.exp(sum(math.log(after / before) for before, after in had) / len(had)) if had else 1.0
+    gain = geometric_mean(after / before for before, after in had) if had else 1.0
     first = sum(after > 0 for before, after in pairs if not before)
     return Round(number + 1, len(pairs), first, sum(after > before for before, after in had), gain)

@@ -108,13 +108,13 @@ def archived(config: SftConfig) -> list[Example]:
         ranked = dict[Problem, list[Entry]]()
         for kernels in (Comparable(archive, config.target, name) for name in reversed(here)):
             for problem in kernels.problems():
-                if problem not in ranked and (some := _plain(kernels.ranked(problem))):
+                new = problem not in ranked and not unseen(problem)
+                if new and (some := _plain(kernels.ranked(problem))):
                     ranked[problem] = some[:FASTEST]
     for problem, entries in sorted(ranked.items()):
-        if not unseen(problem):
-            prompt = _prompt(config, problem, target)
-            examples += [Example(prompt, entry.source) for entry in entries for _ in config.corpus.styles]
-    without = [problem for problem in training() if not ranked.get(problem)]
+        prompt = _prompt(config, problem, target)
+        examples += [Example(prompt, entry.source) for entry in entries for _ in config.corpus.styles]
+    without = [problem for problem in training() if problem not in ranked]
     return examples + (_known(config, without) if knows(config.target) else [])
 
 
