@@ -9,7 +9,8 @@
 of `decode` and `stationary` for each height of their tiles, and known ones of others; for more rows the known ones that
 most shapes share. More rounds may follow, each is explored in its turn and all are adopted together: `again` with tiles
 that fill the multiprocessors, `wide` with settings drawn by chance from families that few rows or a last wave may suit,
-`nearby` with what is one knob away from the fastest of all rounds before, `odd` with sizes of any multiple of eight.
+`nearby` with what is one knob away from the fastest of all rounds before, `odd` with sizes of any multiple of eight,
+`unaligned` with those of them whose K is no multiple of 16: kernels that fetch rows by parity, or once for a cluster.
 `apart` names layers of models that are kept apart, as many for each number of rows. What came of it: rounds.py.
 """
 
@@ -27,7 +28,7 @@ from cudal2 import corpus, llm
 from cudal2.arch import MULTIPROCESSORS
 from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
-from cudal2.problem import Problem, parse
+from cudal2.problem import Problem, off_lattice, parse
 from cudal2.search.prior import read_known
 from cudal2.search.settings import allowed
 from cudal2.split import KEPT_APART, open_families, unseen
@@ -48,6 +49,8 @@ FEW_ROWS, NEAREST, NEAR = (9, 64), 3, 250
 """Rows of settings near the fastest besides AGAIN, how many of a shape are fast, and settings for each span of rows."""
 ODD = 32
 """Sizes of any multiple of eight."""
+UNALIGNED, CLUSTERED = 48, {"warp_specialised": 150, "stream_k": 50, "split_k": 60}
+"""Sizes whose K is no multiple of 16, and how many settings of clusters are drawn for them."""
 REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster", "stages", "reduce", "order")
 """Knobs that may follow a tile, one or two of them."""
 TILES = {8: (1, 8), 16: (9, 16), 32: (17, 32), 64: (33, 64)}
@@ -242,6 +245,27 @@ def odd(folder: Path) -> None:
     write(folder, known(128, 16384, 2 * SHARED, (65, 16384)), [problem.mnk for problem in odd_sizes()])
 
 
+def unaligned(folder: Path) -> None:
+    """Rows that begin in the middle of a sector: fetched by parity, or once for all blocks of a cluster; known ones."""
+    drawn = [one for one in off_lattice(1000, UNALIGNED) if one.k % 16 and one.m > 64 and one.n * one.k <= LARGEST]
+    chosen = [one.mnk for one in drawn if not unseen(one) and one.flop <= 4e11][:UNALIGNED]
+    settings, rng = known(65, 16384, SHARED // 2, (65, 16384)), random.Random("unaligned")
+    for knobs in corpus.settings(FAMILIES["by_parity"], "tn"):
+        plain = (knobs["accumulate"], knobs["in_flight"], knobs["style"]) == ("f32", 1, "plain")
+        if plain and knobs["raster"] in ("column", "rows 8"):
+            settings.append({"family": "by_parity", "knobs": knobs, "rows": (65, 16384)})
+    for name, count in CLUSTERED.items():
+        family, distinct = FAMILIES[name], set[str]()
+        fixed: Knobs = {"accumulate": "f32", "step": 64, "style": "plain", "in_flight": 1, "producer": "warpgroup"}
+        while len(distinct) < count:
+            knobs = {knob: fixed.get(knob, rng.choice(values)) for knob, values in family.knobs.items()}
+            small = int(knobs["tile_m"]) * int(knobs["tile_n"]) < 8192
+            if knobs["cluster"] != "1x1" and not small and not corpus.refusal(family, knobs, "tn"):
+                distinct.add(json.dumps(knobs))
+        settings += [{"family": name, "knobs": json.loads(text), "rows": (65, 16384)} for text in sorted(distinct)]
+    write(folder, settings, chosen)
+
+
 def refitted(family: Family, knobs: Knobs, problem: Problem) -> list[Knobs]:
     """The setting with each tile and number of splits that fill the multiprocessors, other knobs as they must be."""
     found = []
@@ -271,6 +295,8 @@ if __name__ == "__main__":
             nearby([Path(out) for out in outs], Path(folder))
         case ["odd", folder]:
             odd(Path(folder))
+        case ["unaligned", folder]:
+            unaligned(Path(folder))
         case ["adopt", *outs]:
             adopt([Path(out) for out in outs], KEPT)
         case ["apart", *count]:

@@ -24,6 +24,7 @@ BEST_GUESS: dict[str, Knobs] = {
     "cute_wgmma": {},
     "decode": {},
     "stationary": {},
+    "by_parity": {"tile_m": 128, "tile_n": 256, "cluster": "2x1"},
 }
 """What one would try first, over the first value of every other knob."""
 

@@ -23,7 +23,7 @@ from cudal2.records import to_json
 from cudal2.search.cost import AUTO
 from cudal2.search.proposer import Setting
 
-ROUNDS = ("first", "second", "third", "fourth", "fifth", "cover")
+ROUNDS = ("first", "second", "third", "fourth", "fifth", "cover", "unaligned")
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
 UNITS = MULTIPROCESSORS["sm_90a"]

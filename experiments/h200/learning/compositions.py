@@ -3,19 +3,21 @@
     WITHOUT='corpus.without={warp_specialised:{schedule:ping-pong,epilogue:tma boxes},split_k:{splits:4,reduce:cluster},decode:{load:registers,splits:2},small_cluster:{load:cp.async,order:row}}'
     cudal2 sft recipe=hopper_any run=runs/without/any "$WITHOUT"
     cudal2 sft recipe=hopper_any_known run=runs/without/known start=runs/without/any "$WITHOUT"
-    cudal2 train experiment=h200_layers run=runs/without/grpo policy.path=runs/without/known
-    python experiments/h200/learning/compositions.py runs/without/known runs/without/grpo
+    cudal2 train experiment=h200_layers run=runs/without/grpo policy.path=runs/without/known trainer.minutes=6
+    python experiments/h200/learning/compositions.py runs/without/grpo runs/seeds/seed-0    # the second was shown all
     python experiments/h200/learning/compositions.py --table          # how many shapes' best known setting is such a one
 
-The first folder says what was kept out (`corpus.without`), the others hold what was judged: for each composition how
-many kernels were written and right, and of how many problems one is the fastest. A kernel is of a composition if its
-plan says so. One of these four is the best known on 331 of the 1,272 shapes in data/settings.
+The folders hold what was judged: for each composition how many kernels were written and right, and of how many problems
+one is the fastest. A kernel is of a composition if its plan says so. Beside the first folder the fastest kernels of each
+other: on all problems that both have, and on those where a composition won there, in logarithms.
 """  # noqa: E501
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
+
+import numpy as np
+from first import interval
 
 from cudal2 import corpus
 from cudal2.archive import Archive
@@ -32,28 +34,39 @@ WITHOUT = {
 }
 
 
-def composition(source: str, without: corpus.Without) -> str:
+Fastest = dict[str, tuple[float, str]]
+"""For each problem the speed of the fastest kernel, and the family of which it is a composition, "" for none."""
+
+
+def composition(source: str) -> str:
     """The family of which the source is a composition that was kept out, "" for none."""
     setting = corpus.stated(source, find(TARGET))
-    return setting[0] if setting and corpus.kept_out(*setting, without) else ""
+    return setting[0] if setting and corpus.kept_out(*setting, WITHOUT) else ""
 
 
-def count(run: Path, without: corpus.Without) -> None:
-    written, right, best, steps = Counter[str](), Counter[str](), dict[str, tuple[float, str]](), list[int]()
+def count(run: Path) -> Fastest:
+    written, right, best = Counter[str](), Counter[str](), Fastest()
     with Archive(run / "archive.sqlite") as archive:
         samples = list(archive.samples())
-        of = {one: composition(archive.source(one), without) for one in {sample.source_hash for sample in samples}}
+        of = {one: composition(archive.source(one)) for one in {sample.source_hash for sample in samples}}
     for sample in samples:
         name, speed = of[sample.source_hash], sample.speedup or 0.0
         written[name] += 1
         right[name] += bool(speed)
-        if name:
-            steps.append(sample.origin.step)
         best[sample.problem.name] = max(best.get(sample.problem.name, (0.0, "")), (speed, name))
     fastest = Counter(name for _, name in best.values())
-    print(f"{run}: {len(samples)} samples, {len(best)} problems; the first is of step {min(steps, default='none')}")
-    for name in without:
+    print(f"{run}: {len(samples)} samples, {len(of)} distinct, {len(best)} problems")
+    for name in WITHOUT:
         print(f"  {name}: {written[name]} written, {right[name]} right, the fastest of {fastest[name]} problems")
+    return best
+
+
+def beside(best: Fastest, other: Fastest) -> None:
+    less = {name: np.log(best[name][0] / other[name][0]) for name in best if name in other and best[name][0]}
+    won = [name for name in less if other[name][1]]
+    for what, names in (("all", list(less)), ("where a composition won", won)):
+        logs = np.array([less[name] for name in names])
+        print(f"  the first folder over this, {what}: {interval(logs)}, {len(names)} problems")
 
 
 def table() -> None:
@@ -67,7 +80,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--table"]:
             table()
-        case [policy, *runs]:
-            kept = json.loads((Path(policy) / "config.json").read_bytes())["corpus"]["without"]
-            for each in runs:
-                count(Path(each), kept)
+        case [run, *others]:
+            first = count(Path(run))
+            for other in others:
+                beside(first, count(Path(other)))
