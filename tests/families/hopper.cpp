@@ -96,7 +96,8 @@ void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask)
     for (auto& peer : self->block->cluster->blocks)
         if (Block* block = peer.get(); mask >> block->rank & 1)
             flights.push_back([=] {
-                for (uint32_t r = 0; r < map.box[1]; ++r)
+                for (uint32_t r = 0; r < map.box[1]; ++r) {
+                    astray += (uint64_t)(map.data + ((int64_t)y + r) * (int64_t)map.pitch + (int64_t)x * 2) % 32 != 0;
                     for (uint32_t c = 0; c < map.box[0]; ++c) {
                         const int64_t row = (int64_t)y + r, column = (int64_t)x + c;
                         uint16_t value = 0;
@@ -104,6 +105,7 @@ void load(uint32_t to, const void* map_at, int x, int y, uint32_t bar, int mask)
                             memcpy(&value, map.data + row * map.pitch + column * 2, 2);
                         memcpy(at(block, swizzle(to + (r * map.box[0] + c) * 2, map.swizzle), 2), &value, 2);
                     }
+                }
                 Barrier& b = barrier(block, bar);
                 b.tx -= map.box[0] * map.box[1] * 2;
                 settle(b);
@@ -405,7 +407,9 @@ int launch_together(unsigned grid, int threads, size_t shared, std::function<voi
 }
 }  // namespace emu
 
+extern "C" long emulator_astray() { return emu::astray; }
 extern "C" const char* emulator_report() { return emu::report.c_str(); }
 extern "C" void emulator_reset(int seed, int processors) {
+    emu::astray = 0;
     emu::rng.seed(seed), emu::failed = false, emu::report.clear(), emu::processors = processors;
 }

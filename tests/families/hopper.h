@@ -96,7 +96,7 @@ struct Cluster {
 inline Thread* self;
 inline std::string report;
 inline bool failed;
-inline long progress;
+inline long progress, astray;  // astray: rows that the copy engine fetched from the middle of a sector of 32 bytes
 inline int processors = 3;
 
 void yield();

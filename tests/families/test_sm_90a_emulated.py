@@ -223,3 +223,18 @@ def test_more_rows_than_stay_come_piece_by_piece(knobs: Knobs) -> None:
     for seed, shape in enumerate([(16, 72, held), (16, 72, held + 8), (9, 40, 2 * held + 72)]):
         for processors in (1, 2):
             assert hopper.run(library, Problem(*shape, "tn"), seed, processors) == "", (shape, processors)
+
+
+@pytest.mark.parametrize("cluster", ["1x1", "1x2"])
+def test_rows_of_one_parity_are_fetched_in_whole_sectors(cluster: str) -> None:
+    """K is 8 more than a multiple of 16, so every second row of B begins in the middle of a sector, and none of A's."""
+    tile: Knobs = {"tile_m": 64, "tile_n": 64, "schedule": "ping-pong", "cluster": cluster}
+    m, n, k = 200, 64 * int(cluster[2]), 72  # two tiles of each parity, two steps
+    library = hopper.build(corpus.render(family("by_parity"), setting(family("by_parity"), **tile), "tn"))
+    assert hopper.run(library, Problem(m, n, k), 0, 2) == ""
+    assert library.emulator_astray() == 4 * 2 * n // 2
+    whole = {"consumers": 2, "step": 64, "producer": "warpgroup", "stages": "fit"} | tile
+    member = family("warp_specialised")
+    usual = hopper.build(corpus.render(member, setting(member, **whole, epilogue="tma boxes"), "tn"))
+    assert hopper.run(usual, Problem(m, n, k), 0, 2) == ""
+    assert usual.emulator_astray() == 2 * library.emulator_astray()  # every second of A's 64 rows, and of B's
