@@ -1,6 +1,7 @@
 """How near the picks of a look-up, of the labeller and of both come to the best measured, a third of the weights kept.
 
     python experiments/h200/cost_model/thirds.py experiments/h200/layers > experiments/h200/cost_model/thirds.txt
+    python experiments/h200/cost_model/thirds.py experiments/h200/layers --astray > experiments/h200/cost_model/astray.txt
 
 Three times a third of the 48 weights (N and K) is kept, with all rows, from the table of known settings and from the
 model. Of each shape only what was measured there can be picked; figures are (the fastest of the picks) / (the fastest
@@ -8,8 +9,9 @@ of all measured), geometric means over shapes, with 95% intervals over weights.
 
 `look-up`: `prior.known_settings`. `labeller`: the model, of all settings that are among the known or the TOP fastest of
 another weight's shape. `menu`: of those in labels.jsonl.xz alone, which were chosen with all weights. `listed`: what
-the look-up lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list.
-"""
+the look-up lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list. With
+--astray only shapes of more than FEW rows count whose rows are no whole sectors.
+"""  # noqa: E501
 
 import math
 import random
@@ -21,13 +23,14 @@ import numpy as np
 from labeller import Measured, Model, Pool, measured
 from layers import interval, looked_up
 
+from cudal2.archive.selection import whole_sectors
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search import prior
 
 PICKS = (1, 4, 8)
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
-TOP, THIRDS = 10, 3
+TOP, THIRDS, FEW = 10, 3, 64
 
 
 def fast_somewhere(seen: Measured, apart: set[tuple[int, int]]) -> set[str]:
@@ -48,6 +51,8 @@ def show(
     owner = np.array([one.n * 10**6 + one.k for one in shapes])
     for least, most in ROWS:
         here = np.array([least <= one.m <= most for one in shapes])
+        if not here.any():
+            continue
         print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in picks))
         for name, some in table.items():
             print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in some[here].T))
@@ -56,7 +61,7 @@ def show(
             print(f"{name:20s}" + "".join(interval(column, owner[here], float) for column in less.T))
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, astray: bool) -> None:
     every = measured(folder)
     weights = sorted({(one.n, one.k) for one in every})
     random.Random(0).shuffle(weights)
@@ -68,7 +73,11 @@ def main(folder: Path) -> None:
         apart = set(weights[third::THIRDS])
         seen = {problem: some for problem, some in every.items() if (problem.n, problem.k) not in apart}
         model, fast = Model(seen), fast_somewhere(seen, apart)
-        kept = [(problem, some) for problem, some in every.items() if (problem.n, problem.k) in apart]
+        kept = [
+            (problem, some)
+            for problem, some in every.items()
+            if (problem.n, problem.k) in apart and (not astray or (problem.m > FEW and not whole_sectors(problem)))
+        ]
         nears = [[one for one in looked_up(problem, apart) if one in some] for problem, some in kept]
         ables = [sorted(one for one in some if one in fast or one in near) for (_, some), near in zip(kept, nears)]
         speeds = model.speeds([(problem, Pool(able, model.codes)) for (problem, _), able in zip(kept, ables)])
@@ -93,4 +102,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), "--astray" in sys.argv)
