@@ -19,6 +19,7 @@ import math
 import random
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -50,7 +51,8 @@ FEW_ROWS, NEAREST, NEAR = (9, 64), 3, 250
 ODD = 32
 """Sizes of any multiple of eight."""
 UNALIGNED, CLUSTERED = 48, {"warp_specialised": 150, "stream_k": 50, "split_k": 60}
-"""Sizes whose K is no multiple of 16, and how many settings of clusters are drawn for them."""
+MORE_ROWS, WORK = (65, 16384), 4e11
+"""Sizes whose K is no multiple of 16, how many settings of clusters are drawn for them, their rows and largest work."""
 REPAIRS = ("consumers", "schedule", "epilogue", "producer", "cluster", "stages", "reduce", "order")
 """Knobs that may follow a tile, one or two of them."""
 TILES = {8: (1, 8), 16: (9, 16), 32: (17, 32), 64: (33, 64)}
@@ -191,19 +193,29 @@ WIDE = [
 """Family, rows, how many settings, and the knobs that are not drawn."""
 
 
+def by_chance(
+    family: Family, count: int, drawn: Mapping, fixed: Knobs, least: int, rng: random.Random, never: str = ""
+) -> list[Knobs]:
+    """So many distinct settings of `tn`: drawn knobs, over them the fixed ones; tiles of at least so many sums, and not
+    the cluster `never`."""
+    distinct = set[str]()
+    while len(distinct) < count:
+        knobs = {knob: rng.choice(values) for knob, values in drawn.items()} | fixed | {"style": "plain"}
+        ordered = {knob: knobs[knob] for knob in family.knobs}
+        fits = int(knobs["tile_m"]) * int(knobs["tile_n"]) >= least and knobs.get("cluster") != never
+        if fits and not corpus.refusal(family, ordered, "tn"):
+            distinct.add(json.dumps(ordered))
+    return [json.loads(text) for text in sorted(distinct)]
+
+
 def wide(folder: Path) -> None:
     """A third round, on the shapes of the first up to 2,048 rows."""
     rng, settings = random.Random("wide"), []
     for name, rows, count, fixed in WIDE:
-        family, distinct = FAMILIES[name], set[str]()
+        family = FAMILIES[name]
         drawn = {knob: values for knob, values in family.knobs.items() if knob not in fixed | {"style": 0}}
-        while len(distinct) < count:
-            knobs = {knob: rng.choice(values) for knob, values in drawn.items()} | fixed | {"style": "plain"}
-            small = int(knobs["tile_m"]) * int(knobs["tile_n"]) < (8192 if rows[0] > 64 else 1024)
-            ordered = {knob: knobs[knob] for knob in family.knobs}
-            if not small and not corpus.refusal(family, ordered, "tn"):
-                distinct.add(json.dumps(ordered))
-        settings += [{"family": name, "knobs": json.loads(text), "rows": rows} for text in sorted(distinct)]
+        some = by_chance(family, count, drawn, fixed, 8192 if rows[0] > 64 else 1024, rng)
+        settings += [{"family": name, "knobs": knobs, "rows": rows} for knobs in some]
     write(folder, settings, [name for name in shapes() if 9 <= parse(name).m <= AGAIN[1]])
 
 
@@ -248,21 +260,16 @@ def odd(folder: Path) -> None:
 def unaligned(folder: Path) -> None:
     """Rows that begin in the middle of a sector: fetched by parity, or once for all blocks of a cluster; known ones."""
     drawn = [one for one in off_lattice(1000, UNALIGNED) if one.k % 16 and one.m > 64 and one.n * one.k <= LARGEST]
-    chosen = [one.mnk for one in drawn if not unseen(one) and one.flop <= 4e11][:UNALIGNED]
-    settings, rng = known(65, 16384, SHARED // 2, (65, 16384)), random.Random("unaligned")
+    chosen = [one.mnk for one in drawn if not unseen(one) and one.flop <= WORK][:UNALIGNED]
+    settings, rng, rows = known(65, 16384, SHARED // 2, MORE_ROWS), random.Random("unaligned"), MORE_ROWS
     for knobs in corpus.settings(FAMILIES["by_parity"], "tn"):
         plain = (knobs["accumulate"], knobs["in_flight"], knobs["style"]) == ("f32", 1, "plain")
         if plain and knobs["raster"] in ("column", "rows 8"):
-            settings.append({"family": "by_parity", "knobs": knobs, "rows": (65, 16384)})
+            settings.append({"family": "by_parity", "knobs": knobs, "rows": rows})
+    fixed: Knobs = {"accumulate": "f32", "step": 64, "in_flight": 1, "producer": "warpgroup"}
     for name, count in CLUSTERED.items():
-        family, distinct = FAMILIES[name], set[str]()
-        fixed: Knobs = {"accumulate": "f32", "step": 64, "style": "plain", "in_flight": 1, "producer": "warpgroup"}
-        while len(distinct) < count:
-            knobs = {knob: fixed.get(knob, rng.choice(values)) for knob, values in family.knobs.items()}
-            small = int(knobs["tile_m"]) * int(knobs["tile_n"]) < 8192
-            if knobs["cluster"] != "1x1" and not small and not corpus.refusal(family, knobs, "tn"):
-                distinct.add(json.dumps(knobs))
-        settings += [{"family": name, "knobs": json.loads(text), "rows": (65, 16384)} for text in sorted(distinct)]
+        some = by_chance(FAMILIES[name], count, FAMILIES[name].knobs, fixed, 8192, rng, never="1x1")
+        settings += [{"family": name, "knobs": knobs, "rows": rows} for knobs in some]
     write(folder, settings, chosen)
 
 

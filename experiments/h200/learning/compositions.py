@@ -1,8 +1,8 @@
 """Whether a policy writes compositions of parts that nobody showed it, and whether they are any good.
 
     WITHOUT='corpus.without={warp_specialised:{schedule:ping-pong,epilogue:tma boxes},split_k:{splits:4,reduce:cluster},decode:{load:registers,splits:2},small_cluster:{load:cp.async,order:row}}'
-    cudal2 sft recipe=hopper_any run=runs/without/any "$WITHOUT"
-    cudal2 sft recipe=hopper_any_known run=runs/without/known start=runs/without/any "$WITHOUT"
+    cudal2 sft recipe=hopper_any run=runs/without/any "$WITHOUT" epochs=4 context=704
+    cudal2 sft recipe=hopper_any_known run=runs/without/known start=runs/without/any "$WITHOUT" epochs=4 context=704
     cudal2 train experiment=h200_layers run=runs/without/grpo policy.path=runs/without/known trainer.minutes=6
     python experiments/h200/learning/compositions.py runs/without/grpo runs/seeds/seed-0    # the second was shown all
     python experiments/h200/learning/compositions.py --table          # how many shapes' best known setting is such a one
