@@ -235,6 +235,8 @@ class SftConfig(Schema, frozen=True):
     context: Annotated[int, msgspec.Meta(ge=1)] = 512
     tuning: TuningConfig = TuningConfig()
     prompt: PromptConfig = PromptConfig()
+    sampling_temperature: Annotated[Annotated[float, msgspec.Meta(gt=0, le=1)] | None, LATER] = None
+    """What the policy states (`policy/learnt.py`); None leaves what `start` or `policy.path` stated."""
     verify: Annotated[int, NEUTRAL] = 256
     """After training, the worker judges so many samples on held-out shapes. The policy does not depend on them."""
     worker: Annotated[WorkerConfig, NEUTRAL] = WorkerConfig()

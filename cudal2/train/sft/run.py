@@ -25,7 +25,7 @@ from transformers import (
 
 from cudal2 import corpus
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy.learnt import KEY, settled
+from cudal2.policy.learnt import HEAT, KEY, settled
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate, prepare_turns
@@ -107,6 +107,8 @@ def _train(config: SftConfig) -> list[Row]:
         model = create(config, tokenizer)
     if config.examples != "text":  # which has no prompts
         tokenizer.init_kwargs[KEY] = config.prompt.template
+    if config.sampling_temperature:
+        tokenizer.init_kwargs[HEAT] = config.sampling_temperature
     tokenizer.save_pretrained(fresh)
     rows = _rows(config, fresh)
     print(

@@ -13,6 +13,7 @@ from cudal2 import corpus, judging, split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, SftConfig, TrainConfig, load
 from cudal2.policy import tokenizer
+from cudal2.policy.learnt import stated
 from cudal2.policy.model import load as load_policy
 from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
@@ -86,6 +87,12 @@ def test_only_a_complete_policy_counts_as_trained_and_only_for_its_configuration
     (tmp_path / "policy" / sft.RECORD).unlink()
     with pytest.raises(ValueError, match="does not say"):
         sft.run(config(tmp_path, *FEW))
+
+
+def test_a_policy_states_the_temperature_that_it_was_taught_to_state_and_so_does_one_taught_from_it(tmp_path):
+    sft.run(config(tmp_path / "one", *FEW, "sampling_temperature=0.5"))
+    sft.run(config(tmp_path / "two", *FEW, f"start={tmp_path / 'one'}"))
+    assert [stated(str(tmp_path / name / "policy")).temperature for name in ("one", "two")] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("stage", ["fit", "record"])
