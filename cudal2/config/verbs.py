@@ -22,8 +22,9 @@ class SearchMethodConfig(Schema, frozen=True):
     Each round judges `generation` kernels of every problem. The generations of evolution and mutation begin with the
     best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes
     (evolution goes on with known settings until none is left, up to half of each later generation):
-    settings that are known to be fast for near shapes and ship with cudal2 (known), those of NVIDIA's heuristics
-    (nvidia, which needs `pip install cudal2[heuristics]`), or nothing (none). The other methods use and accept neither,
+    settings that are known to be fast for near shapes and ship with cudal2 (known), the same after half a generation of
+    what `policy` writes (policy), those of NVIDIA's heuristics (nvidia, which needs `pip install cudal2[heuristics]`),
+    or nothing (none). The other methods use and accept neither,
     so to compare with them say prior=none neighbours=0. Known settings come in the `order` of how near the shapes are
     that they were found on (nearest), or of the speed that a model of all measured ones predicts (cost, which needs
     `pip install cudal2[cost]`).
@@ -41,21 +42,27 @@ class SearchMethodConfig(Schema, frozen=True):
     generation: int = 8
     families: tuple[str, ...] = ()
     neighbours: int = 3
-    prior: Literal["none", "nvidia", "known"] = "known"
+    prior: Literal["none", "nvidia", "known", "policy"] = "known"
     order: Annotated[Literal["nearest", "cost"], LATER] = "nearest"
     folder: str = ""
 
     def __post_init__(self) -> None:
         if self.method == "evolve":
             msgspec.structs.force_setattr(self, "method", "evolution")
-        if self.order == "cost" and self.prior != "known":
-            raise ValueError("search.order=cost puts known settings in order: it needs search.prior=known")
+        if self.order == "cost" and self.prior not in ("known", "policy"):
+            raise ValueError("search.order=cost puts known settings in order: it needs search.prior=known or policy")
+
+    @property
+    def asks_policy(self) -> bool:
+        """Whether what is proposed depends on the policy."""
+        return "policy" in (self.method, self.prior)
 
 
 class SearchConfig(Schema, frozen=True):
     """`cudal2 search`: a search whose kernels go into the archive in the folder `run`.
 
-    `policy`, `prompt` and `turns` are for `search.method=policy`, where each turn is a generation.
+    `policy` and `prompt` are for `search.method=policy` and `search.prior=policy`, `turns` for the first of them, where
+    each turn is a generation.
     """
 
     run: Annotated[str, NEUTRAL]

@@ -1,4 +1,5 @@
-"""The settings that a search begins with (`search.prior`): known ones, or what NVIDIA's heuristics propose.
+"""The settings that a search begins with (`search.prior`): known ones, with a policy's before them on request, or what
+NVIDIA's heuristics propose.
 
 *known*: earlier searches found them fast, and they ship. `data/settings/TARGET.jsonl`, if it exists, holds one `Known`
 per line, several for a problem, the fastest first. A line does not state the accumulator; the family's knob
@@ -35,6 +36,7 @@ from cudal2.records import to_json
 from cudal2.search import cost
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw, space_of
+from cudal2.search.written import written
 from cudal2.split import kept_apart
 
 NEAREST = 8
@@ -56,11 +58,14 @@ def start(
     """The settings that a search begins with, by `search.prior`.
 
     `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
-    know the device; ImportError where a model is to order known settings but its library is missing.
+    know the device, and as `written` does; ImportError where a model is to order known settings but its library is
+    missing.
     """
-    if config.search.prior == "known":
+    if config.search.prior in ("known", "policy"):
         known = known_settings(config.target, problem, families)
-        return cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
+        known = cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
+        first = written(config)[problem] if config.search.prior == "policy" else []
+        return [*first, *(setting for setting in known if setting not in first)]
     if config.search.prior == "nvidia":
         advice = advise(problem, device, max(1, config.search.generation // 2))
         return follow(advice, problem, families, rng)

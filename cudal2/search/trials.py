@@ -28,7 +28,7 @@ from cudal2.search.proposer import Proposer, Task, Trial, Trials
 
 def settled(config: SearchConfig) -> SearchConfig:
     """The configuration with the template of its prompts; which one a policy learnt counts only where it is asked."""
-    return learnt.settled(config, config.policy.path if config.search.method == "policy" else None)
+    return learnt.settled(config, config.policy.path if config.search.asks_policy else None)
 
 
 def identity(config: SearchConfig) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def identity(config: SearchConfig) -> dict[str, Any]:
     values = {key: value for key, value in values.items() if not key.startswith("shapes.")}
     if config.turns.count == 1:  # so that searches older than this key keep their identity
         del values["turns.count"]
-    together = config.search.neighbours or config.search.method == "policy"
+    together = config.search.neighbours or config.search.asks_policy
     shapes = sorted({problem.name for problem in config.shapes.problems()}) if together else []
     return values | {"shapes": shapes}
 
