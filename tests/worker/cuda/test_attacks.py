@@ -100,9 +100,9 @@ def _may_be_slow(path: Path) -> tuple[pytest.MarkDecorator, ...]:
 
 
 def _tried(paths: list[Path]) -> list[Path]:
-    """Without a GPU little is seen of those that reach one, but that nothing speaks against them: one of eight."""
+    """Without a GPU little is seen of those that reach one, but that nothing speaks against them: one of sixteen."""
     slow = [path for path in paths if _may_be_slow(path)]
-    left_out = set(slow) - set(some(slow, 8))
+    left_out = set(slow) - set(some(slow, 16))
     return [path for path in paths if path not in left_out or Status.COMPILE_TIMEOUT in expected(path.read_text())]
 
 
