@@ -10,7 +10,8 @@
 # runs, FOLDER/policy-N.tar what they taught, in bf16. `first` is one kernel for each of 168 layers that are kept apart
 # and of 100 shapes off the lattice, sampled as the policy states; `four` is four kernels for 42 layers and 42 shapes,
 # of evolution 16. `table` is evolution's first kernel, `likeliest` what the policy before writes at a temperature of 0.05.
-# Each seed trains with a cache of its own. CUDAL2 is how cudal2 is called, PYTHON the interpreter, GPUS their number.
+# Each seed trains with a cache of its own. CUDAL2 is how cudal2 is called, PYTHON the interpreter, GPUS their number,
+# POLICY another policy than the one that ships, PIECES the pieces of work, if not all.
 set -eu
 folder=$1 minutes=$2 here=$(cd "$(dirname "$0")" && pwd)
 shift 2
@@ -18,6 +19,8 @@ python=${PYTHON:-python}
 cudal2=${CUDAL2:-cudal2}
 gpus=${GPUS:-$(nvidia-smi -L | wc -l)}
 share=$(($(nproc) / gpus))
+pieces=${PIECES:-seed-0 seed-1 seed-2 evolution before table likeliest}
+policy=${POLICY:+policy.path=$POLICY}
 many=$("$python" "$here/../layers.py" apart 12),off-lattice
 few=$("$python" "$here/../layers.py" apart),off-lattice
 rm -rf "$folder/taken"
@@ -40,11 +43,11 @@ searched() {
 
 # judged GPU NAME [OPTION]…: what a policy writes
 judged() {
-    judge=$1 policy=$2
+    judge=$1 writer=$2
     shift 2
-    searched "$judge" "four-$policy" "shapes=$few" shapes.count=42 search.method=policy search.prior=none \
+    searched "$judge" "four-$writer" "shapes=$few" shapes.count=42 search.method=policy search.prior=none \
         search.kernels=4 search.generation=4 "$@" &&
-        searched "$judge" "first-$policy" "shapes=$many" search.method=policy search.prior=none \
+        searched "$judge" "first-$writer" "shapes=$many" search.method=policy search.prior=none \
             search.kernels=1 search.generation=1 "$@"
 }
 
@@ -53,7 +56,7 @@ learned() {
     pupil=$1 seed=$2
     shift 2
     on "$pupil" $cudal2 train experiment=h200_layers run="$folder/seed-$seed" seed="$seed" trainer.minutes="$minutes" \
-        worker.build_jobs=$share worker.cache="$folder/cache-$seed" "$@" > "$folder/seed-$seed.txt" 2>&1 &&
+        worker.build_jobs=$share worker.cache="$folder/cache-$seed" $policy "$@" > "$folder/seed-$seed.txt" 2>&1 &&
         "$python" "$here/half.py" "$folder/seed-$seed" "$folder/policy-$seed.tar" &&
         judged "$pupil" "seed-$seed" policy.path="$folder/seed-$seed"
 }
@@ -62,18 +65,18 @@ learned() {
 all() {
     gpu=$1
     shift
-    for piece in seed-0 seed-1 seed-2 evolution before table likeliest; do
+    for piece in $pieces; do
         mkdir "$folder/taken/$piece" 2> /dev/null || continue
         case $piece in
             seed-*) learned "$gpu" "${piece#seed-}" "$@" ;;
-            before) judged "$gpu" before ;;
+            before) judged "$gpu" before $policy ;;
             evolution)
                 searched "$gpu" four-evolution "shapes=$few" shapes.count=42 search.kernels=16
                 ;;
             table) searched "$gpu" first-table "shapes=$many" search.kernels=1 search.generation=1 ;;
             likeliest)
                 searched "$gpu" first-likeliest "shapes=$many" search.method=policy search.prior=none \
-                    search.kernels=1 search.generation=1 policy.temperature=0.05
+                    search.kernels=1 search.generation=1 policy.temperature=0.05 $policy
                 ;;
         esac || echo "$piece failed; $folder has its output"
     done
