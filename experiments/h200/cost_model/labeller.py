@@ -35,6 +35,8 @@ a run can take ten times too long."""
 FEW = 64
 """Up to so many rows is one model, above another: other kernels, and other reasons."""
 FLOPS, BANDWIDTH = 989.4e12, 4.8e12
+ALIGNED = 64
+"""Where the length of a row is a multiple of so many numbers (128 bytes), each begins at a line of the caches."""
 NUMBERS = ("step", "bk", "stages", "depth", "splits", "warps", "blocks", "consumers", "side", "share", "k_resident")
 NUMBERS += ("groups", "least", "buffers", "in_flight", "ahead")
 
@@ -137,6 +139,7 @@ class Pool:
             *(log(busy / floor), log(read / floor), log(np.minimum(tiles * splits, UNITS * self.blocks))),
             *(log(k * np.maximum(1, self.side) / splits / self.warps), log(splits * m * n / (n * k))),
             log(np.minimum(waves, 1) * UNITS * self.warps * self.blocks * self.tile_n * depth),
+            *(log(math.gcd(k, ALIGNED)) * ones, log(math.gcd(n, ALIGNED)) * ones),
             *((high % self.cluster_m == 0) * 1.0, (wide % self.cluster_n == 0) * 1.0),
             *(np.where(self.pong, ceil(waves * 2) / 2 / np.maximum(waves, 1e-9), 1), m % 8 > 0 * ones),
         ]
