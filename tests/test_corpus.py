@@ -51,9 +51,9 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def timing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """Times what it verified, next to baselines whose process is started once for all families."""
+    """Times what it verified, on one thread, so that other tests may run meanwhile; with one process of baselines."""
     cache = str(tmp_path_factory.mktemp("timed"))
-    with Worker(WorkerConfig(cache=cache, threads=2, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)) as judge:
+    with Worker(WorkerConfig(cache=cache, threads=1, batch_ms=8, min_pairs=2, max_pairs=2, disturbed=1e3)) as judge:
         yield judge
 
 
@@ -109,7 +109,6 @@ def test_sources_are_correct_on_shapes_of_any_multiple_of_eight(worker: Worker, 
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @each_family
 def test_many_settings_are_correct_in_timed_calls_too(timing: Worker, family: Family, layout: Layout) -> None:
     rng = random.Random(f"many {family.name} {layout}")
