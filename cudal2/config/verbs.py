@@ -21,13 +21,12 @@ class SearchMethodConfig(Schema, frozen=True):
 
     Each round judges `generation` kernels of every problem. The generations of evolution and mutation begin with the
     best kernels of `neighbours` other shapes of the search, and the very first one also with what `prior` proposes
-    (evolution goes on with known settings until none is left, up to half of each later generation):
-    settings that are known to be fast for near shapes and ship with cudal2 (known), the same after half a generation of
-    what `policy` writes (policy), those of NVIDIA's heuristics (nvidia, which needs `pip install cudal2[heuristics]`),
-    or nothing (none). The other methods use and accept neither,
-    so to compare with them say prior=none neighbours=0. Known settings come in the `order` of how near the shapes are
-    that they were found on (nearest), or of the speed that a model of all measured ones predicts (cost, which needs
-    `pip install cudal2[cost]`).
+    (evolution goes on with known settings until none is left, up to half of each later generation): settings that are
+    known to be fast for near shapes and ship with cudal2 (known), the same after half a generation of what `policy`
+    writes (policy), those of NVIDIA's heuristics (nvidia, which needs `pip install cudal2[heuristics]`), or nothing
+    (none). The other methods use and accept neither, so to compare with them say prior=none neighbours=0. Known
+    settings come in the `order` of how near the shapes are that they were found on (nearest), or of the speed that a
+    model of all measured ones predicts (cost, which needs `pip install cudal2[cost]`).
 
     A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
     equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.
