@@ -48,8 +48,13 @@ class SearchMethodConfig(Schema, frozen=True):
     def __post_init__(self) -> None:
         if self.method == "evolve":
             msgspec.structs.force_setattr(self, "method", "evolution")
-        if self.order == "cost" and self.prior not in ("known", "policy"):
+        if self.order == "cost" and not self.tries_known:
             raise ValueError("search.order=cost puts known settings in order: it needs search.prior=known or policy")
+
+    @property
+    def tries_known(self) -> bool:
+        """Whether settings that are known to be fast are tried."""
+        return self.prior in ("known", "policy")
 
     @property
     def asks_policy(self) -> bool:

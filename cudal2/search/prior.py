@@ -61,7 +61,7 @@ def start(
     know the device, and as `written` does; ImportError where a model is to order known settings but its library is
     missing.
     """
-    if config.search.prior in ("known", "policy"):
+    if config.search.tries_known:
         known = known_settings(config.target, problem, families)
         known = cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
         first = written(config)[problem] if config.search.prior == "policy" else []

@@ -56,7 +56,7 @@ class Evolution:
         borrowed = [parsed(trial) for trial in lent(task, trials)[:half]]
         rated = [Rated(parsed(trial), trial.low) for trial in trials[problem]]
         tried = [*borrowed, *(trial.setting for trial in rated)]
-        begins = generation == 0 or config.search.prior in ("known", "policy")
+        begins = generation == 0 or config.search.tries_known
         begun = start(config, self._device, problem, families, rng) if begins else []
         left = [setting for setting in begun if setting not in tried]
         first = iter(borrowed + left[: half - len(borrowed) if generation else None])

@@ -27,7 +27,7 @@ def searched(folder: Path) -> dict[Problem, dict[str, float]]:
     """For each problem the speedup of each distinct kernel, in the order in which the search judged them."""
     found: dict[Problem, dict[str, float]] = defaultdict(dict)
     with Archive.of(folder, create=False) as archive:
-        for one in sorted(archive.samples("search"), key=lambda one: (one.origin.step, one.origin.index)):
+        for one in archive.samples("search"):
             kernel = form(archive.source(one.source_hash))
             found[one.problem].setdefault(kernel, max(FAILED, one.speedup or 0.0))
     return found
@@ -41,14 +41,14 @@ def main(evolution: Path, policies: list[Path]) -> None:
     alone, off = searched(evolution), {problem.mnk for problem in off_lattice(*REPORTED)}
     written = {folder: searched(folder) for folder in policies}
     shapes = [one for one in alone if all(one in some for some in written.values())]
-    kinds = {"layers": [one for one in shapes if one.mnk not in off], "off the lattice": [], "both": shapes}
-    kinds["off the lattice"] = [one for one in shapes if one.mnk in off]
-    for kind, some in kinds.items():
+    layers, others = ([one for one in shapes if (one.mnk in off) == there] for there in (False, True))
+    for kind, some in (("layers", layers), ("off the lattice", others), ("both", shapes)):
         for count in KERNELS:
             usual = np.array([best(alone[one], count) for one in some])
             print(f"{kind}, {len(some)} shapes, {count} kernels: evolution {interval(usual)}")
             for folder, found in written.items():
                 four = [dict(list(found[one].items())[:OF_POLICY]) for one in some]
+                # The policy's come first, and of what both tried its own measurement counts.
                 mixed = np.array([best(first | alone[one] | first, count) for one, first in zip(some, four)])
                 print(f"  with {folder.name}'s {interval(mixed)}, difference {interval(mixed - usual, np.array)}")
 

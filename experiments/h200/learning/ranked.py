@@ -37,7 +37,7 @@ Tried = dict[Problem, list[tuple[str, float]]]
 def searched(folder: Path) -> Tried:
     found: Tried = defaultdict(list)
     with Archive.of(folder, create=False) as archive:
-        for one in sorted(archive.samples("search"), key=lambda one: (one.origin.step, one.origin.index)):
+        for one in archive.samples("search"):
             proposed = one.origin.prompt.startswith('{"family"')
             setting = (
                 msgspec.json.decode(one.origin.prompt, type=Setting)
