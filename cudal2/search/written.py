@@ -15,6 +15,7 @@ from cudal2.policy import prompts, writer
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search.proposer import Setting, Task, seeded
+from cudal2.search.rerank import check, most_liked_first
 from cudal2.search.settings import allowed, searched
 from cudal2.target import Target, find
 
@@ -26,14 +27,18 @@ BATCHES = 3
 def written(config: SearchConfig) -> dict[Problem, list[Setting]]:
     """For each problem of the search up to half a generation of distinct settings, in the order written.
 
-    Raises ValueError where the policy cannot be loaded or asked, and where none of its texts has a setting.
+    Raises ValueError where the policy cannot be loaded or asked, where none of its texts has a setting, and as
+    `rerank.check` does.
     """
+    check(config)
     wanted, target, families = max(1, config.search.generation // 2), find(config.target), searched(config)
     model = writer.make(config.policy, config.prompt, config.target, config.run)
     rng = seeded(config, Task(min(families)), generation=0)
     found: dict[Problem, dict[str, Setting]] = {problem: {} for problem in sorted(families)}
     for batch in range(BATCHES):
-        asked = [problem for problem, some in found.items() for _ in range(wanted - len(some) if batch else 1)]
+        ends = {problem: wanted if batch else 1 for problem in found}
+        lacking = [problem for problem, some in found.items() for _ in range(ends[problem] - len(some))]
+        asked = [problem for problem in lacking for _ in range(config.search.rerank)]
         if not asked:
             break
         texts = model.write(
@@ -42,9 +47,11 @@ def written(config: SearchConfig) -> dict[Problem, list[Setting]]:
             rng.getrandbits(32),
             further=batch > 0,
         )
-        for problem, text in zip(asked, texts, strict=True):
-            setting = meant(text.source or "", problem, target, families[problem])
-            if setting and len(found[problem]) < wanted:
+        sources = [text.source or "" for text in texts]
+        order = most_liked_first(target, asked, sources) if config.search.rerank > 1 else range(len(asked))
+        for problem, source in ((asked[place], sources[place]) for place in order):
+            setting = meant(source, problem, target, families[problem])
+            if setting and len(found[problem]) < ends[problem]:
                 found[problem].setdefault(to_json(setting), setting)
     if not any(found.values()):
         raise ValueError(

@@ -1,58 +1,24 @@
-"""Known settings reach the first generation, nearest shapes first, and never one that does not render; what a library
-advises reaches the knobs of the families, as far as they go."""
+"""Known settings reach the first generation, nearest shapes or what the cost model likes first, and never one that does
+not render."""
 
 import json
 import random
 
 import msgspec
+import numpy as np
 import pytest
-from landscape import BEST, FAMILIES, family
+from landscape import BEST, FAMILIES
 
-from cudal2 import corpus
-from cudal2.corpus import Family
+from cudal2 import corpus, cost_model
+from cudal2.config import SearchConfig, SearchMethodConfig
 from cudal2.files import asset
 from cudal2.problem import parse
+from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.prior import ENOUGH, NEAREST
 from cudal2.target import find
 
-
-def test_advice_is_followed_as_far_as_the_knobs_go():
-    able = family("good", splits=(1, 2, 4), cluster=("1x1", "2x1"), step=(32, 64))
-    advice = {"cta_tile_m": 100, "cta_tile_n": 128, "cta_tile_k": 64, "stages": 9, "split_k": 5, "cluster": "2x1"}
-    problem, rng = parse("256_256_256"), random.Random(0)
-    other = Family(summary="", layouts=("tn",), knobs={"rows": (1, 2), "style": ("plain",)}, name="other")
-    assert prior.follow([advice], problem, (other,), rng) == []
-    (setting,) = prior.follow([advice], problem, (other, able), rng)
-    wanted = {"tile_m": 128, "tile_n": 128, "step": 64, "stages": 6, "splits": 4, "cluster": "2x1"}
-    assert wanted.items() <= setting.knobs.items()
-    assert prior.follow([advice | {"cta_tile_m": 256, "cta_tile_n": 256}], problem, (able,), rng) == []
-
-
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        *[("NVIDIA H200", "H200_SXM"), ("NVIDIA H20", "H20_SXM"), ("NVIDIA H100 PCIe", "H100_PCIE")],
-        *[("NVIDIA H100 80GB HBM3", "H100_SXM"), ("NVIDIA GeForce RTX 4090", "RTX_4090")],
-    ],
-)
-def test_the_heuristics_know_a_gpu_by_its_driver_name(device, name):
-    known = ["A100_SXM_80GB", "RTX_4090", "H100_SXM", "H100_PCIE", "H200_SXM", "H20_SXM"]
-    assert prior._gpu(device, known) == name
-    with pytest.raises(ValueError, match="TITAN"):
-        prior._gpu("NVIDIA TITAN X", known)
-
-
-@pytest.mark.parametrize("accumulate", ["f32", "f16"])
-def test_nvidias_heuristics_advise_without_a_gpu(accumulate):
-    pytest.importorskip("nvMatmulHeuristics", reason="nvMatmulHeuristics is not installed")
-    advice = prior.advise(parse("4096_4096_512", "tn", accumulate), "NVIDIA H200", 4)
-    assert 1 <= len(advice) <= 4
-    for fields in advice:
-        assert fields["cta_tile_m"] * fields["cta_tile_n"] >= 64 * 16 and "x" in fields["cluster"]
-
-
-HERE = parse("256_256_256")
+HERE, LARGE = parse("256_256_256"), parse("2048_2048_1536")
 KNOBS = BEST | {"accumulate": "f32", "style": "plain"}
 
 
@@ -65,8 +31,8 @@ def ship(tmp_path, monkeypatch):
         path.parent.mkdir(exist_ok=True)
         with path.open("w") as file:
             for problem, knobs in settings:
-                setting = {"family": "good", "knobs": KNOBS | knobs}
-                print(json.dumps({"problem": problem, "layout": "tn"} | setting), file=file)
+                setting = {"family": "good", "knobs": KNOBS | {k: v for k, v in knobs.items() if k != "layout"}}
+                print(json.dumps({"problem": problem, "layout": knobs.get("layout", "tn")} | setting), file=file)
         prior._shipped.cache_clear()
 
     monkeypatch.setattr(prior, "asset", lambda name: tmp_path)
@@ -135,7 +101,10 @@ def test_layouts_keep_apart_and_accumulators_do_not(ship):
     ship(("256_256_256", {"stages": 1, "accumulate": "f16"}), ("256_256_256", {"stages": 2}))
     assert stages(parse("256_256_256_tn_f16")) == [1, 2]
     assert stages() == [2]
-    assert stages(parse("256_256_256_nn_f32")) == []
+    other = parse("256_256_256_nn_f32")
+    assert stages(other) == [2], "nothing is known of its layout"
+    ship(("256_256_256", {"stages": 2}), ("512_512_512", {"stages": 3, "layout": "nn"}))
+    assert stages(other) == [3] and stages() == [2]
 
 
 def test_what_wastes_a_wave_comes_last_unless_it_did_so_where_it_was_found(ship, monkeypatch):
@@ -152,6 +121,32 @@ def test_what_wastes_a_wave_comes_last_unless_it_did_so_where_it_was_found(ship,
     assert stages(here, whole) == [4], "found here, for all that it wastes"
     ship(found)
     assert stages(here, whole) == [1], "but where nothing else is known"
+
+
+def test_the_cost_model_chooses_among_what_many_shapes_know():
+    families = [family for family in corpus.families(find("sm_90a")) if corpus.applies(family, LARGE)]
+    nearest = prior.known_settings("sm_90a", LARGE, families)
+    liked = prior.liked_settings("sm_90a", LARGE, families)
+    model = cost_model.shipped("sm_90a")
+    pairs = [[(one.family, one.knobs) for one in some] for some in (liked, nearest)]
+    speeds = [model.speeds(LARGE, model.columns(some)) for some in pairs]
+    assert len(liked) == ENOUGH == len({to_json(one) for one in liked}) and (np.diff(speeds[0]) <= 0).all()
+    assert speeds[0].mean() > speeds[1].mean() and speeds[0][0] >= speeds[1].max()
+    others = [family for family in families if family.name != liked[0].family]
+    assert {one.family for one in prior.liked_settings("sm_90a", LARGE, others)} <= {one.name for one in others}
+    for order, first in (("cost", liked), ("nearest", nearest)):
+        config = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(order=order))
+        assert prior.start(config, "", LARGE, families, random.Random(0)) == first
+
+
+def test_without_a_cost_model_the_nearest_come_first(ship):
+    ship(("512_256_256", {"stages": 1}), ("256_256_256", {"stages": 2}))
+    assert prior.liked_settings("cpu", HERE, FAMILIES) == prior.known_settings("cpu", HERE, FAMILIES)
+
+
+def test_an_order_without_known_settings_is_refused():
+    with pytest.raises(ValueError, match="prior=known"):
+        SearchMethodConfig(order="cost", prior="none")
 
 
 def test_no_file_is_no_error(ship):

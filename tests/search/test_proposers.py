@@ -17,7 +17,7 @@ from cudal2.policy import model as policy_model
 from cudal2.policy import prompts, turns, writer
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, digest
-from cudal2.search import prior, proposers
+from cudal2.search import prior, proposers, rerank
 from cudal2.search.mutations import KINDS
 from cudal2.search.proposer import Mutated, Setting, Trial, answered, made, origin
 from cudal2.search.proposers.policy import PATIENCE, make
@@ -192,6 +192,16 @@ def test_the_first_kernel_of_a_prompt_may_be_drawn_at_another_temperature_than_t
     policy = msgspec.structs.replace(policy, temperature=0.5, further_temperature=further)
     _, judged, _, _ = hunt(config(method="policy", policy=policy, kernels=4, generation=4))
     assert len(judged) == 4 and asked == batches
+
+
+def test_each_kernel_of_a_policy_may_be_chosen_from_several_texts(hunt, policy, writes, monkeypatch):
+    """The best that are new, as many as were asked for; the others are as if they had not been written."""
+    monkeypatch.setattr(rerank, "check", lambda config: None)
+    monkeypatch.setattr(rerank, "most_liked_first", lambda target, problems, sources: range(len(sources))[::-1])
+    asked_for = writes(*(KERNEL.replace("4", str(number)) for number in range(100)))
+    policy = msgspec.structs.replace(policy, temperature=0.5, further_temperature=1.0)
+    _, judged, _, _ = hunt(config(method="policy", policy=policy, kernels=3, generation=3, rerank=4))
+    assert judged == [KERNEL.replace("4", str(number)) for number in (3, 11, 10)] and len(asked_for) == 12
 
 
 def test_a_policy_passes_over_what_the_searches_before_it_have_tried(tmp_path, policy, writes):

@@ -6,7 +6,8 @@ and does not count in the budget. Kernels are told apart by what is built (`cuda
 with many comments, names and plans.
 
 The first kernel for each prompt is drawn at `policy.temperature`, where it is best, and the others, if there is one, at
-`policy.further_temperature`, where they differ: four of the likeliest kernels may be one.
+`policy.further_temperature`, where they differ: four of the likeliest kernels may be one. With `search.rerank` so many
+texts are written for each kernel, and the cost model chooses among them.
 
 Of a policy whose answers are paid for (`policy/endpoint`) no more are asked for than the budget covers.
 
@@ -28,6 +29,7 @@ from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
+from cudal2.search import rerank
 from cudal2.search.proposer import Revised, Task, Trial, Trials, answered, refuse_prior_and_neighbours, seeded
 from cudal2.search.trials import History, affordable_now, seconds
 from cudal2.target import find
@@ -51,6 +53,7 @@ class Policy:
 
     def __init__(self, history: History) -> None:
         refuse_prior_and_neighbours(history.config)
+        rerank.check(history.config)
         self._history, self._config = history, history.config
         self._writer = writer.make(self._config.policy, self._config.prompt, self._config.target, self._config.run)
         # All problems ask for one generation before the next, so older samples would only take memory.
@@ -80,9 +83,12 @@ class Policy:
 
         def ask(asked: Sequence[tuple[Problem, Way]], further: bool = True) -> list[tuple[Problem, Way]]:
             """What of this brought no new kernel, as far as one is wanted."""
+            kernels = Counter(problem for problem, _ in asked)
+            ends = {problem: min(wanted[problem], len(new[problem]) + count) for problem, count in kernels.items()}
+            asked = [one for one in asked for _ in range(search.rerank)]
             soon = dict[int, Problem]()  # built ahead; the budget does not cover the others
             room = {problem: affordable[problem] - len(new[problem]) for problem in problems}
-            for place, (problem, _) in enumerate(asked):
+            for place, (problem, _) in enumerate(asked if search.rerank == 1 else ()):
                 if room[problem] > 0:
                     soon[place] = problem
                     room[problem] -= 1
@@ -99,8 +105,11 @@ class Policy:
             batch = [prompt for _, (prompt, _) in asked]
             completions = self._writer.write(batch, names, rng.getrandbits(32), finished, further)
             failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
-            for (problem, way), one in zip(asked, completions):
-                full = len(new[problem]) == wanted[problem]
+            order: Sequence[int] = range(len(asked))
+            if search.rerank > 1:
+                order = rerank.most_liked_first(target, [one for one, _ in asked], [one.source for one in completions])
+            for (problem, way), one in ((asked[place], completions[place]) for place in order):
+                full = len(new[problem]) == ends[problem]
                 if not full and one.source and (made := form(one.source)) not in tried[problem]:
                     tried[problem].add(made)
                     new[problem][one.candidate(problem, target.name)] = way[1]

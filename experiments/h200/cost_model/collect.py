@@ -1,9 +1,9 @@
-"""Every setting whose speed some archive of this repository holds, in the form of data/speeds.
+"""Every setting whose speed some archive of this repository holds, in the form of speeds.jsonl.
 
     cudal2 unpack experiments/h200/campaign/parcel runs/h200-all
     mkdir -p runs/h100
     for part in experiments/smollm2/h100/*.tar.xz; do tar xJf "$part" -C runs/h100 --one-top-level; done
-    python experiments/h200/cost_model/collect.py runs/h200-all runs/h100 > data/speeds/sm_90a.jsonl
+    python experiments/h200/cost_model/collect.py runs/h200-all runs/h100 > experiments/h200/cost_model/speeds.jsonl
 
 Verdicts that are `ok`, of fp16 `tn` `f32` products on `sm_90a`. The setting is evolution's prompt, or the plan of a
 text that is letter for letter what its family renders for it; of the other texts, the setting whose rendering they are
@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import msgspec
+from fitted import Measured
 
 from cudal2 import arch, corpus
 from cudal2.archive import Archive
 from cudal2.corpus.nearest import nearest
 from cudal2.records import Status, to_json
-from cudal2.search.cost import Measured
 from cudal2.search.proposer import Setting
 from cudal2.target import find
 

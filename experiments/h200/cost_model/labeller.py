@@ -1,44 +1,45 @@
 """A model of speed fitted to the rounds of exploring (layers.py), which says what to write for a shape nobody measured.
 
+    python experiments/h200/cost_model/labeller.py experiments/h200/layers data/cost_model/sm_90a.npz
+
 What it learns is how far a setting stays behind the fastest measured of its shape, so that no baseline's whims are
-learnt. Its facts are those of `cost.facts` and rows.py and a few more, worked out for all settings of a shape at once.
+learnt. Its facts are those of `cudal2/cost_model/facts.py`. The command writes what ships, which has seen no shape that
+training may not see.
 """
 
 import lzma
 import math
-import re
+import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
+import fitted
 import msgspec
 import numpy as np
 from layers import Line, today
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from cudal2.arch import MULTIPROCESSORS
+from cudal2 import cost_model
+from cudal2.cost_model.facts import Columns, numbered
+from cudal2.cost_model.model import FEW
+from cudal2.cost_model.trees import LEAVES
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
-from cudal2.search.cost import AUTO
 from cudal2.search.proposer import Setting
+from cudal2.split import unseen
 
 ROUNDS = ("first", "second", "third", "fourth", "fifth", "cover", "unaligned")
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
-UNITS = MULTIPROCESSORS["sm_90a"]
 BEHIND = 1.0
 """A setting that is further behind (in logarithms) is as bad as this."""
 SLOW = 0.3
 """What was dropped after its one cold run is behind by so much at least, and by BEHIND at most: with short kernels such
 a run can take ten times too long."""
-FEW = 64
-"""Up to so many rows is one model, above another: other kernels, and other reasons."""
-FLOPS, BANDWIDTH = 989.4e12, 4.8e12
-ALIGNED = 64
-"""Where the length of a row is a multiple of so many numbers (128 bytes), each begins at a line of the caches."""
-NUMBERS = ("step", "bk", "stages", "depth", "splits", "warps", "blocks", "consumers", "side", "share", "k_resident")
-NUMBERS += ("groups", "least", "buffers", "in_flight", "ahead")
+TREES, CODES = 200, 64
+"""Trees of one fit; codes of a word, each a bit of what a test is passed by."""
 
 Measured = dict[Problem, dict[str, float]]
 """For each shape how far each setting, as JSON, is behind the fastest; at most 0."""
@@ -72,6 +73,21 @@ def measured(folder: Path) -> Measured:
     return {problem: {one: speed - best[problem] for one, speed in some.items()} for problem, some in found.items()}
 
 
+def on_the_grid() -> Measured:
+    """The same of speeds.jsonl: two to four settings for each shape of the grid, on an H200."""
+    found: Measured = defaultdict(dict)
+    for row in fitted.read():
+        if row.device == "H200":
+            found[row.problem][to_json(row.setting)] = row.speed
+    best = {problem: max(some.values()) for problem, some in found.items() if len(some) > 1}
+    return {problem: {one: speed - best[problem] for one, speed in found[problem].items()} for problem in best}
+
+
+def shown(found: Measured) -> Measured:
+    """Without the shapes that training may not see."""
+    return {problem: some for problem, some in found.items() if not unseen(problem)}
+
+
 def outdated(name: str, line: Line) -> bool:
     """Whether the family has been made faster since for such a shape, or was slowed down by a fault."""
     if name == "first" and line.family == "stationary":
@@ -82,114 +98,37 @@ def outdated(name: str, line: Line) -> bool:
     return name in ("first", "second") and line.family in MENDED and small and moved
 
 
-class Pool:
-    """Settings as columns of numbers."""
-
-    def __init__(self, settings: Sequence[str], codes: dict[str, dict[str, int]] | None = None) -> None:
-        self.settings = list(settings)
-        made = [msgspec.json.decode(one, type=Setting) for one in settings]
-        self.codes = numbered(made) if codes is None else codes
-        words = [named(one) for one in made]
-        columns = [[self.codes[name].get(found.get(name, ""), 0) for found in words] for name in self.codes]
-        self.words = np.array(columns, dtype=float).T.reshape(len(made), len(self.codes))
-
-        def size(*names: str, default: float = math.nan) -> np.ndarray:
-            picked = [next((v for n in names if isinstance(v := one.knobs.get(n), int)), default) for one in made]
-            return np.array(picked, dtype=float)
-
-        self.tile_m, self.tile_n = size("tile_m", "bm", default=64), size("tile_n", "bn", default=64)
-        self.step, self.depth = size("step", "bk", default=64), size("stages", "depth")
-        self.blocks, self.consumers = size("blocks", default=1), size("consumers", default=1)
-        groups = size("warps_m", default=1) * size("warps_n", default=1)
-        in_groups = np.array(["warps_m" in one.knobs for one in made])
-        warps = size("warps")
-        self.warps = np.where(np.isnan(warps), np.where(in_groups, groups, 4 * self.consumers), warps)
-        self.side, self.splits = size("side", default=0), size("splits", default=1)
-        self.auto = np.array([one.knobs.get("splits") == "auto" for one in made])
-        self.pong = np.array([one.knobs.get("schedule") == "ping-pong" for one in made])
-        clusters = [re.fullmatch(r"(\d)x(\d)", str(one.knobs.get("cluster", "1x1"))) for one in made]
-        self.cluster_m, self.cluster_n = (np.array([float(c[at]) for c in clusters if c]) for at in (1, 2))
-        self.numbers = np.array([size(name, default=-1) for name in NUMBERS]).T.reshape(len(made), len(NUMBERS))
-
-    def facts(self, problem: Problem) -> np.ndarray:
-        """A line for each setting."""
-        m, n, k = problem.m, problem.n, problem.k
-        log, ceil, ones = np.log2, np.ceil, np.ones(len(self.settings))
-        width = self.tile_n * np.maximum(1, self.side)
-        high, wide = ceil(m / self.tile_m), ceil(n / width)
-        tiles = high * wide
-        splits = np.where(self.auto, np.clip(UNITS // tiles, 1, AUTO), self.splits)
-        waves = tiles * splits / (UNITS * self.blocks)
-        rounds = ceil(waves)
-        steps = ceil(k / (splits * self.step))
-        compute, memory = 2 * m * n * k / FLOPS, 2 * (m * k + n * k + m * n) / BANDWIDTH
-        floor = max(compute, memory)
-        busy = rounds * self.blocks * self.tile_m * width * steps * self.step * 2 * UNITS / FLOPS
-        read = rounds * self.blocks * (self.tile_m + width) * steps * self.step * 2 * UNITS / BANDWIDTH
-        depth = np.where(np.isnan(self.depth), 4, self.depth)
-        shape = [log(m), log(n), log(k), log(m * n), log(m * k), log(n * k), log(floor), log(compute / memory)]
-        columns = [
-            *(value * ones for value in shape),
-            *(log(self.tile_m), log(self.tile_n), log(width), log(self.tile_m * width), log(self.tile_m / width)),
-            *(self.step, depth, self.blocks, log(self.warps), log(self.tile_m * width / self.warps)),
-            *(log((self.tile_m + width) * self.step * depth), log(splits), self.cluster_m, self.cluster_n),
-            *(log(tiles), log(waves), np.minimum(rounds, 12), waves / rounds, log(steps)),
-            *(high * self.tile_m / m, wide * width / n, high, np.minimum(wide, 1000)),
-            log(tiles * (self.tile_m + width) * k / (m * k + n * k + m * n)),
-            *(log(busy / floor), log(read / floor), log(np.minimum(tiles * splits, UNITS * self.blocks))),
-            *(log(k * np.maximum(1, self.side) / splits / self.warps), log(splits * m * n / (n * k))),
-            log(np.minimum(waves, 1) * UNITS * self.warps * self.blocks * self.tile_n * depth),
-            *(log(math.gcd(k, ALIGNED)) * ones, log(math.gcd(n, ALIGNED)) * ones),
-            *((high % self.cluster_m == 0) * 1.0, (wide % self.cluster_n == 0) * 1.0),
-            *(np.where(self.pong, ceil(waves * 2) / 2 / np.maximum(waves, 1e-9), 1), m % 8 > 0 * ones),
-        ]
-        return np.column_stack([*columns, self.numbers, self.words])
-
-
-def numbered(settings: Sequence[Setting]) -> dict[str, dict[str, int]]:
-    """A number for each value of each knob that is no number; 0 is none of them."""
-    values: dict[str, set[str]] = defaultdict(set)
-    for one in settings:
-        for name, value in named(one).items():
-            values[name].add(value)
-    return {
-        name: {value: code for code, value in enumerate(sorted(found), 1)} for name, found in sorted(values.items())
-    }
-
-
-def named(setting: Setting) -> dict[str, str]:
-    words = {name: value for name, value in setting.knobs.items() if isinstance(value, str) and name != "style"}
-    return {"family": setting.family} | words
-
-
 class Model:
     """Trees for few rows and trees for more, each several that saw other parts of the facts."""
 
     def __init__(self, seen: Measured, trees: int = 2, behind: float = BEHIND, weight: float = 2.0) -> None:
-        every = sorted({one for some in seen.values() for one in some})
-        self.codes = Pool(every).codes
+        self.codes = numbered(made({one for some in seen.values() for one in some}))
         self.models: dict[bool, list] = {}
         for few in (True, False):
             here = {problem: some for problem, some in seen.items() if (problem.m <= FEW) == few}
-            made = np.vstack([Pool(list(some), self.codes).facts(problem) for problem, some in here.items()])
+            facts = np.vstack([self.pool(some).facts(problem) for problem, some in here.items()])
             wanted = np.maximum(np.concatenate([list(some.values()) for some in here.values()]), -behind)
-            named_ones = range(made.shape[1] - len(self.codes), made.shape[1])
+            words = range(facts.shape[1] - len(self.codes), facts.shape[1])
             self.models[few] = [
                 HistGradientBoostingRegressor(
-                    max_iter=200,
+                    max_iter=TREES,
                     learning_rate=0.1,
                     max_leaf_nodes=24,
                     min_samples_leaf=20,
                     l2_regularization=1.0,
                     max_features=0.4,
-                    categorical_features=list(named_ones),
+                    categorical_features=list(words),
                     early_stopping=False,
                     random_state=seed,
-                ).fit(made, wanted, np.exp(weight * wanted))
+                ).fit(facts, wanted, np.exp(weight * wanted))
                 for seed in range(trees)
             ]
 
-    def speeds(self, asked: Sequence[tuple[Problem, Pool]]) -> list[np.ndarray]:
+    def pool(self, settings: Iterable[str]) -> Columns:
+        """Settings, as JSON, as the model reads them."""
+        return Columns(made(settings), self.codes)
+
+    def speeds(self, asked: Sequence[tuple[Problem, Columns]]) -> list[np.ndarray]:
         """How far behind the fastest each setting of each pool is, for its problem."""
         found: list[np.ndarray] = [np.zeros(0)] * len(asked)
         for few in (True, False):
@@ -202,3 +141,79 @@ class Model:
                 for place, part in zip(some, np.split(speeds, ends[:-1])):
                     found[place] = part
         return found
+
+    def exported(self) -> cost_model.Model:
+        """The same model without the library that fitted it."""
+        return cost_model.Model(self.codes, *(exported(self.models[few], len(self.codes)) for few in (True, False)))
+
+
+def made(settings: Iterable[str]) -> list[cost_model.Setting]:
+    return [(one.family, one.knobs) for one in (msgspec.json.decode(text, type=Setting) for text in settings)]
+
+
+Test = tuple[int, float, bool, int, int]
+"""The values of a test's fields in `Trees`, from `column` to `left_out`."""
+
+
+def exported(models: Sequence[HistGradientBoostingRegressor], words: int) -> cost_model.Trees:
+    """The mean of these models, as one sum of trees; their last `words` columns are codes, which come first in them."""
+    tests, values, begins = list[Test](), list[float](), list[tuple[int, int]]()
+    for model in models:
+        categories = model._preprocessor.named_transformers_["encoder"].categories_
+        for (predictor,) in model._predictors:
+            begins.append((len(tests), len(values)))
+            some, leaves = walked(0, predictor.nodes, predictor.raw_left_cat_bitsets, categories, 0)
+            assert 1 < len(leaves) <= LEAVES, "each tree tests something"
+            tests += some
+            values += leaves
+    column, threshold, is_word, passing, left_out = zip(*tests)
+    return cost_model.Trees(
+        ((np.array(column) - words) % models[0].n_features_in_).astype(np.uint8),
+        np.array(threshold),
+        np.array(is_word),
+        np.array(passing, np.uint64),
+        np.array(left_out, np.uint32),
+        *np.array(begins).T,
+        np.array(values, np.float32) / len(models),
+        np.mean([model._baseline_prediction for model in models]),
+    )
+
+
+def walked(
+    place: int, nodes: np.ndarray, bits: np.ndarray, categories: Sequence[np.ndarray], leaf: int
+) -> tuple[list[Test], list[float]]:
+    """The tests below a node, and the values of its leaves, from the left; the first of these has the number `leaf`."""
+    node = nodes[place]
+    if node["is_leaf"]:
+        return [], [float(node["value"])]
+    left, left_leaves = walked(node["left"], nodes, bits, categories, leaf)
+    right, right_leaves = walked(node["right"], nodes, bits, categories, leaf + len(left_leaves))
+    column, word = int(node["feature_idx"]), bool(node["is_categorical"])
+    left_out = 2**LEAVES - 1 - ((1 << len(left_leaves)) - 1 << leaf)
+    passing = members(categories[column], bits[node["bitset_idx"]], bool(node["missing_go_to_left"])) if word else 0
+    test = column, 0.0 if word else float(node["num_threshold"]), word, passing, left_out
+    return [test, *left, *right], left_leaves + right_leaves
+
+
+def members(categories: np.ndarray, bits: np.ndarray, others: bool) -> int:
+    """The codes that pass, as bits; one that was not there passes as `others` do."""
+    places = {int(code): place for place, code in enumerate(categories)}
+    passes = (
+        bool(bits[places[code] // 32] >> places[code] % 32 & 1) if code in places else others for code in range(CODES)
+    )
+    return sum(1 << code for code, one in enumerate(passes) if one)
+
+
+def main(folder: Path, out: Path) -> None:
+    every = shown(on_the_grid() | measured(folder))
+    learnt = Model(every)
+    learnt.exported().write(out)
+    again, some = cost_model.read(out), list(every.items())[::80]
+    pools = [(problem, learnt.pool(settings)) for problem, settings in some]
+    errors = [np.abs(again.speeds(*one) - there).max() for one, there in zip(pools, learnt.speeds(pools))]
+    print(f"{len(every)} shapes, {sum(map(len, every.values()))} pairs, {out.stat().st_size} bytes")
+    print(f"exported, it differs by at most {max(errors):.1e}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -23,7 +23,7 @@ from typing import get_args
 
 import msgspec
 import numpy as np
-from labeller import BEHIND, Measured, Model, Pool, measured
+from labeller import BEHIND, Measured, Model, measured, on_the_grid, shown
 from measure import FAMILIES
 
 from cudal2 import corpus, llm
@@ -66,7 +66,7 @@ def rows_of(m: int) -> int:
     return next((number for number, most in enumerate((1, 8, 16, 32, 64)) if m <= most), math.ceil(math.log2(m)))
 
 
-def pools(every: Measured, model: Model) -> dict[tuple[int, Layout], Pool]:
+def pools(every: Measured) -> dict[tuple[int, Layout], list[str]]:
     """For each class of rows and each layout the settings that were fast there; above 64 rows also with half or twice
     as many, and for one row with eight. The families for few rows have no `nn` kernels: it takes all up to 128 rows."""
     fast: dict[int, set[str]] = {}
@@ -76,33 +76,34 @@ def pools(every: Measured, model: Model) -> dict[tuple[int, Layout], Pool]:
     for problem, settings in prior._shipped("sm_90a").items():
         if (problem.layout, problem.dtype, problem.epilogue) == ("tn", "fp16", "none"):
             fast.setdefault(rows_of(problem.m), set()).update(map(to_json, settings))
-    found = dict[tuple[int, Layout], Pool]()
+    found = dict[tuple[int, Layout], list[str]]()
     for one, layout in product(range(15), get_args(Layout)):
         near = [other for other in fast if (other <= 4) == (one <= 4) and abs(other - one) <= (one > 4 or one == 0)]
         near = [other for other in fast if other <= 7] if layout == "nn" and one <= 4 else near
-        found[one, layout] = Pool(sorted(set().union(*(fast[other] for other in near))), model.codes)
+        found[one, layout] = sorted(set().union(*(fast[other] for other in near)))
     return found
 
 
 def guessed(every: Measured, model: Model) -> tuple[list[Problem], list[str], np.ndarray]:
     """The drawn problems, the settings that one of them may have, and how far behind the fastest each is there."""
-    by_class, problems_of = pools(every, model), dict[tuple[int, Layout], list[Problem]]()
+    by_class, problems_of = pools(every), dict[tuple[int, Layout], list[Problem]]()
     for problem in drawn():
         problems_of.setdefault((rows_of(problem.m), problem.layout), []).append(problem)
-    settings = sorted({one for pool in by_class.values() for one in pool.settings})
+    settings = sorted({one for pool in by_class.values() for one in pool})
     place = {one: number for number, one in enumerate(settings)}
     asked, found = list[Problem](), list[np.ndarray]()
     for kind_of, problems in sorted(problems_of.items()):
         pool, fits = by_class[kind_of], dict[tuple[object, ...], np.ndarray]()
-        made = [msgspec.json.decode(one, type=Setting) for one in pool.settings]
-        for problem, liked in zip(problems, model.speeds([(problem, pool) for problem in problems])):
+        made = [msgspec.json.decode(one, type=Setting) for one in pool]
+        columns = model.pool(pool)
+        for problem, liked in zip(problems, model.speeds([(problem, columns) for problem in problems])):
             serves = {family.name: corpus.applies(family, problem) for family in FAMILIES}
             kind = corpus.family.form(problem), *serves.values()
             if kind not in fits:
                 able = [serves[one.family] and allowed(problem, BY_NAME[one.family], one.knobs) for one in made]
                 fits[kind] = np.array(able)
             line = np.full(len(settings), -np.inf, np.float32)
-            line[[place[one] for one in pool.settings]] = np.where(fits[kind], liked, -np.inf)
+            line[[place[one] for one in pool]] = np.where(fits[kind], liked, -np.inf)
             asked.append(problem)
             found.append(np.maximum(line - line.max(), -BEHIND))
     return asked, settings, np.array(found)
@@ -119,7 +120,7 @@ def menu(behind: np.ndarray) -> list[int]:
 
 
 def lines(every: Measured) -> Iterator[prior.Known]:
-    problems, settings, behind = guessed(every, Model(every))
+    problems, settings, behind = guessed(every, Model(shown(on_the_grid()) | every))
     chosen = menu(behind)
     listed = {settings[one] for one in chosen}
     made = [msgspec.json.decode(settings[one], type=Setting) for one in chosen]
@@ -127,8 +128,6 @@ def lines(every: Measured) -> Iterator[prior.Known]:
     for problem, line in zip(problems, behind[:, chosen]):
         yield known(problem, rng.choices(made, np.exp((line - line.max()) / HEAT))[0])
     for problem, some in sorted(every.items()):
-        if unseen(problem):
-            continue
         if fast := max((one for one in some if one in listed), key=some.__getitem__, default=""):
             setting = msgspec.json.decode(fast, type=Setting)
             for dtype, epilogue in product(TYPES, EPILOGUES):
@@ -142,7 +141,7 @@ def known(problem: Problem, setting: Setting) -> prior.Known:
 
 
 def main(folder: Path, out: Path) -> None:
-    found = list(lines(measured(folder)))
+    found = list(lines(shown(measured(folder))))
     random.Random("order").shuffle(found)
     out.write_bytes(lzma.compress(b"".join(msgspec.json.encode(one) + b"\n" for one in found), preset=9))
     distinct = {to_json(Setting(one.family, one.knobs)) for one in found}

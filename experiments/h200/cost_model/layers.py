@@ -7,9 +7,9 @@ the model is fitted on what is left. Of each shape only the settings that were m
 is the geometric mean over shapes of (the fastest of the picks) / (the fastest of all measured), with 95% intervals, for
 which weights are drawn anew. What a picker does not know it picks last, at random.
 
-`model`: `cost.fit`, on data/speeds and these records. `rows`: with facts of kernels for few rows. `listed`: only what
-the look-up lists, in the model's order. `blended`: the same by the logarithm of the speed less 0.01 for each place in
-the look-up's list. Last, the kernels that a search judged on 41 layers of models kept apart (apart.jsonl.xz), where
+`model`: `fitted.fit`, on speeds.jsonl and these records. `rows`: with facts of kernels for few rows. `listed`: only
+what the look-up lists, in the model's order. `blended`: the same by the logarithm of the speed less 0.01 for each place
+in the look-up's list. Last, the kernels that a search judged on 41 layers of models kept apart (apart.jsonl.xz), where
 the look-up's order is that in which they were tried.
 """
 
@@ -22,16 +22,17 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from statistics import median
 
+import fitted
 import msgspec
 import numpy as np
+from fitted import Row
 from measure import FAMILIES, TARGET, UNITS, UNKNOWN, regret
 from rows import facts_of_rows
 
 from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
-from cudal2.search import cost, prior
-from cudal2.search.cost import Row
+from cudal2.search import prior
 from cudal2.search.proposer import Setting
 
 DEVICE, FOLDS = "H200", 8
@@ -97,14 +98,14 @@ def row(mnk: str, setting: str, speed: float) -> Row:
     return Row(parse(mnk), msgspec.json.decode(setting, type=Setting), DEVICE, speed)
 
 
-def fitted(seen: Sequence[Row], pools: Sequence[list[Row]]) -> dict[str, list[np.ndarray]]:
+def guesses(seen: Sequence[Row], pools: Sequence[list[Row]]) -> dict[str, list[np.ndarray]]:
     """What each model, having learnt from the rows seen, likes of others."""
-    facts, sizes, liked = cost.facts, cost.SIZES, dict[str, list[np.ndarray]]()
+    facts, sizes, liked = fitted.facts, fitted.SIZES, dict[str, list[np.ndarray]]()
     for name, used, known in (("model", facts, ()), ("rows", facts_of_rows, ("side",))):
-        cost.facts, cost.SIZES = used, (*sizes, *known)
-        model = cost.fit(seen, UNITS)
+        fitted.facts, fitted.SIZES = used, (*sizes, *known)
+        model = fitted.fit(seen, UNITS)
         liked[name] = [model.speeds(pool) for pool in pools]
-    cost.facts, cost.SIZES = facts, sizes
+    fitted.facts, fitted.SIZES = facts, sizes
     return liked
 
 
@@ -166,7 +167,7 @@ def show(title: str, pools: Sequence[list[Row]], likes: Sequence[dict[str, np.nd
 def main(folder: Path) -> None:
     timed, slow = measured(folder)
     shapes = {one.problem for one in timed}
-    others = [one for one in cost.read(cost.shipped(TARGET)) if one.problem not in shapes]
+    others = [one for one in fitted.read() if one.problem not in shapes]
     print(f"{len(timed)} timed and {len(slow)} slow pairs of setting and shape; {len(others)} pairs of other shapes")
     gathered: dict[Problem, list[Row]] = defaultdict(list)
     for one in (*timed, *slow):
@@ -178,13 +179,13 @@ def main(folder: Path) -> None:
         apart = set(weights[fold::FOLDS])
         seen = [one for one in (*timed, *others) if (one.problem.n, one.problem.k) not in apart]
         tested = [pool for problem, pool in gathered.items() if (problem.n, problem.k) in apart]
-        liked = fitted(seen, tested)
+        liked = guesses(seen, tested)
         for place, pool in enumerate(tested):
             near = ranked(pool, looked_up(pool[0].problem, apart))
             likes.append(pickers(near, {name: some[place] for name, some in liked.items()}))
         pools += tested
     judged = kept_apart(Path(__file__).with_name("apart.jsonl.xz"))
-    liked, tried = fitted([*timed, *others], judged), list[dict[str, np.ndarray]]()
+    liked, tried = guesses([*timed, *others], judged), list[dict[str, np.ndarray]]()
     for place, pool in enumerate(judged):
         listed = looked_up(pool[0].problem)
         near = np.array([-float(at) if to_json(one.setting) in listed else UNKNOWN for at, one in enumerate(pool)])

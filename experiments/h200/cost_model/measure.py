@@ -16,12 +16,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+import fitted
 import numpy as np
+from fitted import Row
 
 from cudal2 import corpus
 from cudal2.problem import Problem, grid
-from cudal2.search import cost, prior
-from cudal2.search.cost import Row
+from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.split import unseen
 from cudal2.target import find
@@ -41,12 +42,12 @@ Picker = Callable[[list[Row], list[Row]], np.ndarray]
 
 
 def trees(seen: list[Row], rows: list[Row]) -> np.ndarray:
-    return cost.fit(seen, UNITS).speeds(rows)
+    return fitted.fit(seen, UNITS).speeds(rows)
 
 
 def ridge(seen: list[Row], rows: list[Row]) -> np.ndarray:
-    codes = cost.numbered(seen)
-    numbers = np.nan_to_num(cost.table([*seen, *rows], codes, UNITS))
+    codes = fitted.numbered(seen)
+    numbers = np.nan_to_num(fitted.table([*seen, *rows], codes, UNITS))
     plain, named = np.split(numbers, [-len(codes)], axis=1)
     plain = (plain - plain.mean(0)) / (plain.std(0) + 1e-9)
     hot = np.hstack([column[:, None] == np.unique(column) for column in named.T]).astype(float)
@@ -162,7 +163,7 @@ def listed(tested: list[list[Row]], liked: dict[str, list[np.ndarray]]) -> tuple
 
 
 def main() -> None:
-    rows = cost.read(cost.shipped(TARGET))
+    rows = fitted.read()
     shapes = sorted({row.problem for row in rows})
     random.Random(0).shuffle(shapes)
     fold = {problem: place % FOLDS for place, problem in enumerate(shapes)}

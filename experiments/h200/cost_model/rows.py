@@ -1,12 +1,12 @@
-"""Facts of kernels for few rows, beside those of the model: tried, not in `cudal2/search/cost.py` (README.md)."""
+"""Facts of kernels for few rows, beside those of the model: tried, not in fitted.py (README.md)."""
 
 import math
 
-from cudal2.search import cost
-from cudal2.search.cost import Row
+import fitted
+from fitted import Row
 
 
-def facts_of_rows(one: Row, multiprocessors: int, facts=cost.facts) -> dict[str, float]:
+def facts_of_rows(one: Row, multiprocessors: int, facts=fitted.facts) -> dict[str, float]:
     """Those of the model, and what counts where B is read once: its columns by blocks, and the bytes on the way."""
     found, knobs, (n, k) = facts(one, multiprocessors), one.setting.knobs, (one.problem.n, one.problem.k)
     tile_n, warps, splits = (2 ** found[name] for name in ("tile_n", "warps", "splits"))

@@ -2,7 +2,7 @@
 
     python experiments/h200/cost_model/simulate.py 8 16         # kernels a generation, and in all; --out FILE.npy
 
-For a search that is to be compared with itself after a change: the model (`search.order=cost`) rates the settings that
+For a search that is to be compared with itself after a change: the model that ships rates the settings that
 either proposes for 25 layers that are kept apart and 25 shapes off the lattice, all of at least 64 rows. It errs, and
 alike for both; what a search finds on a GPU has to be measured there. Prints the geometric mean of the best of the
 first 4, 8 … kernels.
@@ -14,20 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from cudal2 import llm
+from cudal2 import cost_model, llm
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import Problem, off_lattice
 from cudal2.records import Environment
-from cudal2.search import cost
-from cudal2.search.proposer import Setting, Task, Trial
+from cudal2.search.proposer import Task, Trial
 from cudal2.search.proposers.evolution import Evolution
 from cudal2.search.settings import parsed
 from cudal2.search.trials import History
 from cudal2.split import KEPT_APART, REPORTED
 
 TARGET, DEVICE, SHAPES, ROWS = "sm_90a", "H200", 25, 64
-UNKNOWN = -3.0
-"""The logarithm of a speed, for families that were never measured."""
 
 
 def shapes() -> list[Problem]:
@@ -36,13 +33,7 @@ def shapes() -> list[Problem]:
     return random.Random(1).sample(sorted(layers), SHAPES) + off[:SHAPES]
 
 
-def rate(model: cost.Model, problem: Problem, settings: list[Setting]) -> list[float]:
-    known = [one for one in settings if one.family in model.codes["family"]]
-    speeds = iter(model.speeds([cost.Row(problem, one, DEVICE) for one in known]))
-    return [float(next(speeds)) if one in known else UNKNOWN for one in settings]
-
-
-def search(model: cost.Model, problem: Problem, generation: int, kernels: int) -> list[float]:
+def search(model: cost_model.Model, problem: Problem, generation: int, kernels: int) -> list[float]:
     """The logarithms of the speeds of all kernels, in order."""
     method = SearchMethodConfig(generation=generation, neighbours=0)
     config = SearchConfig(run="unused", target=TARGET, shapes=ShapesConfig(names=(problem.mnk,)), search=method)
@@ -51,7 +42,8 @@ def search(model: cost.Model, problem: Problem, generation: int, kernels: int) -
     for number in range(kernels // generation):
         proposed = evolution.propose(Task(problem), {problem: trials}, number, generation)
         made = [(candidate.kernel_hash, prompt) for candidate, prompt in proposed.items()]
-        rated = rate(model, problem, [parsed(Trial(prompt, number, 0, "")) for _, prompt in made])
+        settings = [parsed(Trial(prompt, number, 0, "")) for _, prompt in made]
+        rated = model.speeds(problem, model.columns([(one.family, one.knobs) for one in settings])).tolist()
         trials += [
             Trial(prompt, number, index, key, float(np.exp(speed)))
             for index, ((key, prompt), speed) in enumerate(zip(made, rated, strict=True))
@@ -67,7 +59,9 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     counts = [count for count in (4, 8, 16, 64) if count <= given.kernels]
-    found = [search(cost._fitted(TARGET), problem, given.generation, given.kernels) for problem in shapes()]
+    judge = cost_model.shipped(TARGET)
+    assert judge, "a model ships for this target"
+    found = [search(judge, problem, given.generation, given.kernels) for problem in shapes()]
     best = np.array([[max(speeds[:count]) for count in counts] for speeds in found])
     print(*(f"best of {count}: {value:.3f} " for count, value in zip(counts, np.exp(best.mean(0)), strict=True)))
     if given.out:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from labeller import Measured, Model, Pool, measured
+from labeller import Measured, Model, measured, on_the_grid
 from layers import interval, looked_up
 
 from cudal2.archive.selection import whole_sectors
@@ -72,7 +72,8 @@ def main(folder: Path, astray: bool) -> None:
     for third in range(THIRDS):
         apart = set(weights[third::THIRDS])
         seen = {problem: some for problem, some in every.items() if (problem.n, problem.k) not in apart}
-        model, fast = Model(seen), fast_somewhere(seen, apart)
+        grid = {problem: some for problem, some in on_the_grid().items() if (problem.n, problem.k) not in apart}
+        model, fast = Model(grid | seen), fast_somewhere(seen, apart)
         kept = [
             (problem, some)
             for problem, some in every.items()
@@ -80,7 +81,7 @@ def main(folder: Path, astray: bool) -> None:
         ]
         nears = [[one for one in looked_up(problem, apart) if one in some] for problem, some in kept]
         ables = [sorted(one for one in some if one in fast or one in near) for (_, some), near in zip(kept, nears)]
-        speeds = model.speeds([(problem, Pool(able, model.codes)) for (problem, _), able in zip(kept, ables)])
+        speeds = model.speeds([(problem, model.pool(able)) for (problem, _), able in zip(kept, ables)])
         for (problem, some), near, able, guessed in zip(kept, nears, ables, speeds):
             shapes.append(problem)
             liked = dict(zip(able, guessed))

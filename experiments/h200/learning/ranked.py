@@ -25,7 +25,7 @@ from cudal2.split import REPORTED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
 from collect import plain, written
-from labeller import Model, Pool, measured
+from labeller import Model, measured
 
 PICKS, LEAST = (1, 2, 4), 8
 """Best of so many, and how many settings a shape must have had to count where all are put together."""
@@ -65,7 +65,7 @@ def together(searches: list[Tried]) -> Tried:
 def liked(model: Model, problem: Problem, tried: list[tuple[str, float]]) -> list[float]:
     """The speeds, that which the model likes best first."""
     settings = sorted({setting for setting, _ in tried if setting})
-    speeds = model.speeds([(problem, Pool(settings, model.codes))])[0] if settings else ()
+    speeds = model.speeds([(problem, model.pool(settings))])[0] if settings else ()
     guessed = dict(zip(settings, speeds))
     return [speed for _, speed in sorted(tried, key=lambda one: -guessed.get(one[0], -np.inf))]
 

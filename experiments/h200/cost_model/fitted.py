@@ -1,32 +1,24 @@
-"""A model of speed, fitted to measured settings: which known setting to try first on a shape that nobody searched.
+"""The first cost model: boosted trees fitted to the settings in speeds.jsonl, by the logarithm of their speedups.
 
-`data/speeds/TARGET.jsonl`, if it exists, holds one `Measured` per line. Boosted trees (scikit-learn's
-HistGradientBoostingRegressor, after LightGBM: G. Ke et al., NeurIPS 2017) learn the logarithm of the speedup from what
-an expert works out of a shape and a setting: tiles, waves, how full the last one is, traffic, and the knobs as they
-are. Fitted anew at the start of a search, in seconds: so no model is stored that another version could not read. How
-far it can be trusted was measured on shapes kept apart (experiments/h200/cost_model).
-
-It ranks; its figures are no promise. It knows fp16 `tn` products without an epilogue, and M, N and K of at least 64.
+What they read is what an expert works out of a shape and a setting: tiles, waves, how full the last one is, traffic,
+and the knobs as they are. What ships is labeller.py's, which has seen more and ranks better.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 from cudal2 import arch, operators
-from cudal2.arch import MULTIPROCESSORS
 from cudal2.corpus import Knobs
-from cudal2.files import asset
+from cudal2.cost_model.facts import AUTO
 from cudal2.problem import Problem, parse
 from cudal2.search.proposer import Setting
-from cudal2.split import unseen
 
-AUTO = 16
-"""A family that chooses its splits itself makes at most so many."""
+SPEEDS = Path(__file__).with_name("speeds.jsonl")
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -58,26 +50,8 @@ class Model(msgspec.Struct, frozen=True):
         return self.predict(table(rows, self.codes, self.multiprocessors)) if rows else np.zeros(0)
 
 
-def order(target: str, device: str, problem: Problem, settings: Sequence[Setting]) -> list[Setting]:
-    """These settings, that which should be fastest first; those of families that were never measured come last.
-
-    As they came where nothing was measured for the target, where the device's rates are not known, and for problems of
-    another kind or of fewer rows than any that was measured. Raises ImportError where scikit-learn is missing.
-    """
-    measured, names = _measured(target), [name for name in arch.STATED if name in device]
-    if not names or not any(row.problem.kind == problem.kind and row.problem.m <= problem.m for row in measured):
-        return list(settings)
-    model = _fitted(target)
-    known = [setting for setting in settings if setting.family in model.codes["family"]]
-    speeds = model.speeds([Row(problem, setting, names[0]) for setting in known])
-    ranked = [known[place] for place in np.argsort(-speeds, kind="stable")]
-    return ranked + [setting for setting in settings if setting.family not in model.codes["family"]]
-
-
 def fit(rows: Sequence[Row], multiprocessors: int) -> Model:
-    """A model of these rows. Raises ImportError where scikit-learn is missing."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
+    """A model of these rows."""
     codes = numbered(rows)
     made = table(rows, codes, multiprocessors)
     trees = HistGradientBoostingRegressor(
@@ -94,9 +68,9 @@ def fit(rows: Sequence[Row], multiprocessors: int) -> Model:
     return Model(trees.predict, codes, multiprocessors)
 
 
-def read(path: Path) -> list[Row]:
-    """The rows of such a file, by problem; none where there is no file."""
-    lines = msgspec.json.Decoder(Measured).decode_lines(path.read_bytes()) if path.exists() else []
+def read() -> list[Row]:
+    """The rows of speeds.jsonl, by problem."""
+    lines = msgspec.json.Decoder(Measured).decode_lines(SPEEDS.read_bytes())
     rows = [
         Row(parse(mnk), Setting(line.family, line.knobs), device, math.log(speedup))
         for line in lines
@@ -104,22 +78,6 @@ def read(path: Path) -> list[Row]:
         for mnk, speedup in speeds.items()
     ]
     return sorted(rows, key=lambda row: row.problem)
-
-
-def shipped(target: str) -> Path:
-    """Where a target's measured settings are, if there are any."""
-    return asset("data").joinpath("speeds", f"{target}.jsonl")
-
-
-@cache
-def _measured(target: str) -> list[Row]:
-    """What was measured, without the shapes that results are reported on."""
-    return [row for row in read(shipped(target)) if not unseen(row.problem)]
-
-
-@cache
-def _fitted(target: str) -> Model:
-    return fit(_measured(target), MULTIPROCESSORS[target])
 
 
 def table(rows: Iterable[Row], codes: dict[str, dict[str, int]], multiprocessors: int) -> np.ndarray:

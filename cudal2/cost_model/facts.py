@@ -1,0 +1,113 @@
+"""What an expert works out of a shape and a setting: tiles, waves, how full the last one is, traffic, alignment.
+
+Logarithms to the base 2, so that twice as much is one more; times are ratios to the time that the device's peak rates
+would take. The numbers of the GPU on which settings were measured stand in for those of its kin.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cudal2.arch import MULTIPROCESSORS, STATED
+from cudal2.corpus import Knobs
+from cudal2.problem import Problem
+
+Setting = tuple[str, Knobs]
+"""A family's name and its knobs."""
+Codes = Mapping[str, Mapping[str, int]]
+"""For each knob that is no number, the family among them, a number from 1 for each of its values; 0 is none of them."""
+
+UNITS = MULTIPROCESSORS["sm_90a"]
+FLOPS, BANDWIDTH = STATED["H200"]
+AUTO = 16
+"""A family that chooses its splits itself makes at most so many."""
+LINE = 64
+"""Where the length of a row is a multiple of so many numbers (128 bytes), each begins at a line of the caches."""
+NUMBERS = (
+    *("step", "bk", "stages", "depth", "splits", "warps", "blocks", "consumers", "side", "share", "k_resident"),
+    *("groups", "least", "buffers", "in_flight", "ahead"),
+)
+
+
+class Columns:
+    """Settings as columns of numbers, which `facts` puts together with a shape."""
+
+    def __init__(self, settings: Sequence[Setting], codes: Codes) -> None:
+        self._count = count = len(settings)
+        knobs = [knobs for _, knobs in settings]
+        words = [named(one) for one in settings]
+        coded = [[codes[name].get(found.get(name, ""), 0) for found in words] for name in codes]
+        self._words = np.array(coded, dtype=float).T.reshape(count, len(codes))
+
+        def size(*names: str, default: float = math.nan) -> np.ndarray:
+            picked = [next((v for n in names if isinstance(v := one.get(n), int)), default) for one in knobs]
+            return np.array(picked, dtype=float)
+
+        self._tile_m, self._tile_n = size("tile_m", "bm", default=64), size("tile_n", "bn", default=64)
+        self._step, self._depth = size("step", "bk", default=64), size("stages", "depth", default=4)
+        self._blocks, self._splits = size("blocks", default=1), size("splits", default=1)
+        groups = size("warps_m", default=1) * size("warps_n", default=1)
+        in_groups = np.array(["warps_m" in one for one in knobs], dtype=bool)
+        warps = size("warps")
+        usual = np.where(in_groups, groups, 4 * size("consumers", default=1))
+        self._warps = np.where(np.isnan(warps), usual, warps)
+        self._width = self._tile_n * np.maximum(1, size("side", default=0))
+        self._sides = np.maximum(1, size("side", default=0))
+        self._auto = np.array([one.get("splits") == "auto" for one in knobs], dtype=bool)
+        self._pong = np.array([one.get("schedule") == "ping-pong" for one in knobs], dtype=bool)
+        clusters = [re.fullmatch(r"(\d)x(\d)", str(one.get("cluster", "1x1"))) for one in knobs]
+        self._cluster_m, self._cluster_n = (np.array([float(c[at]) for c in clusters if c]) for at in (1, 2))
+        self._numbers = np.array([size(name, default=-1) for name in NUMBERS]).T.reshape(count, len(NUMBERS))
+
+    def facts(self, problem: Problem) -> np.ndarray:
+        """A line of floats for each setting; its last columns are codes, as many as knobs were numbered."""
+        m, n, k = problem.m, problem.n, problem.k
+        log, ceil, ones = np.log2, np.ceil, np.ones(self._count)
+        width = self._width
+        high, wide = ceil(m / self._tile_m), ceil(n / width)
+        tiles = high * wide
+        splits = np.where(self._auto, np.clip(UNITS // tiles, 1, AUTO), self._splits)
+        waves = tiles * splits / (UNITS * self._blocks)
+        rounds = ceil(waves)
+        steps = ceil(k / (splits * self._step))
+        compute, memory = 2 * m * n * k / FLOPS, 2 * (m * k + n * k + m * n) / BANDWIDTH
+        floor = max(compute, memory)
+        each = rounds * self._blocks * steps * self._step * 2 * UNITS
+        busy, read = each * self._tile_m * width / FLOPS, each * (self._tile_m + width) / BANDWIDTH
+        traffic = tiles * (self._tile_m + width) * k / (m * k + n * k + m * n)
+        shape = [log(m), log(n), log(k), log(m * n), log(m * k), log(n * k), log(floor), log(compute / memory)]
+        columns = [
+            *(value * ones for value in shape),
+            *(log(self._tile_m), log(self._tile_n), log(width), log(self._tile_m * width), log(self._tile_m / width)),
+            *(self._step, self._depth, self._blocks, log(self._warps), log(self._tile_m * width / self._warps)),
+            *(log((self._tile_m + width) * self._step * self._depth), log(splits), self._cluster_m, self._cluster_n),
+            *(log(tiles), log(waves), np.minimum(rounds, 12), waves / rounds, log(steps)),
+            *(high * self._tile_m / m, wide * width / n, high, np.minimum(wide, 1000), log(traffic)),
+            *(log(busy / floor), log(read / floor), log(np.minimum(tiles * splits, UNITS * self._blocks))),
+            *(log(k * self._sides / splits / self._warps), log(splits * m / k)),
+            log(np.minimum(waves, 1) * UNITS * self._warps * self._blocks * self._tile_n * self._depth),
+            *(log(math.gcd(k, LINE)) * ones, log(math.gcd(n, LINE)) * ones),
+            *((high % self._cluster_m == 0) * 1.0, (wide % self._cluster_n == 0) * 1.0),
+            *(np.where(self._pong, ceil(waves * 2) / 2 / np.maximum(waves, 1e-9), 1), (m % 8 > 0) * ones),
+        ]
+        return np.column_stack([*columns, self._numbers, self._words])
+
+
+def numbered(settings: Sequence[Setting]) -> dict[str, dict[str, int]]:
+    """The codes of what occurs in these settings."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for one in settings:
+        for name, value in named(one).items():
+            values[name].add(value)
+    return {
+        name: {value: code for code, value in enumerate(sorted(found), 1)} for name, found in sorted(values.items())
+    }
+
+
+def named(setting: Setting) -> dict[str, str]:
+    """The family and the knobs that are words; a style does not change the speed."""
+    family, knobs = setting
+    return {"family": family} | {name: v for name, v in knobs.items() if isinstance(v, str) and name != "style"}

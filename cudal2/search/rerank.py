@@ -1,0 +1,46 @@
+"""Of several texts of a policy for each kernel the cost model says which is judged (`search.rerank`).
+
+A text costs a policy little, a verdict takes the device. Choosing among samples by a learnt value is best-of-n with a
+verifier (K. Cobbe et al., arXiv:2110.14168). A text is valued by the setting that its plan states; one without a plan,
+or of a family that the model has not seen, comes last.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from cudal2 import corpus, cost_model
+from cudal2.config import SearchConfig
+from cudal2.problem import Problem
+from cudal2.target import Target
+
+
+def check(config: SearchConfig) -> None:
+    """Raises ValueError where a search is to choose among texts, and cannot."""
+    if config.search.rerank == 1:
+        return
+    if not config.search.asks_policy:
+        raise ValueError("search.rerank chooses among a policy's texts: it needs search.method=policy or prior=policy")
+    if config.policy.sampler == "endpoint":
+        raise ValueError(
+            "with policy.sampler=endpoint search.rerank would pay for texts that nobody judges; leave it at 1"
+        )
+    if cost_model.shipped(config.target) is None:
+        raise ValueError(f"search.rerank needs a cost model, and none ships for {config.target}; leave it at 1")
+
+
+def most_liked_first(target: Target, problems: Sequence[Problem], sources: Sequence[str | None]) -> list[int]:
+    """The places of these sources, each for its problem, in the order of how fast the target's cost model thinks them;
+    of equals the first comes first."""
+    model = cost_model.shipped(target.name)
+    assert model is not None, "`check` was passed"
+    liked, by_problem = [-math.inf] * len(sources), defaultdict[Problem, list[tuple[int, cost_model.Setting]]](list)
+    for place, (problem, source) in enumerate(zip(problems, sources, strict=True)):
+        setting = corpus.stated(source, target) if source else None
+        if setting and model.knows(setting[0]):
+            by_problem[problem].append((place, setting))
+    for problem, some in by_problem.items():
+        speeds = model.speeds(problem, model.columns([setting for _, setting in some]))
+        for (place, _), speed in zip(some, speeds, strict=True):
+            liked[place] = float(speed)
+    return sorted(range(len(sources)), key=lambda place: -liked[place])

@@ -1,0 +1,61 @@
+"""Of several texts the one is judged whose setting the cost model likes best; a text it cannot value comes last."""
+
+import random
+
+import msgspec
+import numpy as np
+import pytest
+
+from cudal2 import corpus, cost_model
+from cudal2.config import PolicyConfig, SearchConfig, SearchMethodConfig
+from cudal2.problem import parse
+from cudal2.search import rerank
+from cudal2.target import find
+
+TARGET = find("sm_90a")
+SMALL, LARGE = parse("16_4096_4096"), parse("4096_4096_4096")
+
+
+def texts(count: int) -> list[str]:
+    """Kernels of families that the model knows."""
+    rng, model, found = random.Random(0), cost_model.shipped("sm_90a"), list[str]()
+    while len(found) < count:
+        one = corpus.draw(TARGET, LARGE, rng)
+        found += [corpus.plan(one) + one.source] * model.knows(one.family)
+    return found
+
+
+def test_texts_are_ordered_by_what_the_model_says_of_their_plans():
+    model, some = cost_model.shipped("sm_90a"), texts(12)
+    order = rerank.most_liked_first(TARGET, [LARGE] * 12, some)
+    speeds = [model.speeds(LARGE, model.columns([corpus.stated(one, TARGET)]))[0] for one in some]
+    assert sorted(order) == list(range(12)) and (np.diff([speeds[place] for place in order]) <= 0).all()
+    assert order != list(range(12))
+
+
+def test_each_text_is_valued_for_its_own_problem_and_one_without_a_plan_last():
+    some = texts(6)
+    problems, sources = [SMALL, LARGE] * 6, [text for text in some for _ in range(2)]
+    unknown = None, "void hgemm() {}", "// family: cute\n// style: plain\nvoid hgemm() {}"
+    whole = rerank.most_liked_first(TARGET, [LARGE] * 3 + problems, [*unknown, *sources])
+    assert whole[-3:] == [0, 1, 2]
+    for problem in (SMALL, LARGE):
+        own = [(place - 3) // 2 for place in whole[:-3] if problems[place - 3] == problem]
+        assert own == rerank.most_liked_first(TARGET, [problem] * 6, some)
+
+
+CHOOSING = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(method="policy", prior="none", rerank=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"target": "cpu"}, "none ships for cpu"),
+        ({"policy": PolicyConfig(sampler="endpoint")}, "nobody judges"),
+        ({"search": SearchMethodConfig(rerank=4)}, "prior=policy"),
+    ],
+)
+def test_a_search_that_cannot_choose_says_why(change, said):
+    rerank.check(CHOOSING)
+    with pytest.raises(ValueError, match=said):
+        rerank.check(msgspec.structs.replace(CHOOSING, **change))
