@@ -25,8 +25,9 @@ class SearchMethodConfig(Schema, frozen=True):
     known to be fast for near shapes and ship with cudal2 (known), the same after half a generation of what `policy`
     writes (policy), those of NVIDIA's heuristics (nvidia, which needs `pip install cudal2[heuristics]`), or nothing
     (none). The other methods use and accept neither, so to compare with them say prior=none neighbours=0. Known
-    settings are those of the nearest shapes (nearest), or those of many that the cost model thinks fastest (cost). Of a
-    policy `rerank` texts are written for each kernel, and the cost model says which is judged.
+    settings come in the `order` of how near the shapes are that they were found on (nearest), or, where a cost model
+    ships for the target, in turn with those that it thinks fastest (cost). Of a policy `rerank` texts are written for
+    each kernel, and the cost model says which is judged.
 
     A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
     equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.
@@ -42,15 +43,13 @@ class SearchMethodConfig(Schema, frozen=True):
     families: tuple[str, ...] = ()
     neighbours: int = 3
     prior: Literal["none", "nvidia", "known", "policy"] = "known"
-    order: Annotated[Literal["nearest", "cost"], LATER] = "nearest"
+    order: Annotated[Literal["nearest", "cost"], LATER] = "cost"
     rerank: Annotated[Count, LATER] = 1
     folder: str = ""
 
     def __post_init__(self) -> None:
         if self.method == "evolve":
             msgspec.structs.force_setattr(self, "method", "evolution")
-        if self.order == "cost" and not self.tries_known:
-            raise ValueError("search.order=cost puts known settings in order: it needs search.prior=known or policy")
 
     @property
     def tries_known(self) -> bool:

@@ -10,8 +10,9 @@ A setting that is fast for one shape may waste a wave on a near one: 192 tiles o
 264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
 idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So such settings come last.
 
-With `search.order=cost` the cost model (`cudal2/cost_model`) says which of them come first, of all that are known for a
-good many near shapes: the nearest hold one that is as good in the end, but not as their first.
+With `search.order=cost` every second of them is one that the cost model (`cudal2/cost_model`) thinks fastest, of all
+that are known for a good many near shapes. Its first is better than the nearest shape's. Its next ones are much alike,
+so that those of the nearest shapes add more (experiments/h200/learning, "Known settings by the cost model").
 """
 
 import lzma
@@ -19,7 +20,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -64,8 +65,9 @@ def start(
     know the device, and as `written` does.
     """
     if config.search.tries_known:
-        ordered = liked_settings if config.search.order == "cost" else known_settings
-        known = ordered(config.target, problem, families)
+        known = known_settings(config.target, problem, families)
+        if config.search.order == "cost":
+            known = alternating(liked_settings(config.target, problem, families), known)
         first = written(config)[problem] if config.search.prior == "policy" else []
         return [*first, *(setting for setting in known if setting not in first)]
     if config.search.prior == "nvidia":
@@ -130,6 +132,12 @@ def liked_settings(target: str, problem: Problem, families: Sequence[Family]) ->
         return known_settings(target, problem, families)
     able = (one for one in liked if one.family in by_name and allowed(problem, by_name[one.family], one.knobs))
     return list(islice(able, ENOUGH))
+
+
+def alternating(some: Sequence[Setting], others: Sequence[Setting]) -> list[Setting]:
+    """The first of some, the first of others that is new, the second of some, and so on; each setting once."""
+    pairs = zip_longest(some, others)
+    return list({to_json(one): one for pair in pairs for one in pair if one is not None}.values())
 
 
 @cache

@@ -134,19 +134,18 @@ def test_the_cost_model_chooses_among_what_many_shapes_know():
     assert speeds[0].mean() > speeds[1].mean() and speeds[0][0] >= speeds[1].max()
     others = [family for family in families if family.name != liked[0].family]
     assert {one.family for one in prior.liked_settings("sm_90a", LARGE, others)} <= {one.name for one in others}
-    for order, first in (("cost", liked), ("nearest", nearest)):
+    both = prior.alternating(liked, nearest)
+    assert both[:3] == [liked[0], nearest[0], liked[1]] and len(both) > ENOUGH
+    assert {to_json(one) for one in both} == {to_json(one) for one in [*liked, *nearest]}
+    for order, first in (("cost", both), ("nearest", nearest)):
         config = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(order=order))
         assert prior.start(config, "", LARGE, families, random.Random(0)) == first
 
 
 def test_without_a_cost_model_the_nearest_come_first(ship):
     ship(("512_256_256", {"stages": 1}), ("256_256_256", {"stages": 2}))
-    assert prior.liked_settings("cpu", HERE, FAMILIES) == prior.known_settings("cpu", HERE, FAMILIES)
-
-
-def test_an_order_without_known_settings_is_refused():
-    with pytest.raises(ValueError, match="prior=known"):
-        SearchMethodConfig(order="cost", prior="none")
+    known = prior.known_settings("cpu", HERE, FAMILIES)
+    assert prior.liked_settings("cpu", HERE, FAMILIES) == known == prior.alternating(known, known)
 
 
 def test_no_file_is_no_error(ship):

@@ -1,32 +1,42 @@
 """What to explore so that the labeller knows many shapes: hundreds of drawn ones, a few settings for each.
 
-    python experiments/h200/cost_model/cover.py experiments/h200/layers cover          # needs no GPU
+    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or fresh; needs no GPU
     python experiments/h200/explore.py cover/settings.jsonl $(cat cover/shapes.txt) cover/out.jsonl 480
     python experiments/h200/refit.py adopt cover/out.jsonl 2         # the two fastest of each into data/settings
 
 The rounds of layers.py measured a hundred settings on each of 208 shapes. What a model gets wrong on others is which of
 the settings it likes is fastest there, so each shape is given the LIKED of its rows that the model likes most, and
 DRAWN others by chance. Problems are those that labels.py draws, so none that is kept apart.
+
+`fresh` asks for settings that nobody measured, on small sizes of any multiple of eight with more than 64 rows, where
+the best known ones lose most.
 """
 
 import json
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from labeller import Model, measured
+from labeller import Measured, Model, measured, on_the_grid, shown
 from labels import BY_NAME, drawn, pools, rows_of
 
 from cudal2 import corpus
-from cudal2.problem import Problem
+from cudal2.problem import Problem, off_lattice, parse
+from cudal2.records import to_json
 from cudal2.search.proposer import Setting
-from cudal2.search.settings import allowed
+from cudal2.search.settings import allowed, draw
+from cudal2.split import unseen
 
 SHAPES, LARGEST, FLOP = 900, 1 << 28, 4e11
 """How many, and the largest weight (elements) and product."""
 LIKED, DRAWN = 14, 6
 """Settings of a shape that the model likes, and others."""
+AFRESH, SMALL, POOL, TRIED, BUILT = 64, 5e10, 6000, 100, 420
+"""How many sizes get fresh settings, the largest (FLOP), how many settings are drawn, liked for a size, and built."""
+FRESH = ("warp_specialised", "split_k", "split_k", "stream_k", "small_cluster", "by_parity")
+"""The families of fresh settings, as often as they are drawn."""
 
 
 def shapes() -> list[Problem]:
@@ -36,28 +46,66 @@ def shapes() -> list[Problem]:
     return random.Random("cover").sample(fit, SHAPES)
 
 
-def main(folder: Path, out: Path) -> None:
-    every = measured(folder)
-    model, chosen, rng = Model(every), shapes(), random.Random("settings")
-    by_rows, wanted = pools(every, model), dict[str, list[str]]()
-    asked = [(problem, by_rows[rows_of(problem.m)]) for problem in chosen]
-    for (problem, pool), liked in zip(asked, model.speeds(asked)):
-        made = [msgspec.json.decode(one, type=Setting) for one in pool.settings]
-        able = [
-            place
-            for place, one in enumerate(made)
-            if corpus.applies(BY_NAME[one.family], problem) and allowed(problem, BY_NAME[one.family], one.knobs)
-        ]
-        able.sort(key=lambda place: -liked[place])
-        others = able[LIKED:]
-        for place in able[:LIKED] + rng.sample(others, min(DRAWN, len(others))):
-            wanted.setdefault(pool.settings[place], []).append(problem.mnk)
+def rows(settings: Sequence[str], where: Mapping[str, list[str]]) -> list[str]:
+    return [json.dumps(json.loads(setting) | {"shapes": where[setting]}) for setting in settings]
+
+
+def able(pool: Sequence[str], problem: Problem) -> list[int]:
+    """The places of the settings that a problem may have."""
+    serves = {name: corpus.applies(family, problem) for name, family in BY_NAME.items()}
+    made = [msgspec.json.decode(one, type=Setting) for one in pool]
+    return [
+        place
+        for place, one in enumerate(made)
+        if serves[one.family] and allowed(problem, BY_NAME[one.family], one.knobs)
+    ]
+
+
+def known(every: Measured, chosen: Sequence[Problem]) -> list[str]:
+    """For each shape the LIKED settings that were fast for about as many rows, and DRAWN others."""
+    model, rng = Model(every), random.Random("settings")
+    by_rows, wanted = pools(every), dict[str, list[str]]()
+    for problem in chosen:
+        pool = by_rows[rows_of(problem.m), "tn"]
+        (liked,) = model.speeds([(problem, model.pool(pool))])
+        here = sorted(able(pool, problem), key=lambda place: -liked[place])
+        others = here[LIKED:]
+        for place in here[:LIKED] + rng.sample(others, min(DRAWN, len(others))):
+            wanted.setdefault(pool[place], []).append(problem.mnk)
+    return rows(list(wanted), wanted)
+
+
+def fresh(every: Measured, chosen: Sequence[Problem]) -> list[str]:
+    """Of settings drawn by chance that nobody measured those BUILT that most shapes have among the TRIED liked ones."""
+    model, rng, pool = Model(shown(on_the_grid()) | every), random.Random("fresh"), set[str]()
+    measured_ones = {one for some in every.values() for one in some}
+    while len(pool) < POOL:
+        family = BY_NAME[rng.choice(FRESH)]
+        if one := draw(parse("1024_1024_1024"), family, rng):
+            pool.add(to_json(one))
+    settings = sorted(pool - measured_ones)
+    columns, wanted = model.pool(settings), dict[str, list[str]]()
+    for problem in chosen:
+        (liked,) = model.speeds([(problem, columns)])
+        for place in sorted(able(settings, problem), key=lambda place: -liked[place])[:TRIED]:
+            wanted.setdefault(settings[place], []).append(problem.mnk)
+    return rows(sorted(wanted, key=lambda one: -len(wanted[one]))[:BUILT], wanted)
+
+
+def main(how: str, folder: Path, out: Path) -> None:
+    every = shown(measured(folder))
+    if how == "fresh":
+        drawn_ones = [one for one in off_lattice(2000, AFRESH) if one.m > 64 and one.n * one.k <= LARGEST]
+        chosen = [one for one in drawn_ones if one.flop <= SMALL and not unseen(one)][:AFRESH]
+        lines = fresh(every, chosen)
+    else:
+        chosen = shapes()
+        lines = known(every, chosen)
     out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(json.loads(setting) | {"shapes": names}) for setting, names in wanted.items()]
     (out / "settings.jsonl").write_text("\n".join(lines) + "\n")
     (out / "shapes.txt").write_text(",".join(problem.mnk for problem in chosen))
-    print(f"{len(chosen)} shapes, {len(lines)} settings, {sum(map(len, wanted.values()))} pairs")
+    print(f"{len(chosen)} shapes, {len(lines)} settings, {sum(len(json.loads(one)['shapes']) for one in lines)} pairs")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], *map(Path, sys.argv[2:]))
