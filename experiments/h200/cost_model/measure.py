@@ -146,12 +146,14 @@ def centred(pool: list[Row]) -> np.ndarray:
     return speeds - speeds.mean()
 
 
-def apart(rows: list[Row], seen: list[Row]) -> tuple[list[list[Row]], dict[str, list[np.ndarray]]]:
+def apart(
+    rows: list[Row], seen: list[Row], pickers: dict[str, Picker] = PICKERS
+) -> tuple[list[list[Row]], dict[str, list[np.ndarray]]]:
     """The pools of some rows, and what each picker, having learnt from those seen, likes of them."""
     rest = pools(rows)
     flat = [row for pool in rest for row in pool]
     ends = np.cumsum([len(pool) for pool in rest])[:-1]
-    return rest, {name: np.split(picker(seen, flat), ends) for name, picker in PICKERS.items()}
+    return rest, {name: np.split(picker(seen, flat), ends) for name, picker in pickers.items()}
 
 
 def listed(tested: list[list[Row]], liked: dict[str, list[np.ndarray]]) -> tuple:
