@@ -3,8 +3,8 @@ NVIDIA's heuristics propose.
 
 *known*: earlier searches found them fast, and they ship. `data/settings/TARGET.jsonl`, if it exists, holds one `Known`
 per line, several for a problem, the fastest first. A line does not state the accumulator; the family's knob
-`accumulate` does. Where nothing is known for a problem's dtype and epilogue, what is known for fp16 alone is tried:
-what a kernel waits for is the same.
+`accumulate` does. Where nothing is known for a problem's dtype and epilogue, what is known for fp16 alone is tried, and
+where nothing is for B as K×N, what is known for N×K: what a kernel waits for is the same.
 
 A setting that is fast for one shape may waste a wave on a near one: 192 tiles on 132 multiprocessors take as long as
 264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
@@ -135,7 +135,7 @@ def liked_settings(target: str, problem: Problem, families: Sequence[Family]) ->
 
 
 def alternating(some: Sequence[Setting], others: Sequence[Setting]) -> list[Setting]:
-    """The first of some, the first of others that is new, the second of some, and so on; each setting once."""
+    """One of some and one of others in turn; each setting once, where it comes first."""
     pairs = zip_longest(some, others)
     return list({to_json(one): one for pair in pairs for one in pair if one is not None}.values())
 

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from fakes import ENVIRONMENT
 from landscape import BEST, FAMILIES
@@ -51,6 +52,49 @@ def test_a_family_for_few_rows_is_searched_only_there():
     only = SearchMethodConfig(families=("decode",))
     with pytest.raises(ValueError, match="no family among decode has a kernel for 72_128_64_tn_f32"):
         searched(SearchConfig(run="unused", target="sm_90a", shapes=ShapesConfig(names=names[2:3]), search=only))
+
+
+class Likes:
+    """A cost model that knows one family, and likes many stages."""
+
+    def knows(self, family):
+        return family == "good"
+
+    def columns(self, settings):
+        return [knobs["stages"] for _, knobs in settings]
+
+    def speeds(self, problem, columns):
+        return np.array(columns, dtype=float)
+
+
+def test_of_a_brood_the_cost_model_chooses_one_that_its_family_renders():
+    usual = dict(BEST) | {"accumulate": "f32", "style": "plain"}
+    brood = [Setting("good", usual | {"stages": stages}) for stages in (2, 5, 3)]
+    useless = [
+        Setting("good", usual | {"stages": 6, "tile_m": 256, "tile_n": 256}),
+        Setting("fair", usual | {"stages": 6}),
+        Setting("gone", usual | {"stages": 6}),
+    ]
+    problem = parse("256_256_256")
+    assert evolution.liked(Likes(), problem, FAMILIES, [*useless, *brood]) == brood[1]
+    assert evolution.liked(Likes(), problem, FAMILIES, useless) is None
+
+
+def test_children_are_chosen_where_a_cost_model_ships_and_known_settings_are_tried(monkeypatch):
+    monkeypatch.setattr(evolution.cost_model, "shipped", lambda target: Likes())
+    monkeypatch.setattr(evolution, "searched", lambda config: dict.fromkeys(config.shapes.problems(), FAMILIES))
+    monkeypatch.setattr(corpus, "render", lambda family, knobs, problem: to_json(Setting(family.name, knobs)))
+    monkeypatch.setattr(evolution, "start", lambda config, device, problem, families, rng: [])
+    problem, means = parse("256_256_256"), {}
+    for order in ("cost", "nearest"):
+        search = SearchMethodConfig(neighbours=0, order=order)
+        config = SearchConfig(run="unused", shapes=ShapesConfig(names=("256_256_256",)), search=search)
+        parents = [Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "stages": n}) for n in (1, 2)]
+        trials = [Trial(to_json(one), 0, place, str(place), 1.0) for place, one in enumerate(parents)]
+        born = Evolution(History(config, ENVIRONMENT, None)).propose(Task(problem), {problem: trials}, 1, 16)
+        stages = [parsed(Trial(prompt, 1, 0, "", 0.0)).knobs["stages"] for prompt in born.values()]
+        means[order] = sum(stages) / len(stages)
+    assert means["cost"] > means["nearest"] + 1
 
 
 def test_settings_of_another_edition_of_a_family_are_no_parents():

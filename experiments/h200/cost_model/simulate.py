@@ -1,30 +1,35 @@
-"""Evolution with a model in the judge's place: what the best of 16 and of 64 kernels is, as the model has it.
+"""Evolution with a model in the judge's place: what the best of so many kernels is, as the model has it.
 
-    python experiments/h200/cost_model/simulate.py 8 16         # kernels a generation, and in all; --out FILE.npy
+    python experiments/h200/cost_model/simulate.py experiments/h200/layers > experiments/h200/cost_model/simulate.txt
 
-For a search that is to be compared with itself after a change: the model that ships rates the settings that
-either proposes for 25 layers that are kept apart and 25 shapes off the lattice, all of at least 64 rows. It errs, and
-alike for both; what a search finds on a GPU has to be measured there. Prints the geometric mean of the best of the
-first 4, 8 … kernels.
+For a search that is to be compared with itself after a change. Two models are fitted, each to every other weight's
+shapes: one is the search's cost model, the other judges, then the other way round. They err, and not quite alike; what
+a search finds on a GPU has to be measured there. Once evolution tries its children as they are born, and once the one
+of BROOD that its cost model likes most; for 25 layers that are kept apart and 25 shapes off the lattice, all of at
+least 64 rows. Geometric means of the fastest of the judge's shape, then differences of logarithms, with 95% intervals
+over shapes. A quarter of an hour.
 """
 
-import argparse
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
+from labeller import Model, measured, on_the_grid, shown
 
 from cudal2 import cost_model, llm
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import Problem, off_lattice
 from cudal2.records import Environment
+from cudal2.search import prior
 from cudal2.search.proposer import Task, Trial
-from cudal2.search.proposers.evolution import Evolution
+from cudal2.search.proposers import evolution
 from cudal2.search.settings import parsed
 from cudal2.search.trials import History
 from cudal2.split import KEPT_APART, REPORTED
 
 TARGET, DEVICE, SHAPES, ROWS = "sm_90a", "H200", 25, 64
+GENERATION, KERNELS, COUNTS = 8, 64, (8, 16, 32, 64)
 
 
 def shapes() -> list[Problem]:
@@ -33,17 +38,26 @@ def shapes() -> list[Problem]:
     return random.Random(1).sample(sorted(layers), SHAPES) + off[:SHAPES]
 
 
-def search(model: cost_model.Model, problem: Problem, generation: int, kernels: int) -> list[float]:
+def models(folder: Path) -> list[cost_model.Model]:
+    """Two, each of every other weight."""
+    every = shown(on_the_grid() | measured(folder))
+    weights = sorted({(one.n, one.k) for one in every})
+    random.Random("halves").shuffle(weights)
+    halves = [set(weights[place::2]) for place in range(2)]
+    return [Model({one: some for one, some in every.items() if (one.n, one.k) in half}).exported() for half in halves]
+
+
+def search(judge: cost_model.Model, problem: Problem) -> list[float]:
     """The logarithms of the speeds of all kernels, in order."""
-    method = SearchMethodConfig(generation=generation, neighbours=0)
+    method = SearchMethodConfig(generation=GENERATION, neighbours=0)
     config = SearchConfig(run="unused", target=TARGET, shapes=ShapesConfig(names=(problem.mnk,)), search=method)
-    evolution = Evolution(History(config, Environment(DEVICE, 0, "", "", "", ""), None))
+    proposer = evolution.Evolution(History(config, Environment(DEVICE, 0, "", "", "", ""), None))
     trials, speeds = list[Trial](), list[float]()
-    for number in range(kernels // generation):
-        proposed = evolution.propose(Task(problem), {problem: trials}, number, generation)
+    for number in range(KERNELS // GENERATION):
+        proposed = proposer.propose(Task(problem), {problem: trials}, number, GENERATION)
         made = [(candidate.kernel_hash, prompt) for candidate, prompt in proposed.items()]
         settings = [parsed(Trial(prompt, number, 0, "")) for _, prompt in made]
-        rated = model.speeds(problem, model.columns([(one.family, one.knobs) for one in settings])).tolist()
+        rated = judge.speeds(problem, judge.columns([(one.family, one.knobs) for one in settings])).tolist()
         trials += [
             Trial(prompt, number, index, key, float(np.exp(speed)))
             for index, ((key, prompt), speed) in enumerate(zip(made, rated, strict=True))
@@ -52,17 +66,24 @@ def search(model: cost_model.Model, problem: Problem, generation: int, kernels: 
     return speeds
 
 
+def interval(values: np.ndarray) -> str:
+    drawn = np.random.default_rng(0).integers(0, len(values), (4000, len(values)))
+    return "{:.4f} [{:.4f}, {:.4f}]".format(values.mean(), *np.quantile(values[drawn].mean(1), (0.025, 0.975)))
+
+
+def main(folder: Path) -> None:
+    both, brood = models(folder), evolution.BROOD
+    for own, judge in (both, both[::-1]):
+        cost_model.shipped = lambda target, own=own: own
+        prior._liked.cache_clear()
+        found = []
+        for evolution.BROOD in (1, brood):
+            speeds = [search(judge, problem) for problem in shapes()]
+            found.append(np.array([[max(some[:count]) for count in COUNTS] for some in speeds]))
+            best = "".join(f"  best of {count}: {value:.4f}" for count, value in zip(COUNTS, np.exp(found[-1].mean(0))))
+            print(f"\na brood of {evolution.BROOD}{best}", flush=True)
+        print("difference " + "; ".join(interval(column) for column in (found[1] - found[0]).T), flush=True)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("generation", type=int)
-    parser.add_argument("kernels", type=int)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    counts = [count for count in (4, 8, 16, 64) if count <= given.kernels]
-    judge = cost_model.shipped(TARGET)
-    assert judge, "a model ships for this target"
-    found = [search(judge, problem, given.generation, given.kernels) for problem in shapes()]
-    best = np.array([[max(speeds[:count]) for count in counts] for speeds in found])
-    print(*(f"best of {count}: {value:.3f} " for count, value in zip(counts, np.exp(best.mean(0)), strict=True)))
-    if given.out:
-        np.save(given.out, best)
+    main(Path(sys.argv[1]))
