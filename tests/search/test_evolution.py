@@ -13,7 +13,7 @@ from cudal2.problem import parse
 from cudal2.records import digest, to_json
 from cudal2.search.proposer import Setting, Task, Trial
 from cudal2.search.proposers import evolution
-from cudal2.search.proposers.evolution import Evolution, Rated, child
+from cudal2.search.proposers.evolution import Evolution, Rated, child, fastest
 from cudal2.search.settings import allowed, parsed, searched
 from cudal2.search.trials import History
 from cudal2.target import find
@@ -101,10 +101,12 @@ def test_settings_of_another_edition_of_a_family_are_no_parents():
     """A knob or a value that is gone must not reach the template."""
     old = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "gone": 1})
     gone = Setting("good", dict(BEST) | {"accumulate": "f32", "style": "plain", "tile_m": 7})
-    rated = [Rated(setting, 1.0) for setting in (old, gone)]
+    problem, rated = parse("64_64_64"), [Rated(setting, 1.0) for setting in (old, gone)]
+    parents = fastest(problem, FAMILIES[:1], rated)
+    assert parents == {"good": []}
     for seed in range(50):
-        found = child(parse("64_64_64"), FAMILIES[:1], rated, random.Random(seed))
-        assert found is None or allowed(parse("64_64_64"), FAMILIES[0], found.knobs)
+        found = child(problem, FAMILIES[:1], rated, parents, random.Random(seed))
+        assert found is None or allowed(problem, FAMILIES[0], found.knobs)
 
 
 def test_known_settings_go_on_where_a_generation_is_small(monkeypatch):

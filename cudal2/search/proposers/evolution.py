@@ -19,7 +19,7 @@ from itertools import islice
 import msgspec
 
 from cudal2 import cost_model
-from cudal2.corpus import Family
+from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate
 from cudal2.search.prior import start
@@ -73,8 +73,10 @@ class Evolution:
         names = {setting.family for setting in [*begun, *tried]}
         likely = [family for family in families if not begun or family.name in names]
 
+        parents = fastest(problem, likely, rated)
+
         def born() -> Setting | None:
-            return child(problem, likely, rated, rng) or draw(problem, rng.choice(families), rng)
+            return child(problem, likely, rated, parents, rng) or draw(problem, rng.choice(families), rng)
 
         def suggest() -> Setting | None:
             known = next(first, None)
@@ -99,19 +101,38 @@ def liked(
     return able[int(speeds.argmax())]
 
 
-def child(problem: Problem, families: Sequence[Family], trials: Sequence[Rated], rng: random.Random) -> Setting | None:
-    """A mutated crossover of two good settings, which rules may refuse; None where one is to be drawn at random."""
-    ranked = sorted((trial for trial in trials if trial.low), key=lambda trial: -trial.low)
+Parents = Mapping[str, Sequence[Knobs]]
+"""By family the knobs of its fastest kernels, the fastest first."""
+
+
+def fastest(problem: Problem, families: Sequence[Family], trials: Sequence[Rated]) -> Parents:
+    """Of each family at most PARENTS that are right, and that it still renders."""
+    found = {}
+    for family in families:
+        own = (trial.setting.knobs for trial in _ranked(trials) if trial.setting.family == family.name)
+        found[family.name] = list(islice((knobs for knobs in own if allowed(problem, family, knobs)), PARENTS))
+    return found
+
+
+def _ranked(trials: Sequence[Rated]) -> list[Rated]:
+    return sorted((trial for trial in trials if trial.low), key=lambda trial: -trial.low)
+
+
+def child(
+    problem: Problem, families: Sequence[Family], trials: Sequence[Rated], parents: Parents, rng: random.Random
+) -> Setting | None:
+    """A mutated crossover of two of its family's parents, which rules may refuse; None where one is to be drawn at
+    random."""
+    ranked = _ranked(trials)
     if not ranked or rng.random() < EXPLORE:
         return None
     by_name = {family.name: family for family in families}
     tried, best = ([trial.setting.family for trial in some] for some in (trials, ranked[: elite(len(ranked))]))
     family = by_name[matched(list(by_name), tried, best, rng)]
-    good = [trial for trial in ranked if trial.setting.family == family.name]
-    parents = list(islice((t.setting.knobs for t in good if allowed(problem, family, t.setting.knobs)), PARENTS))
-    if not parents:
+    good = parents[family.name]
+    if not good:
         return draw(problem, family, rng)
-    one, other = (parents[tournament(len(parents), rng)] for _ in range(2))
+    one, other = (good[tournament(len(good), rng)] for _ in range(2))
     knobs = {knob: rng.choice((one[knob], other[knob])) for knob in family.knobs}
     space = space_of(problem, family)
     free = [knob for knob, values in space.items() if len(values) > 1]
