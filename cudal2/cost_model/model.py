@@ -4,6 +4,7 @@ What it predicts is how far a setting is behind the fastest of its shape, in log
 products with B as N×K, without an epilogue; it is asked about all kinds, for what a kernel waits for is the same.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,17 +27,14 @@ class Model(msgspec.Struct, frozen=True):
     few: Trees
     more: Trees
 
-    def columns(self, settings: list[Setting]) -> Columns:
-        return Columns(settings, self.codes)
-
     def knows(self, family: str) -> bool:
         """Whether a setting of this family was among what it was fitted to."""
         return family in self.codes["family"]
 
-    def speeds(self, problem: Problem, columns: Columns) -> np.ndarray:
+    def speeds(self, problem: Problem, settings: Sequence[Setting]) -> np.ndarray:
         """The logarithm of each setting's speed, less that of the fastest of the shape."""
         trees = self.few if problem.m <= FEW else self.more
-        return trees.predict(columns.facts(problem))
+        return trees.predict(Columns(settings, self.codes).facts(problem))
 
     def write(self, path: Path) -> None:
         codes = np.frombuffer(msgspec.json.encode(self.codes), np.uint8)

@@ -26,7 +26,7 @@ from cudal2.archive import Archive, selection
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Environment, Timing, Verdict
-from cudal2.search import proposers
+from cudal2.search import proposers, rerank
 from cudal2.search.proposer import Mutated, Task, Trial, answered, made
 from cudal2.search.rounds import rounds
 from cudal2.search.trials import History, affordable, identity, missing, seconds, settled
@@ -203,6 +203,7 @@ def _check(config: SearchConfig) -> None:
     if config.turns.count > 1 and search.method != "policy":
         raise ValueError(f"turns.count={config.turns.count} is for search.method=policy, not {search.method}")
     config.turns.check(config.policy, config.prompt)
+    rerank.check(config)
     if not config.worker.protocols:
         raise ValueError("worker.protocols=[] times nothing, so that a search has no best; name one, such as [device]")
 

@@ -148,7 +148,7 @@ def _liked(target: str, problem: Problem) -> list[Setting] | None:
         return None
     near = {to_json(one): one for other in _nearest(target, problem)[:WIDE] for one in shipped[other]}
     settings = [one for one in near.values() if model.knows(one.family)]
-    speeds = model.speeds(problem, model.columns([(one.family, one.knobs) for one in settings]))
+    speeds = model.speeds(problem, [(one.family, one.knobs) for one in settings])
     return [settings[place] for place in np.argsort(-speeds, kind="stable")]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cudal2 import corpus, cost_model
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
-from cudal2.target import Target
+from cudal2.target import Target, find
 
 
 def check(config: SearchConfig) -> None:
@@ -29,6 +29,11 @@ def check(config: SearchConfig) -> None:
         raise ValueError(f"search.rerank needs a cost model, and none ships for {config.target}; leave it at 1")
 
 
+def order(config: SearchConfig, problems: Sequence[Problem], sources: Sequence[str | None]) -> Sequence[int]:
+    """The places of these texts, those first that are to be judged: as they came, where none is chosen."""
+    return most_liked_first(find(config.target), problems, sources) if config.search.rerank > 1 else range(len(sources))
+
+
 def most_liked_first(target: Target, problems: Sequence[Problem], sources: Sequence[str | None]) -> list[int]:
     """The places of these sources, each for its problem, in the order of how fast the target's cost model thinks them;
     of equals the first comes first."""
@@ -40,7 +45,7 @@ def most_liked_first(target: Target, problems: Sequence[Problem], sources: Seque
         if setting and model.knows(setting[0]):
             by_problem[problem].append((place, setting))
     for problem, some in by_problem.items():
-        speeds = model.speeds(problem, model.columns([setting for _, setting in some]))
+        speeds = model.speeds(problem, [setting for _, setting in some])
         for (place, _), speed in zip(some, speeds, strict=True):
             liked[place] = float(speed)
     return sorted(range(len(sources)), key=lambda place: -liked[place])

@@ -15,7 +15,7 @@ from cudal2.policy import prompts, writer
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search.proposer import Setting, Task, seeded
-from cudal2.search.rerank import check, most_liked_first
+from cudal2.search.rerank import order
 from cudal2.search.settings import allowed, searched
 from cudal2.target import Target, find
 
@@ -27,10 +27,8 @@ BATCHES = 3
 def written(config: SearchConfig) -> dict[Problem, list[Setting]]:
     """For each problem of the search up to half a generation of distinct settings, in the order written.
 
-    Raises ValueError where the policy cannot be loaded or asked, where none of its texts has a setting, and as
-    `rerank.check` does.
+    Raises ValueError where the policy cannot be loaded or asked, and where none of its texts has a setting.
     """
-    check(config)
     wanted, target, families = max(1, config.search.generation // 2), find(config.target), searched(config)
     model = writer.make(config.policy, config.prompt, config.target, config.run)
     rng = seeded(config, Task(min(families)), generation=0)
@@ -48,8 +46,7 @@ def written(config: SearchConfig) -> dict[Problem, list[Setting]]:
             further=batch > 0,
         )
         sources = [text.source or "" for text in texts]
-        order = most_liked_first(target, asked, sources) if config.search.rerank > 1 else range(len(asked))
-        for problem, source in ((asked[place], sources[place]) for place in order):
+        for problem, source in ((asked[place], sources[place]) for place in order(config, asked, sources)):
             setting = meant(source, problem, target, families[problem])
             if setting and len(found[problem]) < ends[problem]:
                 found[problem].setdefault(to_json(setting), setting)

@@ -26,9 +26,9 @@ def test_it_knows_the_families_of_known_settings_and_has_a_figure_for_every_shap
     model = cost_model.shipped("sm_90a")
     known = {one.family for some in _shipped("sm_90a").values() for one in some}
     assert model and all(map(model.knows, known)) and not model.knows("cute"), "which was never among the fastest"
-    columns = model.columns([setting for name in FAMILIES for setting in drawn(name, 4)])
+    settings = [setting for name in FAMILIES for setting in drawn(name, 4)]
     for shape in ("1_64_64", "64_64_64", "65_8_24", "8192_8192_8192", "3_152064_8192", "16384_16384_16384_nn_f32"):
-        speeds = model.speeds(parse(shape), columns)
+        speeds = model.speeds(parse(shape), settings)
         assert np.isfinite(speeds).all() and np.ptp(speeds) > 0
 
 
@@ -38,12 +38,11 @@ def test_it_tells_a_fast_setting_from_one_that_wastes_half_a_wave_and_from_a_tin
     usual = knobs | {"tile_m": 128, "tile_n": 256, "step": 64, "stages": "fit", "consumers": 2, "cluster": "2x1"}
     usual |= {"schedule": "cooperative", "producer": "warp", "grid": "persistent", "blocks": 1, "accumulate": "f32"}
     tiny = usual | {"tile_m": 64, "tile_n": 16, "consumers": 1}
-    large, small = model.speeds(parse("8192_8192_8192"), model.columns([(family, usual), (family, tiny)]))
+    large, small = model.speeds(parse("8192_8192_8192"), [(family, usual), (family, tiny)])
     assert large > small
     full, over = parse(f"{128 * 11}_{256 * 12}_4096"), parse("1536_3072_4096")
     assert UNITS == 11 * 12, "one wave of tiles, and 144 tiles, which take two"
-    columns = model.columns([(family, usual)])
-    assert model.speeds(full, columns)[0] > model.speeds(over, columns)[0]
+    assert model.speeds(full, [(family, usual)])[0] > model.speeds(over, [(family, usual)])[0]
 
 
 def test_what_it_does_not_know_is_none_of_what_it_knows():

@@ -60,11 +60,8 @@ class Likes:
     def knows(self, family):
         return family == "good"
 
-    def columns(self, settings):
-        return [knobs["stages"] for _, knobs in settings]
-
-    def speeds(self, problem, columns):
-        return np.array(columns, dtype=float)
+    def speeds(self, problem, settings):
+        return np.array([knobs["stages"] for _, knobs in settings], dtype=float)
 
 
 def test_of_a_brood_the_cost_model_chooses_one_that_its_family_renders():

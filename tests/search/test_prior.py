@@ -129,7 +129,7 @@ def test_the_cost_model_chooses_among_what_many_shapes_know():
     liked = prior.liked_settings("sm_90a", LARGE, families)
     model = cost_model.shipped("sm_90a")
     pairs = [[(one.family, one.knobs) for one in some] for some in (liked, nearest)]
-    speeds = [model.speeds(LARGE, model.columns(some)) for some in pairs]
+    speeds = [model.speeds(LARGE, some) for some in pairs]
     assert len(liked) == ENOUGH == len({to_json(one) for one in liked}) and (np.diff(speeds[0]) <= 0).all()
     assert speeds[0].mean() > speeds[1].mean() and speeds[0][0] >= speeds[1].max()
     others = [family for family in families if family.name != liked[0].family]

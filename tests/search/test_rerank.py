@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cudal2 import corpus, cost_model
-from cudal2.config import PolicyConfig, SearchConfig, SearchMethodConfig
+from cudal2.config import PolicyConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import parse
-from cudal2.search import rerank
+from cudal2.search import check, rerank
 from cudal2.target import find
 
 TARGET = find("sm_90a")
@@ -28,7 +28,7 @@ def texts(count: int) -> list[str]:
 def test_texts_are_ordered_by_what_the_model_says_of_their_plans():
     model, some = cost_model.shipped("sm_90a"), texts(12)
     order = rerank.most_liked_first(TARGET, [LARGE] * 12, some)
-    speeds = [model.speeds(LARGE, model.columns([corpus.stated(one, TARGET)]))[0] for one in some]
+    speeds = [model.speeds(LARGE, [corpus.stated(one, TARGET)])[0] for one in some]
     assert sorted(order) == list(range(12)) and (np.diff([speeds[place] for place in order]) <= 0).all()
     assert order != list(range(12))
 
@@ -59,3 +59,10 @@ def test_a_search_that_cannot_choose_says_why(change, said):
     rerank.check(CHOOSING)
     with pytest.raises(ValueError, match=said):
         rerank.check(msgspec.structs.replace(CHOOSING, **change))
+
+
+def test_it_is_refused_before_a_search_begins_whoever_proposes():
+    for method in ("evolution", "random"):
+        search = SearchMethodConfig(method=method, prior="none", neighbours=0, rerank=4)
+        with pytest.raises(ValueError, match="chooses among a policy's texts"):
+            check(SearchConfig(run="here", shapes=ShapesConfig(names=("64_64_64",)), search=search))

@@ -72,7 +72,6 @@ class Evolution:
         first = iter(borrowed + left[: half - len(borrowed) if generation else None])
         names = {setting.family for setting in [*begun, *tried]}
         likely = [family for family in families if not begun or family.name in names]
-
         parents = fastest(problem, likely, rated)
 
         def born() -> Setting | None:
@@ -97,7 +96,7 @@ def liked(
     able = [one for one in known if allowed(problem, by_name[one.family], one.knobs)]
     if not able:
         return None
-    speeds = model.speeds(problem, model.columns([(one.family, one.knobs) for one in able]))
+    speeds = model.speeds(problem, [(one.family, one.knobs) for one in able])
     return able[int(speeds.argmax())]
 
 
@@ -107,9 +106,9 @@ Parents = Mapping[str, Sequence[Knobs]]
 
 def fastest(problem: Problem, families: Sequence[Family], trials: Sequence[Rated]) -> Parents:
     """Of each family at most PARENTS that are right, and that it still renders."""
-    found = {}
+    found, ranked = {}, _ranked(trials)
     for family in families:
-        own = (trial.setting.knobs for trial in _ranked(trials) if trial.setting.family == family.name)
+        own = (trial.setting.knobs for trial in ranked if trial.setting.family == family.name)
         found[family.name] = list(islice((knobs for knobs in own if allowed(problem, family, knobs)), PARENTS))
     return found
 

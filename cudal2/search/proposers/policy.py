@@ -53,7 +53,6 @@ class Policy:
 
     def __init__(self, history: History) -> None:
         refuse_prior_and_neighbours(history.config)
-        rerank.check(history.config)
         self._history, self._config = history, history.config
         self._writer = writer.make(self._config.policy, self._config.prompt, self._config.target, self._config.run)
         # All problems ask for one generation before the next, so older samples would only take memory.
@@ -105,10 +104,9 @@ class Policy:
             batch = [prompt for _, (prompt, _) in asked]
             completions = self._writer.write(batch, names, rng.getrandbits(32), finished, further)
             failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
-            order: Sequence[int] = range(len(asked))
-            if search.rerank > 1:
-                order = rerank.most_liked_first(target, [one for one, _ in asked], [one.source for one in completions])
-            for (problem, way), one in ((asked[place], completions[place]) for place in order):
+            sources = [one.source for one in completions]
+            for place in rerank.order(self._config, [problem for problem, _ in asked], sources):
+                (problem, way), one = asked[place], completions[place]
                 full = len(new[problem]) == ends[problem]
                 if not full and one.source and (made := form(one.source)) not in tried[problem]:
                     tried[problem].add(made)

@@ -210,7 +210,8 @@ def main(folder: Path, out: Path) -> None:
     learnt.exported().write(out)
     again, some = cost_model.read(out), list(every.items())[::80]
     pools = [(problem, learnt.pool(settings)) for problem, settings in some]
-    errors = [np.abs(again.speeds(*one) - there).max() for one, there in zip(pools, learnt.speeds(pools))]
+    here = [again.speeds(problem, made(settings)) for problem, settings in some]
+    errors = [np.abs(one - there).max() for one, there in zip(here, learnt.speeds(pools), strict=True)]
     print(f"{len(every)} shapes, {sum(map(len, every.values()))} pairs, {out.stat().st_size} bytes")
     print(f"exported, it differs by at most {max(errors):.1e}")
 

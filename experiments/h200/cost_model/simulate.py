@@ -57,7 +57,7 @@ def search(judge: cost_model.Model, problem: Problem) -> list[float]:
         proposed = proposer.propose(Task(problem), {problem: trials}, number, GENERATION)
         made = [(candidate.kernel_hash, prompt) for candidate, prompt in proposed.items()]
         settings = [parsed(Trial(prompt, number, 0, "")) for _, prompt in made]
-        rated = judge.speeds(problem, judge.columns([(one.family, one.knobs) for one in settings])).tolist()
+        rated = judge.speeds(problem, [(one.family, one.knobs) for one in settings]).tolist()
         trials += [
             Trial(prompt, number, index, key, float(np.exp(speed)))
             for index, ((key, prompt), speed) in enumerate(zip(made, rated, strict=True))
