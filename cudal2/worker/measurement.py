@@ -107,8 +107,8 @@ class Sides(Protocol):
         return True
 
     def unwatched(self) -> Exception:
-        """What to raise where so many batches could not be watched."""
-        return HarnessFault("the machine is too busy to watch a kernel while it is timed", BUSY)
+        """What to raise where so many batches could not be watched; another try may go better."""
+        return Disturbed("the machine is too busy to watch a kernel while it is timed", BUSY)
 
     def look_closer(self, batch: Batch) -> None:
         """Hold one output of a batch to the bounds of the single calls. Done once, at a secret moment, or in every

@@ -185,5 +185,5 @@ def test_timing_goes_on_until_enough_batches_were_watched(least) -> None:
     sides.watched = lambda: len(sides.batches) >= least
     assert measure(sides, CONFIG, "base", "device").pairs >= least
     sides.watched = lambda: False
-    with pytest.raises(HarnessFault, match="too busy to watch"):
+    with pytest.raises(Disturbed, match="too busy to watch"):
         measure(sides, CONFIG, "base", "device")
