@@ -76,5 +76,5 @@ def test_attacks_of_the_table_are_kernels_and_no_controls() -> None:
 
 
 def test_every_status_is_named() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert not [status for status in Status if f"`{status}`" not in readme]
+    page = (ROOT / "docs" / "judge.md").read_text()
+    assert not [status for status in Status if f"`{status}`" not in page]
