@@ -239,7 +239,7 @@ def test_a_deadline_raises_in_the_middle_and_leaves_no_alarm_behind() -> None:
 
 def command(folder: Path, *more: str) -> list[str]:
     """A small campaign for the processor, with the policy that ships; its cache lies beside the folder."""
-    small = ["shapes=64_64_64,64_72_80,72_64_128", "kernels=4", "slice=2", *hasty.HASTY]
+    small = ["shapes=64_64_64,64_72_80", "kernels=4", "slice=1", *hasty.HASTY]
     where = [f"run={folder}", f"worker.cache={folder.parent / 'cache'}"]
     return [*hasty.PROGRAM, "campaign", *small, *where, *more]
 
@@ -256,12 +256,12 @@ def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path
     here, there = tmp_path / "here" / "run", tmp_path / "there" / "run"
     started = subprocess.Popen([sys.executable, *command(here)], start_new_session=True)
     try:
-        assert wait_for(lambda: judged(here) >= 5, 300), "nothing was judged"
+        assert wait_for(lambda: judged(here) >= 3, 300), "nothing was judged"
     finally:
         started.kill()
         started.wait()
     before = judged(here)
-    assert before < 12 and wait_for(lambda: not names(below(started.pid)), 10)
+    assert before < 8 and wait_for(lambda: not names(below(started.pid)), 10)
     hasty.succeeds(command(here, "minutes=0.5"))  # ends in order, wherever it then is
     assert judged(here) >= before
     packed = ["pack", here, tmp_path / "parcel", f"cache={here.parent / 'cache'}"]
@@ -270,11 +270,11 @@ def test_killed_on_a_processor_and_packed_it_goes_on_here_and_elsewhere(tmp_path
         hasty.succeeds([*hasty.PROGRAM, *words])
     hasty.succeeds(command(there))
     rows = results.load(there).rows
-    assert len(rows) == 3 and all(row.machine for row in rows) and judged(there) == 12
+    assert len(rows) == 2 and all(row.machine for row in rows) and judged(there) == 8
     assert (there / "report.html").is_file() and (there / "export" / "manifest.json").is_file()
     with Archive.of(there) as archive:  # what was judged before the kill was not judged again
         found = [sample.source_hash for sample in archive.samples("search")]
-        assert len(archive.rows("SELECT 1 FROM verdicts")) == len(found) == 12
+        assert len(archive.rows("SELECT 1 FROM verdicts")) == len(found) == 8
 
 
 def test_a_method_that_does_not_exist_is_named_before_anything_is_searched(begin, tmp_path) -> None:

@@ -30,7 +30,7 @@ def test_a_search_an_evaluation_an_export_and_a_page(tmp_path, capsys) -> None:
     """What is found is of that problem alone: it neither takes nor leaves anything for fp16 without a bias."""
     run, worker = tmp_path / "run", [*QUICK, f"worker.cache={tmp_path / 'cache'}"]
     kind = [f"shapes={PROBLEM.mnk}", "shapes.dtype=bf16", "shapes.epilogue=bias"]
-    asked = ["search.kernels=4", "search.generation=2", "search.families=[convert]"]
+    asked = ["search.kernels=2", "search.families=[convert]"]
     assert not main(["search", f"run={run}", *kind, *asked, *worker])
     with Archive.of(run) as archive:
         kernels = Comparable(archive, "cpu", ANY)

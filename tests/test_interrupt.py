@@ -129,7 +129,7 @@ def busy(pid: int) -> bool:
 @pytest.mark.slow
 def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
     where = tmp_path / "run", tmp_path / "cache", "64_64_64,64_72_80"
-    search = hasty.search(*where, "search.kernels=4", "search.generation=2")
+    search = hasty.search(*where, "search.kernels=2", "search.generation=1")
     evaluate = hasty.evaluate(*where)
     for command, number in ((search, signal.SIGINT), (evaluate, signal.SIGTERM)):
         with Piped(*command) as run:
@@ -137,7 +137,7 @@ def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
             assert f"cudal2: stopped by {number.name}; " in run.stopped_by(number)
         hasty.succeeds(command)
     with Archive(tmp_path / "run/archive.sqlite") as archive:
-        assert len(list(archive.samples())) == 8
+        assert len(list(archive.samples())) == 4
     assert len((tmp_path / "run/eval/results.csv").read_text().splitlines()) > 2
 
 

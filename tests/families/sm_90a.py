@@ -1,6 +1,7 @@
 """The sm_90a families, and a setting of each to begin with."""
 
 import pytest
+from thorough import some
 
 from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
@@ -11,7 +12,10 @@ FAMILIES = [family for family in corpus.families(SM_90A) if family.folder == "sm
 CASES = [(family, layout) for family in FAMILIES for layout in family.layouts]
 each_family = pytest.mark.parametrize(("family", "layout"), CASES, ids=[f"{f.name}-{layout}" for f, layout in CASES])
 RAW = [(family, layout) for family, layout in CASES if family.name != "cute_wgmma"]
-each_raw_family = pytest.mark.parametrize(("family", "layout"), RAW, ids=[f"{f.name}-{layout}" for f, layout in RAW])
+each_raw_family, some_raw_families = (
+    pytest.mark.parametrize(("family", "layout"), cases, ids=[f"{f.name}-{layout}" for f, layout in cases])
+    for cases in (RAW, some(RAW, 3))
+)
 
 BEST_GUESS: dict[str, Knobs] = {
     "warp_specialised": {"tile_m": 128, "tile_n": 256, "consumers": 2, "producer": "warpgroup", "cluster": "2x1"}

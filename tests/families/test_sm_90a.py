@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from families.contract import check_knobs, check_sources, some_settings
-from families.sm_90a import BEST_GUESS, FAMILIES, SM_90A, each_family, each_raw_family, family, setting
+from families.sm_90a import (
+    BEST_GUESS,
+    FAMILIES,
+    SM_90A,
+    each_family,
+    each_raw_family,
+    family,
+    setting,
+    some_raw_families,
+)
 from thorough import some
 
 from cudal2 import corpus
@@ -91,7 +100,7 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
 
 @needs_nvcc
 @pytest.mark.slow
-@each_raw_family
+@some_raw_families
 def test_other_types_and_operators_compile_as_well(family: Family, layout: Layout, tmp_path: Path) -> None:
     """What one would try first, with bf16 and the operator that takes most registers: no spills, wgmma in parallel."""
     like = Problem(7, 8, 8, layout, "f32", "bf16", "bias_gelu")

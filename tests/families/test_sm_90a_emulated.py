@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from families import hopper
 from families.contract import some_settings
-from families.sm_90a import each_raw_family, family, setting
+from families.sm_90a import each_raw_family, family, setting, some_raw_families
 from thorough import THOROUGH, count
 
 from cudal2 import corpus
@@ -49,7 +49,7 @@ def test_types_and_epilogues_on_any_rows(family: Family, layout: Layout) -> None
 
 
 @pytest.mark.slow
-@each_raw_family
+@some_raw_families
 def test_many_settings_are_correct(family: Family, layout: Layout) -> None:
     rng = random.Random(f"many {family.name} {layout}")
     for number, like in enumerate(corpus.forms(family)):

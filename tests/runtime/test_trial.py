@@ -21,9 +21,7 @@ SLIPS = {
     "zeros": TN.replace("C[i * N + j] = row[j]", "C[i * N + j] = 0"),
     "nothing": 'extern "C" int hgemm(const void*, const void*, void*, int, int, int, void*) { return 0; }\n',
     "one product missing": TN.replace("k < K; ++k", "k < K - 1; ++k"),
-    "one element wrong": TN.replace(
-        "C[i * N + j] = row[j]", "C[i * N + j] = row[j] + (i == 23 && j == 39 ? 0.2f : 0)"
-    ),
+    "one element wrong": TN.replace("C[i * N + j] = row[j]", "C[i * N + j] = row[j] + (i == 23 && j == 39 ? 0.2f : 0)"),
     "the last digit cut off": TN.replace(
         "C[i * N + j] = row[j]",
         "{ _Float16 c = row[j]; unsigned short bits; __builtin_memcpy(&bits, &c, 2); bits &= 0xFFFC; "

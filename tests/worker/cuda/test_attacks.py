@@ -82,7 +82,7 @@ def early(text: str, problem: Problem, cache: Cache, kind: jail.Kind) -> tuple[S
     except SourceRejected as rejected:
         return Status.REJECTED, str(rejected), ""
     endless = Status.COMPILE_TIMEOUT in expected(text)
-    seconds = 5.0 if endless else COMPILE_SECONDS
+    seconds = 3.0 if endless else COMPILE_SECONDS
     built = build.build(text, target, cache, kind, seconds, problem=problem)
     if built.status is not Status.OK:
         return built.status, built.log, built.log

@@ -238,15 +238,6 @@ def test_two_builders_of_one_source_wait_for_each_other(make, monkeypatch):
 
 
 @pytest.mark.slow
-def test_cute_is_at_hand(make, compiler):
-    if not compiler.cutlass:
-        pytest.skip("CUTLASS is not installed")
-    built = make((SOURCES / "cute.cu").read_text(), seconds=180.0)
-    assert built.status is Status.OK, built.log
-    assert any("cute/tensor.hpp" in header for header in built.headers)
-
-
-@pytest.mark.slow
 def test_what_a_source_compiles_to_does_not_tell_when(make):
     source = ENTRY + 'extern "C" const char* when() { return __DATE__ " " __TIME__ " " __TIMESTAMP__; }\n'
     built = make(source + "__global__ void kernel() { }\n")
