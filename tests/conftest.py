@@ -36,12 +36,13 @@ pytest.register_assert_rewrite("families.contract")  # its assertions explain th
 
 LONGEST = (
     *("worker/test_attacks.py", "worker/cuda/test_attacks.py", "families/test_sm_90a_emulated.py", "test_corpus.py"),
-    *("train/test_processes.py", "worker/pool/test_cluster.py", "test_multirun.py", "test_interrupt.py"),
-    *("test_disk.py", "test_plain_install.py"),
+    *("train/test_processes.py", "worker/pool/test_cluster.py", "test_interrupt.py", "test_disk.py"),
+    *("test_plain_install.py", "test_multirun.py", "test_campaign.py", "test_every_kind.py", "test_killed.py"),
+    *("serving/test_restart.py", "serving/test_openenv.py", "integrations/test_verifiers.py"),
     *("worker/test_worker.py", "worker/cuda/compile/test_build.py", "families/test_sm_80.py"),
-    *("worker/cuda/compile/test_gate.py", "train/test_grpo.py"),
-    *("worker/cuda/compile/test_abi.py", "families/test_sm_90a.py", "test_config.py", "train/sft/test_examples.py"),
-    "worker/pool/test_pool.py",
+    *("worker/cuda/compile/test_gate.py", "train/test_grpo.py", "sass/test_dependence.py", "sass/test_mutation.py"),
+    *("train/test_options.py", "policy/test_endpoint_asked.py", "worker/cuda/compile/test_abi.py"),
+    *("families/test_sm_90a.py", "test_config.py", "train/sft/test_examples.py", "worker/pool/test_pool.py"),
 )
 """Files that take ten seconds or more, the longest first; those with tests that run alone before all others."""
 
