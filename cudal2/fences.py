@@ -20,7 +20,7 @@ _MARKDOWN = MarkdownIt("zero").enable("fence")
 # A fence behind other words: at the end of a line of code, or where only a language or nothing follows.
 _BEHIND = re.compile(
     r"(?<=[;}])[ \t]*(?P<closing>`{3,})(?=[^`\n]*$)"
-    r"|(?<=[^\s`~])[ \t]*(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})(?=[ \t]*(?:[\w+#.-]*|\{[^}\n]*\})[ \t]*$)",
+    r"|(?<=[^\s`~])[ \t]*(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})(?=[ \t]*(?:[\w+#.-]*|\{[^}\n]{0,99}\})[ \t]*$)",
     re.MULTILINE,
 )
 _INNER = re.compile(r"^[ \t]*(?:`{3,}[^`\n]*|~{3,}.*)$", re.MULTILINE)

@@ -81,7 +81,8 @@ def checked_declarations(contract: Contract, compiled: Callable[[str, str], B], 
     """What `compiled(APPENDED, header)` makes of a source for a problem, whose errors in HEADER it explains.
 
     It is asked again where ENTRY throws nothing, and without either text where HEADER itself is in the way: behind a
-    brace that is open, its lines stand in a function.
+    brace that is open, its lines stand in a function. What then compiles has hidden from the declarations, by a macro
+    for one, and is refused.
     """
     made = compiled(APPENDED, contract_header(contract, problem=problem))
     if _EXCEPTIONS.search(_said(made)[1]):
@@ -90,7 +91,8 @@ def checked_declarations(contract: Contract, compiled: Callable[[str, str], B], 
     if not said:
         return made
     if not _DIFFERENT.search(said):
-        return compiled("", "")
+        alone = compiled("", "")
+        return made if alone.status is Status.OK else alone
     status, reason = _fault(made.log, line, said, contract.declaration(problem))
     log = f"{reason}\n{made.log}"[:LOG_BYTES]
     return msgspec.structs.replace(made, status=status, reason=reason, log=log)  # type: ignore[type-var]

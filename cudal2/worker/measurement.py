@@ -111,8 +111,8 @@ class Sides(Protocol):
         return Disturbed("the machine is too busy to watch a kernel while it is timed", BUSY)
 
     def look_closer(self, batch: Batch) -> None:
-        """Hold one output of a batch to the bounds of the single calls. Done once, at a secret moment, or in every
-        batch where that `looks_always`."""
+        """Hold one output of a batch to the bounds of the single calls. Done once in each `min_pairs` batches, at a
+        secret moment, or in every batch where that `looks_always`."""
         return
 
 
@@ -124,7 +124,7 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
     candidate: list[float] = []
     baseline: list[float] = []
     started, first, calls = time.perf_counter(), sides.slots.start, 0
-    closer = secrets.randbelow(config.min_pairs)
+    closer = 0
     done, warm = False, not sides.warm_up
     while not done:
         batch = _next(sides, first, sides.calls(candidate, baseline))
@@ -133,7 +133,9 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
         if not warm:
             warm = True
             continue
-        if sides.looks_always or len(candidate) == closer:
+        place = len(candidate) % config.min_pairs
+        closer = secrets.randbelow(config.min_pairs) if not place else closer
+        if sides.looks_always or place == closer:
             sides.look_closer(batch)
         candidate.append(seconds["candidate"])
         baseline.append(seconds["baseline"])

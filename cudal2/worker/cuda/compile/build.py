@@ -16,7 +16,7 @@ from cudal2.contract import PLAIN
 from cudal2.problem import Problem
 from cudal2.records import HarnessFault, Status, digest
 from cudal2.target import Target
-from cudal2.worker import diagnostics
+from cudal2.worker import apart, diagnostics
 from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import parameters, ptx, registers, toolchain
@@ -39,6 +39,11 @@ FILES = 32
 """A file of the compiler's may have this part of its memory: 256 MiB where that is 8 GiB."""
 PATIENCE = 4
 """So many times its CPU seconds a compiler may take of wall time: beside many others it has less than a processor."""
+READERS = (parameters, ptx, registers, diagnostics)
+"""What has a say in what a build is, beside this module."""
+STARTED = "started"
+"""The file that the jail's first step makes, before anything reads the source: so a source cannot say that the jail did
+not start."""
 CANNOT_RUN = (126, 127)
 """What a shell, or a jail that cannot start another process, answers with."""
 MESSAGE_BYTES = 4 << 20
@@ -46,12 +51,12 @@ MESSAGE_BYTES = 4 << 20
 
 _ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '([^']*)'", re.MULTILINE)
 _NUMBERS = {
-    "registers": r"Used (\d+) registers",
-    "shared": r"(\d+) bytes smem",
-    "stack": r"(\d+) bytes stack frame",
-    "spill_stores": r"(\d+) bytes spill stores",
-    "spill_loads": r"(\d+) bytes spill loads",
-    "constant": r"(\d+) bytes cmem\[0\]",
+    "registers": r"Used (\d{1,9}) registers",
+    "shared": r"(\d{1,9}) bytes smem",
+    "stack": r"(\d{1,9}) bytes stack frame",
+    "spill_stores": r"(\d{1,9}) bytes spill stores",
+    "spill_loads": r"(\d{1,9}) bytes spill loads",
+    "constant": r"(\d{1,9}) bytes cmem\[0\]",
 }
 # What is said of every kernel; advice, which has a number such as (C7510), stays in the log.
 _ROUTINE = re.compile(
@@ -62,6 +67,8 @@ _ROUTINE = re.compile(
 _NO_ROOM = re.compile(
     r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail|file too large", re.IGNORECASE
 )
+_OURS = re.compile(r"^\s*(?:#(?! \d+ \"|pragma )|%:|\?\?=).*", re.MULTILINE)
+"""A directive in a preprocessed source that no preprocessor left: the compiler behind it would obey."""
 _DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
 # By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
 _KILLED = re.compile(r"died due to signal 9\b|^(?:\S*sh: .*)?Killed\b", re.MULTILINE)
@@ -133,7 +140,7 @@ def build(
     key = digest(
         *("cuda", source, diagnostics.contract_header(target.contract, problem=problem), " ".join(flags)),
         *(tools.version, tools.host_version, target.name),
-        *(Path(str(module.__file__)).read_text() for module in (parameters, ptx, registers, diagnostics)),
+        *(Path(file).read_text() for file in (__file__, *(str(module.__file__) for module in READERS))),
         *map(str, (*folders, *tools.cutlass)),
         # A header that appears can change a build that never read it.
         *(str(file) for folder in folders for file in sorted(folder.rglob("*"))),
@@ -173,6 +180,7 @@ def _compile(
             code = jail.run(
                 kind,
                 [
+                    *("/bin/sh", "-c", ': > "$0" && exec "$@"', STARTED),
                     *tools.command,
                     *flags,
                     *(word for place in folders for word in ("-isystem", str(place))),
@@ -188,29 +196,44 @@ def _compile(
             )
             messages.seek(0)
             text = messages.read(MESSAGE_BYTES).decode(errors="replace")
-        made = CudaBuild(
-            Status.OK,
-            log=readable(_ROUTINE.sub("", text), folder),
-            seconds=time.perf_counter() - started,
-            headers=toolchain.entered_headers(
-                (_output(file, memory // FILES) for file in folder.glob("*.ii")), (tools.root, Path("/usr"), *folders)
-            ),
-        )
-        if code == 0:
-            return _finished(made, folder, text)
-        if code in CANNOT_RUN:
-            raise HarnessFault(f"the compiler could not be run ({code}): {made.log[:200]}", "Try again; see doctor")
-        if text.startswith("bwrap: "):  # every line that a source can cause starts with its name
+        elapsed = time.perf_counter() - started
+        if not (folder / STARTED).exists():
             raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
-        check_space(folder)
-        if code is None or _KILLED.search(text) or (_DIED.search(text) and made.seconds >= seconds):
-            return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
-        reason, log = "", made.log or f"the compiler ended with {code}"
-        if _NO_ROOM.search(text) or _DIED.search(text):
-            room = f"{memory >> 20} MiB of memory and {memory // FILES >> 20} MiB a file"
-            reason = f"the compiler failed within its limits of {room}"
-            log = f"{reason}\n{log}"
-        return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log, reason=reason)
+        if code in CANNOT_RUN:
+            raise HarnessFault(f"the compiler could not be run ({code}): {text[:200]}", "Try again; see doctor")
+        if code != 0:
+            check_space(folder)
+        places = (tools.root, Path("/usr"), *folders)
+        try:
+            made = apart.read(_read, folder, text, code, elapsed >= seconds, memory, places, seconds=seconds)
+        except apart.Slow as error:
+            made = CudaBuild(Status.COMPILE_TIMEOUT, log=str(error), reason=str(error))
+        except ValueError as error:
+            made = _refused(f"what the compiler made: {error}")
+        return msgspec.structs.replace(made, seconds=elapsed)
+
+
+def _refused(reason: str, log: str = "") -> CudaBuild:
+    return CudaBuild(Status.REJECTED, log=f"{reason}\n{log}".strip(), reason=reason)
+
+
+def _read(folder: Path, text: str, code: int | None, long: bool, memory: int, places: tuple[Path, ...]) -> CudaBuild:
+    """What the compiler left in its folder, said, and ended with. `long`: it had no time left."""
+    log = readable(_ROUTINE.sub("", text), folder)
+    sources = [_output(file, memory // FILES) for file in sorted(folder.glob("*.ii"))]
+    made = CudaBuild(Status.OK, log=log, headers=toolchain.entered_headers(sources, places))
+    if left := next((found for one in sources if (found := _OURS.search(one.decode(errors="replace")))), None):
+        return _refused(f"a directive is made by a macro: {' '.join(left[0].split())[:80]}", log)
+    if code == 0:
+        return _finished(made, folder, text)
+    if code is None or _KILLED.search(text) or (_DIED.search(text) and long):
+        return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
+    reason, log = "", made.log or f"the compiler ended with {code}"
+    if _NO_ROOM.search(text) or _DIED.search(text):
+        room = f"{memory >> 20} MiB of memory and {memory // FILES >> 20} MiB a file"
+        reason = f"the compiler failed within its limits of {room}"
+        log = f"{reason}\n{log}"
+    return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=log, reason=reason)
 
 
 def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:

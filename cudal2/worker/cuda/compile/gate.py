@@ -23,6 +23,7 @@ from elftools.elf.sections import SymbolTableSection
 from cudal2.contract import CUDA_CONTRACT, ENTRY, SIZER
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Status, digest
+from cudal2.worker import apart
 from cudal2.worker.build import Unfinished
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import cubin, parameters, registers, sass
@@ -34,6 +35,8 @@ from cudal2.worker.sandbox import jail
 SECONDS = 30.0
 """Wall time the disassembler may take; a CuTe kernel takes under a second."""
 ENTRY_POINTS = frozenset({ENTRY, SIZER})
+_RESERVED = ".nv.reservedSmem."
+"""How the assembler calls the shared memory that is the system's; no name in PTX begins so."""
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
 _VENDOR = re.compile(r"(?:cu|nv)(?:[A-Z]|blas|da|dnn|fft|rand|solver|sparse|rtc|JitLink)|__cuda|__nv")
 _UNUSUAL = re.compile(
@@ -70,25 +73,26 @@ def inspect(
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
         try:
-            code = sass.read(built.cubin, kind, seconds)
-            device = (*_instructions(code, problem), *_cubin(built.cubin, code))
-            device += tuple(
-                Finding("special_register", f"{fault}; {registers.SPECIAL_REMEDY}") for fault in built.special
-            )
-            device += tuple(
-                Finding("unwritten_register", f"{one}; {registers.UNWRITTEN_REMEDY}") for one in built.unwritten
-            )
-            # What was exported has no host code left.
-            host = tuple(_host(built.library, built.imports)) if built.library else ()
-            device += tuple(Finding("parameters", f"{fault}; {parameters.REMEDY}") for fault in built.parameters)
-        except Unfinished as error:
-            device, host = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),), ()
+            findings = apart.read(_findings, built, problem, kind, seconds, seconds=2 * seconds)
+        except (Unfinished, apart.Slow) as error:
+            findings = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),)
         except ValueError as error:
-            device, host = (Finding("unreadable", str(error)),), ()
-        found = tuple(sorted((*device, *host), key=lambda finding: not finding.fatal))
+            findings = (Finding("unreadable", str(error)),)
+        found = tuple(sorted(findings, key=lambda finding: not finding.fatal))
         if CLOCKED.isdisjoint(finding.status for finding in found):
             cache.write("gates", key, msgspec.msgpack.encode(found))
         return found
+
+
+def _findings(built: CudaBuild, problem: Problem, kind: jail.Kind, seconds: float) -> tuple[Finding, ...]:
+    code = sass.read(built.cubin, kind, seconds)
+    found = [*_instructions(code, problem), *_cubin(built.cubin, code)]
+    found += [Finding("special_register", f"{fault}; {registers.SPECIAL_REMEDY}") for fault in built.special]
+    found += [Finding("unwritten_register", f"{one}; {registers.UNWRITTEN_REMEDY}") for one in built.unwritten]
+    found += [Finding("parameters", f"{fault}; {parameters.REMEDY}") for fault in built.parameters]
+    if built.library:  # what was exported has no host code left
+        found += _host(built.library, built.imports)
+    return tuple(found)
 
 
 def _instructions(code: Sass, problem: Problem) -> Iterator[Finding]:
@@ -158,7 +162,7 @@ def _cubin(cubin: bytes, code: Sass) -> Iterator[Finding]:
         yield Finding(
             "code_address", f"the address of {_some(code_read)} is read: code may be called, and nothing else"
         )
-    missing = [s.name for s in table if s["st_shndx"] == "SHN_UNDEF" and s["st_info"]["bind"] == "STB_GLOBAL"]
+    missing = [s.name for s in table if s["st_shndx"] == "SHN_UNDEF" and s.name and not s.name.startswith(_RESERVED)]
     if missing:
         yield Finding("unresolved_symbols", f"device code calls {_some(missing)}, which the contract does not allow")
 

@@ -147,16 +147,28 @@ def unwritten_faults(bodies: Iterable[Body]) -> tuple[str, ...]:
 
 
 def _unwritten_fault(body: Body) -> str | None:
+    """A register is written where a statement makes it of such as are written before: not of itself alone, nor of one
+    that is made of it."""
     written = {*body.parameters, *body.called}
     read: dict[str, Statement] = {}
+    waiting = []
     for statement in body.statements:
         target, sources = _operands(statement)
-        if not statement.guarded or statement.name[0] == "call":
-            written.update(target)
-        for word in sources:
+        needs = {word for word in sources if word in body.registers}
+        if not statement.guarded:
+            waiting.append((target, needs))
+        for word in needs:
             read.setdefault(word, statement)
-    registers = (word for word in read if word in body.registers and word not in written)
-    found = next(registers, None)
+    left = len(waiting) + 1
+    while len(waiting) < left:
+        left, later = len(waiting), []
+        for target, needs in waiting:
+            if needs <= written:
+                written.update(target)
+            else:
+                later.append((target, needs))
+        waiting = later
+    found = next((word for word in read if word not in written), None)
     return None if found is None else f"{found[:40]}, which nothing writes, is read by {read[found]}"
 
 
@@ -164,7 +176,8 @@ def _operands(statement: Statement) -> tuple[list[str], list[str]]:
     """The words of what a statement writes, and of what it reads."""
     operands = statement.operands
     if statement.name[0] == "call":
-        return WORD.findall(operands), []
+        end = operands.find(")") + 1 if operands.startswith("(") else 0
+        return WORD.findall(operands[:end]), WORD.findall(operands[end:])
     if statement.name[0] in _SOURCES_ONLY or operands.startswith("["):
         return [], WORD.findall(operands)
     end = operands.find("}") + 1 if operands.startswith("{") else (operands + ",").find(",")

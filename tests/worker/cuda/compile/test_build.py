@@ -209,7 +209,8 @@ def test_what_was_killed_from_outside_is_built_again(make, monkeypatch, said, st
     """By the system that has no memory left, or the limit on CPU seconds; by its own fault it stays refused."""
     calls = []
 
-    def killed(*_, stderr, **__):
+    def killed(*_, stderr, writable, **__):
+        (writable[0] / build.STARTED).touch()
         calls.append(os.write(stderr, said.encode()))
         return 1
 
