@@ -1,4 +1,4 @@
-"""Whatever a reader does with what a stranger wrote, the process that asked it goes on, and knows whose fault it was."""
+"""Whatever a reader does with what a stranger wrote, who asked it goes on, and knows whose fault it was."""
 
 import os
 import time

@@ -37,6 +37,7 @@ HEADER = 24
 SHORT = 256
 """Rows of fewer elements take NumPy longer to begin with than to add."""
 CANARY = 0xA7
+SIGN = np.uint16(1 << 15)
 INPUTS, OUTPUTS = range(2)
 
 
@@ -44,13 +45,15 @@ def round_up(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def _fill(target: np.ndarray, pool: np.ndarray, rng: np.random.Generator) -> None:
-    """Copy windows of `pool` over all of `target` (16-bit words), each from a secret multiple of 16 bytes."""
+def _fill(target: np.ndarray, pool: np.ndarray, signs: np.ndarray, rng: np.random.Generator) -> None:
+    """Copy windows of `pool` over all of `target` (16-bit words), each from a secret multiple of 16 bytes, and with the
+    signs of another secret place: windows overlap, and no row may occur twice."""
     done, window = 0, len(pool) // 2
     while done < len(target):
         size = min(window, len(target) - done)
         start = int(rng.integers((len(pool) - size) // 8)) * 8
-        target[done : done + size] = pool[start : start + size]
+        other = int(rng.integers(len(pool) - size))
+        np.bitwise_xor(pool[start : start + size], signs[other : other + size], out=target[done : done + size])
         done += size
 
 
@@ -163,10 +166,11 @@ class Arena:
         scales = [_scale(power, shape) for power, shape in zip(powers, self._shapes)]
         most = len(normals) // 2
         if max(self._sizes[:-1]) > 2 * most:
+            signs = normals & SIGN
             for slot in range(first, first + count):
                 for matrix, scale in enumerate(scales):
                     target = self._span(matrix, slot).view(np.uint16)
-                    _fill(target, normals, rng)
+                    _fill(target, normals, signs, rng)
                     target.reshape(scale.shape)[:] += scale
             return
         # Thousands of small slots: all places are drawn at once.

@@ -44,6 +44,8 @@ from cudal2.worker.outcome import Outcome
 from cudal2.worker.sandbox import jail, seccomp
 from cudal2.worker.timing import ReadFloor
 
+LIBRARY_BYTES = 4 << 20
+"""What is accepted is kept, and nobody throws it away."""
 FLAGS = ("-shared", "-fPIC", "-Wl,--no-undefined", "-fmax-errors=5", "-fdiagnostics-color=never")
 _STOPPED = re.compile(
     r"^g\+\+: .*(?:(?:Killed|CPU time limit exceeded) signal terminated program|Resource temporarily unavailable)",
@@ -117,6 +119,9 @@ def _compile(
             text = readable(stderr.read(2 * LOG_BYTES).decode(errors="replace"), folder)
         elapsed = time.perf_counter() - started
         if code == 0 and output.is_file() and not output.is_symlink():
+            if (size := output.stat().st_size) > LIBRARY_BYTES:
+                reason = f"the shared object has {size} bytes; at most {LIBRARY_BYTES} are accepted"
+                return Build(Status.COMPILE_ERROR, log=f"{reason}\n{text}"[:LOG_BYTES], seconds=elapsed, reason=reason)
             return inspected(Build(Status.OK, output.read_bytes(), text, elapsed), kind, seconds, dtype)
         check_space(folder)
         if code is None or _STOPPED.search(text):

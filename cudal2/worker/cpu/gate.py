@@ -6,13 +6,12 @@ they add in fp32, and that they take the smallest numbers (below 2^-126) for zer
 fp16 then is the type of too few exponents. A gate names a fault early; it is no proof. It looks at
 the bytes that can be executed, whatever a symbol or a section says of them, and twice: at the instructions that follow
 one another from the first byte on, of which none may be narrow, and at what would be one if it began at any byte. The
-latter happens by chance, about once in a megabyte of honest code, so only several of one kind near each other count.
+latter happens by chance, about once in a megabyte of honest code, so only several of one kind count.
 Names and encodings: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 """
 
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from cudal2.dtype import FP16, DType
@@ -29,11 +28,11 @@ _NARROW = re.compile(
 """Multiply and add in one: of bytes, words, bf16, 8-bit floats, halves."""
 _OWN = {"fp16": re.compile(rb"tdpfp16ps|vf"), "bf16": re.compile(rb"vdpbf16ps|tdpbf16ps")}
 """Which of these multiply numbers of a type as they are. Of halves, `tdpfp16ps` adds in fp32, the others in fp16."""
-CODE_BYTES = 8 << 20
-"""Most that a kernel may have to execute; looking at it takes two seconds."""
-NEAR, SEVERAL = 1 << 16, 4
-"""Within so many bytes, so many of one kind that differ are no chance. Fewer are no use, as each takes four cycles. And
-jumping between them costs little, so near is far."""
+CODE_BYTES = 256 << 10
+"""Most that a kernel may have to execute. Ours have a tenth of it, and in so much hardly anything occurs by chance."""
+SEVERAL = 4
+"""So many of one kind that differ are no chance, wherever they are, for to jump between them costs little. Fewer are no
+use: each takes four cycles."""
 SHORTEST = 6
 """Bytes of an EVEX instruction in which its registers are named, or how its memory is."""
 GAP = bytes(64)
@@ -69,24 +68,12 @@ def in_order(lines: Iterable[bytes], dtype: DType = FP16) -> Iterator[str]:
 
 
 def anywhere(code: bytes, dtype: DType = FP16) -> Iterator[str]:
-    """What these bytes hold SEVERAL of within NEAR, whatever byte they begin at."""
+    """What these bytes hold SEVERAL of, whatever byte they begin at."""
     for name, form in _FORMS.items():
-        if _OWN[dtype.name].match(name.encode()):
-            continue
-        places = [found.start() for found in form.finditer(code)]
-        kinds: Counter[bytes] = Counter()  # of those from `first` to `last`
-        first = 0
-        for last in places:
-            kinds[code[last : last + SHORTEST]] += 1
-            while places[first] <= last - NEAR:
-                gone = code[places[first] : places[first] + SHORTEST]
-                first += 1
-                kinds[gone] -= 1
-                if not kinds[gone]:
-                    del kinds[gone]
+        if not _OWN[dtype.name].match(name.encode()):
+            kinds = {code[found.start() : found.start() + SHORTEST] for found in form.finditer(code)}
             if len(kinds) >= SEVERAL:
                 yield name
-                break
 
 
 def _one_of(allowed: Iterable[int]) -> bytes:

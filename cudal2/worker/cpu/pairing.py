@@ -137,6 +137,7 @@ class CpuSides(Sides):
         self._alone = 0.0  # a single call of the candidate's, without waking and stopping
         self._perturbations: list[Perturbation] = []
         self._watched, self._changes = 0, False
+        self._alike = 0  # of the baseline's batches those that could have been watched as well
         self._sleepy: dict[Role, int] = {"candidate": 0, "baseline": 0}  # batches that waking up took most of
         self._cores: list[float] = []  # busy in each of the candidate's batches
         self.waited: list[float] = []
@@ -196,6 +197,7 @@ class CpuSides(Sides):
         alike = context.perturbations(batch.first, batch.baseline, change=False)
         seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
         self.waited.append(side.waited)
+        self._alike += any(one in side.met and not one.late for one in alike)
         self._note(role, seconds, batch.baseline)
         if self._refer:
             self._refer(batch.first, batch.candidate)
@@ -209,8 +211,11 @@ class CpuSides(Sides):
         self._sleepy[role] += self._sides[role].woken > seconds * calls / 2
 
     def unwatched(self) -> Exception:
-        """Whoever does not answer while inputs change, so that these have changed before its calls, is slow itself."""
+        """Whoever does not answer while inputs change, so that these have changed before its calls, is slow itself; and
+        so is who has done all by then and says so later, where the baseline is watched at such moments."""
         most = len(self._each["candidate"]) / 2
+        if self._alike > most:
+            return CandidateFailed(Status.REJECTED, "its batches are over long before it says so")
         if self._sleepy["candidate"] > most > self._sleepy["baseline"]:
             return CandidateFailed(Status.REJECTED, "does not answer when it is woken")
         return super().unwatched()

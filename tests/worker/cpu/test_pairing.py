@@ -177,9 +177,27 @@ def test_what_was_met_before_its_calls_were_asked_for_is_not_watched(context, mo
             self.met = []
             return elapsed
 
-    side = Early(honest(context))
     with pytest.raises(HarnessFault, match="too busy to watch"):
-        pair(side, Fake(honest(context)), context, "fake", 20e-6)
+        pair(Early(honest(context)), Early(honest(context)), context, "fake", 20e-6)
+
+
+def test_who_says_late_that_all_is_over_is_to_blame_where_the_baseline_is_watched(context, monkeypatch) -> None:
+    """Its batches look long, so that every look comes when they are over."""
+    monkeypatch.setattr(measurement, "UNWATCHED", 0)
+
+    class Late(Fake):
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            elapsed = super().run(first, count)
+            for _, look in meanwhile:
+                look()
+            self.met = [look for _, look in meanwhile]
+            return elapsed
+
+    with pytest.raises(CandidateFailed, match="long before it says so") as failed:
+        pair(Late(honest(context)), Fake(honest(context)), context, "fake", 20e-6)
+    assert failed.value.status == "rejected"
+    with pytest.raises(HarnessFault, match="too busy to watch"):
+        pair(Late(honest(context)), Late(honest(context)), context, "fake", 20e-6)
 
 
 def test_who_has_met_one_change_may_meet_another(context) -> None:

@@ -32,7 +32,8 @@ FLAGS = (
 )
 CUBIN_BYTES = 16 << 20
 """Largest cubin accepted; a CUTLASS kernel has 100 KB."""
-LIBRARY_BYTES = 64 << 20
+LIBRARY_BYTES = 16 << 20
+"""Of a shared object, an object file, or PTX; what is accepted is kept, and nobody throws it away."""
 MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
 FILES = 32
