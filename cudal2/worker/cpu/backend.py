@@ -20,7 +20,7 @@ from cudal2.exported import processor
 from cudal2.problem import Problem
 from cudal2.records import CLOCKED, Candidate, Environment, Status, Timing, digest
 from cudal2.target import Target
-from cudal2.worker import apart, diagnostics
+from cudal2.worker import diagnostics
 from cudal2.worker.backend import Launchable, Portable, Prepared, Uncountable, read_binary, row_range
 from cudal2.worker.build import (
     LOG_BYTES,
@@ -132,8 +132,9 @@ def _compile(
 def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Build:
     """The build, or its refusal where loading may run code of it, or it multiplies other numbers than it is given."""
     try:
-        found = apart.read(_narrow, built.library, kind, seconds, dtype, seconds=2 * seconds)
-    except (Unfinished, apart.Slow) as error:
+        elf.check_loading(built.library)
+        found = gate.narrow(built.library, kind, seconds, dtype)
+    except Unfinished as error:
         return Build(Status.COMPILE_TIMEOUT, log=str(error), seconds=built.seconds, reason=str(error))
     except ValueError as error:
         said = f"the shared object: {error}"
@@ -142,11 +143,6 @@ def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Bu
         return built
     said = f"narrow_multiplication: integers or others are multiplied in place of {dtype.name}: {', '.join(found)}"
     return Build(Status.REJECTED, log=f"{said}\n{built.log}"[:LOG_BYTES], seconds=built.seconds, reason=said)
-
-
-def _narrow(library: bytes, kind: jail.Kind, seconds: float, dtype: DType) -> tuple[str, ...]:
-    elf.check_loading(library)
-    return gate.narrow(library, kind, seconds, dtype)
 
 
 @memoise

@@ -244,7 +244,13 @@ def test_how_imprecise_a_published_kernel_is_by_its_instructions_is_measured(wor
 def test_the_compiler_has_more_memory_for_a_published_kernel(worker, monkeypatch) -> None:
     """Some hold many kernels to choose among: of 22 of CUDA-L2's that were tried five wanted more than 8 GiB."""
     allowed: list[int] = []
-    monkeypatch.setattr(build.jail, "run", lambda *_, limits, **__: allowed.append(limits.address_space) or 1)
+
+    def fails(*_, limits, writable, **__) -> int:
+        (writable[0] / build.STARTED).touch()
+        allowed.append(limits.address_space)
+        return 1
+
+    monkeypatch.setattr(build.jail, "run", fails)
     for source, abi in ((SOURCE, "contract"), (PUBLISHED, "cuda-l2")):
         assert worker.evaluate(Candidate(source, PROBLEM, "sm_90a", abi)).status is Status.COMPILE_ERROR
     assert allowed[0] == build.MEMORY < allowed[1]
