@@ -1,8 +1,9 @@
-"""Reading what a stranger shaped, in a process of its own: compilers' messages, assembly, symbols.
+"""Reading what a stranger shaped: compilers' messages, assembly, symbols.
 
 A text can be made that takes a parser an hour, all memory, or an exception that nobody thought of. Here that is said of
-the text (`Unread`), and neither holds up the threads beside it nor ends the worker. What a reader finds wrong it raises
-as a ValueError, which arrives as it is; so do a HarnessFault and an OSError.
+the text (`Unread`), and neither holds up the threads beside it nor ends the worker: long ones, which can take long, are
+read in a process of their own. What a reader finds wrong it raises as a ValueError, which arrives as it is; so do a
+HarnessFault and an OSError.
 """
 
 import os
@@ -25,6 +26,8 @@ MEMORY = 2 << 30
 """Bytes that a reader may take beside what this process has."""
 PATIENCE = 4
 """So many times its CPU seconds it may take of wall time: beside many others it has less than a processor."""
+LONG = 512 << 10
+"""Bytes from which on a text is read in a fork, which takes 20 ms and more where this process is large."""
 _TOLD = (ValueError, HarnessFault, OSError)
 
 
@@ -36,9 +39,25 @@ class Slow(Unread):
     """It took too long; on a quieter machine it might not."""
 
 
-def read(function: Callable[..., T], *given: Any, seconds: float, memory: int = MEMORY) -> T:
-    """`function(*given)` in a fork of this process, which has `seconds` of CPU time. Raises Unread, the kind Slow where
-    these were too few, and what the function raises that is no fault of its own."""
+def read(function: Callable[..., T], *given: Any, size: int, seconds: float, memory: int = MEMORY) -> T:
+    """`function(*given)`, which reads `size` bytes; in a fork of this process, which has `seconds` of CPU time, where
+    these are LONG. Raises Unread, the kind Slow where the seconds were too few, and what the function raises that is no
+    fault of its own."""
+    if size >= LONG:
+        return _in_a_fork(function, given, seconds, memory)
+    try:
+        return function(*given)
+    except _TOLD:
+        raise
+    except Exception as error:
+        raise _unread(error) from error
+
+
+def _unread(error: Exception) -> Unread:
+    return Unread(f"it could not be read: {type(error).__name__}")
+
+
+def _in_a_fork(function: Callable[..., T], given: tuple[Any, ...], seconds: float, memory: int) -> T:
     receiver, sender = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if not pid:
@@ -87,10 +106,8 @@ def _answer(function: Callable[..., Any], given: tuple[Any, ...]) -> bytes:
         with suppress(Exception):
             return pickle.dumps((None, error))
         return pickle.dumps((None, Unread(str(error)[:300])))
-    except MemoryError:
-        return pickle.dumps((None, Unread("it takes too much memory to read")))
     except Exception as error:  # noqa: BLE001 (whatever it is, the text has caused it)
-        return pickle.dumps((None, Unread(f"it could not be read: {type(error).__name__}")))
+        return pickle.dumps((None, _unread(error)))
 
 
 def _data_now() -> int:

@@ -206,7 +206,11 @@ def _compile(
             check_space(folder)
         places = (tools.root, Path("/usr"), *folders)
         try:
-            made = apart.read(_read, folder, text, code, elapsed >= seconds, memory, places, seconds=seconds)
+            made = apart.read(
+                *(_read, folder, text, code, elapsed >= seconds, memory, places),
+                size=len(text) + sum(file.stat().st_size for file in folder.glob("kernel.[op]*")),
+                seconds=seconds,
+            )
         except apart.Slow as error:
             made = CudaBuild(Status.COMPILE_TIMEOUT, log=str(error), reason=str(error))
         except ValueError as error:

@@ -35,6 +35,8 @@ from cudal2.worker.sandbox import jail
 SECONDS = 30.0
 """Wall time the disassembler may take; a CuTe kernel takes under a second."""
 ENTRY_POINTS = frozenset({ENTRY, SIZER})
+RUNTIME_BYTES = 1 << 20
+"""So much of a shared object is CUDA's static runtime, or thereabouts."""
 _RESERVED = ".nv.reservedSmem."
 """How the assembler calls the shared memory that is the system's; no name in PTX begins so."""
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
@@ -73,7 +75,8 @@ def inspect(
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
         try:
-            findings = apart.read(_findings, built, problem, kind, seconds, seconds=2 * seconds)
+            size = len(built.cubin) + max(0, len(built.library) - RUNTIME_BYTES)
+            findings = apart.read(_findings, built, problem, kind, seconds, size=size, seconds=2 * seconds)
         except (Unfinished, apart.Slow) as error:
             findings = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),)
         except ValueError as error:

@@ -18,6 +18,8 @@ WORD = re.compile(rf"(?<![\w$.%]){NAME}")
 _DECLARATION = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.DOTALL)
 _REGISTER = re.compile(rf"({NAME})\s*(?:<\s*([1-9]\d*)\s*>)?")
 BYTES = 16 << 20
+DEEPEST = 64
+"""Blocks within each other; inline assembly has two or three."""
 """Longest text that is read; CUTLASS's longest have 3 MB."""
 _SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _HEAD = re.compile(
@@ -58,6 +60,8 @@ class Registers:
         for brace in re.findall(r"[{}]", text):
             if brace == "{":
                 self._open.append({})
+                if len(self._open) > DEEPEST:
+                    raise ValueError(f"the PTX has more than {DEEPEST} blocks within each other")
             elif len(self._open) == 1:
                 raise ValueError("the PTX closes a block that it did not open")
             else:
@@ -225,7 +229,6 @@ def _check_code_stays(statement: Statement, code: list[str]) -> None:
 def _check_names(words: set[str], families: set[str]) -> None:
     """Raises ValueError where a register has a second name: of `.reg .b64 %r<9>` ptxas takes %r01 for %r1, too."""
     for word in words:
-        for family in families:
-            number = word.removeprefix(family)
-            if number != word and number.isdecimal() and not re.fullmatch(r"0|[1-9]\d{0,8}", number):
+        for end in range(len(word.rstrip("0123456789")), len(word)):
+            if word[:end] in families and not re.fullmatch(r"0|[1-9]\d{0,8}", word[end:]):
                 raise ValueError(f"{word[:60]} is another name of a register")
