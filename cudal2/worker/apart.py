@@ -73,9 +73,10 @@ def _in_a_fork(function: Callable[..., T], given: tuple[Any, ...], seconds: floa
         _, status = os.waitpid(pid, 0)
     if data is None or os.WTERMSIG(status) == signal.SIGXCPU:
         raise Slow(f"it could not be read within {seconds:g} s")
-    if not data:
-        raise Unread("whoever read it died")
-    found, error = pickle.loads(data)
+    try:
+        found, error = pickle.loads(data)
+    except (EOFError, pickle.UnpicklingError) as broken:
+        raise Unread("whoever read it died") from broken
     if error is not None:
         raise error
     return found
