@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from thorough import only_thorough
 
 from cudal2 import operators
 from cudal2.archive import Archive
@@ -68,6 +69,7 @@ def residual(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@only_thorough
 def test_an_operator_and_a_family_are_a_file_each(residual, tmp_path, capsys) -> None:
     run, worker = tmp_path / "run", [*QUICK, f"worker.cache={tmp_path / 'cache'}"]
     kind = ["shapes=7_64_64", f"shapes.epilogue={residual}"]

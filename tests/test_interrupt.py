@@ -18,6 +18,7 @@ import torch
 from naive import ENDLESS, NAIVE
 from processes import below, names, wait_for
 from safetensors.torch import load_file
+from thorough import some
 from toolkit import needs_toolkit
 
 from cudal2 import cli
@@ -161,7 +162,7 @@ def test_polishing_stops_and_goes_on(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("samples", "stage"), [(100_000, "drawing"), (120, "training")])
+@pytest.mark.parametrize(("samples", "stage"), some([(100_000, "drawing"), (120, "training")], 2))
 def test_supervised_training_stops(tmp_path, samples, stage) -> None:
     tiny = ["epochs=100", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=0", "context=1024"]
     with Piped("-m", "cudal2.cli", "sft", f"run={tmp_path}", f"samples={samples}", *tiny) as run:

@@ -17,7 +17,7 @@ from typing import Any
 import hasty
 import pytest
 from processes import below, names, wait_for
-from thorough import count, some
+from thorough import count, only_thorough, some
 
 from cudal2.archive import Archive
 from cudal2.evaluation import results
@@ -25,7 +25,7 @@ from cudal2.evaluation import results
 SHAPES = ",".join(some(("64_64_64", "64_72_80", "72_64_64", "80_80_64"), 2))
 KERNELS, KILLS = count(4, 2), count(4, 1)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, only_thorough]
 Kept = dict[Any, Any]
 
 

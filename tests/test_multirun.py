@@ -202,7 +202,7 @@ def test_a_signal_ends_all_runs_and_the_same_command_goes_on(tmp_path, number):
 
 @pytest.mark.slow
 @pytest.mark.parts
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+@pytest.mark.parametrize("launcher", some(["joblib", "submitit_local"], 2))
 def test_launchers_run_side_by_side(tmp_path, launcher):
     if not installed(f"{launcher.removesuffix('_local')}_launcher"):
         pytest.skip(f"needs cudal2[{launcher.removesuffix('_local')}]")

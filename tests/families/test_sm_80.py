@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from families import emulated
 from families.contract import check_knobs, check_sources, some_settings
-from thorough import some
+from thorough import only_thorough, some
 
 from cudal2 import corpus
 from cudal2.arch import ARCHITECTURES
@@ -173,7 +173,8 @@ def test_sources_compile_for_newer_devices(target: str, name: str, tmp_path: Pat
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", some(["tn", "nn"], 2))
+@only_thorough
+@pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_cute_compiles(layout: Layout, tmp_path: Path) -> None:
     family = on("sm_80", "cute")
     (knobs,) = some_settings(family, layout, 1, seed=6)

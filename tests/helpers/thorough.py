@@ -4,9 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 THOROUGH = os.environ.get("THOROUGH", "") not in ("", "0")
+only_thorough = pytest.mark.skipif(not THOROUGH, reason="other tests show most of it; THOROUGH=1 runs it")
 
 
 def count(everything: int, part: int) -> int:

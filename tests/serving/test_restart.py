@@ -15,6 +15,7 @@ import hasty
 import pytest
 import served
 from processes import below, names, wait_for
+from thorough import only_thorough
 
 from cudal2.archive import Archive
 from cudal2.serving.client import Client, NoService
@@ -52,6 +53,7 @@ def samples(run: Path) -> dict[tuple[str, int], str]:
         return {(one.origin.run, one.origin.step): archive.source(one.source_hash) for one in archive.samples("serve")}
 
 
+@only_thorough
 def test_killed_again_and_again_it_goes_on(tmp_path):
     """Eight clients ask for thirty kernels each, of a pool that takes 10 ms for one; the server is killed thrice."""
     port, log = free_port(), tmp_path / "judged"
