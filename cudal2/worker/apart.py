@@ -25,7 +25,8 @@ T = TypeVar("T")
 MEMORY = 2 << 30
 """Bytes that a reader may take beside what this process has."""
 PATIENCE = 4
-"""So many times its CPU seconds it may take of wall time: beside many others it has less than a processor."""
+"""So many times its CPU seconds a reader, or a compiler, may take of wall time: beside many others it has less than a
+processor."""
 LONG = 512 << 10
 """Bytes from which on a text is read in a fork, which takes 20 ms and more where this process is large."""
 _TOLD = (ValueError, HarnessFault, OSError)

@@ -31,8 +31,9 @@ MAX_BYTES = 64 << 20
 """Longest recording read, in bytes of JSON."""
 
 _HEAD = struct.Struct("<QQ")
-_HEX = re.compile("(?:[0-9a-f]{2})*")  # one way to write each value, so that equal ones are equal texts
 """What a packed file begins with: the workspace's offset, and the length of the cubin that follows."""
+_HEX = re.compile("(?:[0-9a-f]{2})*")
+"""One way to write each value, so that equal ones are equal texts."""
 
 Triple = tuple[int, int, int]
 

@@ -38,8 +38,6 @@ MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
 FILES = 32
 """A file of the compiler's may have this part of its memory: 256 MiB where that is 8 GiB."""
-PATIENCE = 4
-"""So many times its CPU seconds a compiler may take of wall time: beside many others it has less than a processor."""
 READERS = (parameters, ptx, registers, diagnostics)
 """What has a say in what a build is, beside this module."""
 STARTED = "started"
@@ -68,7 +66,7 @@ _ROUTINE = re.compile(
 _NO_ROOM = re.compile(
     r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail|file too large", re.IGNORECASE
 )
-_OURS = re.compile(r"^\s*(?:#(?! \d+ \"|pragma )|%:|\?\?=).*", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^\s*(?:#(?! \d+ \"|pragma )|%:|\?\?=).*", re.MULTILINE)
 """A directive in a preprocessed source that no preprocessor left: the compiler behind it would obey."""
 _DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
 # By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
@@ -187,7 +185,7 @@ def _compile(
                     *(word for place in folders for word in ("-isystem", str(place))),
                     *(f"kernel{target.suffix}", "-o", "kernel.so"),
                 ],
-                PATIENCE * seconds,
+                apart.PATIENCE * seconds,
                 readable=[*tools.readable, *includes],
                 writable=[folder],
                 limits=jail.Limits(address_space=memory, file_size=memory // FILES, cpu_seconds=math.ceil(seconds)),
@@ -227,7 +225,7 @@ def _read(folder: Path, text: str, code: int | None, long: bool, memory: int, pl
     log = readable(_ROUTINE.sub("", text), folder)
     sources = [_output(file, memory // FILES) for file in sorted(folder.glob("*.ii"))]
     made = CudaBuild(Status.OK, log=log, headers=toolchain.entered_headers(sources, places))
-    if left := next((found for one in sources if (found := _OURS.search(one.decode(errors="replace")))), None):
+    if left := next((found for one in sources if (found := _DIRECTIVE.search(one.decode(errors="replace")))), None):
         return _refused(f"a directive is made by a macro: {' '.join(left[0].split())[:80]}", log)
     if code == 0:
         return _finished(made, folder, text)

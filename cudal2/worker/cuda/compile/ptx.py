@@ -18,9 +18,9 @@ WORD = re.compile(rf"(?<![\w$.%]){NAME}")
 _DECLARATION = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.DOTALL)
 _REGISTER = re.compile(rf"({NAME})\s*(?:<\s*([1-9]\d*)\s*>)?")
 BYTES = 16 << 20
+"""Longest text that is read; CUTLASS's longest have 3 MB."""
 DEEPEST = 64
 """Blocks within each other; inline assembly has two or three."""
-"""Longest text that is read; CUTLASS's longest have 3 MB."""
 _SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _HEAD = re.compile(
     rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*(?P<symbol>{NAME})\s*"
