@@ -69,19 +69,39 @@ def normal(source: str) -> list[str]:
 
 
 class Scope(msgspec.Struct):
-    """Names by the number of their declaration. One of a statement ends with it, one of a block with its bracket."""
+    """The names declared in it. A scope of a statement ends with it, one of a block with its bracket."""
 
     depth: int
     block: bool
     closed: bool = False
-    names: dict[str, int] = {}
+    names: list[str] = []
+
+
+class Known:
+    """What each name means now: the number of its declaration in the innermost scope that has one."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = [Scope(0, True)]
+        self._numbers: dict[str, list[int]] = {}
+
+    def get(self, name: str) -> int | None:
+        return (self._numbers.get(name) or [None])[-1]
+
+    def declare(self, name: str, number: int) -> None:
+        self.scopes[-1].names.append(name)
+        self._numbers.setdefault(name, []).append(number)
+
+    def leave(self) -> None:
+        for name in self.scopes.pop().names:
+            self._numbers[name].pop()
 
 
 def numbered(tokens: Sequence[str]) -> dict[int, str]:
     """For each place with an own name what stands for it: the number of its declaration, in the order of appearance."""
     padded = ["", "", "", *tokens, "", ""]
     types = {after for before, after in pairwise(tokens) if before in ("struct", "class", "union", "typename")}
-    kinds = [_kind(padded, at, types) if _is_name(token) else NO for at, token in enumerate(tokens, 3)]
+    attributes = _attributes(padded)
+    kinds = [_kind(padded, at, types, attributes) if _is_name(token) else NO for at, token in enumerate(tokens, 3)]
     places = _places(tokens)
     own = _own(padded, kinds, places)
     bound = _bound(tokens, kinds, places, {name for name, local in own.items() if local})
@@ -168,13 +188,13 @@ def _bound(
 ) -> dict[int, int | None]:
     """For each place with a local name the number of the declaration that it refers to; None where none is found."""
     declarations: dict[int, int | None] = {}
-    scopes: list[Scope] = []
-    now = 0
+    known, scopes, now = Known(), list[Scope](), 0
     for at, (token, (part, depth)) in enumerate(zip(tokens, places)):
         if part < 0:
             continue
         if part != now:
-            now, scopes = part, [Scope(0, True)]
+            now, known = part, Known()
+            scopes = known.scopes
         if token == "{":
             scopes.append(Scope(depth, True))
         elif token == "(" and tokens[at - 1] in HEADS:
@@ -183,20 +203,19 @@ def _bound(
             scopes[-1].closed = True
         elif token in ("}", ";"):
             while token == "}" and len(scopes) > 1 and scopes[-1].depth >= depth and not scopes[-1].block:
-                scopes.pop()
+                known.leave()
             if token == "}" and len(scopes) > 1:
-                scopes.pop()
+                known.leave()
             while scopes[-1].closed and scopes[-1].depth >= depth and tokens[at + 1 : at + 2] != ["else"]:
-                scopes.pop()
+                known.leave()
         elif token in local:
-            known = next((scope.names[token] for scope in reversed(scopes) if token in scope.names), None)
-            if kinds[at] == SURELY or (kinds[at] == PERHAPS and known is None):
-                scopes[-1].names[token] = known = at + 1
-            declarations[at] = known
+            if kinds[at] == SURELY or (kinds[at] == PERHAPS and known.get(token) is None):
+                known.declare(token, at + 1)
+            declarations[at] = known.get(token)
     return declarations
 
 
-def _kind(tokens: Sequence[str], at: int, types: set[str]) -> int:
+def _kind(tokens: Sequence[str], at: int, types: set[str], attributes: set[int]) -> int:
     """What this place says of the name that stands there."""
     first, earlier, before, name, after = tokens[at - 3 : at + 2]
     if before in ("define", "struct", "class", "enum", "union", "typename", "namespace"):
@@ -211,7 +230,7 @@ def _kind(tokens: Sequence[str], at: int, types: set[str]) -> int:
     sure = after in ENDS and (
         (before in ("*", "&", "&&") and after not in ("(", ">") and typed)
         or (before == ">" and after == "=")
-        or (before == ")" and after == "(" and _attribute(tokens, at - 1))
+        or (before == ")" and after == "(" and at - 1 in attributes)
         or before in WORDS
         or (_is_name(before) and not SHOUTED.fullmatch(before))
     )
@@ -221,11 +240,14 @@ def _kind(tokens: Sequence[str], at: int, types: set[str]) -> int:
     return OWN if after == "[" and before not in ("new", ".", "->", "::") and not _is_type(name) else NO
 
 
-def _attribute(tokens: Sequence[str], at: int) -> bool:
-    """Whether the parenthesis that closes here is an attribute's, such as `__launch_bounds__(…)`."""
-    depth = 0
-    for place in range(at, 0, -1):
-        depth += {")": 1, "(": -1}.get(tokens[place], 0)
-        if not depth:
-            return tokens[place - 1].startswith("__") and tokens[place - 1].endswith("__")
-    return False
+def _attributes(tokens: Sequence[str]) -> set[int]:
+    """Where a parenthesis closes that is an attribute's, such as `__launch_bounds__(…)`."""
+    found, opened = set[int](), list[int]()
+    for at, token in enumerate(tokens):
+        if token == "(":
+            opened.append(at)
+        elif token == ")" and opened:
+            before = tokens[opened.pop() - 1]
+            if before.startswith("__") and before.endswith("__"):
+                found.add(at)
+    return found

@@ -23,10 +23,11 @@ _ODD = re.compile(f"[{_UNSEEN}{_BLANKS}]")
 _ONE_UNSEEN = re.compile(f"[{_UNSEEN}]")
 # Odd characters may stand before the `#`: compilers skip a byte order mark.
 DIRECTIVE = re.compile(rf"^[ \t\v\f{_UNSEEN}{_BLANKS}]*(?:#|%:)[ \t\v\f]*(\w+)\b(.*)$", re.MULTILINE)
-# All tokens, as the compiler tells them apart; `skip` is what it does not read.
+# All tokens, as the compiler tells them apart; `skip` is what it does not read. A raw string that never ends is one
+# token, lest the next be sought as far again.
 _ALL = re.compile(
     r"""(?P<skip>[ \t\v\f\r]+|//[^\n]*|/\*.*?(?:\*/|\Z))|\n"""
-    r"""|(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"?"""
+    r"""|(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\((?:.*?\)(?P=mark)"|.*\S|)|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"?"""
     r"""|[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|'?[\w.])*|'(?:\\.|[^'\\\n])*'?"""
     r"""|<<<|>>>|<<=|>>=|<=>|->\*|\.\.\.|::|->|\+\+|--|<<|>>|&&|\|\||##|[-+*/%&|^=!<>]=|.""",
     re.DOTALL,

@@ -167,6 +167,12 @@ def test_what_is_no_source_has_a_form_too(text) -> None:
     form.normal(text)
 
 
+@pytest.mark.parametrize("piece", ['R"a(', ")) a (", "{ int a; ", "{a;", "for (int a;"])
+def test_a_long_text_without_sense_is_read_in_linear_time(piece) -> None:
+    """What grew with the square of 64,000 took half a minute."""
+    assert form.normal(piece * (300_000 // len(piece)))
+
+
 @pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
 def test_styles_of_other_types_and_operators_are_one_kernel_as_in_fp16(target):
     """As many settings as in fp16 have one form in all styles; another type or operator is another form."""
