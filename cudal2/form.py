@@ -85,7 +85,8 @@ class Known:
         self._numbers: dict[str, list[int]] = {}
 
     def get(self, name: str) -> int | None:
-        return (self._numbers.get(name) or [None])[-1]
+        numbers = self._numbers.get(name)
+        return numbers[-1] if numbers else None
 
     def declare(self, name: str, number: int) -> None:
         self.scopes[-1].names.append(name)

@@ -25,12 +25,12 @@ if [ "$writer" = kernel_lm ]; then
     set_trl="$set_trl --dtype float32 --use_cpu true --bf16 false"
 else
     prompt=prompt.template=instruct model=$folder/model
-    [ -f "$model/config.json" ] || $python "$here/../serving/merged.py" shipped:smollm2_cpu "$model"
+    [ -f "$model/config.json" ] || $python "$here/merge.py" shipped:smollm2_cpu "$model"
     no_gpu=$($python -c "import torch; print(str(not torch.cuda.is_available()).lower())") kind=bfloat16
     [ "$no_gpu" = false ] || kind=float32 # a processor may take minutes for a token in bfloat16
     set_trl="--learning_rate 1e-4 --max_completion_length ${LONGEST:-2600} --per_device_train_batch_size 4"
     set_trl="$set_trl --gradient_accumulation_steps 4 --temperature 0.8 --dtype $kind --use_cpu $no_gpu --bf16 false"
-    set_trl="$set_trl --use_peft --lora_r 32 --lora_alpha 32 --lora_target_modules all-linear"
+    set_trl="$set_trl --trust_remote_code true --use_peft --lora_r 32 --lora_alpha 32 --lora_target_modules all-linear"
 fi
 $cudal2 serve run="$folder/judge-$seed" port=$port $prompt batch=16 "$@" > "$folder/judge-$seed.log" 2>&1 &
 judge=$!

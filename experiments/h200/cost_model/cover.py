@@ -1,6 +1,6 @@
 """What to explore so that the labeller knows many shapes: hundreds of drawn ones, a few settings for each.
 
-    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or fresh; needs no GPU
+    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or fresh, doubted; needs no GPU
     python experiments/h200/explore.py cover/settings.jsonl $(cat cover/shapes.txt) cover/out.jsonl 480
     python experiments/h200/refit.py adopt cover/out.jsonl 2         # the two fastest of each into data/settings
 
@@ -9,7 +9,8 @@ the settings it likes is fastest there, so each shape is given the LIKED of its 
 DRAWN others by chance. Problems are those that labels.py draws, so none that is kept apart.
 
 `fresh` asks for settings that nobody measured, on small sizes of any multiple of eight with more than 64 rows, where
-the best known ones lose most.
+the best known ones lose most. `doubted` asks again for what the model, fitted to other weights, likes most on a shape,
+but one cold run was slow.
 """
 
 import json
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from labeller import Measured, Model, measured, on_the_grid, shown
+from labeller import SLOW, Measured, Model, measured, on_the_grid, shown
 from labels import BY_NAME, drawn, pools, rows_of
 
 from cudal2 import corpus
@@ -35,6 +36,8 @@ LIKED, DRAWN = 14, 6
 """Settings of a shape that the model likes, and others."""
 AFRESH, SMALL, POOL, TRIED, BUILT = 64, 5e10, 6000, 100, 420
 """How many sizes get fresh settings, the largest (FLOP), how many settings are drawn, liked for a size, and built."""
+THIRDS, DOUBTED = 3, 4
+"""In how many parts the weights are doubted, and how many liked settings of a shape."""
 FRESH = ("warp_specialised", "split_k", "split_k", "stream_k", "small_cluster", "by_parity")
 """The families of fresh settings, as often as they are drawn."""
 
@@ -92,12 +95,33 @@ def fresh(every: Measured, chosen: Sequence[Problem]) -> list[str]:
     return rows(sorted(wanted, key=lambda one: -len(wanted[one]))[:BUILT], wanted)
 
 
+def doubted(every: Measured) -> tuple[list[Problem], list[str]]:
+    """The shapes, and their DOUBTED most liked settings that were SLOW behind or more, by models of other weights."""
+    weights = sorted({(one.n, one.k) for one in every})
+    random.Random("doubted").shuffle(weights)
+    wanted = dict[str, list[str]]()
+    for third in range(THIRDS):
+        apart = set(weights[third::THIRDS])
+        here = {problem: some for problem, some in every.items() if (problem.n, problem.k) in apart}
+        model = Model(shown(on_the_grid()) | {one: some for one, some in every.items() if one not in here})
+        speeds = model.speeds([(problem, model.pool(some)) for problem, some in here.items()])
+        for (problem, some), guessed in zip(here.items(), speeds):
+            liked = dict(zip(some, guessed))
+            for one in sorted(liked, key=liked.__getitem__, reverse=True)[:DOUBTED]:
+                if some[one] <= -SLOW:
+                    wanted.setdefault(one, []).append(problem.mnk)
+    named = {name for names in wanted.values() for name in names}
+    return [problem for problem in every if problem.mnk in named], rows(list(wanted), wanted)
+
+
 def main(how: str, folder: Path, out: Path) -> None:
     every = shown(measured(folder))
     if how == "fresh":
         drawn_ones = [one for one in off_lattice(2000, AFRESH) if one.m > 64 and one.n * one.k <= LARGEST]
         chosen = [one for one in drawn_ones if one.flop <= SMALL and not unseen(one)][:AFRESH]
         lines = fresh(every, chosen)
+    elif how == "doubted":
+        chosen, lines = doubted(every)
     else:
         chosen = shapes()
         lines = known(every, chosen)
