@@ -25,6 +25,7 @@ from cudal2 import corpus
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Layout, Problem
 from cudal2.worker.cuda.compile import toolchain
+from cudal2.worker.cuda.compile.build import faults
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
@@ -96,6 +97,19 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
         return
     expected = {"HGMMA"} | ({"UTMALDG", "SYNCS"} if knobs.get("load") != "cp.async" else {"LDGSTS"})
     assert all(name in sass for name in expected), knobs
+
+
+@needs_nvcc
+@pytest.mark.slow
+@each_raw_family
+def test_no_register_is_read_that_nothing_wrote(family: Family, layout: Layout, tmp_path: Path) -> None:
+    """The gate refuses what might find there what another left, such as `sum = first ? 0 : sum` where sum has no value."""
+    for knobs in some_settings(family, layout, 4 if family.name == "stationary" else 1, seed=5):
+        path = tmp_path / "kernel.cu"
+        path.write_text(corpus.render(family, knobs, layout))
+        command = ["nvcc", *SM_90A.flags, "-ptx", str(path), "-o", str(path.with_suffix(".ptx"))]
+        subprocess.run(command, check=True)
+        assert faults(path.with_suffix(".ptx").read_text()) == ((), (), ()), knobs
 
 
 @needs_nvcc
