@@ -2,38 +2,39 @@
 
 A text can be made that takes a parser an hour, all memory, or an exception that nobody thought of. Here that is said of
 the text (`Unread`), and neither holds up the threads beside it nor ends the worker: long ones, which can take long, are
-read in a process of their own. What a reader finds wrong it raises as a ValueError, which arrives as it is; so do a
-HarnessFault and an OSError.
+read in a process of their own (`reader.py`). What a reader finds wrong it raises as a ValueError, which arrives as it
+is; so do a HarnessFault and an OSError.
 """
 
+import atexit
 import os
 import pickle
-import resource
 import select
-import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from cudal2.records import HarnessFault
-from cudal2.worker.sandbox.landlock import die_with
+from cudal2.worker.reader import DIED, DONE, LATE, PATIENCE, TOLD, Request, Unread, unread
+
+__all__ = ["LONG", "MEMORY", "PATIENCE", "Slow", "Unread", "read"]
 
 T = TypeVar("T")
 
 MEMORY = 2 << 30
-"""Bytes that a reader may take beside what this process has."""
-PATIENCE = 4
-"""So many times its CPU seconds a reader, or a compiler, may take of wall time: beside many others it has less than a
-processor."""
+"""Bytes that a reader may take beside what it begins with."""
 LONG = 512 << 10
-"""Bytes from which on a text is read in a fork, which takes 20 ms and more where this process is large."""
-_TOLD = (ValueError, HarnessFault, OSError)
-
-
-class Unread(ValueError):
-    """A reader did not come to its end, through the text it was given."""
+"""Bytes from which on a text is read apart, which takes some milliseconds more."""
+START_SECONDS = 60.0
+"""For the process that forks readers to start, on a machine that is busy."""
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from cudal2.worker import reader; reader.serve({channel}, {cores!r})"
 
 
 class Slow(Unread):
@@ -41,89 +42,100 @@ class Slow(Unread):
 
 
 def read(function: Callable[..., T], *given: Any, size: int, seconds: float, memory: int = MEMORY) -> T:
-    """`function(*given)`, which reads `size` bytes; in a fork of this process, which has `seconds` of CPU time, where
-    these are LONG. Raises Unread, the kind Slow where the seconds were too few, and what the function raises that is no
-    fault of its own."""
+    """`function(*given)`, which reads `size` bytes; in another process, which has `seconds` of CPU time, where these
+    are LONG: a function of a module then. Raises Unread, the kind Slow where the seconds were too few, and what the
+    function raises that is no fault of its own."""
     if size >= LONG:
-        return _in_a_fork(function, given, seconds, memory)
+        return _apart(function, given, seconds, memory)
     try:
         return function(*given)
-    except _TOLD:
+    except TOLD:
         raise
     except Exception as error:
-        raise _unread(error) from error
+        raise unread(error) from error
 
 
-def _unread(error: Exception) -> Unread:
-    return Unread(f"it could not be read: {type(error).__name__}")
-
-
-def _in_a_fork(function: Callable[..., T], given: tuple[Any, ...], seconds: float, memory: int) -> T:
-    receiver, sender = os.pipe()
-    parent, pid = os.getpid(), os.fork()
-    if not pid:
-        os.close(receiver)  # or else it would wait for ever to be heard, where nobody is left
-        _child(function, given, parent, sender, seconds, memory)
-    os.close(sender)
+def _apart(function: Callable[..., T], given: tuple[Any, ...], seconds: float, memory: int) -> T:
+    asked = os.memfd_create("asked")
+    receiver, told = os.pipe()
     try:
-        data = _received(receiver, time.monotonic() + PATIENCE * seconds)
+        with os.fdopen(os.dup(asked), "wb") as request:
+            pickle.dump((function, given, dict(os.environ), Path.cwd()), request)
+        os.lseek(asked, 0, os.SEEK_SET)
+        _servant.ask(Request(function.__module__, seconds, memory), asked, told)
+        os.close(told)
+        told = -1
+        data = _received(receiver, time.monotonic() + PATIENCE * seconds + START_SECONDS)
     finally:
-        os.close(receiver)
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    if data is None or os.WTERMSIG(status) == signal.SIGXCPU:
+        for file in (asked, receiver, told):
+            if file >= 0:
+                os.close(file)
+    answer, word = data[: -len(DONE)], data[-len(DONE) :]
+    if word == LATE:
         raise Slow(f"it could not be read within {seconds:g} s")
-    try:
-        found, error = pickle.loads(data)
-    except (EOFError, pickle.UnpicklingError) as broken:
-        raise Unread("whoever read it died") from broken
+    if word == DIED:
+        raise Unread("whoever read it died")
+    if word != DONE:
+        raise HarnessFault("the process that reads what compilers write was ended", "Try again")
+    found, error = pickle.loads(answer)
     if error is not None:
         raise error
     return found
 
 
-def _child(
-    function: Callable[..., Any], given: tuple[Any, ...], parent: int, sender: int, seconds: float, memory: int
-) -> None:
-    """Does not return."""
-    try:
-        die_with(parent)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and ends this one
-        whole = max(1, round(seconds))
-        resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
-        most = _data_now() + memory
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        with os.fdopen(sender, "wb") as out:
-            out.write(_answer(function, given))
-    finally:
-        os._exit(0)
+class _Servant:
+    """The process that forks readers, started when first asked, and again where it or this process is another one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._talk: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def ask(self, request: Request, *files: int) -> None:
+        header = msgspec.json.encode(request)
+        with self._lock:
+            for fresh in (False, True):
+                try:
+                    socket.send_fds(self._channel(fresh), [header], list(files))
+                    return
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+        raise HarnessFault("the process that reads what compilers write does not start", "Try again; see doctor")
+
+    def _channel(self, fresh: bool) -> socket.socket:
+        if fresh or self._owner != os.getpid():
+            if self._owner == os.getpid():
+                self.close()
+            self._talk, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            cores = os.sched_getaffinity(os.getpid())
+            program = _PROGRAM.format(path=sys.path, channel=theirs.fileno(), cores=cores)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                )
+            self._owner = os.getpid()
+        assert self._talk is not None
+        return self._talk
+
+    def close(self) -> None:
+        """It ends where nobody can ask it any more."""
+        if self._owner == os.getpid() and self._talk is not None and self._process is not None:
+            self._talk.close()
+            self._process.wait()
+            self._owner = 0
 
 
-def _answer(function: Callable[..., Any], given: tuple[Any, ...]) -> bytes:
-    try:
-        return pickle.dumps((function(*given), None))
-    except _TOLD as error:
-        with suppress(Exception):
-            return pickle.dumps((None, error))
-        return pickle.dumps((None, Unread(str(error)[:300])))
-    except Exception as error:  # noqa: BLE001 (whatever it is, the text has caused it)
-        return pickle.dumps((None, _unread(error)))
+_servant = _Servant()
+atexit.register(_servant.close)
 
 
-def _data_now() -> int:
-    """Bytes of this process that RLIMIT_DATA counts."""
-    with Path("/proc/self/status").open() as lines:
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
-
-
-def _received(receiver: int, until: float) -> bytes | None:
-    """All that comes until the other end is closed; None where that takes too long."""
+def _received(receiver: int, until: float) -> bytes:
+    """All that comes until the other end is closed. Raises HarnessFault where that takes too long."""
     parts: list[bytes] = []
     while True:
         if not select.select([receiver], [], [], max(0.0, until - time.monotonic()))[0]:
-            return None
+            raise HarnessFault("the process that reads what compilers write does not answer", "Try again; see doctor")
         part = os.read(receiver, 1 << 20)
         if not part:
             return b"".join(parts)
