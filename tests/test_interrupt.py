@@ -18,7 +18,7 @@ import torch
 from naive import ENDLESS, NAIVE
 from processes import below, names, wait_for
 from safetensors.torch import load_file
-from thorough import some
+from thorough import only_thorough, some
 from toolkit import needs_toolkit
 
 from cudal2 import cli
@@ -127,6 +127,7 @@ def busy(pid: int) -> bool:
     return bool(before & set(below(pid)))
 
 
+@only_thorough
 @pytest.mark.slow
 def test_search_and_evaluation_stop_and_go_on(tmp_path) -> None:
     where = tmp_path / "run", tmp_path / "cache", "64_64_64,64_72_80"

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from processes import wait_for
-from thorough import some
+from thorough import only_thorough
 
 from cudal2 import cli, sweep
 
@@ -171,8 +171,9 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=900)
 
 
+@only_thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], 2))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_runs_and_the_same_command_goes_on(tmp_path, number):
     """To its end, though a run fails in between; then they are shown side by side."""
     command = [sys.executable, "-m", "cudal2.cli", "train", "-m", *HASTY, "policy.path=,missing"]

@@ -103,7 +103,7 @@ def test_sources_compile_to_tensor_core_and_copy_engine_instructions(
 @pytest.mark.slow
 @each_raw_family
 def test_no_register_is_read_that_nothing_wrote(family: Family, layout: Layout, tmp_path: Path) -> None:
-    """The gate refuses what might find there what another left, such as `sum = first ? 0 : sum` where sum has no value."""
+    """The gate refuses what might find there what another left: `sum = first ? 0 : sum` of a sum without a value."""
     for knobs in some_settings(family, layout, 4 if family.name == "stationary" else 1, seed=5):
         path = tmp_path / "kernel.cu"
         path.write_text(corpus.render(family, knobs, layout))
