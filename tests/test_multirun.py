@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from processes import wait_for
-from thorough import only_thorough
+from thorough import only_thorough, some
 
 from cudal2 import cli, sweep
 
