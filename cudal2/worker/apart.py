@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,8 +120,10 @@ class _Servant:
         return self._talk
 
     def close(self) -> None:
-        """It ends where nobody can ask it any more."""
+        """It ends where nobody can ask it any more, a fork of this process neither."""
         if self._owner == os.getpid() and self._talk is not None and self._process is not None:
+            with suppress(OSError):
+                self._talk.shutdown(socket.SHUT_RDWR)
             self._talk.close()
             self._process.wait()
             self._owner = 0

@@ -95,6 +95,14 @@ def test_a_servant_that_is_killed_is_started_again() -> None:
     assert apart.read(len, b"four", size=apart.LONG, seconds=20) == 4
 
 
+def test_who_asks_ends_beside_a_fork_of_it() -> None:
+    code = (
+        f"import os, sys, time; sys.path[:] = {sys.path!r}; from cudal2.worker import apart;"
+        "apart.read(len, b'', size=apart.LONG, seconds=20); os.fork() or (time.sleep(30), os._exit(0))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=20, check=True)
+
+
 def test_readers_end_with_who_asked(tmp_path) -> None:
     mark = tmp_path / "mark"
     code = (
