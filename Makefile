@@ -32,7 +32,7 @@ smoke: install ## the demo cut down to two minutes
 test: install ## the tests, side by side on all processors: five minutes on two cores
 	$(TESTS)
 
-slow: install ## the exhaustive part of them, as far as it needs no GPU: fourteen minutes more
+slow: install ## the exhaustive part of them, as far as it needs no GPU: ten to sixteen minutes more
 	$(TESTS) -m "slow and not gpu and not parts"
 
 parts: install .venv/.parts .venv-kernels/.installed .venv-verifiers/.installed vllm ## what needs the packages of large models and many machines, Ray, DeepSpeed, wandb, vLLM, and others' trainers: eight minutes
