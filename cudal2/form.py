@@ -189,13 +189,13 @@ def _bound(
 ) -> dict[int, int | None]:
     """For each place with a local name the number of the declaration that it refers to; None where none is found."""
     declarations: dict[int, int | None] = {}
-    known, scopes, now = Known(), list[Scope](), 0
+    known, now = Known(), 0
     for at, (token, (part, depth)) in enumerate(zip(tokens, places)):
         if part < 0:
             continue
         if part != now:
             now, known = part, Known()
-            scopes = known.scopes
+        scopes = known.scopes
         if token == "{":
             scopes.append(Scope(depth, True))
         elif token == "(" and tokens[at - 1] in HEADS:

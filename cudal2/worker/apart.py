@@ -57,20 +57,15 @@ def read(function: Callable[..., T], *given: Any, size: int, seconds: float, mem
 
 
 def _apart(function: Callable[..., T], given: tuple[Any, ...], seconds: float, memory: int) -> T:
-    asked = os.memfd_create("asked")
     receiver, told = os.pipe()
     try:
-        with os.fdopen(os.dup(asked), "wb") as request:
-            pickle.dump((function, given, dict(os.environ), Path.cwd()), request)
-        os.lseek(asked, 0, os.SEEK_SET)
-        _servant.ask(Request(function.__module__, seconds, memory), asked, told)
-        os.close(told)
-        told = -1
+        with os.fdopen(told, "wb"), os.fdopen(os.memfd_create("asked"), "w+b") as asked:
+            pickle.dump((function, given, dict(os.environ), Path.cwd()), asked)
+            asked.seek(0)
+            _servant.ask(Request(function.__module__, seconds, memory), asked.fileno(), told)
         data = _received(receiver, time.monotonic() + PATIENCE * seconds + START_SECONDS)
     finally:
-        for file in (asked, receiver, told):
-            if file >= 0:
-                os.close(file)
+        os.close(receiver)
     answer, word = data[: -len(DONE)], data[-len(DONE) :]
     if word == LATE:
         raise Slow(f"it could not be read within {seconds:g} s")
