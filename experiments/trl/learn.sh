@@ -25,7 +25,8 @@ if [ "$writer" = kernel_lm ]; then
     set_trl="$set_trl --dtype float32 --use_cpu true --bf16 false"
 else
     prompt=prompt.template=instruct model=$folder/model
-    [ -f "$model/config.json" ] || $python "$here/merge.py" shipped:smollm2_cpu "$model"
+    [ -f "$model/config.json" ] || $python "$here/../serving/merged.py" shipped:smollm2_cpu "$model"
+    $python "$here/writer.py" "$model"
     no_gpu=$($python -c "import torch; print(str(not torch.cuda.is_available()).lower())") kind=bfloat16
     [ "$no_gpu" = false ] || kind=float32 # a processor may take minutes for a token in bfloat16
     set_trl="--learning_rate 1e-4 --max_completion_length ${LONGEST:-2600} --per_device_train_batch_size 4"

@@ -1,9 +1,15 @@
-"""A Llama whose `generate` is cudal2's own, for TRL, which loads it by trust_remote_code from where merge.py put it.
+"""A Llama whose `generate` is cudal2's own, for TRL, which loads it by trust_remote_code from a model's folder.
+
+    python experiments/trl/writer.py FOLDER        # puts it there
 
 transformers' own calls Python for every layer and adapter of every token, and TRL switches its compiler off: SmolLM2
 with adapters then takes more than 80 ms a token on an H200, and a source has 1,500.
 """
 
+import json
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,3 +37,11 @@ class Writer(LlamaForCausalLM):
             return decoding.complete(self, input_ids, attention_mask, numbers, sampling.choosing(config), drafts)
         finally:
             self.train(training)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": [Writer.__name__], "auto_map": {"AutoModelForCausalLM": f"writer.{Writer.__name__}"}}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    shutil.copy(__file__, folder / "writer.py")
