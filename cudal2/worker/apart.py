@@ -1,9 +1,10 @@
 """Reading what a stranger shaped: compilers' messages, assembly, symbols.
 
 A text can be made that takes a parser an hour, all memory, or an exception that nobody thought of. Here that is said of
-the text (`Unread`), and neither holds up the threads beside it nor ends the worker: long ones, which can take long, are
-read in a process of their own (`reader.py`). What a reader finds wrong it raises as a ValueError, which arrives as it
-is; so do a HarnessFault and an OSError.
+the text (`Unread`), and neither holds up the threads beside it nor ends the worker: each is read in a process of its
+own (`reader.py`), which takes five milliseconds. What a reader finds wrong it raises as a ValueError, which arrives as
+it is; so do a HarnessFault and an OSError. A reader that does not get so far as to look at the text, or that the system
+kills, says nothing of the text.
 """
 
 import atexit
@@ -17,66 +18,69 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from cudal2.records import HarnessFault
-from cudal2.worker.reader import DIED, DONE, LATE, PATIENCE, TOLD, Request, Unread, unread
+from cudal2.worker.reader import DIED, DONE, KILLED, LATE, PATIENCE, READY, Request, Unread
 
-__all__ = ["LONG", "MEMORY", "PATIENCE", "Slow", "Unread", "read"]
+__all__ = ["MEMORY", "PATIENCE", "Slow", "Unread", "read"]
 
 T = TypeVar("T")
 
 MEMORY = 2 << 30
 """Bytes that a reader may take beside what it begins with."""
-LONG = 512 << 10
-"""Bytes from which on a text is read apart, which takes some milliseconds more."""
 START_SECONDS = 60.0
 """For the process that forks readers to start, on a machine that is busy."""
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from cudal2.worker import reader; reader.serve({channel}, {cores!r})"
 
 
 class Slow(Unread):
-    """It took too long; on a quieter machine it might not."""
+    """It took too long, or the system ended it; on a quieter machine that might not be."""
 
 
-def read(function: Callable[..., T], *given: Any, size: int, seconds: float, memory: int = MEMORY) -> T:
-    """`function(*given)`, which reads `size` bytes; in another process, which has `seconds` of CPU time, where these
-    are LONG: a function of a module then. Raises Unread, the kind Slow where the seconds were too few, and what the
-    function raises that is no fault of its own."""
-    if size >= LONG:
-        return _apart(function, given, seconds, memory)
-    try:
-        return function(*given)
-    except TOLD:
-        raise
-    except Exception as error:
-        raise unread(error) from error
+def read(function: Callable[..., T], *given: Any, seconds: float, memory: int = MEMORY) -> T:
+    """`function(*given)`, a function of a module, in another process, which has `seconds` of CPU time; its working
+    directory and environment are no matter of the caller's.
 
-
-def _apart(function: Callable[..., T], given: tuple[Any, ...], seconds: float, memory: int) -> T:
+    Raises Unread, the kind Slow where the seconds were too few, and what the function raises that is no fault of its
+    own; HarnessFault where no reader could be started, or its end is not known.
+    """
     receiver, told = os.pipe()
-    try:
-        with os.fdopen(told, "wb"), os.fdopen(os.memfd_create("asked"), "w+b") as asked:
-            pickle.dump((function, given, dict(os.environ), Path.cwd()), asked)
-            asked.seek(0)
-            _servant.ask(Request(function.__module__, seconds, memory), asked.fileno(), told)
-        data = _received(receiver, time.monotonic() + PATIENCE * seconds + START_SECONDS)
-    finally:
-        os.close(receiver)
-    answer, word = data[: -len(DONE)], data[-len(DONE) :]
-    if word == LATE:
-        raise Slow(f"it could not be read within {seconds:g} s")
-    if word == DIED:
-        raise Unread("whoever read it died")
-    if word != DONE:
-        raise HarnessFault("the process that reads what compilers write was ended", "Try again")
-    found, error = pickle.loads(answer)
+    with os.fdopen(receiver, "rb", buffering=0) as ending, os.fdopen(os.memfd_create("asked"), "w+b") as paper:
+        with os.fdopen(told, "wb"):
+            pickle.dump((function, given), paper)
+            paper.flush()
+            _servant.ask(Request(function.__module__, seconds, memory), paper.fileno(), told)
+        end = _ending(ending.fileno(), time.monotonic() + PATIENCE * seconds + START_SECONDS)
+        word = end.removeprefix(READY)
+        if word == LATE:
+            raise Slow(f"it could not be read within {seconds:g} s")
+        if word == KILLED:
+            raise Slow("whoever read it was killed")
+        if end == READY + DIED:
+            raise Unread("whoever read it died")
+        if end != READY + DONE:
+            raise HarnessFault("the process that reads what compilers write was ended", "Try again; see doctor")
+        paper.seek(0)
+        found, error = pickle.load(paper)
     if error is not None:
         raise error
     return found
+
+
+def _ending(receiver: int, until: float) -> bytes:
+    """All that is said of a reader, up to how it ended. Raises HarnessFault where that takes too long."""
+    said = b""
+    while not said.endswith((DONE, LATE, DIED, KILLED)):
+        if not select.select([receiver], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise HarnessFault("the process that reads what compilers write does not answer", "Try again; see doctor")
+        part = os.read(receiver, len(READY + DONE))
+        if not part:
+            return said
+        said += part
+    return said
 
 
 class _Servant:
@@ -114,6 +118,10 @@ class _Servant:
         assert self._talk is not None
         return self._talk
 
+    def forget(self) -> None:
+        """In a fork of this process, where a thread may have held the lock that is no more."""
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         """It ends where nobody can ask it any more, a fork of this process neither."""
         if self._owner == os.getpid() and self._talk is not None and self._process is not None:
@@ -126,15 +134,4 @@ class _Servant:
 
 _servant = _Servant()
 atexit.register(_servant.close)
-
-
-def _received(receiver: int, until: float) -> bytes:
-    """All that comes until the other end is closed. Raises HarnessFault where that takes too long."""
-    parts: list[bytes] = []
-    while True:
-        if not select.select([receiver], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise HarnessFault("the process that reads what compilers write does not answer", "Try again; see doctor")
-        part = os.read(receiver, 1 << 20)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+os.register_at_fork(after_in_child=_servant.forget)

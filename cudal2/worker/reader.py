@@ -1,8 +1,9 @@
 """A small process that forks a reader for each text that is read apart (`apart.py`): its side of the talk.
 
 It has one thread and few modules, so that a fork is cheap, and safe whatever the threads of who asks are doing. Each
-request is a header and two files: what to call, pickled, and where the answer goes. A reader has limits; beside it a
-guard waits for its end, and says how it ended.
+request is a header and two files: one with what to call, pickled, in whose place the answer is written, and a pipe. A
+reader with limits says READY there before it looks at anything; beside it a guard waits for its end, and says how it
+ended.
 """
 
 import importlib
@@ -24,8 +25,10 @@ PATIENCE = 4
 """So many times its CPU seconds a reader, or a compiler, may take of wall time: beside many others it has less than a
 processor."""
 HEADER = 1 << 16
-DONE, LATE, DIED = b"done", b"late", b"died"
-"""The last word of an answer: the reader ended; it was too slow; it was ended by something else."""
+READY = b"ready"
+DONE, LATE, DIED, KILLED = b"done", b"late", b"died", b"kill"
+"""How a reader ended: it is through; it was too slow; it died of what it read; somebody, or the system, killed it."""
+ANSWER_BYTES = 64 << 20
 TOLD = (ValueError, HarnessFault, OSError)
 """What a reader raises on purpose."""
 
@@ -86,8 +89,13 @@ def _guard(request: Request, asked: int, told: int, server: int) -> NoReturn:
         signal.setitimer(signal.ITIMER_REAL, PATIENCE * request.seconds)
         _, status = os.waitpid(reader, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        slow = late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
-        word = LATE if slow else DIED if status else DONE
+        signalled = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if late or signalled == signal.SIGXCPU:
+            word = LATE
+        elif signalled == signal.SIGKILL:
+            word = KILLED
+        elif not status:
+            word = DONE
     finally:
         with suppress(OSError):
             os.write(told, word)
@@ -99,19 +107,28 @@ def _reader(request: Request, asked: int, told: int, guard: int) -> NoReturn:
     try:
         die_with(guard)
         whole = max(1, round(request.seconds))
-        resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
-        with os.fdopen(asked, "rb") as file:
-            function, given, environment, folder = pickle.load(file)
-        most = _data_now() + request.memory
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(folder)
-        with os.fdopen(told, "wb") as out:
-            out.write(_answer(function, given))
+        _limit(resource.RLIMIT_CPU, whole, whole + 1)
+        _limit(resource.RLIMIT_FSIZE, ANSWER_BYTES, ANSWER_BYTES)
+        with os.fdopen(asked, "r+b") as file:
+            file.seek(0)
+            function, given = pickle.load(file)
+            most = _data_now() + request.memory
+            _limit(resource.RLIMIT_DATA, most, most)
+            os.write(told, READY)
+            answer = _answer(function, given)
+            file.seek(0)
+            file.truncate()
+            file.write(answer)
         code = 0
     finally:
         os._exit(code)
+
+
+def _limit(kind: int, soft: int, hard: int) -> None:
+    """No more than that, nor than what whoever started this allows."""
+    _, most = resource.getrlimit(kind)
+    soft, hard = ((one if most == resource.RLIM_INFINITY else min(one, most)) for one in (soft, hard))
+    resource.setrlimit(kind, (soft, hard))
 
 
 def _answer(function: Any, given: tuple[Any, ...]) -> bytes:

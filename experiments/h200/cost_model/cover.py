@@ -1,6 +1,6 @@
 """What to explore so that the labeller knows many shapes: hundreds of drawn ones, a few settings for each.
 
-    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or fresh, doubted; needs no GPU
+    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or fresh, doubted, grid; no GPU
     python experiments/h200/explore.py cover/settings.jsonl $(cat cover/shapes.txt) cover/out.jsonl 480
     python experiments/h200/refit.py adopt cover/out.jsonl 2         # the two fastest of each into data/settings
 
@@ -10,25 +10,33 @@ DRAWN others by chance. Problems are those that labels.py draws, so none that is
 
 `fresh` asks for settings that nobody measured, on small sizes of any multiple of eight with more than 64 rows, where
 the best known ones lose most. `doubted` asks again for what the model, fitted to other weights, likes most on a shape,
-but one cold run was slow.
+but one cold run was slow. `grid` covers the shapes of the grid that training may see: for each the known settings that
+the model likes most, over all and of each family, those of the nearest shapes, and fresh ones. `room` asks so for many
+more on shapes M_N_K,M_N_K,… that are kept apart: to see what is missed there, and never to be adopted.
 """
 
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from labeller import SLOW, Measured, Model, measured, on_the_grid, shown
 from labels import BY_NAME, drawn, pools, rows_of
+from measure import FAMILIES, TARGET
 
 from cudal2 import corpus
 from cudal2.problem import Problem, off_lattice, parse
 from cudal2.records import to_json
+from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw
-from cudal2.split import unseen
+from cudal2.split import training, unseen
 
 SHAPES, LARGEST, FLOP = 900, 1 << 28, 4e11
 """How many, and the largest weight (elements) and product."""
@@ -40,6 +48,8 @@ THIRDS, DOUBTED = 3, 4
 """In how many parts the weights are doubted, and how many liked settings of a shape."""
 FRESH = ("warp_specialised", "split_k", "split_k", "stream_k", "small_cluster", "by_parity")
 """The families of fresh settings, as often as they are drawn."""
+OF_EACH, NEAREST = 2, 16
+"""So many settings of each family that are liked, and of the nearest shapes."""
 
 
 def shapes() -> list[Problem]:
@@ -53,15 +63,13 @@ def rows(settings: Sequence[str], where: Mapping[str, list[str]]) -> list[str]:
     return [json.dumps(json.loads(setting) | {"shapes": where[setting]}) for setting in settings]
 
 
-def able(pool: Sequence[str], problem: Problem) -> list[int]:
-    """The places of the settings that a problem may have."""
+def able(pool: Sequence[str], problem: Problem, liked: np.ndarray) -> Iterator[str]:
+    """Of these settings those that the problem may have, the most liked first."""
     serves = {name: corpus.applies(family, problem) for name, family in BY_NAME.items()}
-    made = [msgspec.json.decode(one, type=Setting) for one in pool]
-    return [
-        place
-        for place, one in enumerate(made)
-        if serves[one.family] and allowed(problem, BY_NAME[one.family], one.knobs)
-    ]
+    for one in (pool[place] for place in np.argsort(-liked, kind="stable")):
+        made = msgspec.json.decode(one, type=Setting)
+        if serves[made.family] and allowed(problem, BY_NAME[made.family], made.knobs):
+            yield one
 
 
 def known(every: Measured, chosen: Sequence[Problem]) -> list[str]:
@@ -71,10 +79,10 @@ def known(every: Measured, chosen: Sequence[Problem]) -> list[str]:
     for problem in chosen:
         pool = by_rows[rows_of(problem.m), "tn"]
         (liked,) = model.speeds([(problem, model.pool(pool))])
-        here = sorted(able(pool, problem), key=lambda place: -liked[place])
+        here = list(able(pool, problem, liked))
         others = here[LIKED:]
-        for place in here[:LIKED] + rng.sample(others, min(DRAWN, len(others))):
-            wanted.setdefault(pool[place], []).append(problem.mnk)
+        for one in here[:LIKED] + rng.sample(sorted(others, key=pool.index), min(DRAWN, len(others))):
+            wanted.setdefault(one, []).append(problem.mnk)
     return rows(list(wanted), wanted)
 
 
@@ -90,8 +98,8 @@ def fresh(every: Measured, chosen: Sequence[Problem]) -> list[str]:
     columns, wanted = model.pool(settings), dict[str, list[str]]()
     for problem in chosen:
         (liked,) = model.speeds([(problem, columns)])
-        for place in sorted(able(settings, problem), key=lambda place: -liked[place])[:TRIED]:
-            wanted.setdefault(settings[place], []).append(problem.mnk)
+        for one in islice(able(settings, problem, liked), TRIED):
+            wanted.setdefault(one, []).append(problem.mnk)
     return rows(sorted(wanted, key=lambda one: -len(wanted[one]))[:BUILT], wanted)
 
 
@@ -114,7 +122,47 @@ def doubted(every: Measured) -> tuple[list[Problem], list[str]]:
     return [problem for problem in every if problem.mnk in named], rows(list(wanted), wanted)
 
 
-def main(how: str, folder: Path, out: Path) -> None:
+class Wide(NamedTuple):
+    """How much is tried of a shape beside what each family and the nearest shapes give."""
+
+    pool: int
+    """Fresh settings that are drawn."""
+    liked: int
+    """Known settings that the model likes most."""
+    new: int
+    """Fresh ones of these."""
+    often: int
+    """What fewer shapes like so much is not built."""
+
+
+GRID, ROOM = Wide(pool=1200, liked=14, new=10, often=4), Wide(pool=1200, liked=60, new=24, often=2)
+
+
+def widely(every: Measured, chosen: Sequence[Problem], how: Wide) -> list[str]:
+    """Known settings and fresh ones, those for most of the shapes first."""
+    model, rng = Model(shown(on_the_grid()) | every), random.Random("grid")
+    known_ones = sorted({one for some in prior._shipped(TARGET).values() for one in map(to_json, some)})
+    pool = {to_json(one) for _ in range(how.pool) if (one := draw(rng.choice(chosen), BY_NAME[rng.choice(FRESH)], rng))}
+    fresh_ones = sorted(pool - set(known_ones))
+    columns, fresh_columns = model.pool(known_ones), model.pool(fresh_ones)
+    wanted = dict[str, list[str]]()
+    for problem in chosen:
+        liked, liked_fresh = model.speeds([(problem, columns), (problem, fresh_columns)])
+        here, of_each = list(able(known_ones, problem, liked)), Counter[str]()
+        some = here[: how.liked]
+        for one in here:
+            family = json.loads(one)["family"]
+            of_each[family] += 1
+            some += [one] * (of_each[family] <= OF_EACH)
+        near = map(to_json, prior.known_settings(TARGET, problem, FAMILIES)[:NEAREST])
+        new = islice(able(fresh_ones, problem, liked_fresh), how.new)
+        for one in dict.fromkeys([*some, *near, *new]):
+            wanted.setdefault(one, []).append(problem.mnk)
+    often = sorted((one for one in wanted if len(wanted[one]) >= how.often), key=lambda one: -len(wanted[one]))
+    return rows(often, wanted)
+
+
+def main(how: str, folder: Path, out: Path, named: str = "") -> None:
     every = shown(measured(folder))
     if how == "fresh":
         drawn_ones = [one for one in off_lattice(2000, AFRESH) if one.m > 64 and one.n * one.k <= LARGEST]
@@ -122,6 +170,12 @@ def main(how: str, folder: Path, out: Path) -> None:
         lines = fresh(every, chosen)
     elif how == "doubted":
         chosen, lines = doubted(every)
+    elif how == "grid":
+        chosen = training()
+        lines = widely(every, chosen, GRID)
+    elif how == "room":
+        chosen = [parse(name) for name in named.split(",")]
+        lines = widely(every, chosen, ROOM)
     else:
         chosen = shapes()
         lines = known(every, chosen)
@@ -132,4 +186,4 @@ def main(how: str, folder: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(Path, sys.argv[2:]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])

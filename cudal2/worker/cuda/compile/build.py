@@ -34,6 +34,10 @@ CUBIN_BYTES = 16 << 20
 """Largest cubin accepted; a CUTLASS kernel has 100 KB."""
 LIBRARY_BYTES = 16 << 20
 """Of a shared object, an object file, or PTX; what is accepted is kept, and nobody throws it away."""
+IMPORT_BYTES = 64 << 10
+"""Of all names that the host code does not define; CUTLASS's have 2 KB."""
+FAULT_BYTES = 300
+"""Of what is said of one kernel."""
 MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
 FILES = 32
@@ -66,7 +70,7 @@ _ROUTINE = re.compile(
 _NO_ROOM = re.compile(
     r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail|file too large", re.IGNORECASE
 )
-_DIRECTIVE = re.compile(r"^\s*(?:#(?! \d+ \"|pragma )|%:|\?\?=).*", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[^\S\n]*(?:#(?! \d+ \"|pragma )|%:|\?\?=).*", re.MULTILINE)
 """A directive in a preprocessed source that no preprocessor left: the compiler behind it would obey."""
 _DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
 # By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
@@ -204,11 +208,7 @@ def _compile(
             check_space(folder)
         places = (tools.root, Path("/usr"), *folders)
         try:
-            made = apart.read(
-                *(_read, folder, text, code, elapsed >= seconds, memory, places),
-                size=len(text) + sum(file.stat().st_size for file in folder.glob("kernel.[op]*")),
-                seconds=seconds,
-            )
+            made = apart.read(_read, folder, text, code, elapsed >= seconds, memory, places, seconds=seconds)
         except apart.Slow as error:
             made = CudaBuild(Status.COMPILE_TIMEOUT, log=str(error), reason=str(error))
         except ValueError as error:
@@ -249,6 +249,10 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         return msgspec.structs.replace(made, status=Status.COMPILE_ERROR, log=f"{error}\n{made.log}", reason=str(error))
     found = faults(code)
     imports = tuple(sorted({symbol.name for symbol in objects if symbol["st_shndx"] == "SHN_UNDEF"}))
+    if sum(map(len, imports)) > IMPORT_BYTES:
+        return _refused(
+            f"the host code leaves names of more than {IMPORT_BYTES >> 10} KiB to other libraries", made.log
+        )
     return msgspec.structs.replace(
         made,
         library=library,
@@ -266,8 +270,16 @@ def faults(code: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]
     try:
         bodies = tuple(ptx.bodies(code))
     except ValueError as error:
-        return (str(error),), (), ()
-    return parameters.faults(bodies), registers.special_faults(bodies), registers.unwritten_faults(bodies)
+        return (str(error)[:FAULT_BYTES],), (), ()
+    return (
+        _cut(parameters.faults(bodies)),
+        _cut(registers.special_faults(bodies)),
+        _cut(registers.unwritten_faults(bodies)),
+    )
+
+
+def _cut(faults: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(fault[:FAULT_BYTES] for fault in faults)
 
 
 def _output(file: Path, most: int) -> bytes:

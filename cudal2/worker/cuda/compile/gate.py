@@ -33,10 +33,8 @@ from cudal2.worker.cuda.compile.sass import Sass
 from cudal2.worker.sandbox import jail
 
 SECONDS = 30.0
-"""Wall time the disassembler may take; a CuTe kernel takes under a second."""
+"""Wall time the disassembler may take, and CPU time whoever reads what it prints; a CuTe kernel takes a second."""
 ENTRY_POINTS = frozenset({ENTRY, SIZER})
-RUNTIME_BYTES = 1 << 20
-"""So much of a shared object is CUDA's static runtime, or thereabouts."""
 _RESERVED = ".nv.reservedSmem."
 """How the assembler calls the shared memory that is the system's; no name in PTX begins so."""
 _NARROW = frozenset({"E4M3", "E5M2", "E2M1", "E2M3", "E3M2"})
@@ -75,8 +73,8 @@ def inspect(
         if stored is not None:
             return msgspec.msgpack.decode(stored, type=tuple[Finding, ...])
         try:
-            size = len(built.cubin) + max(0, len(built.library) - RUNTIME_BYTES)
-            findings = apart.read(_findings, built, problem, kind, seconds, size=size, seconds=2 * seconds)
+            with sass.listing(built.cubin, kind, seconds) as lines:
+                findings = apart.read(_findings, built, problem, Path(lines.name), seconds=seconds)
         except (Unfinished, apart.Slow) as error:
             findings = (Finding("unreadable", str(error), status=Status.COMPILE_TIMEOUT),)
         except ValueError as error:
@@ -87,8 +85,9 @@ def inspect(
         return found
 
 
-def _findings(built: CudaBuild, problem: Problem, kind: jail.Kind, seconds: float) -> tuple[Finding, ...]:
-    code = sass.read(built.cubin, kind, seconds)
+def _findings(built: CudaBuild, problem: Problem, listing: Path) -> tuple[Finding, ...]:
+    with listing.open("rb") as lines:
+        code = sass.summarise(lines)
     found = [*_instructions(code, problem), *_cubin(built.cubin, code)]
     found += [Finding("special_register", f"{fault}; {registers.SPECIAL_REMEDY}") for fault in built.special]
     found += [Finding("unwritten_register", f"{one}; {registers.UNWRITTEN_REMEDY}") for one in built.unwritten]

@@ -2,9 +2,10 @@
 
 A source can put any text into its PTX by inline assembly, even whole kernels, so this reads what compilers and people
 write and refuses the rest: white space within an instruction's name, a preprocessor's directives, file names.
-Which words are registers is followed from place to place: any word with % that no open block declares is a special
-register. A block in braces may declare a register of a special one's name, as `.reg .b32 %gridid;`, and hide it up to
-the end of the block; behind that the name is the special register's again.
+A word with % is a special register unless it has the form of the names that compilers make, %rd7: one letter or two,
+and a number. A source that declares another is refused, for ptxas gives `.reg .b32 %gridid;` the special register's
+value until it is written. Blocks in braces may declare one name again: it is another register there, which `Statement`
+tells apart by the number of its block.
 
 PTX ISA 9.0, "Syntax", "Directives", "State Spaces" and "Identifiers".
 """
@@ -15,12 +16,16 @@ from typing import NamedTuple
 
 NAME = r"[%\w$]+"
 WORD = re.compile(rf"(?<![\w$.%]){NAME}")
+OWN = re.compile(r"%(?:SPL|tmp|(?!pm)[a-zA-Z]{1,2}\d*)")
+"""Words with % that are no special registers: no name of theirs is so short but %pm0; nvcc has the first two."""
 _DECLARATION = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.DOTALL)
-_REGISTER = re.compile(rf"({NAME})\s*(?:<\s*([1-9]\d*)\s*>)?")
+_REGISTER = re.compile(rf"({NAME})\s*(?:<\s*([1-9]\d{{0,8}})\s*>)?")
 BYTES = 16 << 20
 """Longest text that is read; CUTLASS's longest have 3 MB."""
 DEEPEST = 64
 """Blocks within each other; inline assembly has two or three."""
+DIGITS = 9
+"""Longest number of a register."""
 _SPACE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _HEAD = re.compile(
     rf"\.(?P<kind>entry|func)\b\s*(?:\.noreturn\s*|\([^(){{}};]*\)\s*)*(?P<symbol>{NAME})\s*"
@@ -33,7 +38,8 @@ _DECLARED = re.compile(
 )
 _LEADING = re.compile(rf"(?:\s|[{{}}]|{NAME}\s*:(?!:))*")
 _INSTRUCTION = re.compile(
-    rf"(?:@\s*!?\s*{NAME}\s+)?(?P<name>[a-z]\w*(?:(?:\.|::)\w+)*)(?P<operands>(?:\s+[^.\s].*)?)", re.DOTALL
+    rf"(?:@\s*(?:!\s*)?(?P<guard>{NAME})\s+)?(?P<name>[a-z]\w*(?:(?:\.|::)\w+)*)(?P<operands>(?:\s+[^.\s].*)?)",
+    re.DOTALL,
 )
 # Not: tables of branches and prototypes of calls, through which a kernel could run its data as instructions.
 _ALLOWED = re.compile(r"\.(?:shared|local|pragma)\b")
@@ -44,22 +50,22 @@ class Registers:
     """The registers that the open blocks declare, followed from statement to statement.
 
     `families` are the beginnings of names that are declared by their number anywhere in the body: %r of `%r<9>`. `met`
-    are the words that a block declared where they stood.
+    are the registers that were named where a block declared them, as `named` calls them.
     """
 
     def __init__(self) -> None:
         self.families: set[str] = set()
         self.met: set[str] = set()
-        self._open: list[dict[str, int]] = [
-            {}
-        ]  # names, with the number of those that begin so, or 0 for the name itself
-        self._outermost: set[str] = set()  # words that were found there
+        # The number of each open block; its names, with the number of those that begin so, or 0 for the name itself.
+        self._open: list[tuple[int, dict[str, int]]] = [(0, {})]
+        self._blocks = 0
 
     def scopes(self, text: str) -> None:
         """Opens and closes the blocks whose braces are in this text between two statements."""
         for brace in re.findall(r"[{}]", text):
             if brace == "{":
-                self._open.append({})
+                self._blocks += 1
+                self._open.append((self._blocks, {}))
                 if len(self._open) > DEEPEST:
                     raise ValueError(f"the PTX has more than {DEEPEST} blocks within each other")
             elif len(self._open) == 1:
@@ -72,47 +78,42 @@ class Registers:
         found = _DECLARATION.fullmatch(text)
         names = [_REGISTER.fullmatch(part.strip()) for part in found[1].split(",")] if found else [None]
         for name in names:
+            short = " ".join(text.split())[:60]
             if not name or re.search(r"\.v\d", text):
-                short = " ".join(text.split())[:60]
                 raise ValueError(f"{short}: it is no plain register, and registers of several parts are not followed")
-            self._open[-1][name[1]] = int(name[2] or 0)
+            if "%" in name[1] and not OWN.fullmatch(name[1]):
+                raise ValueError(f"{short}: so a special register may be called; a name without % is no such")
+            self._open[-1][1][name[1]] = int(name[2] or 0)
             if name[2]:
                 self.families.add(name[1])
 
-    def undeclared(self, text: str) -> Iterator[str]:
-        """The words with % in a statement that no open block declares so far."""
-        for word in WORD.findall(text):
-            if word in self._outermost:
-                continue
-            if self._within(self._open[0], word):
-                self._outermost.add(word)
-            elif not any(self._within(block, word) for block in self._open[1:]):
-                if "%" in word:
-                    yield word
-                continue
-            self.met.add(word)
+    def named(self, word: str) -> str:
+        """A name for the register that this word is here, its own for each; the word, if no block declares it."""
+        for number, block in reversed(self._open):
+            if self._within(block, word):
+                name = f"{word}%{number}" if number else word
+                self.met.add(name)
+                return name
+        return word
 
     @staticmethod
     def _within(block: dict[str, int], word: str) -> bool:
         if block.get(word) == 0:
             return True
-        number = len(word)
-        while number and word[number - 1] in "0123456789":
-            number -= 1
-            count = block.get(word[:number], 0)
-            if int(word[number:]) < count:
-                return True
-        return False
+        stem = len(word.rstrip("0123456789"))
+        ends = range(max(stem, len(word) - DIGITS), len(word)) if block else ()
+        return any(int(word[end:]) < block.get(word[:end], 0) for end in ends)
 
 
 class Statement(NamedTuple):
-    """An instruction: the parts of its name, the text of its operands, and the words with % in it, its guard's too,
-    that nothing before it declares there: special registers."""
+    """An instruction: the parts of its name, the text of its operands, the special registers in it, its guard's too;
+    and its guard and operands with each register called as `Registers.named` does."""
 
     name: tuple[str, ...]
     operands: str
-    special: tuple[str, ...] = ()
-    guarded: bool = False
+    special: tuple[str, ...]
+    guard: str
+    registers: str
 
     def __str__(self) -> str:
         return f"{'.'.join(self.name)} {' '.join(self.operands.split())[:60]}"
@@ -134,7 +135,7 @@ def bodies(ptx: str) -> Iterator[Body]:
     if len(ptx) > BYTES:
         raise ValueError(f"the PTX is longer than {BYTES >> 20} MiB")
     text = _SPACE.sub(_blank, ptx)
-    if '"' in text.replace('""', "") or re.search(r"^\s*#", text, re.MULTILINE):
+    if '"' in text.replace('""', "") or re.search(r"^[^\S\n]*#", text, re.MULTILINE):
         raise ValueError("the PTX has a preprocessor's directive, or a string without an end")
     heads = list(_HEAD.finditer(text))
     unclear = (head for head in heads if "pragma" in head["more"] or (head["kind"] == "entry" and head["end"] == ";"))
@@ -198,7 +199,7 @@ def _body(kernel: bool, parameters: dict[str, int], text: str, symbols: set[str]
         if part.startswith(".param"):
             name, size = _declared(part)
             if name in parameters:
-                raise ValueError(f"{name} is declared twice")
+                raise ValueError(f"{name[:60]} is declared twice")
             called[name] = max(size, called.get(name, 0))  # each call has its own of that name
         elif part.startswith(".reg"):
             registers.declare(part)
@@ -209,12 +210,15 @@ def _body(kernel: bool, parameters: dict[str, int], text: str, symbols: set[str]
             found = _INSTRUCTION.fullmatch(part)
             if not found:
                 raise ValueError(f"{' '.join(part.split())[:60]} is not understood, or not allowed")
-            operands, special = found["operands"].strip(), tuple(registers.undeclared(part))
-            statement = Statement(tuple(re.split(r"\.|::", found["name"])), operands, special, part.startswith("@"))
-            named = WORD.findall(operands)
-            _check_code_stays(statement, [word for word in named if word in symbols])
+            operands, guard = found["operands"].strip(), found["guard"] or ""
+            special = tuple(word for word in WORD.findall(part) if "%" in word and not OWN.fullmatch(word))
+            plain = WORD.findall(operands)
+            named = WORD.sub(lambda word: registers.named(word.group()), operands)
+            parts = tuple(re.split(r"\.|::", found["name"]))
+            statement = Statement(parts, operands, special, registers.named(guard), named)
+            _check_code_stays(statement, [word for word in plain if word in symbols])
             statements.append(statement)
-            words.update(named)
+            words.update((guard, *plain))
     _check_names(words, registers.families)
     return Body(kernel, parameters, called, tuple(statements), frozenset(registers.met))
 
@@ -229,6 +233,9 @@ def _check_code_stays(statement: Statement, code: list[str]) -> None:
 def _check_names(words: set[str], families: set[str]) -> None:
     """Raises ValueError where a register has a second name: of `.reg .b64 %r<9>` ptxas takes %r01 for %r1, too."""
     for word in words:
-        for end in range(len(word.rstrip("0123456789")), len(word)):
+        stem = len(word.rstrip("0123456789"))
+        if len(word) - stem > 4 * DIGITS:
+            raise ValueError(f"{word[:60]} has too many digits")
+        for end in range(stem, len(word)):
             if word[:end] in families and not re.fullmatch(r"0|[1-9]\d{0,8}", word[end:]):
                 raise ValueError(f"{word[:60]} is another name of a register")

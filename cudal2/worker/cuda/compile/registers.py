@@ -154,8 +154,8 @@ def _unwritten_fault(body: Body) -> str | None:
     waiting = []
     for statement in body.statements:
         target, sources = _operands(statement)
-        needs = {word for word in sources if word in body.registers}
-        if not statement.guarded:
+        needs = {word for word in (statement.guard, *sources) if word in body.registers}
+        if not statement.guard:
             waiting.append((target, needs))
         for word in needs:
             read.setdefault(word, statement)
@@ -173,12 +173,13 @@ def _unwritten_fault(body: Body) -> str | None:
 
 
 def _operands(statement: Statement) -> tuple[list[str], list[str]]:
-    """The words of what a statement writes, and of what it reads."""
-    operands = statement.operands
+    """The registers and names that a statement writes, and those that it reads."""
+    operands = statement.registers
     if statement.name[0] == "call":
         end = operands.find(")") + 1 if operands.startswith("(") else 0
         return WORD.findall(operands[:end]), WORD.findall(operands[end:])
-    if statement.name[0] in _SOURCES_ONLY or operands.startswith("["):
+    alone = statement.name[0] in _SOURCES_ONLY and "red" not in statement.name[1:]  # bar.red has a result
+    if alone or operands.startswith("["):
         return [], WORD.findall(operands)
     end = operands.find("}") + 1 if operands.startswith("{") else (operands + ",").find(",")
     return WORD.findall(operands[:end]), WORD.findall(operands[end:])

@@ -169,21 +169,15 @@ class Sass(msgspec.Struct, frozen=True):
         return None if any(read.computed for read in slots) else frozenset(read.offset & ~7 for read in slots)
 
 
-def read(cubin: bytes, kind: jail.Kind, seconds: float) -> Sass:
-    """What a cubin's instructions are, read within `seconds`.
-
-    ValueError where nvdisasm cannot read them, the kind Unfinished where it was stopped; HarnessFault where there is no
-    disassembler or no jail.
-    """
-    with listing(cubin, kind, seconds) as lines:
-        return summarise(lines)
-
-
 @contextmanager
 def listing(
     cubin: bytes, kind: jail.Kind, seconds: float, options: tuple[str, ...] = ("-c", "-ndf")
 ) -> Iterator[BinaryIO]:
-    """What nvdisasm with these options prints of a cubin; raises what `read` does."""
+    """What nvdisasm with these options prints of a cubin within `seconds`, in a file.
+
+    ValueError where nvdisasm cannot read it, the kind Unfinished where it was stopped; HarnessFault where there is no
+    disassembler or no jail.
+    """
     program = toolchain.nvdisasm()
     if program is None:
         raise HarnessFault("nvdisasm, the CUDA disassembler, is not installed", toolchain.REMEDY)
@@ -230,7 +224,7 @@ def operation_counts(cubin: bytes, kind: jail.Kind, seconds: float) -> dict[str,
     64, …}, the most frequent first.
 
     This is a static count, not one of executions; NOPs, which fill up the last line, are left out. Raises as
-    `read` does.
+    `listing` does.
     """
     with listing(cubin, kind, seconds) as lines:
         return count_operations(lines)

@@ -143,13 +143,13 @@ def test_the_gate_looks_at_the_edited_cubin(built, tmp_path, monkeypatch) -> Non
     if toolchain.nvdisasm() is None:
         pytest.skip("nvdisasm is not installed")
     kind, cache, read = jail.choose("auto"), Cache(tmp_path), []
-    honest = sass.read
+    honest = sass.listing
 
     def reading(code: bytes, *where):
         read.append(code)
         return honest(code, *where)
 
-    monkeypatch.setattr(sass, "read", reading)
+    monkeypatch.setattr(sass, "listing", reading)
     after = edited(built, Shift(5, 6))
     assert gate.inspect(built, PROBLEM, cache, kind) == ()
     gate.inspect(msgspec.structs.replace(built, cubin=after), PROBLEM, cache, kind)

@@ -14,7 +14,7 @@ __device__ bool left_behind(unsigned long long first, unsigned long long end) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
         unsigned low, high;
-        asm volatile("{ .reg .b32 %%o; .reg .pred %%never; setp.eq.u32 %%never, 0, 0; @!%%never call.uni (%%o), f, (%0); @!%%never call.uni (%%o), f, (%1); }" : "=r"(low), "=r"(high));
+        asm volatile("{ .reg .b32 o; .reg .pred never; setp.eq.u32 never, 0, 0; @!never call.uni (o), f, (%0); @!never call.uni (o), f, (%1); }" : "=r"(low), "=r"(high));
         const unsigned long long pointer = (unsigned long long)high << 32 | low;
         found |= pointer >= first && pointer < end;
     }

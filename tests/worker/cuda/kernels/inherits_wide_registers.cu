@@ -9,9 +9,9 @@
 __device__ __noinline__ bool left_behind(unsigned long long first, unsigned long long end) {
     unsigned long long held[8];
     asm volatile(
-        "{\n\t.reg .b64 %%left<8>;\n\t"
-        "mov.b64 %0, %%left0; mov.b64 %1, %%left1; mov.b64 %2, %%left2; mov.b64 %3, %%left3;\n\t"
-        "mov.b64 %4, %%left4; mov.b64 %5, %%left5; mov.b64 %6, %%left6; mov.b64 %7, %%left7;\n\t}"
+        "{\n\t.reg .b64 left<8>;\n\t"
+        "mov.b64 %0, left0; mov.b64 %1, left1; mov.b64 %2, left2; mov.b64 %3, left3;\n\t"
+        "mov.b64 %4, left4; mov.b64 %5, left5; mov.b64 %6, left6; mov.b64 %7, left7;\n\t}"
         : "=l"(held[0]), "=l"(held[1]), "=l"(held[2]), "=l"(held[3]), "=l"(held[4]), "=l"(held[5]), "=l"(held[6]),
           "=l"(held[7]));
     bool found = false;
