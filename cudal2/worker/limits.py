@@ -11,8 +11,9 @@ from cudal2 import operators
 from cudal2.dtype import FP16
 from cudal2.problem import Problem
 
-TIMED_LIMIT = 0.8
-"""Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ; see `timed_limit`."""
+TIMED_LIMIT, DRIFT = 0.8, 0.037
+"""Two fp32-accumulated results, each rounded to fp16, differ by less than this in units of ρ; on a processor, where
+each addition is rounded, by less than this times K^¼, too; see `timed_limit`."""
 FEW = 2100
 """All of fewer elements may be nearly zero; see `least_rounding`."""
 SELDOM = 12 * math.log(10)
@@ -61,9 +62,15 @@ def timed_limit(problem: Problem, chunk: int) -> float:
 
     Two sums in fp32 that were rounded to another type differ where a boundary lies between them; that is the rarer the
     further apart its boundaries are, in RMS with their root. Two fp16 sums are each off by `rho_limit`.
+
+    A processor rounds each of K additions by some 2.5·10⁻⁸ of the partial sum in RMS. Two sums, each one product after
+    the other, then are K · 2.5·10⁻⁸ apart, beside an fp16 step of √K/1400: in 2.8·10⁻⁵ √K of all elements a boundary
+    lies between them, which is ρ = 0.0184 K^¼. Any other order is nearer. Twice that is allowed, where fixed point of
+    16 bits has 0.7. Tensor cores cut off what they add, so there the bound is one for all K.
     """
     if problem.accumulate == "f32":
-        return TIMED_LIMIT * 2.0 ** ((problem.type.digits - FP16.digits) / 2)
+        drift = DRIFT * problem.k**0.25 if chunk == 1 else TIMED_LIMIT
+        return min(TIMED_LIMIT, drift) * 2.0 ** ((problem.type.digits - FP16.digits) / 2)
     return math.sqrt(2) * most_rho(problem, chunk)
 
 

@@ -1,10 +1,10 @@
 """Which instructions of a built kernel would multiply other numbers than it is asked to.
 
-Integers of 16 bits, or bf16, multiplied and added in one instruction, are twice as fast as fp32 and on normals nearly
-as exact, so measuring errors alone does not tell them apart. Where bf16 is asked for, its own instructions may be used:
-they add in fp32, and that they take the smallest numbers (below 2^-126) for zero is what torch's library does, too;
-fp16 then is the type of too few exponents. A gate names a fault early; it is no proof. It looks at
-the bytes that can be executed, whatever a symbol or a section says of them, and twice: at the instructions that follow
+Integers of 16 bits, or bf16, are multiplied twice as fast as fp32, and on normals nearly as exactly: measuring errors
+hardly tells them apart, and where sums in fp16 are allowed not at all. Where bf16 is asked for, its own instructions
+may be used: they add in fp32, and that they take the smallest numbers (below 2^-126) for zero is what torch's library
+does, too; fp16 then is the type of too few exponents. A gate names a fault early; it is no proof. It looks at the bytes
+that can be executed, whatever a symbol or a section says of them, and twice: at the instructions that follow
 one another from the first byte on, of which none may be narrow, and at what would be one if it began at any byte. The
 latter happens by chance, about once in a megabyte of honest code, so only several of one kind count.
 Names and encodings: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
@@ -22,10 +22,11 @@ from cudal2.worker.sandbox import jail
 
 _NARROW = re.compile(
     rb"^\s*[0-9a-f]+:\t(?:\{?\w+\}? )*?"
-    rb"(v?pmadd(?:wd|ubsw)|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdp[bh]\w+|tdpfp16ps|vf(?:n?m(?:add|sub)\w*|c?madd"
-    rb"c)\w*[ps]h)\b"
+    rb"(v?pmadd(?:wd|ubsw)|v?pmul(?:h(?:rs|u)?|l)w|vpmadd52\w+|vpdp\w+|vp4dp\w+|vdpbf16ps|t?tdp[bh]\w+|tdpfp16ps"
+    rb"|vf(?:n?m(?:add|sub)\w*|c?maddc)\w*[ps]h)\b"
 )
-"""Multiply and add in one: of bytes, words, bf16, 8-bit floats, halves."""
+"""Multiply and add in one: of bytes, words, bf16, 8-bit floats, halves; and products of words, of which there are twice
+as many in a register as of floats."""
 _OWN = {"fp16": re.compile(rb"tdpfp16ps|vf"), "bf16": re.compile(rb"vdpbf16ps|tdpbf16ps")}
 """Which of these multiply numbers of a type as they are. Of halves, `tdpfp16ps` adds in fp32, the others in fp16."""
 CODE_BYTES = 256 << 10
@@ -110,6 +111,8 @@ def _overlapping(forms: list[bytes]) -> re.Pattern[bytes]:
 
 _FORMS = {
     "pmaddwd": _form(1, {1}, [0xF5], {0, 1}),
+    "pmullw": _form(1, {1}, [0xD5, 0xE4, 0xE5], {0, 1}),
+    "pmulhrsw": _form(2, {1}, [0x0B], {0, 1}),
     "pmaddubsw": _form(2, {1}, [0x04], {0, 1}),
     "vpmadd52": _form(2, {1}, [0xB4, 0xB5], {1}),
     "vpdpb": _form(2, {0, 1, 2, 3}, [0x50, 0x51], {0}),

@@ -24,6 +24,10 @@ LINE = "    11{}9:\t{}%zmm1,%zmm2,%zmm3"
         "pmaddwd",
         "vpmaddwd",
         "vpmaddubsw",
+        "vpmullw",
+        "pmulhw",
+        "vpmulhuw",
+        "vpmulhrsw",
         "vpdpwssd",
         "vpdpbusds",
         "{vex} vpdpbusd",
@@ -32,12 +36,12 @@ LINE = "    11{}9:\t{}%zmm1,%zmm2,%zmm3"
         "tdpbssd",
     ],
 )
-def test_integers_and_bf16_multiplied_and_added_at_once_are_named(name):
+def test_narrow_products_are_named(name):
     assert list(gate.in_order([LINE.format(3, f"{name} ").encode()])) == [name.split()[-1]]
 
 
 @pytest.mark.parametrize(
-    "name", ["vfmadd231ps", "vfmadd231ph", "tdpfp16ps", "vpmulld", "vpaddd", "call   10 <vpdpwssd>"]
+    "name", ["vfmadd231ps", "vfmadd231ph", "tdpfp16ps", "vpmulld", "vpmuludq", "vpaddd", "call   10 <vpdpwssd>"]
 )
 def test_what_honest_kernels_use_is_not(name):
     assert not list(gate.in_order([LINE.format("a", f"{name} ").encode()]))
@@ -66,6 +70,11 @@ def test_where_bf16_is_asked_for_its_own_instructions_may_be_used_and_none_of_fp
         "vpmaddubsw %ymm11,%ymm2,%ymm3",
         "vpmaddubsw %zmm1,%zmm2,%zmm3",
         "pmaddubsw %xmm1,%xmm12",
+        "vpmullw (%rax),%zmm2,%zmm3",
+        "pmulhw %xmm1,%xmm2",
+        "vpmulhuw %ymm1,%ymm2,%ymm3",
+        "vpmulhrsw %zmm1,%zmm2,%zmm3",
+        "pmulhrsw %xmm1,%xmm12",
         "vpmadd52luq %zmm1,%zmm2,%zmm3",
         "vpmadd52huq %ymm1,%ymm2,%ymm3",
         "vpdpbusd %zmm1,%zmm2,%zmm3",
