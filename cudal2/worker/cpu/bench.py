@@ -18,7 +18,8 @@ from cudal2.worker import inputs, limits, measurement, outcome, timing, verify
 from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
 from cudal2.worker.cpu.candidate import Workspace, start_candidate
-from cudal2.worker.cpu.pairing import Refer, TimingContext, fastest_seconds, pair
+from cudal2.worker.cpu.context import TimingContext
+from cudal2.worker.cpu.pairing import Refer, fastest_seconds, pair
 from cudal2.worker.cpu.scheduling import threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome

@@ -7,25 +7,22 @@ the other is timed, both are woken before the inputs of a batch exist, and a bat
 import math
 import secrets
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 from torch import Tensor
 
-from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import inputs, timing
+from cudal2.worker import scatter, timing, verify
 from cudal2.worker.cpu import changes
-from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.changes import Perturbation
+from cudal2.worker.cpu.context import TimingContext, timed
 from cudal2.worker.cpu.scheduling import check_ours, threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.measurement import Batch, Role, Sides, measure, next_start
-from cudal2.worker.outcome import CandidateFailed
+from cudal2.worker.outcome import CandidateFailed, raise_finding
 
-SLOW_CALL = 0.1
-"""Seconds of a call beyond which waking up is too small a part of it to be warmed up for."""
 AWAKE = 2.0
 """Seconds that a candidate's call which wakes it up may take, though its others are no slow ones: it is not timed."""
 BASELINE_BATCHES = 7
@@ -33,82 +30,20 @@ WATCHED = 6
 """Batches, or as many as are to be timed at most, that must not be over when their inputs change. In one of them who
 works ahead is overlooked 2 to 4 times in a hundred, who reads no more than the next call's bias every second time
 (experiments/worker/found.py)."""
-LOOKS, CROWDED = 16, 4
-"""At most, in a batch; and in one of so few calls that every look would meet the same ones."""
-ANOTHER = 4
-"""Of so many looks all but one have another behind them: four in a long batch, in the mean. More would be found out,
-but each takes 0.14 ms, in which a kernel that keeps all cores busy has one less."""
 LONGEST = 4 / 3
 """So many times `batch_ms` the longest batch takes; the shortest takes half of that."""
 GUESSES = 3
 """Single calls from which is told how many make a batch; the first is slow."""
 BATCHES = 3
 """So many, or more, tell how many cores a candidate keeps busy."""
+ROWS, COLUMNS = 64, 1024
+"""At most so many of an output are looked at more closely, for one core has to make them in fp64."""
 GREEDY = 1.1
 """So many times its cores a candidate may keep busy: the two clocks of a batch do not begin and end at one instant."""
 
 
 Refer = Callable[[int, int], None]
 """So many calls from a slot on of what outputs are compared with, where that is not the baseline itself."""
-
-
-class TimingContext(msgspec.Struct, frozen=True):
-    """Where sides are timed: the buffers, the normals their inputs are cut from (kept from zero), and for how long."""
-
-    arena: Arena
-    normals: Tensor
-    config: WorkerConfig
-
-    @property
-    def slots(self) -> range:
-        """Where batches lie: the packed slots, or the guarded ones where there are no others."""
-        return range(self.arena.first_timed, self.arena.count)
-
-    @property
-    def most(self) -> int:
-        """Calls in the largest batch: every packed slot, or one of the guarded ones."""
-        return self.arena.count - GUARDED if self.arena.first_timed else 1
-
-    def fill(self, first: int, count: int) -> None:
-        """Fresh inputs, of which no earlier ones tell anything but sizes, and in each batch of another uneven scale."""
-        inputs.flip_signs(self.normals)
-        self.arena.fill_inputs(first, count, self.normals, inputs.uneven_powers(self.arena.problem))
-
-    def poison(self, first: int, count: int) -> None:
-        """NaN in every output."""
-        for part in self.arena.outputs(first, count):
-            inputs.poison(part)
-
-    def outputs(self, first: int, count: int) -> list[Tensor]:
-        """Copies of the outputs of these slots, each [slots, M, N]."""
-        return [part.clone() for part in self.arena.outputs(first, count)]
-
-    def wake(self, side: Side, expected: float, most: float = math.inf) -> None:
-        """A call outside any batch, so that the process and its threads are awake in the next one.
-
-        It comes before the batch has inputs. Slow calls (`expected` seconds) need none. Nobody compares its output,
-        which says nothing of who was woken before, as it is poisoned; nor may it take more than `most` seconds.
-        """
-        if expected < SLOW_CALL:
-            inputs.poison(self.arena.c(0))
-            with side.within(most):
-                side.run(0, 1)
-
-    def perturbations(self, first: int, calls: int, change: bool) -> list[Perturbation]:
-        """For a batch of so many calls one, and by chance more: whoever has met one does not know whether it was the
-        last. None where no call has a later one to be found out by.
-        """
-        if first < GUARDED or calls < 2:
-            return []
-        most = max(CROWDED, min(LOOKS, calls // 4))
-        count = next((n for n in range(1, most) if not secrets.randbelow(ANOTHER)), most)
-        return [Perturbation(self.arena, first, calls, change) for _ in range(count)]
-
-
-def timed(side: Side, first: int, calls: int, each: float, perturbations: Sequence[Perturbation]) -> float:
-    """Seconds a call of a batch that is perturbed at random moments; it takes about `each` seconds a call."""
-    moments = [secrets.randbelow(1000) / 1000 * calls * each for _ in perturbations]
-    return side.run(first, calls, list(zip(moments, perturbations))) / calls
 
 
 class CpuSides(Sides):
@@ -253,9 +188,29 @@ class CpuSides(Sides):
             reference.copy_(changes.nearest(result, reference, arena.given(slot), places, self.problem))
         return list(zip(self._results, self._references))
 
+    def look_closer(self, batch: Batch) -> None:
+        """At a part of a call's output, if possible of a later call, whose inputs are as they were then."""
+        moved = {slot for one in self._perturbations for slot in (*one.changed, *one.unsure)}
+        left = [slot for slot in range(batch.first, batch.first + batch.candidate) if slot not in moved]
+        if not left:
+            return
+        slot, problem = secrets.choice(left[1:] or left), self.problem
+        rows, columns = (_drawn(*sizes) for sizes in ((problem.m, ROWS), (problem.n, COLUMNS)))
+        a, b, *more = self._context.arena.given(slot)
+        given = [a[rows], b[columns] if problem.layout == "tn" else b[:, columns], *(one[columns] for one in more)]
+        part = msgspec.structs.replace(problem, m=len(rows), n=len(columns))
+        exact = verify.reference(given, part)
+        most = scatter.most_squares(given, exact, part, self.rounding)
+        result = self._results[0][slot - batch.first][rows][:, columns]
+        raise_finding(verify.check_normal(result, exact, part, self.rounding, most)[0])
+
     def watched(self) -> bool:
         """Where no batch has a later call that could give its author away, there is nothing to watch."""
         return not self._changes or self._watched >= min(WATCHED, self._context.config.max_pairs)
+
+
+def _drawn(size: int, most: int) -> list[int]:
+    return sorted(secrets.SystemRandom().sample(range(size), min(size, most)))
 
 
 @threads(1)

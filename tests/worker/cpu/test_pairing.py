@@ -12,10 +12,11 @@ import torch
 from cudal2.config import WorkerConfig
 from cudal2.dtype import FP16
 from cudal2.problem import Problem
-from cudal2.records import HarnessFault
-from cudal2.worker import inputs, measurement
+from cudal2.records import HarnessFault, Status
+from cudal2.worker import inputs, measurement, verify
 from cudal2.worker.cpu.arena import GUARDED, Arena
-from cudal2.worker.cpu.pairing import CROWDED, LOOKS, TimingContext, fastest_seconds, pair
+from cudal2.worker.cpu.context import CROWDED, LOOKS, TimingContext
+from cudal2.worker.cpu.pairing import fastest_seconds, pair
 from cudal2.worker.outcome import CandidateFailed
 
 PROBLEM = Problem(32, 16, 24)
@@ -342,3 +343,17 @@ def test_a_figure_alone_needs_one_batch_that_had_its_cores(context: TimingContex
     assert fastest_seconds(Kept(honest(context), [0.6, 0.6, 0.01]), context) > 0
     with pytest.raises(measurement.Disturbed, match="busy"):
         fastest_seconds(Kept(honest(context), [0.6, 0.5]), context)
+
+
+def test_one_output_of_a_batch_is_held_to_the_bounds_of_single_calls(context: TimingContext, monkeypatch) -> None:
+    """Whatever is made of the comparison of all of them."""
+    monkeypatch.setattr(verify, "check_timed", lambda *_: None)
+
+    def coarse(slot: int) -> None:
+        context.arena.c(slot).copy_(product(context, slot))
+        context.arena.c(slot).view(torch.int16).bitwise_and_(-2)
+
+    pair(Fake(honest(context)), Fake(honest(context)), context, "theirs", 20e-6)
+    with pytest.raises(CandidateFailed) as failed:
+        pair(Fake(coarse), Fake(honest(context)), context, "theirs", 20e-6)
+    assert failed.value.status is Status.IMPRECISE
