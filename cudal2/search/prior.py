@@ -11,14 +11,15 @@ A setting that is fast for one shape may waste a wave on a near one: 192 tiles o
 idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So such settings come last.
 
 With `search.order=cost` every second of them is one that the cost model (`cudal2/cost_model`) thinks fastest, of all
-that are known for a good many near shapes. Its first is better than the nearest shape's. Its next ones are much alike,
-so that those of the nearest shapes add more (experiments/h200/learning, "Known settings by the cost model").
+that are known for a good many near shapes. Its first is better than the nearest shape's. Its next ones are much alike:
+so of each tile and cluster one comes before all others (experiments/h200/cost_model, "What a search misses"), and those
+of the nearest shapes in turn (experiments/h200/learning, "Known settings by the cost model").
 """
 
 import lzma
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -48,6 +49,8 @@ faster, and take four times as long."""
 ENOUGH = 16
 """How many distinct settings are taken if there are: near problems of few rows share theirs, and what a search tries
 beyond them is drawn at random."""
+SHAPE, TILED = ("tile_m", "tile_n", "cluster", "splits"), "tile_m"
+"""What settings must share to be much alike; a knob of the families to which that applies."""
 FILLED = 0.85
 """A setting comes last if it fills less than this share of what it filled where it was found."""
 
@@ -122,7 +125,7 @@ def known_settings(target: str, problem: Problem, families: Sequence[Family]) ->
 
 
 def liked_settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
-    """Of the settings of many near problems those that the cost model thinks fastest, as many as are ENOUGH.
+    """Of the settings of many near problems those that the cost model thinks fastest, as many as are ENOUGH, `varied`.
 
     As `known_settings` where no model ships for the target.
     """
@@ -131,7 +134,20 @@ def liked_settings(target: str, problem: Problem, families: Sequence[Family]) ->
     if liked is None:
         return known_settings(target, problem, families)
     able = (one for one in liked if one.family in by_name and allowed(problem, by_name[one.family], one.knobs))
-    return list(islice(able, ENOUGH))
+    return list(islice(varied(able), ENOUGH))
+
+
+def varied(settings: Iterable[Setting]) -> Iterator[Setting]:
+    """The first of each tile, cluster and split of a family, then all others; of a family without tiles each."""
+    seen, others = set[Hashable](), []
+    for one in settings:
+        shape = one.family, *(one.knobs.get(name) for name in SHAPE)
+        if shape in seen and TILED in one.knobs:
+            others.append(one)
+        else:
+            seen.add(shape)
+            yield one
+    yield from others
 
 
 def alternating(some: Sequence[Setting], others: Sequence[Setting]) -> list[Setting]:

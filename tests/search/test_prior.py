@@ -16,6 +16,7 @@ from cudal2.problem import parse
 from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.prior import ENOUGH, NEAREST
+from cudal2.search.proposer import Setting
 from cudal2.target import find
 
 HERE, LARGE = parse("256_256_256"), parse("2048_2048_1536")
@@ -121,6 +122,16 @@ def test_what_wastes_a_wave_comes_last_unless_it_did_so_where_it_was_found(ship,
     assert stages(here, whole) == [4], "found here, for all that it wastes"
     ship(found)
     assert stages(here, whole) == [1], "but where nothing else is known"
+
+
+def test_what_differs_in_details_alone_comes_after_all_others():
+    tiled = [Setting("tiled", {"tile_m": m, "tile_n": 64, "stages": stages}) for m in (64, 128) for stages in (3, 4)]
+    plain = [Setting("plain", {"warps": warps}) for warps in (4, 8)]
+    first, detail, second, another = tiled
+    assert list(prior.varied([first, detail, plain[0], second, another, plain[1]])) == [
+        *(first, plain[0], second, plain[1]),
+        *(detail, another),
+    ]
 
 
 def test_the_cost_model_chooses_among_what_many_shapes_know():
