@@ -79,17 +79,20 @@ def read(path: Path) -> Published:
     """The table in a CSV file. Raises ValueError where it cannot be read or says nothing of any shape."""
     try:
         with path.expanduser().open(newline="") as file:
-            lines = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            lines = [(reader.line_num, line) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
-    names = list(lines[0]) if lines else []
+    names = list(dict.fromkeys(reader.fieldnames or ())) if lines else []
     long = set(names) >= _OURS
     protocol = next((name for name in PROTOCOLS if name in path.name.lower()), "device")
     known = {} if long else {name: figure for name in names if (figure := _figure(name, protocol))}
-    several = long and len({line.get("fingerprint") for line in lines}) > 1
+    several = long and len({line.get("fingerprint") for _, line in lines}) > 1
     figures: dict[Figure, dict[Shape, float]] = {}
-    for number, line in enumerate(lines, 2):
+    for number, line in lines:
         try:
+            if None in line:  # where the reader puts what is behind the last column
+                raise ValueError("it has more cells than the first line, which names the columns")
             shape = _shape(line)
             if long and line["speedup"]:
                 of, by = line["baseline"], line["protocol"]

@@ -94,6 +94,14 @@ def test_what_is_no_table_is_refused(tmp_path, text: str) -> None:
         published.read(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize("text", ["mnk,speedup\n\n64_64_64,1.2,extra\n", "# Title\n\nwords, and more\n"])
+def test_a_line_with_too_many_cells_is_named(tmp_path, text: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"t\.csv, line 3: ") as error:
+        published.read(tmp_path / "t.csv")
+    assert "\n" not in str(error.value)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"none\.csv"):
         published.read(tmp_path / "none.csv")
