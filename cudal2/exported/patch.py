@@ -8,6 +8,7 @@ processor vLLM packs weights for a library of its own; those of our layers it le
 
 import hashlib
 import warnings
+from copy import deepcopy
 from functools import wraps
 from typing import Any
 
@@ -33,10 +34,38 @@ class Routed(torch.nn.Linear):
         else:
             return torch.nn.functional.linear(input, self.weight, self.bias)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies and pickles are plain layers, since the process that loads them may not have the library."""
-        state = {name: value for name, value in self.__dict__.items() if name not in self.__jit_ignored_attributes__}
-        return torch.nn.Linear.__new__, (torch.nn.Linear,), state
+        if type(self) is not Routed:  # torch has its own words for why such a layer cannot be pickled
+            return super().__reduce_ex__(protocol)
+        return torch.nn.Linear.__new__, (torch.nn.Linear,), _state(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Linear:
+        return _copied(self, memo)
+
+
+def _state(layer: torch.nn.Module) -> dict[str, Any]:
+    """What a layer holds, but for what `patch` gave it."""
+    return {name: value for name, value in layer.__dict__.items() if name not in Routed.__jit_ignored_attributes__}
+
+
+def _copied(layer: Any, memo: dict[int, Any]) -> Any:
+    """A plain layer with copies of all that this one holds."""
+    kind = _plain(type(layer))
+    memo[id(layer)] = copy = kind.__new__(kind)
+    copy.__dict__ = deepcopy(_state(layer), memo)
+    return copy
+
+
+def _plain(kind: Any) -> Any:
+    """The class with nn.Linear in the place of Routed. A layer with a parametrization is of a class of its own, which
+    torch derives from the one that the layer had before."""
+    if kind is Routed:
+        return torch.nn.Linear
+    if not issubclass(kind, Routed):
+        return kind
+    # torch gives such a class a copy of its own only where the class before has none, and Routed has one.
+    return type(kind)(kind.__name__, tuple(map(_plain, kind.__bases__)), {"__deepcopy__": _copied, **vars(kind)})
 
 
 def patch(model: torch.nn.Module, library: Library) -> list[str]:
@@ -51,11 +80,10 @@ def patch(model: torch.nn.Module, library: Library) -> list[str]:
     """
     routed = []
     for name, module in model.named_modules():
-        plain = type(module) in (torch.nn.Linear, Routed) and "forward" not in module.__dict__
-        if not plain:
+        if "forward" in module.__dict__:
             continue
         _restore(module)
-        if rows := library.rows(module):
+        if type(module) is torch.nn.Linear and (rows := library.rows(module)):
             module.__class__ = Routed
             module.__dict__.update(library=library, rows=rows)
             routed.append(name)
@@ -75,8 +103,8 @@ def unpatch(model: torch.nn.Module) -> None:
 
 
 def _restore(module: torch.nn.Module) -> None:
-    if type(module) is Routed:
-        object.__setattr__(module, "__class__", torch.nn.Linear)
+    if isinstance(module, Routed):
+        object.__setattr__(module, "__class__", _plain(type(module)))
         for name in Routed.__jit_ignored_attributes__:
             del module.__dict__[name]
 

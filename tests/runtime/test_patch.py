@@ -4,6 +4,7 @@ import pickle
 import pytest
 import torch
 from exported import TN, write
+from torch.nn.utils import parametrize
 
 from cudal2.problem import Problem
 from cudal2.runtime import load, patch, unpatch
@@ -107,3 +108,42 @@ def test_a_model_is_patched_again_with_another_library(lib, tmp_path):
 def test_other_numbers_of_rows_are_torchs(lib, net):
     x, before = torch.randn(23, 32).half(), lib.calls["kernel"]
     assert torch.equal(net(x), model()(x)) and lib.calls["kernel"] == before
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def test_a_layer_that_gets_a_parametrization_later_is_copied_and_restored(lib, net):
+    parametrize.register_parametrization(net[0], "weight", Doubled())
+    x = torch.randn(24, 32).half()
+    plain = model().requires_grad_(False)
+    plain[0].weight *= 2
+    expected = plain(x)
+
+    def served(some):
+        before = lib.calls["kernel"]
+        assert torch.allclose(some(x), expected, rtol=2e-3, atol=2e-3)
+        return lib.calls["kernel"] - before
+
+    copied = copy.deepcopy(net)
+    again = copy.deepcopy(copied)
+    assert [served(some) for some in (net, copied, again)] == [2, 0, 0]
+    for refused in (copy.copy, pickle.dumps):  # by torch, as of any layer with a parametrization
+        with pytest.raises(RuntimeError, match="state_dict"):
+            refused(net[0])
+    unpatch(net)
+    assert served(net) == 0 and served(copy.deepcopy(net)) == 0
+    for some in (net, copied):
+        parametrize.remove_parametrizations(some[0], "weight")
+        assert type(some[0]) is torch.nn.Linear and torch.equal(some[0].weight, plain[0].weight)
+
+
+def test_a_layer_with_a_parametrization_is_plain_after_another_library(lib, net, tmp_path):
+    parametrize.register_parametrization(net[0], "weight", Doubled())
+    other = load(write(tmp_path / "export", {Problem(24, 40, 32): (TN, 1.5)}))
+    assert patch(net, other) == []
+    before = lib.calls["kernel"]
+    net(torch.randn(24, 32).half())
+    assert lib.calls["kernel"] == before and not other.calls["kernel"]
