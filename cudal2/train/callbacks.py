@@ -1,5 +1,6 @@
 """What a trainer calls back: what the terminal and the metrics show of a run, and when checkpoints are saved."""
 
+import logging
 import math
 import sys
 import time
@@ -29,6 +30,12 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
     # PEFT asks whether the vocabulary has grown, which it has not, of a model that came as a GGUF file.
     warnings.filterwarnings("ignore", message="Could not find a config file in", category=UserWarning)
+    logging.getLogger("trl.trainer.grpo_trainer").addFilter(_of_use)
+
+
+def _of_use(record: logging.LogRecord) -> bool:
+    """Not TRL's warning that a sample has no reward, with the whole of its text: the step's line says how many."""
+    return "All reward functions returned None" not in str(record.msg)
 
 
 def taken(rows: list[dict[str, Any]]) -> float:
@@ -96,7 +103,8 @@ def describe(row: dict[str, Any], at: str) -> str:
     """One step, and how far the run is: `step 3/30  reward 0.82 ± 0.31  speedup 0.41 (best 1.32)  ok 28/32 …`."""
     seconds = row["seconds"]
     cut = f"  cut off {row['cut_share']:.0%}" if row.get("cut_share") else ""
-    failed = "  ".join(f"{name} {count}" for name, count in row["statuses"].items() if name != "ok")
+    others = row["statuses"] | {"no verdict": row.get("masked")}
+    failed = "  ".join(f"{name} {count}" for name, count in others.items() if count and name != "ok")
     return (
         f"step {at}  reward {row['reward_mean']:6.3f} ± {row['reward_std']:.3f}  "
         f"speedup {row['speedup_mean']:.3f} (best {row['speedup_best']:.3f})  "

@@ -139,7 +139,9 @@ def test_an_interrupted_step_is_taken_again_from_its_first_turn(config, monkeypa
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_what_the_harness_failed_on_is_not_told_and_not_learnt(config, learnt, monkeypatch, tmp_path):
+def test_what_the_harness_failed_on_is_counted_and_not_told_and_not_learnt(
+    config, learnt, monkeypatch, tmp_path, capsys, caplog
+):
     asked = count()
 
     class Flaky(FakePool):
@@ -151,6 +153,7 @@ def test_what_the_harness_failed_on_is_not_told_and_not_learnt(config, learnt, m
     (row,), (batch,) = read_metrics(tmp_path / "run/metrics.jsonl"), learnt
     kept = {sample.origin.index for sample, _ in samples(tmp_path / "run")}
     assert 0 < row["masked"] == 24 - len(kept) < 24
+    assert f"no verdict {row['masked']}\n" in capsys.readouterr().out and not caplog.records
     assert all(batch["advantages"][index] == 0 for index in set(range(24)) - kept)
     lengths = batch["prompt_mask"].sum(1)
     for index in range(24):
