@@ -12,9 +12,9 @@ from cudal2.search.proposer import Trial
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round: how many problems it judged kernels for, and for how many of them a `first` one that is right, or one
-    that is `faster` than all before it. `gain` is by what factor the best of these problems became faster, in the
-    geometric mean of those that had one before.
+    """One round: how many problems it judged kernels for, and how many of them `had` a right kernel before. It found a
+    `first` one for some of the others, and for some of those that had one a `faster` one. `gain` is by what factor the
+    best of these became faster, in their geometric mean.
 
     Speeds are lower bounds of the speedup. Of equal kernels the best rises by chance, too, by less than a measurement
     is sure.
@@ -22,13 +22,17 @@ class Round(msgspec.Struct, frozen=True):
 
     number: int
     judged: int
+    had: int
     first: int
     faster: int
     gain: float
 
     def __str__(self) -> str:
-        news = f"faster for {self.faster} of {self.judged} shapes, {100 * (self.gain - 1):+.1f}% in the mean of all"
-        return f"round {self.number:>3}: " + (f"a right kernel for {self.first}, " if self.first else "") + news
+        # Where no kernel was before, nothing can be faster than it: a 0 would read as slower than torch.
+        first = f"a first right kernel for {self.first} of {self.judged - self.had} shapes"
+        gain = f"{100 * (self.gain - 1):+.1f}% in their mean"
+        faster = f"better than before for {self.faster} of {self.had} shapes, {gain}"
+        return f"round {self.number:>3}: " + ", ".join([first] * (self.judged > self.had) + [faster] * (self.had > 0))
 
 
 def rounds(trials: Mapping[Problem, Sequence[Trial]]) -> list[Round]:
@@ -54,4 +58,4 @@ def _round(number: int, pairs: Sequence[Sequence[float]]) -> Round:
     had = [(before, after) for before, after in pairs if before]
     gain = geometric_mean(after / before for before, after in had) if had else 1.0
     first = sum(after > 0 for before, after in pairs if not before)
-    return Round(number + 1, len(pairs), first, sum(after > before for before, after in had), gain)
+    return Round(number + 1, len(pairs), len(had), first, sum(after > before for before, after in had), gain)

@@ -36,11 +36,15 @@ def test_each_round_is_compared_with_all_before_it(seed):
                 before[shape] = max((t.low for t in own if t.generation < found.number - 1), default=0.0)
                 after[shape] = max((t.low for t in own if t.generation < found.number), default=0.0)
         had = [shape for shape in before if before[shape]]
-        assert found.judged == asked and found.faster == sum(after[shape] > before[shape] for shape in had)
+        assert found.judged == asked and found.had == len(had)
+        assert found.faster == sum(after[shape] > before[shape] for shape in had)
         assert found.first == sum(after[shape] > 0 for shape in before if not before[shape])
         product = math.prod(after[shape] / before[shape] for shape in had)
         assert found.gain == pytest.approx(product ** (1 / max(len(had), 1))) and found.gain >= 1
-        assert str(found.faster) in str(found)
+        said = str(found)
+        assert ("%" in said) == bool(had), "nothing is faster where no kernel was before"
+        assert f"{found.faster} of {len(had)}" in said or not had
+        assert f"{found.first} of {asked - len(had)}" in said or asked == len(had)
 
 
 def test_without_trials_there_are_no_rounds():
