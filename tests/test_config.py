@@ -133,6 +133,12 @@ def test_what_training_may_see_is_not_what_is_reported(name):
     [
         ("trainer.stepz=1", "trainer.stepz; there is trainer.steps"),
         ("threads=1", "there is worker.threads"),
+        ("group.size=2", "there is trainer.group_size"),
+        ("shape=64_64_64", "there is shapes"),
+        ("wroker=quick", "there is worker"),
+        ("trainer.xyzzy=1", "trainer.steps, "),
+        ("xyzzy=1", "--help"),
+        ("no.xyzzy=1", "--help"),
         ("trainer.group_size=0", "trainer.group_size"),
         ("nonsense=1", "nonsense"),
         ("128_64_64", "64_64_64,128_64_64"),

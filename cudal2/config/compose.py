@@ -79,7 +79,7 @@ def one_line(name: str, schema: Schema | type[Schema]) -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException, msgspec.ValidationError, ValueError) as error:
         start = _start(schema) if isinstance(schema, type) else schema
-        raise ValueError(f"configuration {name}: {_message(error, start)}") from error
+        raise ValueError(f"configuration {name}: {_message(error, name, start)}") from error
 
 
 def groups(name: str) -> list[str]:
@@ -102,9 +102,9 @@ def _check_hydra(word: str) -> None:
         raise ValueError(f"{word} is for several runs, with -m; a single one takes hydra.searchpath=[DIR] alone")
 
 
-def _message(error: Exception, start: Schema) -> str:
+def _message(error: Exception, entry: str, start: Schema) -> str:
     """What was wrong, in one line. Of a key that does not exist Hydra says how to add it, which cannot be; here those
-    like it."""
+    like it, and groups."""
     said = str(error)
     if several := re.search(r"(?:argument|parameters) '(.+?)'.*(?:--multirun|key=\[)", said, re.DOTALL):
         return f"{several[1]} are several values: with -m a run for each"
@@ -119,11 +119,14 @@ def _message(error: Exception, start: Schema) -> str:
     if unknown[1] in _RENAMED:
         return f"{unknown[1]}=VALUE is {_RENAMED[unknown[1]]}=VALUE now"
     group, _, name = unknown[1].rpartition(".")
-    known = [key.rpartition(".") for key in _keys(msgspec.to_builtins(start))]
-    beside = {own: ".".join(filter(None, [folder, own])) for folder, _, own in known if folder == group}
-    elsewhere = [f"{folder}.{own}" for folder, _, own in known if own == name]
-    near = elsewhere or [beside[own] for own in get_close_matches(name, beside, 1)] or beside.values()
-    return f"there is no key {unknown[1]}; there is {', '.join(near)}"
+    known = (key.rpartition(".") for key in _keys(msgspec.to_builtins(start)))
+    keys = [(folder, own, f"{folder}.{own}".strip(".")) for folder, _, own in known]
+    beside = {own: key for folder, own, key in keys if folder == group}
+    likely = beside if group else beside | {one: one for one in choices(entry)}
+    elsewhere = [key for _, own, key in keys if own in (name, unknown[1].replace(".", "_"))]
+    near = elsewhere or [likely[own] for own in get_close_matches(name, likely, 1)] or [*beside.values()] * bool(group)
+    remedy = f"there is {', '.join(near)}" if near else "the verb's --help lists all"
+    return f"there is no key {unknown[1]}; {remedy}"
 
 
 def _keys(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
