@@ -211,6 +211,8 @@ def test_bench_worker_counts_verdicts(capsys):
         (["doctor", "x"], "x is no KEY=VALUE"),
         (["doctor", "cash=x"], "there is cache"),
         (["report", "tables", "run", "out=x"], "there is no key out"),
+        (["bench", "baseline", "layout=tt"], "nn, tn"),
+        (["archive", "export", "run", "format=xml"], "parquet, jsonl"),
         (["eval", "/no/such/run", "shapes=nonsense"], "nonsense"),
     ],
 )

@@ -127,7 +127,9 @@ def options(arguments: argparse.Namespace, schema: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(values, schema, strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
+        from cudal2.config import words
+
+        raise ValueError(words.refused(error, schema)) from error
 
 
 def stay_offline(policy: str) -> None:

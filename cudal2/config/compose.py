@@ -108,6 +108,8 @@ def _message(error: Exception, entry: str, start: Schema) -> str:
     said = str(error)
     if several := re.search(r"(?:argument|parameters) '(.+?)'.*(?:--multirun|key=\[)", said, re.DOTALL):
         return f"{several[1]} are several values: with -m a run for each"
+    if isinstance(error, msgspec.ValidationError):
+        return words.refused(error, type(start))
     if isinstance(error, OverrideParseException):
         return f"{error.override} is not in Hydra's grammar of overrides: {' '.join(error.message.split())}"
     extra = re.search(r"Could not find 'hydra/\w+/(\w+)'", said)

@@ -9,8 +9,9 @@ the items of a list, or it is part of a path.
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import OmegaConf
 
@@ -60,6 +61,19 @@ def parts(value: str) -> list[str]:
     return [part.strip() for part in pieces]
 
 
+def refused(error: msgspec.ValidationError, schema: type[msgspec.Struct]) -> str:
+    """What msgspec says of a value of the schema, and the right ones where it is none of a few."""
+    said = " ".join(str(error).split())
+    key = re.match(r"Invalid enum value .*`\$\.([\w.]+)", said)
+    return f"{said}; use one of {', '.join(_values(_hint(schema, key[1])))}" if key else said
+
+
+def _values(kind: Any) -> list[str]:
+    """Those of a Literal, also of one within a tuple."""
+    parts = get_args(kind)
+    return [*map(str, parts)] if get_origin(kind) is Literal else [value for part in parts for value in _values(part)]
+
+
 def _spelled(word: str, schema: type[Schema], sweep: bool) -> str:
     match = _WORD.fullmatch(word)
     if not match or not key(word):
@@ -97,11 +111,11 @@ def _kind(schema: type[Schema], name: str) -> Any:
     return kind if kind is str or get_origin(kind) is tuple or name == "shapes" else None
 
 
-def _hint(schema: type[Schema], name: str) -> Any:
+def _hint(schema: type[msgspec.Struct], name: str) -> Any:
     """The type of the key's value, None where there is no such key."""
     kind: Any = schema
     for part in name.split("."):
-        kind = get_type_hints(kind).get(part) if isinstance(kind, type) and issubclass(kind, Schema) else None
+        kind = get_type_hints(kind).get(part) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
     return kind
 
 
