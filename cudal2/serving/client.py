@@ -122,6 +122,8 @@ class Client:
 
     def completion(self, problem: str, completion: str, **more: Any) -> Judged:
         """Judges the kernel in what a model wrote. `more` may hold author, prompt and turn, which are archived."""
+        if not isinstance(completion, str):
+            raise ValueError(f"a completion is a str, and not {type(completion).__name__}. Give what the model wrote")
         return self._judge({"problem": problem, "completion": completion[-LONGEST:], **more})
 
     def source(self, problem: str, source: str, **more: Any) -> Judged:
@@ -202,8 +204,14 @@ class Client:
 
 
 def _body(what: dict[str, Any]) -> bytes:
-    """Characters as they are, for escaped ones take up to twelve bytes; halves of a pair are none and become `?`."""
-    return json.dumps(what, ensure_ascii=False).encode("utf-8", "replace")
+    """Characters as they are, for escaped ones take up to twelve bytes; halves of a pair are none and become `?`.
+
+    Raises ValueError for what JSON has no form of.
+    """
+    try:
+        return json.dumps(what, ensure_ascii=False).encode("utf-8", "replace")
+    except TypeError as error:
+        raise ValueError(f"{error}. Give names and texts as str: of a prompt its .problem, its .text") from error
 
 
 ADDRESS: Final = "CUDAL2_JUDGE"

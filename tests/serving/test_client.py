@@ -110,6 +110,27 @@ def test_what_is_no_address_is_a_mistake(url):
         Client(url)
 
 
+PROMPT = module.Prompt("64_64_64_tn_f32", "cpu", "Write!")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda judge: judge.completion("64_64_64", None),
+        lambda judge: judge.completion("64_64_64", [{"role": "assistant", "content": "fast"}]),
+        lambda judge: judge.completion(PROMPT, "fast"),
+        lambda judge: judge.completion("64_64_64", "fast", prompt=PROMPT),
+        lambda judge: judge.source(PROMPT, "fast"),
+        lambda judge: judge.prompt(PROMPT),
+        lambda judge: judge.problems([PROMPT]),
+    ],
+)
+def test_what_is_no_text_is_a_mistake_before_anything_is_sent(asked):
+    with pytest.raises(ValueError, match="str") as error:
+        asked(Client("http://127.0.0.1:1"))
+    assert "\n" not in str(error.value)
+
+
 def test_a_mistake_is_no_fault_of_the_service(tmp_path):
     with serving(tmp_path, "limits.body_bytes=20000") as up:
         with pytest.raises(ValueError, match="M_N_K"):
