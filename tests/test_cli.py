@@ -2,7 +2,9 @@
 installation lacks is asked for by the name of the extra that pyproject.toml has for it."""
 
 import ast
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from cudal2 import bench, cli, completion
+from cudal2 import bench, cli, completion, dataset
 from cudal2.cli import runs
 from cudal2.config import EvalConfig, TrainConfig, load
 from cudal2.evaluation.records import Results, Row
@@ -222,6 +224,17 @@ def test_mistakes_end_in_one_line(words, said, capsys, tmp_path, monkeypatch):
     assert cli.main(words) == 2
     printed = capsys.readouterr().err
     assert said in printed and printed.startswith("cudal2: ") and "Traceback" not in printed
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+def test_what_cannot_be_written_is_told_with_a_remedy(code, capsys, monkeypatch):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code), "run/dataset")
+
+    monkeypatch.setattr(dataset, "export", refuse)
+    assert cli.main(["archive", "export", "run"]) == 2
+    printed = capsys.readouterr().err
+    assert "run/dataset" in printed and "choose another" in printed and printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["trian"], ["bench", "kernel", "f", "--jsn"], ["bench", "aa", "-m"], []])

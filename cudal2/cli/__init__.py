@@ -13,6 +13,7 @@ import select
 import shlex
 import sys
 from collections.abc import Sequence
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 
 import msgspec
 
@@ -37,6 +38,12 @@ EXTRAS = {
     **{name: name for name in ("ray", "deepspeed", "wandb", "vllm")},
 }
 """The extra of pyproject.toml that brings a module."""
+
+_REMEDIES: dict[int | None, str] = {
+    **dict.fromkeys((EROFS, ENOSPC, EDQUOT), ". Make room or the folder writable, or choose another"),
+    **dict.fromkeys((EACCES, EPERM), ". Let this user read it and write to its folder, or choose another"),
+}
+"""What to do after an error of the system that no verb has words for."""
 
 _KEYS = {
     **{f"--{key}": key for key in ("shapes", "target", "problem", "layout", "accumulate", "source", "abi", "limit")},
@@ -87,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return UNREAD
         if arguments.traceback:
             raise
-        print(f"cudal2: {error}", file=sys.stderr)
+        print(f"cudal2: {error}{_REMEDIES.get(getattr(error, 'errno', None), '')}", file=sys.stderr)
         return 2
     except ImportError as error:
         said = extra(error, arguments.verb.__module__.rpartition(".")[2])
