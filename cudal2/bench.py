@@ -28,11 +28,14 @@ def default_target(file: Path | None = None) -> str:
     """The target where none is named: this machine's GPU for a .cu file or a folder with a cubin, the CPU for another
     file. Without a file it is the GPU if the machine has one.
 
-    Raises HarnessFault for GPU code on a machine without a GPU.
+    Raises ValueError for a folder without a cubin and its launch, HarnessFault for GPU code on a machine without a GPU.
     """
     if file is not None and file.suffix != ".cu" and not file.is_dir():
         return "cpu"
-    from cudal2.worker.cuda import device
+    from cudal2.worker.cuda import device, foreign
+
+    if file is not None and file.is_dir():
+        foreign.read(file)  # first, as a GPU would not help
 
     return device.find().target.name if file is not None or device.available() else "cpu"
 

@@ -200,6 +200,7 @@ def test_bench_worker_counts_verdicts(capsys):
     ("words", "said"),
     [
         (["bench", "kernel", "/no/such/file.cpp"], "/no/such/file.cpp"),
+        (["bench", "kernel", "."], "kernel.cubin and launch.json"),
         (["bench", "kernel", __file__, "problem=1_2"], "M_N_K"),
         (["bench", "kernel", __file__, "target=sm_00"], "cpu"),
         (["bench", "kernel", __file__, "worker.thread=1"], "worker.thread"),
