@@ -22,7 +22,7 @@ VERSION = 1
 SONAME = f"libcudal2_torch.so.{VERSION}"
 OUTCOMES = (
     "kernel",
-    "not float16",
+    "no kernels for these types",
     "not on the device measured",
     "not on one device",
     "not a matrix times a matrix",

@@ -116,7 +116,7 @@ def test_what_no_kernel_could_serve_with_all_rows_is_torchs_with_fewer(lib):
     x, w = half(7, K), half(N, K)
     odd = half(7 * K + 1)[1:].view(7, K)
     cases = {
-        "not float16": (x.float(), w.float()),
+        "no kernels for these types": (x.float(), w.float()),
         "not aligned": (odd, w),
         "not contiguous": (half(K, 7).t(), w),
         "no faster kernel for this shape": (x[:0], w),
