@@ -29,6 +29,7 @@ import hashlib
 import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -246,11 +247,25 @@ def _file(folder: Path, path: str, content: bytes) -> File:
     return File(path, hashlib.sha256(content).hexdigest())
 
 
+def left_to_torch(manifest: Manifest) -> Counter[str]:
+    """The number of kernels that are not dispatched, by the reason in a few words."""
+    target = find(manifest.target)
+    return Counter(_against(kernel.timing, target) for kernel in manifest.kernels if not kernel.dispatch)
+
+
 def _worthwhile(timing: Timing, target: Target) -> bool:
-    """Whether a user gains by the kernel, the dispatcher's own time included.
+    return not _against(timing, target)
+
+
+def _against(timing: Timing, target: Target) -> str:
+    """Why a kernel is left to torch; "" where a user gains by it, the dispatcher's own time included.
 
     On a GPU our call costs the host less than torch's (`cudal2 bench call`), so there only the kernel's time counts.
     """
-    if target.recipe:
-        return surely_faster(timing)
-    return surely_faster(timing) and timing.candidate_us + DISPATCH_US < timing.baseline_us
+    if timing.low <= 1:
+        return "not surely faster"
+    if not surely_faster(timing):
+        return "measured too roughly"
+    if not target.recipe and timing.candidate_us + DISPATCH_US >= timing.baseline_us:
+        return f"less than {DISPATCH_US:g} µs faster"
+    return ""

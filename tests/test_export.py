@@ -102,6 +102,18 @@ def test_a_gain_that_the_dispatcher_would_eat_is_left_to_torch():
     assert not export._worthwhile(timing(4.0, spread=0.3), CPU)
 
 
+def test_each_kernel_that_is_not_dispatched_is_counted_by_a_reason(tmp_path, archive):
+    speeds = [2.5, 0.5, 0.9, 1.1]
+    kernels = {msgspec.structs.replace(FAST, m=m): (candidate(str(m)).source, one) for m, one in enumerate(speeds, 1)}
+    assess(tmp_path, archive, kernels)
+    written = export.run(tmp_path / "run", archive, built, HERE)
+    assert sorted(export.left_to_torch(written).values()) == [1, 2]
+    first, *others = written.kernels
+    rough = msgspec.structs.replace(first, timing=timing(4.0, spread=0.3), dispatch=False)
+    reasons = export.left_to_torch(msgspec.structs.replace(written, kernels=(rough, *others)))
+    assert sorted(reasons.values()) == [1, 1, 2] and all(reasons)
+
+
 @pytest.mark.parametrize("confidence", [0.0, 0.7])
 def test_only_a_strict_interval_is_dispatched(confidence):
     """Neither a quick one, nor one of an earlier version, which had looked after every pair."""

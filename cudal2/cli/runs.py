@@ -204,6 +204,8 @@ def _export(arguments: argparse.Namespace) -> None:
         manifest = export.run(folder, archive, build, worker.environment, target=config.target, judge=judge)
     faster = sum(kernel.dispatch for kernel in manifest.kernels)
     print(f"{folder / 'export'}: kernels for {len(manifest.kernels)} shapes, {faster} of them dispatched")
+    if others := export.left_to_torch(manifest):
+        print(f"torch serves the others: {', '.join(f'{count} {why}' for why, count in others.most_common())}")
     print(f"use them in any environment with torch: pip install {folder / 'export'}, then import cudal2_kernels")
     for one in manifest.refused:
         print(f"left out: {one.problem.name}: {one.reason}")
