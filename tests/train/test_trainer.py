@@ -153,7 +153,8 @@ def test_what_the_harness_failed_on_is_counted_and_not_told_and_not_learnt(
     (row,), (batch,) = read_metrics(tmp_path / "run/metrics.jsonl"), learnt
     kept = {sample.origin.index for sample, _ in samples(tmp_path / "run")}
     assert 0 < row["masked"] == 24 - len(kept) < 24
-    assert f"no verdict {row['masked']}\n" in capsys.readouterr().out and not caplog.records
+    told = [record for record in caplog.records if record.name.startswith("trl")]
+    assert f"no verdict {row['masked']}\n" in capsys.readouterr().out and not told
     assert all(batch["advantages"][index] == 0 for index in set(range(24)) - kept)
     lengths = batch["prompt_mask"].sum(1)
     for index in range(24):

@@ -197,7 +197,8 @@ class CpuSides(Sides):
         slot, problem = secrets.choice(left[1:] or left), self.problem
         rows, columns = (_drawn(*sizes) for sizes in ((problem.m, ROWS), (problem.n, COLUMNS)))
         a, b, *more = self._context.arena.given(slot)
-        given = [a[rows], b[columns] if problem.layout == "tn" else b[:, columns], *(one[columns] for one in more)]
+        others = [one.expand(problem.m, problem.n)[rows][:, columns] for one in more]  # whatever broadcasts
+        given = [a[rows], b[columns] if problem.layout == "tn" else b[:, columns], *others]
         part = msgspec.structs.replace(problem, m=len(rows), n=len(columns))
         exact = verify.reference(given, part)
         most = scatter.most_squares(given, exact, part, self.rounding)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from itertools import cycle
 
 import msgspec
@@ -16,7 +16,7 @@ from cudal2.records import HarnessFault, Status
 from cudal2.worker import inputs, measurement, verify
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.context import CROWDED, LOOKS, TimingContext
-from cudal2.worker.cpu.pairing import fastest_seconds, pair
+from cudal2.worker.cpu.pairing import COLUMNS, ROWS, fastest_seconds, pair
 from cudal2.worker.outcome import CandidateFailed
 
 PROBLEM = Problem(32, 16, 24)
@@ -50,12 +50,15 @@ class Fake:
 
 @pytest.fixture
 def context():
-    arena = Arena(PROBLEM)
+    with closing(Arena(PROBLEM)) as arena:
+        yield context_of(arena)
+
+
+def context_of(arena: Arena) -> TimingContext:
     normals = torch.empty(1 << 22, dtype=torch.float16)
     inputs.fill_normal(inputs.generator(), normals)
     inputs.keep_from_zero(normals, FP16)
-    yield TimingContext(arena, normals, CONFIG)
-    arena.close()
+    return TimingContext(arena, normals, CONFIG)
 
 
 def product(context: TimingContext, slot: int) -> torch.Tensor:
@@ -357,3 +360,17 @@ def test_one_output_of_a_batch_is_held_to_the_bounds_of_single_calls(context: Ti
     with pytest.raises(CandidateFailed) as failed:
         pair(Fake(coarse), Fake(honest(context)), context, "theirs", 20e-6)
     assert failed.value.status is Status.IMPRECISE
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+@pytest.mark.parametrize("epilogue", ["none", "bias", "bias_gelu"])
+@pytest.mark.parametrize("accumulate", ["f32", "f16"])
+def test_honest_outputs_pass_a_closer_look(layout: str, epilogue: str, accumulate: str) -> None:
+    """More rows and columns than are looked at."""
+    problem = Problem(2 * ROWS, COLUMNS + 24, 40, layout, accumulate, epilogue=epilogue)
+    with closing(Arena(problem)) as arena:
+
+        def fused(slot: int) -> None:
+            arena.c(slot).copy_(verify.reference(arena.given(slot), problem))
+
+        pair(Fake(fused), Fake(fused), context_of(arena), "theirs", 20e-6)
