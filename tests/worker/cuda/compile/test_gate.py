@@ -103,6 +103,17 @@ def test_an_f16_problem_may_accumulate_in_f16(judge):
     assert {finding.name for finding in found} == {"bf16_mma"}
 
 
+@pytest.fixture
+def blind(monkeypatch) -> None:
+    """The gate on PTX has seen nothing."""
+    made = build.build
+
+    def unseeing(*given, **more) -> build.CudaBuild:
+        return msgspec.structs.replace(made(*given, **more), parameters=(), special=(), unwritten=())
+
+    monkeypatch.setattr(build, "build", unseeing)
+
+
 READS = {
     "up to the end": ("numbers.last + (numbers.some[2] << 1)", False),
     "at a computed place": ("numbers.some[threadIdx.x]", True),
@@ -112,7 +123,7 @@ READS = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("what", READS)
-def test_the_built_code_reads_parameters_within_themselves(judge, monkeypatch, what):
+def test_the_built_code_reads_parameters_within_themselves(judge, blind, what):
     expression, refused = READS[what]
     source = """#include <cuda_fp16.h>
 struct Numbers { int some[3]; char last; };
@@ -129,7 +140,6 @@ extern "C" cudaError_t hgemm(const __half*, const __half*, __half*, int, int, in
     return cudaGetLastError();
 }
 """
-    monkeypatch.setattr("cudal2.worker.cuda.compile.parameters.faults", lambda ptx: ())  # as if it had seen nothing
     found = [finding.name for finding in judge(source.replace("EXPRESSION", expression), "sm_90a")]
     assert found == (["parameters"] if refused else [])
 
@@ -161,17 +171,6 @@ WORDS = {
     "ld.const.u32 %0, [table+16];": "constant_memory",
 }
 """What is asked in PTX, and the name of what the built code then does."""
-
-
-@pytest.fixture
-def blind(monkeypatch) -> None:
-    """The gate on PTX has seen nothing."""
-    made = build.build
-
-    def unseeing(*given, **more) -> build.CudaBuild:
-        return msgspec.structs.replace(made(*given, **more), parameters=(), special=(), unwritten=())
-
-    monkeypatch.setattr(build, "build", unseeing)
 
 
 TARGETS = ("sm_80", "sm_89", "sm_100a", "sm_120a") if THOROUGH else ("sm_120a",)
