@@ -4,19 +4,20 @@
 
 room0.jsonl.xz and room1.jsonl.xz hold the same settings and shapes (`cover.py room`), each from a GPU of its own. The
 fastest is chosen by the first and timed by the second, so that luck is not counted; speedups are over explore.py's
-rough baseline. What a search tries first are its known settings by default (`search.order=cost`), as the files of this
-tree list them.
+rough baseline; intervals are of 95%, over weights. What a search tries first are its known settings by default
+(`search.order=cost`), as this tree lists them.
 """
 
 import json
 import lzma
 import math
-import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from layers import interval
 from measure import FAMILIES, TARGET
 
 from cudal2 import llm
@@ -28,7 +29,6 @@ from cudal2.split import KEPT_APART, kept_apart
 
 COUNTS = (1, 4, 16)
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 8192), (1, 8192))
-DRAWS = 2000
 Speeds = dict[Problem, dict[str, float]]
 
 
@@ -67,13 +67,6 @@ def alike(one: tuple[Speeds, Speeds], other: tuple[Speeds, Speeds]) -> tuple[Spe
     return chooser, judge
 
 
-def mean(values: Sequence[float], shown: Callable[[float], float] = math.exp) -> str:
-    rng = random.Random(0)
-    means = sorted(sum(rng.choices(values, k=len(values))) / len(values) for _ in range(DRAWS))
-    low, high = means[DRAWS // 40], means[-DRAWS // 40]
-    return f"{shown(sum(values) / len(values)):.3f} [{shown(low):.3f}, {shown(high):.3f}]"
-
-
 def main(folder: Path) -> None:
     chooser, judge = alike(*(read(folder / f"room{number}.jsonl.xz") for number in (0, 1)))
     weights = {(layer.n, layer.k) for name in llm.names(KEPT_APART) for _, layer in [llm.find(name)]}
@@ -81,18 +74,19 @@ def main(folder: Path) -> None:
         shapes = [one for one in chooser if kept_apart(one) and ((one.n, one.k) in weights) is layers]
         print(f"\n{title}: {len(shapes)} shapes, {sum(len(chooser[one]) for one in shapes)} kernels timed")
         heads = [f"first {count}" for count in COUNTS]
-        print(f"{'rows':<14}{'':>4}" + "".join(f"{head:>24}" for head in (*heads, "all", "all less the first 16")))
+        print(f"{'rows':<14}{'':>4}  " + "  ".join(f"{head:24}" for head in (*heads, "all", "all less the first 16")))
         for least, most in ROWS:
             here = [one for one in shapes if least <= one.m <= most]
             if not here:
                 continue
+            owner = np.array([one.n * 10**6 + one.k for one in here])
+            tried = [[first(one, chooser[one], count) for one in here] for count in COUNTS]
             columns = [
-                [timed(one, first(one, chooser[one], count), chooser, judge) for one in here] for count in COUNTS
+                np.array([timed(one, ones, chooser, judge) for one, ones in zip(here, some)])
+                for some in (*tried, [list(chooser[one]) for one in here])
             ]
-            every = [timed(one, list(chooser[one]), chooser, judge) for one in here]
-            left = [a - b for a, b in zip(every, columns[-1])]
-            cells = [*map(mean, (*columns, every)), mean(left, float)]
-            print(f"{least:>5} to {most:<6}{len(here):>4}" + "".join(f"{cell:>24}" for cell in cells))
+            cells = [*(interval(one, owner) for one in columns), interval(columns[-1] - columns[-2], owner, float)]
+            print(f"{least:>5} to {most:<6}{len(here):>4}  " + "  ".join(cells))
         kinds = Counter(json.loads(max(chooser[one], key=chooser[one].__getitem__))["family"] for one in shapes)
         print("fastest:", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
 
