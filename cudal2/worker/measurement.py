@@ -128,6 +128,7 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
     done, warm = False, not sides.warm_up
     while not done:
         batch = _next(sides, first, sides.calls(candidate, baseline))
+        started += _waking(sides, batch)  # whoever takes long over that shall not end the measuring by it
         seconds = _take(sides, batch)
         first, calls = batch.window.stop, max(calls, batch.candidate)
         if not warm:
@@ -156,9 +157,15 @@ def _next(sides: Sides, first: int, calls: tuple[int, int]) -> Batch:
     return Batch(next_start(first, max(calls), sides.slots), *calls, leader)
 
 
+def _waking(sides: Sides, batch: Batch) -> float:
+    """Seconds that it takes until both sides are awake."""
+    begun = time.perf_counter()
+    sides.wake(batch)
+    return time.perf_counter() - begun
+
+
 def _take(sides: Sides, batch: Batch) -> dict[Role, float]:
     """Seconds a call of either side in a batch, after every output was compared. Raises CandidateFailed."""
-    sides.wake(batch)
     sides.fill(batch)
     seconds: dict[Role, float] = {}
     for role in batch.order:

@@ -1,5 +1,8 @@
 """The loop that times a candidate against a baseline, with sides that write down what they are asked for."""
 
+import random
+import time
+
 import msgspec
 import pytest
 import torch
@@ -99,6 +102,19 @@ def test_a_warm_up_moves_nothing() -> None:
             return 1.0 if len(self.batches) == 1 else super().speed(role)
 
     assert measure(SlowAtFirst(True, False), CONFIG, "base", "device").candidate_us == pytest.approx(1e3, rel=1e-3)
+
+
+def test_who_takes_long_to_wake_up_does_not_end_the_measuring() -> None:
+    class Sleepy(Recorded):
+        def wake(self, batch):
+            super().wake(batch)
+            time.sleep(0.1)
+
+        def speed(self, role):
+            return STEADY[role] * random.uniform(1, 2)
+
+    config = msgspec.structs.replace(CONFIG, timing_seconds=0.3, precision=1e-6, disturbed=1e9)
+    assert measure(Sleepy(False), config, "base", "device").pairs == CONFIG.max_pairs
 
 
 def test_when_one_call_is_looked_at_closely_is_unknown() -> None:
