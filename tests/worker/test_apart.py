@@ -1,6 +1,7 @@
 """Whatever a reader does with what a stranger wrote, who asked it goes on, and knows whose fault it was."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,8 @@ def test_limits_that_whoever_started_it_has_are_kept() -> None:
         "resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30)); print(apart.read(len, b'four', seconds=20))"
     )
     dropped = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"] if os.geteuid() == 0 else []
+    if dropped and (not shutil.which("setpriv") or subprocess.run([*dropped, "true"]).returncode):
+        pytest.skip("root cannot give up what lets it raise limits")
     done = subprocess.run([*dropped, sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "4"
 
