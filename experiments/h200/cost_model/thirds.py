@@ -16,7 +16,7 @@ the look-up lists, in the model's order. `blended`: the same less 0.01 for each 
 import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,28 @@ def fast_somewhere(seen: Measured, apart: set[tuple[int, int]]) -> set[str]:
     return known
 
 
+def kept_out(
+    every: Measured, wanted: Callable[[Problem], bool] = lambda _: True
+) -> Iterator[tuple[Problem, list[str], dict[str, float]]]:
+    """For each wanted shape, a third of the weights after the other: what the look-up lists of what was measured there,
+    and how far behind the model thinks each setting that could be picked. Both know the other weights alone."""
+    weights = sorted({(one.n, one.k) for one in every})
+    random.Random(0).shuffle(weights)
+    for third in range(THIRDS):
+        apart = set(weights[third::THIRDS])
+        seen, grid = (
+            {problem: some for problem, some in one.items() if (problem.n, problem.k) not in apart}
+            for one in (every, on_the_grid())
+        )
+        model, fast = Model(grid | seen), fast_somewhere(seen, apart)
+        kept = [(problem, some) for problem, some in every.items() if problem not in seen and wanted(problem)]
+        nears = [[one for one in looked_up(problem, apart) if one in some] for problem, some in kept]
+        ables = [sorted(one for one in some if one in fast or one in near) for (_, some), near in zip(kept, nears)]
+        speeds = model.speeds([(problem, model.pool(able)) for (problem, _), able in zip(kept, ables)])
+        for (problem, _), near, able, guessed in zip(kept, nears, ables, speeds):
+            yield problem, near, dict(zip(able, guessed))
+
+
 def show(
     shapes: Sequence[Problem],
     table: Mapping[str, np.ndarray],
@@ -63,38 +85,24 @@ def show(
 
 def main(folder: Path, astray: bool) -> None:
     every = measured(folder)
-    weights = sorted({(one.n, one.k) for one in every})
-    random.Random(0).shuffle(weights)
     found: dict[str, list[list[float]]] = {}
     shapes = []
     menu = {to_json(setting) for _, setting in prior.listed(Path(__file__).with_name("labels.jsonl.xz"))}
     print(f"{sum(map(len, every.values()))} pairs of {len(every)} shapes and a setting", flush=True)
-    for third in range(THIRDS):
-        apart = set(weights[third::THIRDS])
-        seen = {problem: some for problem, some in every.items() if (problem.n, problem.k) not in apart}
-        grid = {problem: some for problem, some in on_the_grid().items() if (problem.n, problem.k) not in apart}
-        model, fast = Model(grid | seen), fast_somewhere(seen, apart)
-        kept = [
-            (problem, some)
-            for problem, some in every.items()
-            if (problem.n, problem.k) in apart and (not astray or (problem.m > FEW and not whole_sectors(problem)))
-        ]
-        nears = [[one for one in looked_up(problem, apart) if one in some] for problem, some in kept]
-        ables = [sorted(one for one in some if one in fast or one in near) for (_, some), near in zip(kept, nears)]
-        speeds = model.speeds([(problem, model.pool(able)) for (problem, _), able in zip(kept, ables)])
-        for (problem, some), near, able, guessed in zip(kept, nears, ables, speeds):
-            shapes.append(problem)
-            liked = dict(zip(able, guessed))
-            orders = {
-                "look-up": near,
-                "labeller": sorted(able, key=liked.__getitem__, reverse=True),
-                "menu": sorted(set(able) & menu, key=liked.__getitem__, reverse=True),
-                "listed": sorted(near, key=liked.__getitem__, reverse=True),
-                "blended": sorted(near, key=lambda one: liked[one] - 0.01 * near.index(one), reverse=True),
-            }
-            for name, order in orders.items():
-                best = [max([some[one] for one in order[:count]], default=-1.0) for count in PICKS]
-                found.setdefault(name, []).append(best)
+    wanted = (lambda one: one.m > FEW and not whole_sectors(one)) if astray else (lambda _: True)
+    for problem, near, liked in kept_out(every, wanted):
+        some, able = every[problem], list(liked)
+        shapes.append(problem)
+        orders = {
+            "look-up": near,
+            "labeller": sorted(able, key=liked.__getitem__, reverse=True),
+            "menu": sorted(set(able) & menu, key=liked.__getitem__, reverse=True),
+            "listed": sorted(near, key=liked.__getitem__, reverse=True),
+            "blended": sorted(near, key=lambda one: liked[one] - 0.01 * near.index(one), reverse=True),
+        }
+        for name, order in orders.items():
+            best = [max([some[one] for one in order[:count]], default=-1.0) for count in PICKS]
+            found.setdefault(name, []).append(best)
     table = {name: np.array(some) for name, some in found.items()}
     show(shapes, table, [(f"{name} - look-up", name, "look-up") for name in list(table)[1:]], PICKS)
     first = table["labeller"][:, 0]

@@ -8,16 +8,15 @@ them (`prior.alternating`), either as the model has them or `prior.varied`. The 
 measured, geometric means over shapes; then the difference of logarithms, with 95% intervals over weights.
 """
 
-import random
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from labeller import Model, measured, on_the_grid
-from layers import interval, looked_up
-from thirds import THIRDS, fast_somewhere
+from labeller import measured
+from layers import interval
+from thirds import kept_out
 
 from cudal2.archive.selection import whole_sectors
 from cudal2.problem import Problem
@@ -35,28 +34,14 @@ def kind(problem: Problem) -> str:
 
 def main(folder: Path) -> None:
     every = measured(folder)
-    weights = sorted({(one.n, one.k) for one in every})
-    random.Random(0).shuffle(weights)
     found: dict[str, list[tuple[int, list[list[float]]]]] = defaultdict(list)
-    for third in range(THIRDS):
-        apart = set(weights[third::THIRDS])
-        seen, grid = (
-            {problem: some for problem, some in one.items() if (problem.n, problem.k) not in apart}
-            for one in (every, on_the_grid())
-        )
-        model, fast = Model(grid | seen), fast_somewhere(seen, apart)
-        kept = [(problem, some) for problem, some in every.items() if (problem.n, problem.k) in apart]
-        nears = [[one for one in looked_up(problem, apart) if one in some] for problem, some in kept]
-        ables = [sorted(one for one in some if one in fast or one in near) for (_, some), near in zip(kept, nears)]
-        speeds = model.speeds([(problem, model.pool(able)) for (problem, _), able in zip(kept, ables)])
-        for (problem, some), near, able, guessed in zip(kept, nears, ables, speeds):
-            liked, nearest = (
-                [msgspec.json.decode(one, type=Setting) for one in ones]
-                for ones in ([able[place] for place in np.argsort(-guessed, kind="stable")], near)
-            )
-            orders = (prior.alternating(list(ones), nearest) for ones in (liked, prior.varied(liked)))
-            best = [[max(some[to_json(one)] for one in order[:count]) for count in PICKS] for order in orders]
-            found[kind(problem)].append((problem.n * 10**6 + problem.k, best))
+    for problem, near, guessed in kept_out(every):
+        some = every[problem]
+        ranked = sorted(guessed, key=guessed.__getitem__, reverse=True)
+        liked, nearest = ([msgspec.json.decode(one, type=Setting) for one in ones] for ones in (ranked, near))
+        orders = (prior.alternating(list(ones), nearest) for ones in (liked, prior.varied(liked)))
+        best = [[max(some[to_json(one)] for one in order[:count]) for count in PICKS] for order in orders]
+        found[kind(problem)].append((problem.n * 10**6 + problem.k, best))
     for name in KINDS:
         owner = np.array([weight for weight, _ in found[name]])
         alike, varied = np.array([best for _, best in found[name]]).swapaxes(0, 1)
