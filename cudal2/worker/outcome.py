@@ -67,6 +67,13 @@ def raise_finding(found: verify.Finding | None, **known: Any) -> None:
         raise CandidateFailed(*found, **known)
 
 
+def check_closely(result: Tensor, given: Sequence[Tensor], problem: Problem, rounding: int) -> None:
+    """One output of a timed call, or a part of it, as strictly as those of single calls. Raises CandidateFailed."""
+    exact = verify.reference(given, problem)
+    most = scatter.most_squares(given, exact, problem, rounding)
+    raise_finding(verify.check_normal(result, exact, problem, rounding, most)[0])
+
+
 class Allowance:
     """So many `seconds` of wall time for all that one candidate runs, its checks and its timing.
 

@@ -45,10 +45,6 @@ class Unread(ValueError):
     """A reader did not come to its end, through the text it was given."""
 
 
-def unread(error: Exception) -> Unread:
-    return Unread(f"it could not be read: {type(error).__name__}")
-
-
 def serve(channel: int, cores: set[int]) -> None:
     """Until who asks closes the channel, or is gone."""
     os.sched_setaffinity(0, cores)  # who started this may have had fewer for a while
@@ -139,7 +135,7 @@ def _answer(function: Any, given: tuple[Any, ...]) -> bytes:
             return pickle.dumps((None, error))
         return pickle.dumps((None, Unread(str(error)[:300])))
     except Exception as error:  # noqa: BLE001 (whatever it is, the text has caused it)
-        return pickle.dumps((None, unread(error)))
+        return pickle.dumps((None, Unread(f"it could not be read: {type(error).__name__}")))
 
 
 def _data_now() -> int:

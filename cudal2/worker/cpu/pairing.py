@@ -14,14 +14,14 @@ from torch import Tensor
 
 from cudal2.records import Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import scatter, timing, verify
+from cudal2.worker import timing
 from cudal2.worker.cpu import changes
 from cudal2.worker.cpu.changes import Perturbation
 from cudal2.worker.cpu.context import TimingContext, timed
 from cudal2.worker.cpu.scheduling import check_ours, threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.measurement import Batch, Role, Sides, measure, next_start
-from cudal2.worker.outcome import CandidateFailed, raise_finding
+from cudal2.worker.outcome import CandidateFailed, check_closely
 
 AWAKE = 2.0
 """Seconds that a candidate's call which wakes it up may take, though its others are no slow ones: it is not timed."""
@@ -200,10 +200,7 @@ class CpuSides(Sides):
         others = [one.expand(problem.m, problem.n)[rows][:, columns] for one in more]  # whatever broadcasts
         given = [a[rows], b[columns] if problem.layout == "tn" else b[:, columns], *others]
         part = msgspec.structs.replace(problem, m=len(rows), n=len(columns))
-        exact = verify.reference(given, part)
-        most = scatter.most_squares(given, exact, part, self.rounding)
-        result = self._results[0][slot - batch.first][rows][:, columns]
-        raise_finding(verify.check_normal(result, exact, part, self.rounding, most)[0])
+        check_closely(self._results[0][slot - batch.first][rows][:, columns], given, part, self.rounding)
 
     def watched(self) -> bool:
         """Where no batch has a later call that could give its author away, there is nothing to watch."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
-from cudal2.worker import scatter, timing, verify
+from cudal2.worker import timing
 from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu import changes
@@ -25,7 +25,7 @@ from cudal2.worker.gpu.arena import Arena
 from cudal2.worker.gpu.buffers import BufferLayout
 from cudal2.worker.gpu.history import History, draw
 from cudal2.worker.measurement import Batch, Role, Sides, measure
-from cudal2.worker.outcome import CandidateFailed, raise_finding
+from cudal2.worker.outcome import CandidateFailed, check_closely, raise_finding
 
 CLOCKS_DIFFER = 0.5e-3
 """Seconds of a replay that the host's clock may see beyond the device's."""
@@ -108,11 +108,8 @@ class TimingContext(msgspec.Struct, frozen=True):
 
     def check_one(self, number: int) -> None:
         """One output of a window as strictly as those of single calls. Raises CandidateFailed."""
-        arena = self.arena
-        given = [operand[number] for operand in arena.inputs]
-        exact = verify.reference(given, arena.problem)
-        most = scatter.most_squares(given, exact, arena.problem, self.rounding)
-        raise_finding(verify.check_normal(arena.c[number], exact, arena.problem, self.rounding, most)[0])
+        given = [operand[number] for operand in self.arena.inputs]
+        check_closely(self.arena.c[number], given, self.arena.problem, self.rounding)
 
 
 class GpuSides(Sides):
