@@ -18,7 +18,7 @@ from cudal2.worker.cuda.vendor import FUSED, LAYOUTS, hosttime, lt, names, readi
 from cudal2.worker.cuda.vendor.conditions import cache_key, check_sets, library_versions, torch_flags
 from cudal2.worker.cuda.vendor.hosttime import Set
 from cudal2.worker.cuda.vendor.replay import Calls, DeviceClock, Enqueue, Replayer
-from cudal2.worker.cuda.vendor.tuning import REQUESTED, fastest, finalists, in_turn
+from cudal2.worker.cuda.vendor.tuning import candidates, fastest, finalists, in_turn
 from cudal2.worker.gpu.history import Touches
 
 KIND = "baselines"
@@ -132,7 +132,7 @@ class Vendor:
         """Make every baseline ready, and return what was measured of each.
 
         `sets(layout)` gives the buffer sets with B stored that way, asked for once a layout, together larger than the
-        L2; A and B hold zero-mean finite numbers, C is overwritten. cuBLASLt is tuned over up to 100 algorithms.
+        L2; A and B hold zero-mean finite numbers, C is overwritten. cuBLASLt is tuned over the `candidates`.
         What was tuned before on this device with these libraries is recalled, times included, without a launch.
 
         Raises ValueError for unfit sets, HarnessFault where a library fails.
@@ -157,13 +157,11 @@ class Vendor:
         plan, tuned = lt.Plan(self._lt, problem, layout), lt.Algorithm.of(algorithm)
         if not plan.accepts(tuned):
             return False
-        self._prepared[msgspec.structs.replace(problem, layout=layout)] = Prepared(plan, plan.heuristics(1)[0], tuned)
+        self._prepared[msgspec.structs.replace(problem, layout=layout)] = Prepared(plan, plan.first(), tuned)
         return True
 
     def _finalists(self, plan: lt.Plan, problem: Problem, sets: Sequence[Set]) -> Finalists:
-        first = plan.heuristics(1)[0]
-        algorithms = [first, *(other for other in plan.heuristics(REQUESTED) if other.data != first.data)]
-        return finalists(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in algorithms])
+        return finalists(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in candidates(plan)])
 
     @cached_property
     def touch_seconds(self) -> float:

@@ -146,33 +146,39 @@ class Plan:
             limits.MIN_ALIGNMENT_D_BYTES: alignment(gemm.m, gemm.n),
             limits.REDUCTION_SCHEME_MASK: SPLIT_K[problem.accumulate],
         }
-        values = {attribute: np.array([value], np.uint32) for attribute, value in words.items()}
-        values[limits.MAX_WORKSPACE_BYTES] = np.array([WORKSPACE], np.uint64)
-        for attribute, array in values.items():
-            cublasLt.matmul_preference_set_attribute(self._preference, attribute, array.ctypes.data, array.nbytes)
+        for attribute, value in words.items():
+            self._prefer(attribute, value, np.uint32)
 
     def _describe(self, attribute: int, value: int, width: type) -> None:
         word: np.ndarray = np.array([value], width)
         cublasLt.matmul_desc_set_attribute(self.operation, attribute, word.ctypes.data, word.nbytes)
 
+    def _prefer(self, attribute: int, value: int, width: type) -> None:
+        word: np.ndarray = np.array([value], width)
+        cublasLt.matmul_preference_set_attribute(self._preference, attribute, word.ctypes.data, word.nbytes)
+
     def point_at(self, bias: int) -> None:
         """Have the next call add the vector at this device address."""
         self._describe(cublasLt.MatmulDescAttribute.BIAS_POINTER, bias, np.uint64)
 
-    def heuristics(self, count: int) -> list[Algorithm]:
-        """Up to `count` algorithms, the one the library thinks fastest first; at least one.
+    def first(self) -> Algorithm:
+        """The one that the library thinks fastest. Raises HarnessFault where it knows none."""
+        algorithms = self.heuristics(1)
+        if not algorithms:
+            raise HarnessFault("cuBLASLt offers no algorithm", "Is this GPU supported by the installed cuBLAS?")
+        return algorithms[0]
 
-        Raises HarnessFault where the library knows none.
-        """
+    def heuristics(self, count: int, workspace: int | None = None) -> list[Algorithm]:
+        """Up to `count` algorithms that need no more bytes of workspace (WORKSPACE unless told), the one the library
+        thinks fastest first."""
+        limit = WORKSPACE if workspace is None else workspace
+        self._prefer(cublasLt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES, limit, np.uint64)
         results, found = np.zeros(count, cublasLt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
         cublasLt.matmul_algo_get_heuristic(
             self.handle, *self._matrices, self._preference, count, results.ctypes.data, found.ctypes.data
         )
         # A result's `state` is its own cublasStatus_t.
-        algorithms = [Algorithm.of(row["algo"].tobytes()) for row in results[: found[0]] if row["state"] == 0]
-        if not algorithms:
-            raise HarnessFault("cuBLASLt offers no algorithm", "Is this GPU supported by the installed cuBLAS?")
-        return algorithms
+        return [Algorithm.of(row["algo"].tobytes()) for row in results[: found[0]] if row["state"] == 0]
 
     def accepts(self, algorithm: Algorithm) -> bool:
         """Whether the library would run it here, within WORKSPACE."""

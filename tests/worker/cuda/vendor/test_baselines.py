@@ -261,17 +261,26 @@ class FakePlan:
     def __init__(self, script, layout: str) -> None:
         self.layout, self._script = layout, script
 
-    def heuristics(self, count: int) -> list[lt.Algorithm]:
-        return [lt.Algorithm.of(bytes([n]) * 64) for n in range(len(self._script.cold))][:count]
+    def heuristics(self, count: int, workspace: int | None = None) -> list[lt.Algorithm]:
+        """With a workspace those before `offered`, without one the others."""
+        every, offered = range(len(self._script.cold)), self._script.offered
+        numbers = every[offered:] if workspace == 0 else every[:offered]
+        return [lt.Algorithm.of(bytes([n]) * 64) for n in numbers][:count]
+
+    def first(self) -> lt.Algorithm:
+        return self.heuristics(1)[0]
 
     def accepts(self, algorithm: lt.Algorithm) -> bool:
         return True
 
 
-def scripted_vendor(monkeypatch, cache: Cache, cold: list[float], rotation) -> baselines.Vendor:
-    """A Vendor whose libraries are torch on this processor and whose clock is a script; torch and cuBLAS take 1 s."""
+def scripted_vendor(
+    monkeypatch, cache: Cache, cold: list[float], rotation, offered: int | None = None
+) -> baselines.Vendor:
+    """A Vendor whose libraries are torch on this processor and whose clock is a script; torch and cuBLAS take 1 s.
+    So many algorithms are offered with a workspace, the others without."""
     vendor = object.__new__(baselines.Vendor)
-    script = SimpleNamespace(cold=cold)
+    script = SimpleNamespace(cold=cold, offered=len(cold) if offered is None else offered)
     monkeypatch.setattr(conditions.lt, "Plan", lambda handle, problem, layout: FakePlan(script, layout))
     monkeypatch.setattr(conditions.torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(baselines, "check_sets", lambda *_: None)  # this processor's memory is less aligned
@@ -314,6 +323,16 @@ def test_the_auto_tuned_figure_is_never_above_that_of_the_librarys_first_choice(
     again = scripted_vendor(monkeypatch, cache, cold, lambda *_: pytest.fail("measured again"))
     assert again.prepare(problem, lambda layout: pytest.fail("asked for buffers")) == found
     assert again._find(problem, "tn").tuned.data[0] == 2
+
+
+def test_an_algorithm_that_is_offered_only_without_a_workspace_is_tuned_over(tmp_path, monkeypatch) -> None:
+    problem, cold = Problem(64, 64, 64), [5e-6, 4e-6, 3e-6, 2e-6]
+    vendor = scripted_vendor(monkeypatch, Cache(tmp_path), cold, lambda _, number: 4 * cold[number], offered=3)
+    sets = {layout: sets_of(problem, layout, 4, "cpu") for layout in LAYOUTS}
+    found = vendor.prepare(problem, lambda layout: sets[layout])
+    assert [found.algorithms[layout][0] for layout in LAYOUTS] == [3, 3]
+    assert found.seconds["cublaslt-tn"] == pytest.approx(5e-6)
+    assert found.seconds["cublaslt-auto-tn"] == pytest.approx(2e-6)
 
 
 @pytest.mark.parametrize("seed", range(20))
