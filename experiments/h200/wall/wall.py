@@ -1,7 +1,7 @@
 """What a user would pick instead of our eight baselines, beside the fastest of these, by the judge's own clock.
 
-    python experiments/h200/wall.py [NAMES] [--export RUN/export] [--seconds 500] [-o wall.csv]
-    python experiments/h200/wall.py --table -o wall.csv                    # the table once more; needs no GPU
+    python experiments/h200/wall/wall.py [NAMES] [--export RUN/export] [--seconds 500] [-o wall.csv]
+    python experiments/h200/wall/wall.py --table -o wall.csv                    # the table once more; needs no GPU
 
 NAMES are problems as `shapes=` takes them, in `tn`: `llm-sample_bf16` unless told, whose every beginning is a fair
 sample. Those that the file holds are passed over; no other is begun after so many seconds. In turn with the baselines,
@@ -149,19 +149,25 @@ def lines_of(problem: Problem, us: Mapping[str, float]) -> list[dict[str, str]]:
 
 
 def table(lines: Sequence[Mapping[str, str]]) -> str:
-    """Geometric means of the ratios with 95% intervals over shapes, by contender and number of rows."""
+    """Geometric means of the ratios with 95% intervals over shapes, by contender and number of rows; `beyond` is what
+    ours is over the fastest of all others, baselines and contenders."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for line in lines:
         found[line["contender"]][line["problem"]] = ratio = float(line["ratio"])
         if line["contender"] not in ("ours", "baseline"):
             found["any"][line["problem"]] = max(ratio, found["any"].get(line["problem"], 0.0))
-    text = [f"{'':<11}" + "".join(f"{band:<28}" for band in BANDS)]
-    for name in sorted(found.keys() - {"baseline"}):
+    for shape, ratio in list(found["ours"].items()):
+        found["beyond"][shape] = ratio / max(1.0, found["any"].get(shape, 1.0))
+    rows = {shape: int(shape.split("_")[0]) for shape in found["baseline"]}
+    bands = list(zip(BANDS, (0, *BANDS.values()), BANDS.values()))
+    bands = [(name, least, most) for name, least, most in bands if any(least < m <= most for m in rows.values())]
+    text = [f"{'':<11}" + "".join(f"{name:<28}" for name, _, _ in bands)]
+    for name in sorted(name for name in found if found[name] and name != "baseline"):
         text.append(f"{name:<11}")
-        for least, most in zip((0, *BANDS.values()), BANDS.values()):
-            logs = [math.log(r) for shape, r in found[name].items() if least < int(shape.split("_")[0]) <= most]
-            mean, low, high = map(math.exp, estimate(logs)) if logs else [math.nan] * 3
-            text[-1] += f"{f'{mean:.3f} [{low:.3f}, {high:.3f}] of {len(logs)}':<28}"
+        for _, least, most in bands:
+            logs = [math.log(ratio) for shape, ratio in found[name].items() if least < rows[shape] <= most]
+            said = "{:.3f} [{:.3f}, {:.3f}]".format(*map(math.exp, estimate(logs))) + f" of {len(logs)}" if logs else ""
+            text[-1] += f"{said:<28}"
     return "\n".join(line.rstrip() for line in text)
 
 
