@@ -127,7 +127,7 @@ def by_distance(problem: Problem, others: Sequence[Problem]) -> list[Problem]:
 
     Speed depends on the number of tiles more than on either side of C: on an H200 the best 12 settings of the
     nearest problems came within 1.8% of the best known, without the term of M·N within 2.8%. Where rows are no whole
-    sectors, loads are slow there, and other settings fast (experiments/h200/cost_model/sectors.py).
+    sectors, loads are slow there, and other settings fast (experiments/h200/known_settings/sectors.py).
     """
 
     def distance(other: Problem) -> float:

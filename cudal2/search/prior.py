@@ -12,7 +12,7 @@ idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So s
 
 With `search.order=cost` every second of them is one that the cost model (`cudal2/cost_model`) thinks fastest, of all
 that are known for a good many near shapes. Its first is better than the nearest shape's. Its next ones are much alike:
-so of each tile and cluster one comes before all others (experiments/h200/cost_model, "Settings that differ in more than
+so of each tile and cluster one comes before all others (experiments/h200/known_settings, "Settings that differ in more
 details"), and those of the nearest shapes in turn (experiments/h200/learning, "Known settings by the cost model").
 """
 

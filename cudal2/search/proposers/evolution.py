@@ -9,7 +9,7 @@ name: of a score of families most are slow for any one shape, and to try each of
 
 Where a cost model ships for the target, it chooses each child among BROOD, as in Ansor (L. Zheng et al., OSDI 2020).
 Two models of disjoint shapes, one choosing and one in the judge's place, say that 32 kernels find so what 64 found
-before (experiments/h200/cost_model/simulate.py). A tenth of the children it does not choose.
+before (experiments/h200/known_settings/simulate.py). A tenth of the children it does not choose.
 """
 
 import random

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import msgspec
-from fitted import Measured
+from recorded import Measured
 
 from cudal2 import arch, corpus
 from cudal2.archive import Archive

@@ -4,8 +4,8 @@
     python experiments/h200/explore.py cover/settings.jsonl $(cat cover/shapes.txt) cover/out.jsonl 480
     python experiments/h200/refit.py adopt cover/out.jsonl 2         # the two fastest of each into data/settings
 
-The rounds of layers.py measured a hundred settings on each of 208 shapes. What a model gets wrong on others is which of
-the settings it likes is fastest there, so each shape is given the LIKED of its rows that the model likes most, and
+The rounds of ../layers.py measured a hundred settings on each of 208 shapes. What a model gets wrong on others is which
+of the settings it likes is fastest there, so each shape is given the LIKED of its rows that the model likes most, and
 DRAWN others by chance. Problems are those that labels.py draws, so none that is kept apart.
 
 `fresh` asks for settings that nobody measured, on small sizes of any multiple of eight with more than 64 rows, where
@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from explored import BY_NAME, FAMILIES, TARGET
 from labeller import SLOW, Measured, Model, measured, on_the_grid, shown
-from labels import BY_NAME, drawn, pools, rows_of
-from measure import FAMILIES, TARGET
+from labels import drawn, pools, rows_of
 
 from cudal2 import corpus
 from cudal2.problem import Problem, off_lattice, parse

@@ -1,4 +1,4 @@
-"""A model of speed fitted to the rounds of exploring (layers.py), which says what to write for a shape nobody measured.
+"""A model of speed fitted to the rounds of exploring (../layers.py): what to write for a shape that nobody measured.
 
     python experiments/h200/cost_model/labeller.py experiments/h200/layers data/cost_model/sm_90a.npz
 
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-import fitted
 import msgspec
 import numpy as np
-from layers import Line, today
+import recorded
+from explored import Line, today
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from cudal2 import cost_model
@@ -76,7 +76,7 @@ def measured(folder: Path) -> Measured:
 def on_the_grid() -> Measured:
     """The same of speeds.jsonl: two to four settings for each shape of the grid, on an H200."""
     found: Measured = defaultdict(dict)
-    for row in fitted.read():
+    for row in recorded.read():
         if row.device == "H200":
             found[row.problem][to_json(row.setting)] = row.speed
     best = {problem: max(some.values()) for problem, some in found.items() if len(some) > 1}

@@ -23,8 +23,8 @@ from typing import get_args
 
 import msgspec
 import numpy as np
+from explored import BY_NAME, FAMILIES
 from labeller import BEHIND, Measured, Model, measured, on_the_grid, shown
-from measure import FAMILIES
 
 from cudal2 import corpus, llm
 from cudal2.problem import Layout, Problem
@@ -39,7 +39,6 @@ COUNT, FLOP, TOP, PART = 60000, 1e13, 10, 8
 LAYOUTS, TYPES, EPILOGUES = ("tn", "tn", "nn"), ("fp16", "bf16"), ("none", "bias", "bias_gelu")
 MENU, ENOUGH, HEAT = 88, 0.3, 0.01
 """So many settings are learnt; where none of them suits a problem, ENOUGH is as bad as worse."""
-BY_NAME = {family.name: family for family in FAMILIES}
 
 
 def rounded(problem: Problem, rng: random.Random) -> Problem:

@@ -16,12 +16,12 @@ the look-up lists, in the model's order. `blended`: the same less 0.01 for each 
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from labeller import Measured, Model, measured, on_the_grid
-from layers import interval, looked_up
+from picks import looked_up, show
 
 from cudal2.archive.selection import whole_sectors
 from cudal2.problem import Problem
@@ -29,7 +29,6 @@ from cudal2.records import to_json
 from cudal2.search import prior
 
 PICKS = (1, 4, 8)
-ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
 TOP, THIRDS, FEW = 10, 3, 64
 
 
@@ -61,26 +60,6 @@ def kept_out(
         speeds = model.speeds([(problem, model.pool(able)) for (problem, _), able in zip(kept, ables)])
         for (problem, _), near, able, guessed in zip(kept, nears, ables, speeds):
             yield problem, near, dict(zip(able, guessed))
-
-
-def show(
-    shapes: Sequence[Problem],
-    table: Mapping[str, np.ndarray],
-    differences: Sequence[tuple[str, str, str]],
-    picks: Sequence[int],
-) -> None:
-    """What the first picks of each name lose (shapes × picks), by rows; then differences, each of two names."""
-    owner = np.array([one.n * 10**6 + one.k for one in shapes])
-    for least, most in ROWS:
-        here = np.array([least <= one.m <= most for one in shapes])
-        if not here.any():
-            continue
-        print(f"\n{least} to {most} rows: {here.sum()} shapes" + "".join(f"{f'{count} picks':>24s}" for count in picks))
-        for name, some in table.items():
-            print(f"{name:20s}" + "".join(interval(column, owner[here]) for column in some[here].T))
-        for name, one, other in differences:
-            less = (table[one] - table[other])[here]
-            print(f"{name:20s}" + "".join(interval(column, owner[here], float) for column in less.T))
 
 
 def main(folder: Path, astray: bool) -> None:

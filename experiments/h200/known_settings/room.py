@@ -1,11 +1,11 @@
 """What a search misses on shapes that nobody tuned for: what it tries first, beside all that was measured.
 
-    python experiments/h200/cost_model/room.py experiments/h200/layers > experiments/h200/cost_model/room.txt
+    python experiments/h200/known_settings/room.py experiments/h200/layers    # prints room.txt
 
-room0.jsonl.xz and room1.jsonl.xz hold the same settings and shapes (`cover.py room`), each from a GPU of its own. The
-fastest is chosen by the first and timed by the second, so that luck is not counted; speedups are over explore.py's
-rough baseline; intervals are of 95%, over weights. What a search tries first are its known settings by default
-(`search.order=cost`), as this tree lists them.
+room0.jsonl.xz and room1.jsonl.xz hold the same settings and shapes (`cost_model/cover.py room`), each from a GPU of its
+own. The fastest is chosen by the first and timed by the second, so that luck is not counted; speedups are over
+explore.py's rough baseline; intervals are of 95%, over weights. What a search tries first are its known settings by
+default (`search.order=cost`), as this tree lists them.
 """
 
 import json
@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from layers import interval
-from measure import FAMILIES, TARGET
 
 from cudal2 import llm
 from cudal2.problem import Problem, parse
@@ -26,6 +24,10 @@ from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.split import KEPT_APART, kept_apart
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+from explored import FAMILIES, TARGET
+from picks import interval
 
 COUNTS = (1, 4, 16)
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 8192), (1, 8192))

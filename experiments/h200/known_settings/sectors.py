@@ -1,6 +1,6 @@
 """Whether the table's nearest shapes should be as aligned as the one at hand (`ASTRAY` in cudal2/archive/selection.py).
 
-    python experiments/h200/cost_model/sectors.py experiments/h200/layers > experiments/h200/cost_model/sectors.txt
+    python experiments/h200/known_settings/sectors.py experiments/h200/layers    # prints sectors.txt
 
 As in table.py: of each explored shape only what was measured there can be picked, and a third of the weights is kept
 from the table, three times. The fastest of the look-up's picks over the fastest of all measured, first of the shapes
@@ -10,11 +10,13 @@ whose rows are no whole sectors, then of the others.
 import sys
 from pathlib import Path
 
-from labeller import measured
 from table import picked
-from thirds import show
 
 from cudal2.archive import selection
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+from labeller import measured
+from picks import show
 
 PICKS = (1, 2, 4)
 

@@ -1,6 +1,6 @@
 """How near a look-up's and a cost model's picks come to the best known kernel, on layers of models kept from both.
 
-    python experiments/h200/cost_model/layers.py experiments/h200/layers > experiments/h200/cost_model/layers.txt
+    python experiments/h200/first_cost_model/layers.py experiments/h200/layers    # prints layers.txt
 
 Six weights (N and K) at a time of 48 are kept out with all their numbers of rows: the look-up loses their lines, and
 the model is fitted on what is left. Of each shape only the settings that were measured there can be picked. The regret
@@ -18,39 +18,29 @@ import math
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import fitted
 import msgspec
 import numpy as np
-from fitted import Row
-from measure import FAMILIES, TARGET, UNITS, UNKNOWN, regret
+from measure import UNITS, UNKNOWN, regret
 from rows import facts_of_rows
 
-from cudal2 import corpus
 from cudal2.problem import Problem, parse
 from cudal2.records import to_json
-from cudal2.search import prior
 from cudal2.search.proposer import Setting
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+import recorded
+from explored import Line, today
+from picks import interval, looked_up
+from recorded import Row
 
 DEVICE, FOLDS = "H200", 8
 PICKS = (1, 2, 4, 8, 16)
 ROWS = ((1, 16), (17, 64), (65, 2048), (2049, 16384), (1, 16384))
-Weight = tuple[int, int]
-BY_NAME = {family.name: family for family in FAMILIES}
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A setting on a problem, as the exploration wrote it; what was `slow` was dropped after one cold run."""
-
-    problem: str
-    family: str
-    knobs: corpus.Knobs
-    said: str = "ok"
-    us: float = 0.0
-    speedup: float = 0.0
 
 
 def measured(folder: Path) -> tuple[list[Row], list[Row]]:
@@ -85,15 +75,6 @@ def kept_apart(path: Path) -> list[list[Row]]:
     return list(found.values())
 
 
-def today(line: Line) -> Setting | None:
-    """The setting in the family's knobs of today; None where it has lost that value."""
-    family, knobs = BY_NAME[line.family], line.knobs
-    if set(knobs) - set(family.knobs) == {"hint"} and knobs["hint"] == "none":
-        knobs = {name: value for name, value in knobs.items() if name != "hint"}
-    held = set(knobs) == set(family.knobs) and all(knobs[name] in family.knobs[name] for name in knobs)
-    return Setting(line.family, knobs) if held else None
-
-
 def row(mnk: str, setting: str, speed: float) -> Row:
     return Row(parse(mnk), msgspec.json.decode(setting, type=Setting), DEVICE, speed)
 
@@ -118,27 +99,9 @@ def pickers(near: np.ndarray, liked: dict[str, np.ndarray]) -> dict[str, np.ndar
     return found | {"random": np.zeros(len(near))}
 
 
-def looked_up(problem: Problem, apart: Collection[Weight] = ()) -> list[str]:
-    """The settings of the look-up without the lines of these weights; as JSON."""
-    stored = prior._shipped(TARGET)
-    own = {one: stored.pop(one) for one in list(stored) if (one.n, one.k) in apart}
-    found = [to_json(setting) for setting in prior.known_settings(TARGET, problem, FAMILIES)]
-    stored.update(own)
-    return found
-
-
 def ranked(pool: Sequence[Row], order: Sequence[str]) -> np.ndarray:
     places = {setting: -float(place) for place, setting in enumerate(order)}
     return np.array([places.get(to_json(one.setting), UNKNOWN) for one in pool])
-
-
-def interval(values: np.ndarray, weights: np.ndarray, as_shown: Callable[[float], float] = math.exp) -> str:
-    """The mean over shapes; the weights that they are of are drawn anew."""
-    _, of = np.unique(weights, return_inverse=True)
-    sums, counts = np.bincount(of, values), np.bincount(of)
-    drawn = np.random.default_rng(0).integers(0, len(sums), (4000, len(sums)))
-    low, high = np.percentile(sums[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*map(as_shown, (values.mean(), low, high))).ljust(24)
 
 
 def show(title: str, pools: Sequence[list[Row]], likes: Sequence[dict[str, np.ndarray]]) -> None:
@@ -167,7 +130,7 @@ def show(title: str, pools: Sequence[list[Row]], likes: Sequence[dict[str, np.nd
 def main(folder: Path) -> None:
     timed, slow = measured(folder)
     shapes = {one.problem for one in timed}
-    others = [one for one in fitted.read() if one.problem not in shapes]
+    others = [one for one in recorded.read() if one.problem not in shapes]
     print(f"{len(timed)} timed and {len(slow)} slow pairs of setting and shape; {len(others)} pairs of other shapes")
     gathered: dict[Problem, list[Row]] = defaultdict(list)
     for one in (*timed, *slow):

@@ -1,10 +1,10 @@
-"""What the covered shapes (cover.py) are worth in the table of known settings, on the layers of the rounds before.
+"""What the covered shapes (cost_model/cover.py) are worth in the table of known settings, on shapes of other rounds.
 
-    python experiments/h200/cost_model/table.py experiments/h200/layers > experiments/h200/cost_model/table.txt
+    python experiments/h200/known_settings/table.py experiments/h200/layers    # prints table.txt
 
-As in thirds.py: three times a third of the weights is kept from the table, with all rows, and of each shape only what
-was measured there can be picked. The fastest of the look-up's picks over the fastest of all measured, with the table as
-it ships and without the shapes that were covered; then the difference of logarithms.
+As in cost_model/thirds.py: three times a third of the weights is kept from the table, with all rows, and of each shape
+only what was measured there can be picked. The fastest of the look-up's picks over the fastest of all measured, with
+the table as it ships and without the shapes that were covered; then the difference of logarithms.
 """
 
 import json
@@ -14,13 +14,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import labeller
 import numpy as np
-from labeller import measured
-from layers import TARGET, looked_up
-from thirds import THIRDS, show
 
 from cudal2.search import prior
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+import labeller
+from explored import TARGET
+from labeller import measured
+from picks import looked_up, show
+from thirds import THIRDS
 
 PICKS = (1, 4, 8, 16)
 

@@ -1,6 +1,6 @@
 """How good the kernels are that a cost model chooses on shapes kept from it, beside a look-up's and others'.
 
-    python experiments/h200/cost_model/measure.py > experiments/h200/cost_model/regret.txt
+    python experiments/h200/first_cost_model/measure.py    # prints regret.txt
 
 Of each shape only the settings that were measured there can be chosen. The regret of so many picks is the geometric
 mean over shapes of (the best speed of the picks) / (the best measured speed of that shape), with 95% intervals (shapes
@@ -12,25 +12,28 @@ model of the same facts and their products.
 
 import math
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 
 import fitted
 import numpy as np
-from fitted import Row
 
-from cudal2 import corpus
 from cudal2.problem import Problem, grid
 from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.split import unseen
-from cudal2.target import find
 
-TARGET, FOLDS, PICKS, DRAWS, UNITS = "sm_90a", 10, (1, 2, 4, 8), 20, 132
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+import recorded
+from explored import FAMILIES, TARGET
+from recorded import Row
+
+FOLDS, PICKS, DRAWS, UNITS = 10, (1, 2, 4, 8), 20, 132
 UNKNOWN = -1000
 GRID = set(grid())
-FAMILIES = corpus.families(find(TARGET))
 DEVICES = "H100 80GB HBM3", "H200"
 APART: dict[str, Callable[[Problem], bool]] = {
     "shapes that training never sees, learnt from the others": unseen,
@@ -165,7 +168,7 @@ def listed(tested: list[list[Row]], liked: dict[str, list[np.ndarray]]) -> tuple
 
 
 def main() -> None:
-    rows = fitted.read()
+    rows = recorded.read()
     shapes = sorted({row.problem for row in rows})
     random.Random(0).shuffle(shapes)
     fold = {problem: place % FOLDS for place, problem in enumerate(shapes)}

@@ -1,10 +1,11 @@
-"""The first cost model: boosted trees fitted to the settings in speeds.jsonl, by the logarithm of their speedups.
+"""The first cost model: boosted trees fitted to what recorded.py reads, by the logarithm of the speedups.
 
 What they read is what an expert works out of a shape and a setting: tiles, waves, how full the last one is, traffic,
-and the knobs as they are. What ships is labeller.py's, which has seen more and ranks better.
+and the knobs as they are. What ships is cost_model/labeller.py's, which has seen more and ranks better.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -13,29 +14,11 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from cudal2 import arch, operators
-from cudal2.corpus import Knobs
 from cudal2.cost_model.facts import AUTO
-from cudal2.problem import Problem, parse
 from cudal2.search.proposer import Setting
 
-SPEEDS = Path(__file__).with_name("speeds.jsonl")
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """A setting's speedups over the fastest baseline, by device (a name in `arch.STATED`) and by M_N_K."""
-
-    family: str
-    knobs: Knobs
-    speeds: dict[str, dict[str, float]]
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One setting on one problem; `speed` is the logarithm of its speedup there."""
-
-    problem: Problem
-    setting: Setting
-    device: str
-    speed: float = 0.0
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+from recorded import Row
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -66,18 +49,6 @@ def fit(rows: Sequence[Row], multiprocessors: int) -> Model:
     )
     trees.fit(made, np.array([row.speed for row in rows]))
     return Model(trees.predict, codes, multiprocessors)
-
-
-def read() -> list[Row]:
-    """The rows of speeds.jsonl, by problem."""
-    lines = msgspec.json.Decoder(Measured).decode_lines(SPEEDS.read_bytes())
-    rows = [
-        Row(parse(mnk), Setting(line.family, line.knobs), device, math.log(speedup))
-        for line in lines
-        for device, speeds in line.speeds.items()
-        for mnk, speedup in speeds.items()
-    ]
-    return sorted(rows, key=lambda row: row.problem)
 
 
 def table(rows: Iterable[Row], codes: dict[str, dict[str, int]], multiprocessors: int) -> np.ndarray:

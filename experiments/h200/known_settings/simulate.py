@@ -1,6 +1,6 @@
 """Evolution with a model in the judge's place: what the best of so many kernels is, as the model has it.
 
-    python experiments/h200/cost_model/simulate.py experiments/h200/layers > experiments/h200/cost_model/simulate.txt
+    python experiments/h200/known_settings/simulate.py experiments/h200/layers    # prints simulate.txt
 
 For a search that is to be compared with itself after a change. Two models are fitted, each to every other weight's
 shapes: one is the search's cost model, the other judges, then the other way round. They err, and not quite alike; what
@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from labeller import Model, measured, on_the_grid, shown
 
 from cudal2 import cost_model, llm
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
@@ -28,7 +27,11 @@ from cudal2.search.settings import parsed
 from cudal2.search.trials import History
 from cudal2.split import KEPT_APART, REPORTED
 
-TARGET, DEVICE, SHAPES, ROWS = "sm_90a", "H200", 25, 64
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+from explored import TARGET
+from labeller import Model, measured, on_the_grid, shown
+
+DEVICE, SHAPES, ROWS = "H200", 25, 64
 GENERATION, KERNELS, COUNTS = 8, 64, (8, 16, 32, 64)
 
 

@@ -1,11 +1,11 @@
 """Whether the settings that a search takes from the cost model had better differ in more than details.
 
-    python experiments/h200/cost_model/varied.py experiments/h200/layers > experiments/h200/cost_model/varied.txt
+    python experiments/h200/known_settings/varied.py experiments/h200/layers    # prints varied.txt
 
-Three times a third of the weights is kept from the table and the model, as in thirds.py. Of each shape only what was
-measured there can be picked: settings that the model likes in turn with those of the nearest shapes, as a search takes
-them (`prior.alternating`), either as the model has them or `prior.varied`. The fastest of the picks over the fastest
-measured, geometric means over shapes; then the difference of logarithms, with 95% intervals over weights.
+Three times a third of the weights is kept from the table and the model, as in cost_model/thirds.py. Of each shape only
+what was measured there can be picked: settings that the model likes in turn with those of the nearest shapes, as a
+search takes them (`prior.alternating`), either as the model has them or `prior.varied`. The fastest of the picks over
+the fastest measured, geometric means over shapes; then the difference of logarithms, with 95% intervals over weights.
 """
 
 import sys
@@ -14,15 +14,17 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from labeller import measured
-from layers import interval
-from thirds import kept_out
 
 from cudal2.archive.selection import whole_sectors
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.proposer import Setting
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+from labeller import measured
+from picks import interval
+from thirds import kept_out
 
 PICKS = (1, 2, 4, 8, 16)
 KINDS = ("1 to 16 rows", "17 to 64 rows", "more rows, whole sectors", "more rows, no whole sectors")

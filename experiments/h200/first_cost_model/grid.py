@@ -1,6 +1,6 @@
 """How near the labeller's picks come to the best measured on the grid, with and without the grid's speeds.
 
-    python experiments/h200/cost_model/grid.py experiments/h200/layers > experiments/h200/cost_model/grid.txt
+    python experiments/h200/first_cost_model/grid.py experiments/h200/layers    # prints grid.txt
 
 As measure.py, whose pickers `look-up` and `trees` (the first model) and whose figures these are, in FOLDS of shapes:
 `labeller` knows the rounds of exploring alone, `both` also the H200's speeds of the other folds. Eight minutes.
@@ -11,14 +11,15 @@ import random
 import sys
 from pathlib import Path
 
-import fitted
 import numpy as np
-from fitted import Row
-from labeller import Model, measured, on_the_grid, shown
 from measure import DEVICES, PICKS, apart, interval, listed, look_up, regret, trees
 
 from cudal2.problem import Problem
 from cudal2.records import to_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+from labeller import Model, measured, on_the_grid, shown
+from recorded import Row, read
 
 FOLDS = 5
 
@@ -47,7 +48,7 @@ def show(title: str, tested: list[list[Row]], speeds: dict[str, list[np.ndarray]
 
 
 def main(folder: Path) -> None:
-    rows, explored = fitted.read(), shown(measured(folder))
+    rows, explored = read(), shown(measured(folder))
     alone, grid = Model(explored), on_the_grid()
     shapes = sorted({row.problem for row in rows})
     random.Random(0).shuffle(shapes)
