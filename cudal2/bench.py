@@ -28,14 +28,11 @@ def default_target(file: Path | None = None) -> str:
     """The target where none is named: this machine's GPU for a .cu file or a folder with a cubin, the CPU for another
     file. Without a file it is the GPU if the machine has one.
 
-    Raises ValueError for a folder without a cubin and its launch, HarnessFault for GPU code on a machine without a GPU.
+    Raises HarnessFault for GPU code on a machine without a GPU.
     """
     if file is not None and file.suffix != ".cu" and not file.is_dir():
         return "cpu"
-    from cudal2.worker.cuda import device, foreign
-
-    if file is not None and file.is_dir():
-        foreign.read(file)  # first, as a GPU would not help
+    from cudal2.worker.cuda import device
 
     return device.find().target.name if file is not None or device.available() else "cpu"
 
@@ -47,15 +44,11 @@ def kernel(
 
     `speedup` and its interval are against the fastest baseline.
 
-    Instead of a source there may be a folder with a cubin and its launch (`worker.cuda.foreign`), with its own problem.
     `edit_file` holds an edit of the compiled source, as JSON: then `beside` is its speed beside the unedited
     kernel, and `floor` that kernel's beside itself. With `worker.counters` there are `counters` and, for the unedited
     kernel, `unedited`. Raises ValueError where a file cannot be read, HarnessFault where the harness fails.
     """
-    edit = edit_from_json(_text(edit_file)) if edit_file else None
-    if file.is_dir():
-        return _compiled(file, config, edit)
-    text = _text(file)
+    edit, text = _edit(edit_file), _text(file)
     reading = completion.read(text) if file.suffix in COMPLETIONS else completion.Found(text)
     candidate = Candidate(reading.source, problem, config.target, abi, edit, missing=reading.missing)  # type: ignore[arg-type]
     with Worker(config.worker, config.target) as judge:
@@ -70,12 +63,24 @@ def kernel(
     return row
 
 
-def _compiled(folder: Path, config: BenchConfig, edit: Edit | None) -> Row:
-    """The same as `kernel` for a cubin that somebody else compiled."""
+def compiled_in(path: Path) -> tuple[Problem, Any] | None:
+    """The problem and the kernel of a folder with a cubin and its launch (`worker.cuda.foreign`); None for a file.
+
+    Raises ValueError for a folder without them.
+    """
+    if not path.is_dir():
+        return None
+    from cudal2.worker.cuda import foreign
+
+    return foreign.read(path)
+
+
+def compiled(folder: Path, problem: Problem, parent: Any, config: BenchConfig, edit_file: Path | None = None) -> Row:
+    """The same as `kernel` for a cubin that somebody else compiled: what `compiled_in` found in this folder."""
     from cudal2.worker.cuda import foreign
     from cudal2.worker.cuda.compile import cubin
 
-    problem, parent = foreign.read(folder)
+    edit = _edit(edit_file)
     edited = msgspec.structs.replace(parent, cubin=cubin.apply(parent.cubin, edit)) if edit else parent
     with Worker(config.worker, config.target) as judge:
         outcome = judge.measure(edited, problem)
@@ -98,6 +103,10 @@ def _beside(judge: Worker, parent: Any, problem: Problem, edit: Edit) -> Row:
     with opened(judge, parent, problem) as bench:
         measured = {"beside": bench.confirm(edit), "floor": bench.floor(thoroughly=True)}
     return {name: msgspec.to_builtins(one) for name, one in measured.items()}
+
+
+def _edit(file: Path | None) -> Edit | None:
+    return edit_from_json(_text(file)) if file else None
 
 
 def _text(file: Path) -> str:

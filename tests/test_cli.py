@@ -11,6 +11,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import SimpleNamespace
 
 import fakes
 import pytest
@@ -31,6 +32,8 @@ from cudal2.records import Candidate, Edit, HarnessFault, Measured, Shift, Statu
 from cudal2.tracking import read_metrics
 from cudal2.train import grpo, judge
 from cudal2.train.folder import record
+from cudal2.worker.cuda.plan import CudaLaunchable, Recording
+from cudal2.worker.outcome import Outcome
 from cudal2.worker.timing import ReadFloor
 
 ROOT = Path(__file__).parents[1]
@@ -165,6 +168,22 @@ def test_bench_kernel_shows_counters_beside_those_of_the_unedited_kernel(source,
     printed = capsys.readouterr().out
     assert FakeWorker.asked[0].counters and "stall_drain" not in printed
     assert re.search(r"counter +unedited\n", printed) and re.search(r"tensor_pct +25.5 +20.25\n", printed)
+
+
+def test_bench_kernel_reads_a_folder_with_a_cubin_once(tmp_path, capsys, monkeypatch):
+    reads = []
+
+    def read(folder: Path):
+        reads.append(folder)
+        return Problem(256, 512, 128), CudaLaunchable(b"", b"gemm", Recording(0, ()))
+
+    here = SimpleNamespace(target=SimpleNamespace(name="sm_90a"))
+    monkeypatch.setattr("cudal2.worker.cuda.foreign.read", read)
+    monkeypatch.setattr("cudal2.worker.cuda.device.find", lambda: here)
+    monkeypatch.setattr(FakeWorker, "measure", lambda *_: Outcome(Status.WRONG, "no product"), raising=False)
+    assert cli.main(["bench", "kernel", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "256_512_128_tn_f32 on sm_90a: wrong  no product\n"
+    assert reads == [tmp_path]
 
 
 def test_bench_baseline_ranks_by_speed(capsys):

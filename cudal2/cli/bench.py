@@ -119,9 +119,14 @@ def _clocks(folder: Path, config: Any, as_json: bool) -> None:
 def _kernel(arguments: argparse.Namespace) -> None:
     from cudal2 import bench
 
-    config, file = _config(arguments), Path(arguments.paths[0])
-    edit = Path(config.edit) if config.edit else None
-    result = bench.kernel(file, _problems(config)[0], config, config.abi, edit)
+    file = Path(arguments.paths[0])
+    compiled = bench.compiled_in(file)  # before a GPU is looked for, which would not help
+    config = _config(arguments)
+    edit, problem = Path(config.edit) if config.edit else None, _problems(config)[0]
+    if compiled:
+        result = bench.compiled(file, *compiled, config, edit)
+    else:
+        result = bench.kernel(file, problem, config, config.abi, edit)
     print(json.dumps(result) if arguments.json else bench.describe_kernel(result))
 
 
