@@ -1,6 +1,6 @@
 """The best kernels of an evaluated run against auto-tuned cuBLASLt (its faster layout), by decade of work.
 
-    python experiments/h200/speedups.py RUN [RUN ...] > experiments/h200/speedups.txt
+    python experiments/h200/speedups.py RUN [RUN ...] > experiments/h200/sample/speedups.txt
 
 Reads what `cudal2 eval` wrote. A shape without a faster kernel counts 1.00, as the exported library falls back.
 Intervals are 95% bootstrap intervals over the shapes, which are a stratified sample of the grid.

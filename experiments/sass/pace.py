@@ -1,6 +1,6 @@
 """Edits a second by the clock on the wall, of one game at a time, and where the time goes.
 
-    python experiments/sass/pace.py --seconds 60 > pace.txt           # on the GPU; keys of conf/sass may follow
+    python experiments/sass/pace.py --seconds 60 > pace.txt           # on the GPU; keys of conf/sass.yaml may follow
     python experiments/sass/pace.py --instant                         # no GPU: what a search itself takes
 
 Three kernels, three searches each. Milliseconds a measurement: `search` is the search's own Python with its journal,
