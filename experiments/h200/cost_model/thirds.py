@@ -75,7 +75,7 @@ def main(folder: Path, astray: bool) -> None:
         orders = {
             "look-up": near,
             "labeller": sorted(able, key=liked.__getitem__, reverse=True),
-            "menu": sorted(set(able) & menu, key=liked.__getitem__, reverse=True),
+            "menu": sorted((one for one in able if one in menu), key=liked.__getitem__, reverse=True),
             "listed": sorted(near, key=liked.__getitem__, reverse=True),
             "blended": sorted(near, key=lambda one: liked[one] - 0.01 * near.index(one), reverse=True),
         }

@@ -79,7 +79,7 @@ def means(name: Callable[[Setting], str]) -> Picker:
 def look_up(seen: list[Row], rows: list[Row]) -> np.ndarray:
     """What `search.prior=known` says, as if the shapes that are asked for were never explored."""
     stored, liked = prior._shipped(TARGET), dict[Problem, dict[str, int]]()
-    for problem in {row.problem for row in rows}:
+    for problem in dict.fromkeys(row.problem for row in rows):
         own = stored.pop(problem, None)
         for place, setting in enumerate(prior.known_settings(TARGET, problem, FAMILIES)):
             liked.setdefault(problem, {}).setdefault(plain(setting), -place)
