@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,23 @@ def test_commands_parse_and_their_configurations_compose(command: str) -> None:
         assert (ROOT / parsed.paths[0]).is_file()
 
 
+@cache
+def headings(page: Path) -> set[str]:
+    """As links name them: GitHub leaves out what is neither letter nor number."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    shown = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in shown}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-    lost = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+    lost = []
+    for link in links:
+        name, _, heading = link.partition("#")
+        to = page.parent / name if name else page
+        if not to.exists() or (heading and to.suffix == ".md" and heading not in headings(to)):
+            lost.append(link)
     scripts = re.findall(r"python (experiments/\S+\.py)", page.read_text())
     assert not [*lost, *(script for script in scripts if not (ROOT / script).is_file())]
 
