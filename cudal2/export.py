@@ -38,7 +38,7 @@ from pathlib import Path
 import msgspec
 
 from cudal2.archive import Archive
-from cudal2.evaluation.records import Row, surely_faster
+from cudal2.evaluation.records import Row, needed, surely_faster
 from cudal2.evaluation.results import load
 from cudal2.exported import processor
 from cudal2.files import install
@@ -262,7 +262,7 @@ def _against(timing: Timing, target: Target) -> str:
 
     On a GPU our call costs the host less than torch's (`cudal2 bench call`), so there only the kernel's time counts.
     """
-    if timing.low <= 1:
+    if timing.low <= needed(timing):
         return "not surely faster"
     if not surely_faster(timing):
         return "measured too roughly"

@@ -16,6 +16,9 @@ REASON = 300
 """Characters shown of why a kernel failed."""
 WIDEST = 0.2
 """An interval wider than this share of its median is too uncertain to prefer a kernel."""
+LONG_US, MARGIN = 1000.0, 0.05
+"""Of longer calls the same kernel's speedup differs by 2.4% between two GPUs of one kind (a standard deviation; 27
+kernels, experiments/h200/campaign/elsewhere.txt), four times what its interval says. So twice that is asked of them."""
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -127,11 +130,16 @@ class Summary(msgspec.Struct, frozen=True):
     sure_wins: float
 
 
+def needed(timing: Timing) -> float:
+    """What the interval must lie above for the kernel to be faster on other machines of the kind, too."""
+    return 1 + (MARGIN if timing.baseline_us > LONG_US else 0.0)
+
+
 def surely_faster(timing: Timing) -> bool:
-    """Whether the interval lies above 1, is narrow and of STRICT confidence. A wide interval means that the machine was
-    busy with something else, so its lower bound is not to be trusted either."""
+    """Whether the interval lies above what is `needed`, is narrow and of STRICT confidence. A wide interval means that
+    the machine was busy with something else, so its lower bound is not to be trusted either."""
     narrow = timing.high - timing.low <= WIDEST * timing.speedup
-    return timing.low > 1 and narrow and timing.confidence >= STRICT
+    return timing.low > needed(timing) and narrow and timing.confidence >= STRICT
 
 
 def called(timings: Iterable[Timing]) -> str:

@@ -341,6 +341,15 @@ def test_intervals_are_called_what_they_are():
     assert [records.surely_faster(one) for one in (strict, quick, former)] == [True, False, False]
 
 
+def test_a_long_call_must_be_faster_by_more_than_machines_differ():
+    """An interval tells one machine's noise; two GPUs of one kind differ by more than that in long calls."""
+    narrow = {"low": 1.03, "speedup": 1.04, "high": 1.05}
+    short = msgspec.structs.replace(timing(1.04), baseline_us=records.LONG_US, **narrow)
+    long = msgspec.structs.replace(short, baseline_us=1.01 * records.LONG_US)
+    faster = msgspec.structs.replace(long, low=1.06, speedup=1.07, high=1.08)
+    assert [records.surely_faster(one) for one in (short, long, faster)] == [True, False, True]
+
+
 @pytest.mark.parametrize("tty", [False, True])
 def test_shows_every_shape_and_the_overall_figure(run, archive, tty):
     put(archive, "a", 1.5)
