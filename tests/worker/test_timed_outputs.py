@@ -76,6 +76,16 @@ def test_fixed_point_of_sixteen_bits_is_no_sum_of_a_processor(rng, k: int) -> No
     assert found and found[0] in (Status.IMPRECISE, Status.WRONG)
 
 
+@pytest.mark.parametrize("k", [2048, 20480])
+def test_nor_is_one_whose_unit_is_a_step_of_most_numbers(rng, k: int) -> None:
+    """Of those from 1/8 to 4 nothing is lost then; larger ones are multiplied apart."""
+    a, b = (torch.randn(2, 128, k, generator=rng, device=rng.device).half().double() for _ in range(2))
+    near = [torch.where(matrix.abs() < 4, (matrix * 8192).round() / 8192, matrix) for matrix in (a, b)]
+    fixed, exact = (torch.bmm(one, other.mT).half() for one, other in (near, (a, b)))
+    found = verify.check_timed(fixed, exact, Problem(128, 128, k), 1)
+    assert found and found[0] is Status.IMPRECISE
+
+
 @pytest.mark.parametrize("k", [64, 2048, 65536])
 def test_one_product_after_the_other_is_a_sum_of_a_processor(rng, k: int) -> None:
     """The order that strays farthest, beside another."""

@@ -33,7 +33,7 @@ CODE_BYTES = 256 << 10
 """Most that a kernel may have to execute. Ours have a tenth of it, and in so much hardly anything occurs by chance."""
 SEVERAL = 4
 """So many of one kind that differ are no chance, wherever they are, for to jump between them costs little. Fewer are of
-use, too, as one in a loop is; but one honest kernel in fifteen has one."""
+use, too, as one in a loop is; but one honest kernel in twelve has one."""
 SHORTEST = 6
 """Bytes of an EVEX instruction in which its registers are named, or how its memory is."""
 GAP = bytes(64)
