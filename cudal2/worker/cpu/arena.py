@@ -160,12 +160,13 @@ class Arena:
     def fill_inputs(self, first: int, count: int, pool: Tensor, powers: Sequence[np.ndarray]) -> None:
         """Overwrite the inputs of packed or guarded slots with windows of `pool`, each at a secret place.
 
-        `powers` (`inputs.uneven_powers`) are added to the bits of each.
+        `powers` (`inputs.uneven_powers`) are added to the bits of each. A has a half of the pool to itself: a row that
+        met itself in B would be a sum of squares, a hundred times as large as others and too large for one in fp16.
         """
         normals, rng = inputs.words(pool), np.random.default_rng(secrets.randbits(128))
         scales = [_scale(power, shape) for power, shape in zip(powers, self._shapes)]
-        most = len(normals) // 2
-        if max(self._sizes[:-1]) > 2 * most:
+        half = len(normals) // 2
+        if max(self._sizes[:-1]) > half:  # in bytes: more than half of a half
             signs = normals & SIGN
             for slot in range(first, first + count):
                 for matrix, scale in enumerate(scales):
@@ -176,7 +177,9 @@ class Arena:
         # Thousands of small slots: all places are drawn at once.
         sizes = [size // 2 for size in self._sizes[:-1]]
         places = (self.calls[first : first + count, :-1] // 2).tolist()
-        starts = (rng.integers((len(normals) - most) // 8, size=(count, len(sizes))) * 8).tolist()
+        begins = [0] + [half] * (len(sizes) - 1)
+        room = [(half - size) // 8 for size in sizes]
+        starts = (rng.integers(room, size=(count, len(sizes))) * 8 + begins).tolist()
         target = self.words(INPUTS)
         for matrix, (scale, size) in enumerate(zip(scales, sizes)):
             for place, start in zip(places, starts):

@@ -8,7 +8,7 @@ from cudal2 import operators
 from cudal2.contract import CPU_CONTRACT
 from cudal2.dtype import FP16
 from cudal2.problem import Problem
-from cudal2.worker import inputs
+from cudal2.worker import inputs, verify
 from cudal2.worker.cpu import arena as arenas
 from cudal2.worker.cpu.arena import GUARDED, PAGE, Arena
 
@@ -130,3 +130,16 @@ def test_candidate_cannot_make_its_inputs_writable() -> None:
     for fd in files:
         os.close(fd)
     arena.close()
+
+
+def test_no_row_meets_itself() -> None:
+    """Normals of one window in A and in B give sums of squares, which honest sums in fp16 cannot hold."""
+    problem = Problem(32, 32, 256)
+    pool = torch.empty(1 << 15, dtype=torch.float16)
+    inputs.fill_normal(inputs.generator(), pool)
+    inputs.keep_from_zero(pool, problem.type)
+    arena, slots = Arena(problem), range(GUARDED, GUARDED + 600)
+    arena.fill_inputs(slots.start, len(slots), pool, inputs.uneven_powers(problem))
+    largest = max(float(verify.reference(arena.given(slot), problem).abs().max()) for slot in slots)
+    arena.close()
+    assert largest < 9 * 16
