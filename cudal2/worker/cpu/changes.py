@@ -16,23 +16,15 @@ is not written yet" and "the old input is read", at most one can then happen (th
 Sewell et al., x86-TSO, CACM 53(7), 2010). The runner has one after every call. And it takes reads in order: the outputs
 of later calls are looked at before those of earlier ones.
 
-A call whose inputs changed while it ran may have found of each change the old value or the new one, and read an element
-more than once. So each element of its output may stem from any combination of the changes that move it (`nearest`); all
-others are what they are without.
+What outputs then may be is said in `states.py`.
 """
 
 import secrets
 import threading
 from collections.abc import Sequence
-from itertools import combinations, product
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from cudal2 import operators
-from cudal2.problem import Problem
-from cudal2.worker import inputs
 from cudal2.worker.cpu.arena import GUARDED, INPUTS, OUTPUTS, Arena
 
 MOST = 2
@@ -45,12 +37,6 @@ SAMPLE = 8
 """Elements of an output that are looked at: of a call that works on the next one, too, hardly all are done."""
 ANYWHERE = 16
 """Calls that are looked at wherever they are in the batch."""
-Element = tuple[int, int, int]
-"""Of an input that changed: the operand's number (0 for A, 1 for B), row and column as it is stored; a vector is a
-matrix of one row."""
-Part = tuple[int | None, int | None]
-"""Of C: a row, a column, an element, or all of it."""
-_EVERY = slice(None)
 Look = tuple[dict[int, int], np.ndarray, np.ndarray]
 """The calls whose inputs had changed, each with the word; then the calls that were looked at, and their samples."""
 
@@ -60,7 +46,7 @@ class Perturbation:
     over before it came to that, as on a machine too busy to let the parent look in time: no call had changed inputs.
 
     `conclude` is called when the batch is over and nothing runs: then `changed` are the slots whose inputs did change,
-    `unsure` those of them whose call may have begun before, each with the word of the inputs that changed, and `early`
+    each with the word of the inputs that changed, `unsure` those of them whose call may have begun before, and `early`
     is a slot whose output was written to before its call, None where there is none.
 
     With `change` False it takes as long, but leaves the inputs as they are: for the side that it is compared with.
@@ -68,7 +54,7 @@ class Perturbation:
 
     def __init__(self, arena: Arena, first: int, calls: int, change: bool = True) -> None:
         assert first >= GUARDED, "only packed slots lie at equal distances"
-        self.changed: list[int] = []
+        self.changed: dict[int, int] = {}
         self.unsure: dict[int, int] = {}
         self.early: int | None = None
         self.late = True
@@ -131,7 +117,7 @@ class Perturbation:
         for changed, looked, seen in self._looks:
             over = (seen == self._samples(looked)).all(axis=1)
             known = dict(zip(looked.tolist(), over.tolist()))
-            self.changed += [self._first + call for call in changed]
+            self.changed |= {self._first + call: word for call, word in changed.items()}
             self.unsure |= {self._first + call: word for call, word in changed.items() if known[call - 1]}
             touched = (seen != self._poison).any(axis=1)
             for place in np.flatnonzero(touched):
@@ -152,73 +138,3 @@ class Perturbation:
 
     def _written(self, call: int) -> bool:
         return self._outputs[self._output + call * self._output_step] != self._poison
-
-
-def nearest(
-    result: Tensor, reference: Tensor, given: Sequence[Tensor], places: Sequence[Element], problem: Problem
-) -> Tensor:
-    """What to compare `result` with, [M,N]: of all that an honest call may have left, what is nearest to it.
-
-    `reference` is the trusted result of the operands `given` as they are now, when the sign of each of `places` has
-    changed. In the parts of C that these move it is computed anew, so that both are rounded once; elsewhere it stays.
-    """
-    a, b, *more = (tensor.view(inputs.as_matrix(tensor.shape)) for tensor in given)
-    tables = [a, b.T if problem.layout == "tn" else b, *more]
-    spots = sorted({(1, y, x) if which == 1 and problem.layout == "tn" else (which, x, y) for which, x, y in places})
-    moved = {spot: _moved(spot, tables) for spot in spots}
-    expected = reference.clone()
-    # Where the parts of two elements cross, both move C: smaller parts come later, and have the last word.
-    for row, column in sorted(product(*map(set, zip(*moved.values()))), key=lambda part: -part.count(None)):
-        moving = [spot for spot in spots if moved[spot][0] in (None, row) and moved[spot][1] in (None, column)]
-        if moving:
-            place = _lines(row), _lines(column)
-            expected[place] = _nearest(result[place], tables, moving, place, problem)
-    return expected
-
-
-def _moved(spot: Element, tables: Sequence[Tensor]) -> Part:
-    """The part of C that an element moves: a row for one of A, a column for one of B; what else there is broadcasts."""
-    which, row, column = spot
-    if which < 2:
-        return (None, column) if which else (row, None)
-    rows, columns = tables[which].shape
-    return row if rows > 1 else None, column if columns > 1 else None
-
-
-def _lines(number: int | None) -> slice:
-    return _EVERY if number is None else slice(number, number + 1)
-
-
-def _nearest(
-    result: Tensor, tables: Sequence[Tensor], spots: Sequence[Element], place: tuple[slice, slice], problem: Problem
-) -> Tensor:
-    """A part of C: for each set of changes that may not have been seen yet what it would be, and of these the nearest.
-
-    `tables` are A [M,K], B [K,N] and what more there is, `spots` the changed elements in them that move all of it.
-    """
-    rows, columns = place
-    a, b, others = tables[0][rows], tables[1][:, columns], [_part(table, place).float() for table in tables[2:]]
-    inner = sorted({column if not which else row for which, row, column in spots if which < 2})
-    thin = a[:, inner].float(), b[inner].float()  # all of A and B that changed lies in these
-    same = a.float() @ b.float() - thin[0] @ thin[1]
-    finish = operators.find(problem.epilogue).finish
-    chosen, distance = result, torch.full(result.shape, torch.inf, device=result.device)
-    for size in range(len(spots) + 1):
-        for unseen in combinations(spots, size):
-            signs, flipped = torch.ones(2, len(inner)), {which for which, *_ in unseen}
-            for which, row, column in unseen:
-                if which < 2:
-                    signs[which, inner.index(row if which else column)] = -1
-            sums = same + (thin[0] * signs[0]) @ (thin[1] * signs[1][:, None])
-            # An element of another operand that moves all of the part is all that it takes from there.
-            found = finish(sums, [-other if number in flipped else other for number, other in enumerate(others, 2)])
-            away = (found - result.float()).abs_().nan_to_num_(nan=torch.inf)
-            nearer = (away < distance) if size else torch.ones_like(away, dtype=torch.bool)
-            chosen, distance = torch.where(nearer, found.to(result.dtype), chosen), torch.where(nearer, away, distance)
-    return chosen
-
-
-def _part(table: Tensor, place: tuple[slice, slice]) -> Tensor:
-    """What of an operand that broadcasts against C stands in that part of it."""
-    rows, columns = (size if length > 1 else _EVERY for size, length in zip(place, table.shape))
-    return table[rows, columns]

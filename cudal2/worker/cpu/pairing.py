@@ -14,14 +14,14 @@ from torch import Tensor
 
 from cudal2.records import Status, Timing
 from cudal2.target import CPU
-from cudal2.worker import timing
-from cudal2.worker.cpu import changes
+from cudal2.worker import stale, timing
+from cudal2.worker.cpu import states
 from cudal2.worker.cpu.changes import Perturbation
 from cudal2.worker.cpu.context import TimingContext, timed
 from cudal2.worker.cpu.scheduling import check_ours, threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.measurement import Batch, Role, Sides, measure, next_start
-from cudal2.worker.outcome import CandidateFailed, check_closely
+from cudal2.worker.outcome import CandidateFailed, check_closely, raise_finding
 
 AWAKE = 2.0
 """Seconds that a candidate's call which wakes it up may take, though its others are no slow ones: it is not timed."""
@@ -185,8 +185,19 @@ class CpuSides(Sides):
         for slot in {slot for one in self._perturbations for slot in one.unsure}:
             places = [arena.element(slot, one.unsure[slot]) for one in self._perturbations if slot in one.unsure]
             result, reference = (part[0][slot - batch.first] for part in (self._results, self._references))
-            reference.copy_(changes.nearest(result, reference, arena.given(slot), places, self.problem))
+            reference.copy_(states.nearest(result, reference, arena.given(slot), places, self.problem))
+        self._check_changes(batch)
         return list(zip(self._results, self._references))
+
+    def _check_changes(self, batch: Batch) -> None:
+        """Whether the calls whose inputs changed before they began used what they then were. Raises CandidateFailed."""
+        unsure = {pair for one in self._perturbations for pair in one.unsure.items()}
+        sure = {pair for one in self._perturbations for pair in one.changed.items()} - unsure
+        for slot, word in sure:
+            place, given = self._context.arena.element(slot, word), self._context.arena.given(slot)
+            result, reference = (part[0][slot - batch.first] for part in (self._results, self._references))
+            line = states.line(result, reference, given, place, self.problem)
+            raise_finding(stale.check(*line, self.problem, self.rounding))
 
     def look_closer(self, batch: Batch) -> None:
         """At a part of a call's output, if possible of a later call, whose inputs are as they were then."""

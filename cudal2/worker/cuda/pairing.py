@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
-from cudal2.worker import timing
+from cudal2.worker import stale, timing
 from cudal2.worker.cuda.vendor import LAYOUTS, split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu import changes
@@ -104,7 +104,7 @@ class TimingContext(msgspec.Struct, frozen=True):
         products = self.baseline.products
         for operand in range(len(arena.inputs)):
             moved = changes.lines(history, arena.problem, arena.c, self.baseline.c, arena.inputs, operand, products)
-            raise_finding(changes.check(*moved, arena.problem, self.rounding))
+            raise_finding(stale.check(*moved, arena.problem, self.rounding))
 
     def check_one(self, number: int) -> None:
         """One output of a window as strictly as those of single calls. Raises CandidateFailed."""

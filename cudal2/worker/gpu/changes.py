@@ -3,12 +3,9 @@
 A touch that changes an element of A or B (history.py) moves one line of C, a row or a column, by twice the element
 times a line of the other matrix; an element of a bias moves a column by twice itself. Where an activation follows, how
 far each place of the line moves depends on the sum there: it is finished with either value, and no bound is needed.
-Where sums are long and kept in f16, the bounds for single elements, and for all of a window together, are wider than
-that. But over the whole line what is honest lies anywhere, and the change in one direction: a result of the other
-inputs lies exactly one change away. Pure functions over tensors of any device.
+`stale.check` judges such lines. Pure functions over tensors of any device.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -16,13 +13,8 @@ from torch import Tensor
 
 from cudal2 import operators
 from cudal2.problem import Problem
-from cudal2.records import Status
-from cudal2.worker import inputs, limits, verify
+from cudal2.worker import limits
 from cudal2.worker.gpu.history import History
-
-SURE = 6.0
-"""A line is judged where half of its change is so many standard deviations of what honest results are off by."""
-
 
 Line = Callable[[Tensor], Tensor]
 """Of [sets,M,N], or what broadcasts against it, the line [changes, length] that each change moves."""
@@ -93,18 +85,3 @@ def _columns(sets: Tensor, columns: Tensor) -> Line:
 
 def _elements(sets: Tensor, rows: Tensor, columns: Tensor) -> Line:
     return lambda matrices: matrices[sets, rows, columns][:, None]
-
-
-def check(found: Tensor, wanted: Tensor, moved: Tensor, problem: Problem, chunk: int) -> verify.Finding | None:
-    """Whether each line `found` is that of the inputs which the call should have used, by its error's part along
-    `moved`."""
-    size = moved.square().sum(1)
-    share = ((found - wanted) * moved).sum(1) / size  # about 0; with the other value 1
-    unit = verify.ulp(wanted.to(inputs.element(problem))).square().mean(1).div(12).sqrt()
-    noise = math.sqrt(2) * limits.most_rho(problem, chunk) * unit
-    # An honest way to finish may be off by so much everywhere, and in no direction of its own.
-    loss = operators.find(problem.epilogue).loss * math.sqrt(wanted.shape[1])
-    stale = int(((share > 0.5) & (SURE * noise + loss < 0.5 * size.sqrt())).sum())
-    if not stale:
-        return None
-    return Status.WRONG, f"in timed calls {stale} results are those of inputs as they were before, or came to be later"

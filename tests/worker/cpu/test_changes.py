@@ -1,12 +1,13 @@
 """What changes while a batch runs, and what that says about who worked ahead; what an honest call may have left whose
 inputs changed while it ran, and what none can."""
 
+import msgspec
 import pytest
 import torch
 
 from cudal2.problem import Problem
-from cudal2.worker import inputs, verify
-from cudal2.worker.cpu import changes
+from cudal2.worker import inputs, stale, verify
+from cudal2.worker.cpu import states
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.changes import MOST, Perturbation
 
@@ -57,7 +58,7 @@ def product(problem: Problem, call) -> torch.Tensor:
 
 
 def judged(problem: Problem, call, places, result: torch.Tensor):
-    expected = changes.nearest(result, product(problem, call), call, places, problem)
+    expected = states.nearest(result, product(problem, call), call, places, problem)
     return verify.check_timed(result[None], expected[None], problem, 1)
 
 
@@ -92,6 +93,23 @@ def test_another_element_s_change_is_not_excused(problem, call) -> None:
     places = stored(problem, [(0, 3, 17)])
     for other in ([(0, 4, 17)], [(1, 5, 17)], [(0, 3, 18)]):
         assert judged(problem, call, places, product(problem, flipped(call, stored(problem, other)))) is not None
+
+
+@pytest.mark.parametrize("accumulate", ["f32", "f16"])
+def test_who_used_the_value_that_was_there_before_is_told_by_the_line_that_it_moves(problem, call, accumulate) -> None:
+    """Where sums may be kept in fp16, too, whose bounds for all of C are wider than what a change moves."""
+    if accumulate not in problem.type.accumulators:
+        pytest.skip("not in this type")
+    asked = msgspec.structs.replace(problem, accumulate=accumulate)
+    right = product(problem, call)
+    for places in map(KINDS.__getitem__, ("one of A", "one of B")):
+        (place, *_) = stored(problem, places)
+        given = [tensor.clone() for tensor in call]
+        given[place[0]].view(-1, given[place[0]].shape[-1])[place[1:]] *= 64
+        now, before = product(problem, given), product(problem, flipped(given, [place]))
+        for result, found in ((now, False), (before, True), (right, False)):
+            line = states.line(result, now if result is not right else right, given, place, problem)
+            assert bool(stale.check(*line, asked, 1)) == found
 
 
 FIRST, CALLS = GUARDED + 3, 80
@@ -147,9 +165,10 @@ def test_one_element_changes_in_each_of_the_calls_that_follow(arena: Arena, done
     found = changed_inputs(arena, perturbation)
     assert set(found.values()) == {1} and len(found) <= 1 + 2 * MOST
     conclude(arena, perturbation)
-    assert perturbation.changed == sorted(found)
+    assert list(perturbation.changed) == sorted(found)
     next_ones = list(range(running if done else running + 1, running + 1 + MOST))
-    assert perturbation.changed[: len(next_ones)] == next_ones and perturbation.changed[-1] > running + MOST
+    changed = list(perturbation.changed)
+    assert changed[: len(next_ones)] == next_ones and changed[-1] > running + MOST
     assert list(perturbation.unsure) == ([running] if done else []) and perturbation.early is None
 
 
@@ -159,7 +178,7 @@ def test_nothing_beyond_the_batch_changes(arena: Arena, done: int) -> None:
     perturbation = Perturbation(arena, FIRST, CALLS)
     found = list(changed_inputs(arena, perturbation))
     conclude(arena, perturbation)
-    assert found == list(range(FIRST + done, FIRST + CALLS)) == perturbation.changed
+    assert found == list(range(FIRST + done, FIRST + CALLS)) == list(perturbation.changed)
 
 
 def test_a_batch_that_is_over_at_the_last_slot_is_looked_at_no_further(arena: Arena) -> None:
@@ -206,7 +225,7 @@ def test_a_call_after_one_that_has_only_begun_to_write_is_held_to_its_new_input(
     perturbation = Perturbation(arena, FIRST, CALLS)
     perturbation()
     conclude(arena, perturbation)
-    assert perturbation.changed[0] == FIRST + 6 and not perturbation.unsure and perturbation.early is None
+    assert next(iter(perturbation.changed)) == FIRST + 6 and not perturbation.unsure and perturbation.early is None
 
 
 def test_whoever_begins_with_the_last_call_is_seen(arena: Arena) -> None:
@@ -227,7 +246,10 @@ def test_a_call_that_may_have_begun_is_unsure(arena: Arena) -> None:
     perturbation()
     conclude(arena, perturbation)
     assert list(perturbation.unsure) == [FIRST + 5, FIRST + 6, FIRST + 7]
-    assert perturbation.changed[: 1 + MOST] == list(range(FIRST + 5, FIRST + 6 + MOST)) and perturbation.early is None
+    assert (
+        list(perturbation.changed)[: 1 + MOST] == list(range(FIRST + 5, FIRST + 6 + MOST))
+        and perturbation.early is None
+    )
 
 
 def test_what_changed_in_an_unsure_call_is_named(arena: Arena) -> None:
@@ -251,7 +273,7 @@ def test_short_batches_change_little() -> None:
     perturbation = Perturbation(arena, GUARDED, 10)
     perturbation()
     perturbation.conclude()
-    assert len(perturbation.changed) == 2 and perturbation.changed[0] == GUARDED + 1
+    assert len(perturbation.changed) == 2 and next(iter(perturbation.changed)) == GUARDED + 1
     perturbation = None  # its views
     arena.close()
 

@@ -300,7 +300,7 @@ def test_a_call_that_may_have_used_either_input_is_compared_all_the_same(context
             return elapsed
 
     def given_up(look) -> dict[int, int]:
-        slot = look.changed[0]
+        slot = next(iter(look.changed))
         context.arena.c(slot).fill_(1)
         return {slot: int(context.arena.calls[slot, 0] // 2)}
 

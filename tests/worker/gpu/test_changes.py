@@ -11,7 +11,7 @@ from cudal2 import operators
 from cudal2.contract import CUDA_CONTRACT
 from cudal2.problem import parse
 from cudal2.records import Status
-from cudal2.worker import inputs, limits, verify
+from cudal2.worker import inputs, limits, stale, verify
 from cudal2.worker.gpu import buffers, changes
 from cudal2.worker.gpu.arena import Arena
 from cudal2.worker.gpu.history import History, draw
@@ -78,7 +78,7 @@ def judged(arena: Arena, history: History, result: torch.Tensor, reference: torc
         made = products(arena)
     for operand in range(len(arena.inputs)):
         lines = changes.lines(history, arena.problem, result, reference, arena.inputs, operand, made)
-        found.append(changes.check(*lines, arena.problem, CHUNK))
+        found.append(stale.check(*lines, arena.problem, CHUNK))
     return [finding for finding in found if finding]
 
 
