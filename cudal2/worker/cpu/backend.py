@@ -119,8 +119,8 @@ def _compile(
             text = readable(stderr.read(2 * LOG_BYTES).decode(errors="replace"), folder)
         elapsed = time.perf_counter() - started
         if code == 0 and output.is_file() and not output.is_symlink():
-            if (size := output.stat().st_size) > LIBRARY_BYTES:
-                reason = f"the shared object has {size} bytes; at most {LIBRARY_BYTES} are accepted"
+            if said := _too_large(output.stat().st_size):
+                reason = f"the shared object: {said}"
                 return Build(Status.COMPILE_ERROR, log=f"{reason}\n{text}"[:LOG_BYTES], seconds=elapsed, reason=reason)
             return inspected(Build(Status.OK, output.read_bytes(), text, elapsed), kind, seconds, dtype)
         check_space(folder)
@@ -129,9 +129,16 @@ def _compile(
         return Build(Status.COMPILE_ERROR, log=text or f"the compiler ended with {code}", seconds=elapsed)
 
 
+def _too_large(size: int) -> str:
+    """Why a shared object of so many bytes is not read; empty where it is."""
+    return f"it has {size} bytes; at most {LIBRARY_BYTES} are accepted" if size > LIBRARY_BYTES else ""
+
+
 def inspected(built: Build, kind: jail.Kind, seconds: float, dtype: DType) -> Build:
     """The build, or its refusal where loading may run code of it, or it multiplies other numbers than it is given."""
     try:
+        if reason := _too_large(len(built.library)):
+            raise ValueError(reason)
         elf.check_loading(built.library)
         found = gate.narrow(built.library, kind, seconds, dtype)
     except Unfinished as error:

@@ -27,7 +27,9 @@ HEADER = struct.Struct("<4s3B9xHHIQQQI6H")
 SEGMENT = struct.Struct("<IIQQQQQQ")
 ENTRY = struct.Struct("<qQ")
 SHARED, AMD64 = 3, 62
-MOST_SEGMENTS = 64
+MOST_SEGMENTS, MOST = 64, 1 << 16
+"""Segments; relocations, and symbols, which a kernel of so little code has a few dozen of. A packed table of 4 MB would
+name 33 million places, and take a minute to read."""
 HIGHEST = 1 << 46
 
 
@@ -185,7 +187,9 @@ def check_loading(library: bytes) -> Image:
             image.offset(one.address, one.stored)
     _check_libraries(image)
     most = 0
-    for place, size, symbol in _writes(image):
+    for number, (place, size, symbol) in enumerate(_writes(image)):
+        if number == MOST:
+            raise ValueError(f"it has more than {MOST} relocations")
         most = max(most, symbol)
         _check_target(image, place, size)
     _check_symbols(image, most)
@@ -262,4 +266,6 @@ def _last_by_name(image: Image, address: int) -> int:
         return 0
     while not words(begins + 4 * (buckets + last - first), 1)[0] & 1:
         last += 1
+        if last > MOST:
+            raise ValueError(f"it has more than {MOST} symbols")
     return last

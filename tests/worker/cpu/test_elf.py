@@ -141,3 +141,12 @@ def test_no_damage_to_a_byte_of_what_the_loader_reads_is_more_than_a_value_error
                 elf.without_constructors(patched(library, place, "B", value))
             except ValueError:
                 continue
+
+
+@pytest.mark.parametrize("flags", [(), ("-Wl,-z,pack-relative-relocs",)], ids=["plain", "packed"])
+def test_more_relocations_than_a_kernel_needs_are_refused(flags) -> None:
+    """Of packed ones 4 MB would name 33 million places, each of which is looked at."""
+    table = 'asm(".data\\n.p2align 3\\nhere: .rept %d\\n.quad here\\n.endr\\n.text");' + CALL + "{ return 0; }"
+    elf.check_loading(built(table % 1000, *flags))
+    with pytest.raises(ValueError, match="relocations"):
+        elf.check_loading(built(table % (elf.MOST + 1), *flags))
