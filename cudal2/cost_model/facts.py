@@ -24,8 +24,13 @@ UNITS = MULTIPROCESSORS["sm_90a"]
 FLOPS, BANDWIDTH = STATED["H200"]
 AUTO = 16
 """A family that chooses its splits itself makes at most so many."""
-LINE = 64
-"""Where the length of a row is a multiple of so many numbers (128 bytes), each begins at a line of the caches."""
+LINE, SECTOR = 64, 16
+"""Where the length of a row is a multiple of so many numbers (128 and 32 bytes), each begins at a line of the caches or
+at a sector. Where not, a box of 64 touches two lines instead of one, and five sectors instead of four."""
+CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)
+"""How many clusters of so many blocks an H200 holds at once, one block to a multiprocessor
+(`cudaOccupancyMaxActiveClusters`, experiments/h200/kernels.md); MORE of larger ones."""
+MORE = 7
 NUMBERS = (
     *("step", "bk", "stages", "depth", "splits", "warps", "blocks", "consumers", "side", "share", "k_resident"),
     *("groups", "least", "buffers", "in_flight", "ahead"),
@@ -60,6 +65,10 @@ class Columns:
         self._pong = np.array([one.get("schedule") == "ping-pong" for one in knobs], dtype=bool)
         clusters = [re.fullmatch(r"(\d)x(\d)", str(one.get("cluster", "1x1"))) for one in knobs]
         self._cluster_m, self._cluster_n = (np.array([float(c[at]) for c in clusters if c]) for at in (1, 2))
+        share_k = [family == "small_cluster" or one.get("reduce") == "cluster" for family, one in settings]
+        blocks = self._cluster_m * self._cluster_n * np.where(share_k, self._splits, 1)
+        held = np.array(CLUSTERS)[np.minimum(blocks, len(CLUSTERS) - 1).astype(int)]
+        self._at_once = blocks * np.where(blocks < len(CLUSTERS), held, MORE)
         self._numbers = np.array([size(name, default=-1) for name in NUMBERS]).T.reshape(count, len(NUMBERS))
 
     def facts(self, problem: Problem) -> np.ndarray:
@@ -91,9 +100,48 @@ class Columns:
             log(np.minimum(waves, 1) * UNITS * self._warps * self._blocks * self._tile_n * self._depth),
             *(log(math.gcd(k, LINE)) * ones, log(math.gcd(n, LINE)) * ones),
             *((high % self._cluster_m == 0) * 1.0, (wide % self._cluster_n == 0) * 1.0),
+            *self._sharing(problem, high, wide, splits, rounds, steps, floor),
             *(np.where(self._pong, ceil(waves * 2) / 2 / np.maximum(waves, 1e-9), 1), (m % 8 > 0) * ones),
         ]
         return np.column_stack([*columns, self._numbers, self._words])
+
+    def _sharing(
+        self,
+        problem: Problem,
+        high: np.ndarray,
+        wide: np.ndarray,
+        splits: np.ndarray,
+        rounds: np.ndarray,
+        steps: np.ndarray,
+        floor: float,
+    ) -> list[np.ndarray]:
+        """What clusters, edges and sectors make of traffic and waves: a cluster fetches once what its blocks share, a
+        box ends where the matrix does, rows that cross sectors cost more, and few large clusters run at once."""
+        m, n, k = problem.m, problem.n, problem.k
+        log, ceil, width, tile = np.log2, np.ceil, self._width, self._tile_m * self._width
+        sectors, lines = 1.25 if k % SECTOR else 1, 2 if k % LINE else 1
+        high_each, wide_each = np.minimum(self._tile_m, m), np.minimum(width, n)
+        shared = self._tile_m / self._cluster_n + width / self._cluster_m
+        clipped = high_each / self._cluster_n + wide_each / self._cluster_m
+        tiles = ceil(high / self._cluster_m) * ceil(wide / self._cluster_n) * self._cluster_m * self._cluster_n
+        turns = tiles * splits / (self._at_once * self._blocks)
+        # Of k, by all multiprocessors: in rounds of blocks, and in turns of clusters.
+        in_rounds, in_turns = (ceil(one) * self._blocks * steps * self._step for one in (rounds, turns))
+        fetch = 2 * UNITS / BANDWIDTH / floor
+        sums = np.where(splits > 1, high * wide * splits * tile * 8, 0) / BANDWIDTH
+        return [
+            *(log(shared), log(high * wide * shared * k / (m * k + n * k + m * n)), log(shared * self._step * sectors)),
+            *(log(fetch * in_rounds * shared * factor) for factor in (1, sectors, lines)),
+            *(log(clipped), log(fetch * in_rounds * clipped * sectors), log(fetch * in_turns * clipped * sectors)),
+            *(log(turns), np.minimum(ceil(turns), 12), turns / ceil(turns), tiles / (high * wide)),
+            *(
+                log(1 + sums / floor),
+                log(in_turns * tile / FLOPS / floor),
+                log(rounds * steps),
+                log(steps / self._depth),
+            ),
+            log(np.minimum(tiles * splits, UNITS * self._blocks) * (high_each + wide_each) * self._step * self._depth),
+        ]
 
 
 def numbered(settings: Sequence[Setting]) -> dict[str, dict[str, int]]:

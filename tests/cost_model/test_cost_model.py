@@ -35,7 +35,7 @@ def test_it_knows_the_families_of_known_settings_and_has_a_figure_for_every_shap
 def test_it_tells_a_fast_setting_from_one_that_wastes_half_a_wave_and_from_a_tiny_tile():
     model = cost_model.shipped("sm_90a")
     family, knobs = "warp_specialised", drawn("warp_specialised", 1)[0][1]
-    usual = knobs | {"tile_m": 128, "tile_n": 256, "step": 64, "stages": "fit", "consumers": 2, "cluster": "2x1"}
+    usual = knobs | {"tile_m": 128, "tile_n": 256, "step": 64, "stages": "fit", "consumers": 2, "cluster": "1x1"}
     usual |= {"schedule": "cooperative", "producer": "warp", "grid": "persistent", "blocks": 1, "accumulate": "f32"}
     tiny = usual | {"tile_m": 64, "tile_n": 16, "consumers": 1}
     large, small = model.speeds(parse("8192_8192_8192"), [(family, usual), (family, tiny)])
@@ -43,6 +43,9 @@ def test_it_tells_a_fast_setting_from_one_that_wastes_half_a_wave_and_from_a_tin
     full, over = parse(f"{128 * 11}_{256 * 12}_4096"), parse("1536_3072_4096")
     assert UNITS == 11 * 12, "one wave of tiles, and 144 tiles, which take two"
     assert model.speeds(full, [(family, usual)])[0] > model.speeds(over, [(family, usual)])[0]
+    across, down = (usual | {"cluster": cluster} for cluster in ("1x2", "2x1"))
+    pairs = model.speeds(full, [(family, across), (family, down)])
+    assert pairs[0] > pairs[1], "eleven rows of tiles are no whole pairs: the twelfth takes a second wave"
 
 
 def test_what_it_does_not_know_is_none_of_what_it_knows():

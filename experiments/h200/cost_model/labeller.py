@@ -30,7 +30,7 @@ from cudal2.records import to_json
 from cudal2.search.proposer import Setting
 from cudal2.split import unseen
 
-ROUNDS = ("first", "second", "third", "fourth", "fifth", "cover", "unaligned", "fresh", "doubted", "grid")
+ROUNDS = ("first", "second", "third", "fourth", "fifth", "cover", "unaligned", "fresh", "doubted", "grid", "sizes")
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
 BEHIND = 1.0
@@ -38,6 +38,8 @@ BEHIND = 1.0
 SLOW = 0.3
 """What was dropped after its one cold run is behind by so much at least, and by BEHIND at most: with short kernels such
 a run can take ten times too long."""
+WEIGHT = 6.0
+"""The nearer a setting is to the fastest of its shape, the more its error counts: by exp(WEIGHT × logarithm)."""
 TREES, CODES = 200, 64
 """Trees of one fit; codes of a word, each a bit of what a test is passed by."""
 
@@ -101,7 +103,7 @@ def outdated(name: str, line: Line) -> bool:
 class Model:
     """Trees for few rows and trees for more, each several that saw other parts of the facts."""
 
-    def __init__(self, seen: Measured, trees: int = 2, behind: float = BEHIND, weight: float = 2.0) -> None:
+    def __init__(self, seen: Measured, trees: int = 2, behind: float = BEHIND, weight: float = WEIGHT) -> None:
         self.codes = numbered(made({one for some in seen.values() for one in some}))
         self.models: dict[bool, list] = {}
         for few in (True, False):
