@@ -35,8 +35,9 @@ from cudal2.target import find
 from cudal2.worker import timing
 from cudal2.worker.cache import Cache
 from cudal2.worker.cuda.compile import build
-from cudal2.worker.cuda.vendor import baselines, split, tuning
+from cudal2.worker.cuda.vendor import split, tuning
 from cudal2.worker.cuda.vendor.baselines import Vendor
+from cudal2.worker.cuda.vendor.hosttime import Set
 from cudal2.worker.cuda.vendor.replay import Enqueue
 from cudal2.worker.gpu.arena import views
 from cudal2.worker.gpu.buffers import buffer_layout
@@ -112,20 +113,30 @@ def source_digest(family: str, knobs: str, like: Problem) -> str:
     return digest(corpus.render(FAMILIES[family], json.loads(knobs), like))
 
 
-def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:
-    """Measure every kernel on one shape; `mark` says which one is at work."""
-    clock, buffers = vendor.clock, buffer_layout(problem)
+def operands(problem: Problem) -> tuple[dict[str, list[Set]], torch.Tensor, torch.Tensor]:
+    """Rotating sets of matrices, with B stored either way; the first set's product; and a workspace."""
+    buffers = buffer_layout(problem)
     a, b, c = views(torch.empty(buffers.workspace // 2, dtype=torch.int16, device="cuda"), buffers)
     a.normal_(), b.normal_()
-    reference = torch.matmul(a[0], b[0].t())
-    sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
-    workspace = torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
+    sets: dict[str, list[Set]] = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
+    return sets, torch.matmul(a[0], b[0].t()), torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
 
+
+def beside(vendor: Vendor, problem: Problem, sets: dict[str, list[Set]]) -> tuple[torch.cuda.CUDAGraph, slice]:
+    """A graph of the fastest baseline, and which of the sets are in it."""
     seconds = vendor.prepare(problem, sets.__getitem__).seconds
     best = min(seconds, key=seconds.__getitem__)
-    window = slice(0, timing.calls_for(seconds[best], BATCH, buffers.sets))
+    window = slice(0, timing.calls_for(seconds[best], BATCH, len(sets["tn"])))
+    return vendor.capture(best, problem, sets[split(best)[1]][window]), window
+
+
+def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Problem, out: Path, mark: Path) -> None:
+    """Measure every kernel on one shape; `mark` says which one is at work."""
+    clock = vendor.clock
+    sets, reference, workspace = operands(problem)
+    theirs, window = beside(vendor, problem, sets)
     few = sets["tn"][:4][window]
-    graphs, said = {THEIRS: vendor.capture(best, problem, sets[split(best)[1]][window])}, {}
+    graphs, said = {THEIRS: theirs}, {}
     fastest: dict[str, float] = {}
     for name, setting in settings.items():
         mark.write_text(name)
@@ -171,7 +182,7 @@ def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Pr
 def child(folder: Path, shapes: str, out: Path, seconds: float) -> None:
     """Explores these shapes until the time is up; the settings come by the standard input."""
     deadline, settings = time.monotonic() + seconds, json.loads(sys.stdin.read())
-    baselines.REQUESTED = ALGORITHMS
+    tuning.REQUESTED = ALGORITHMS
     vendor = Vendor(0, Cache(folder / "cache"))
     for shape in shapes.split(","):
         if time.monotonic() < deadline:

@@ -85,16 +85,12 @@ def build(one: Variant, folder: Path) -> Path:
 def measure(out: Path) -> None:
     sys.path.insert(0, str(HERE.parent))
     import explore
-    import torch
 
     from cudal2.problem import parse
     from cudal2.search import prior
-    from cudal2.worker import timing
     from cudal2.worker.cache import Cache
-    from cudal2.worker.cuda.vendor import split, tuning
+    from cudal2.worker.cuda.vendor import tuning
     from cudal2.worker.cuda.vendor.baselines import Vendor
-    from cudal2.worker.gpu.arena import views
-    from cudal2.worker.gpu.buffers import buffer_layout
 
     folder = out.with_suffix(".kernels")
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,16 +108,10 @@ def measure(out: Path) -> None:
     vendor = Vendor(0, Cache(folder / "cache"))
     for (few, n, k), some in todo.items():
         problem = parse(f"{few}_{n}_{k}")
-        clock, buffers = vendor.clock, buffer_layout(problem)
-        a, b, c = views(torch.empty(buffers.workspace // 2, dtype=torch.int16, device="cuda"), buffers)
-        a.normal_(), b.normal_()
-        reference = torch.matmul(a[0], b[0].t())
-        sets = {"tn": list(zip(a, b, c)), "nn": list(zip(a, b.transpose(1, 2).contiguous(), c))}
-        workspace = torch.zeros(257 << 20, dtype=torch.uint8, device="cuda")
-        seconds = vendor.prepare(problem, sets.__getitem__).seconds
-        best = min(seconds, key=seconds.__getitem__)
-        window = slice(0, timing.calls_for(seconds[best], 0.5e-3, buffers.sets))
-        graphs = {"vendor": vendor.capture(best, problem, sets[split(best)[1]][window])}
+        clock = vendor.clock
+        sets, reference, workspace = explore.operands(problem)
+        theirs, window = explore.beside(vendor, problem, sets)
+        graphs = {"vendor": theirs}
         what: dict[str, dict] = {"vendor": {"kind": "vendor"}}
         kinds = [(build(one, folder), {"kind": "read" if one["LOADS"] == 9 else "probe", **one}) for one in some]
         for key, setting in explore.fitting(built, problem).items():
