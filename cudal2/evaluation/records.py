@@ -18,7 +18,7 @@ WIDEST = 0.2
 """An interval wider than this share of its median is too uncertain to prefer a kernel."""
 LONG_US, MARGIN = 1000.0, 0.05
 """Of longer calls the same kernel's speedup differs by 2.4% between two GPUs of one kind (a standard deviation; 27
-kernels, experiments/h200/campaign/elsewhere.txt), four times what its interval says. So twice that is asked of them."""
+kernels, experiments/h200/campaign/elsewhere.txt), where an interval is 1% wide. So twice that is asked of them."""
 
 
 class Effort(msgspec.Struct, frozen=True):

@@ -2,9 +2,9 @@
 
     cd experiments/h200/campaign && python elsewhere.py second.csv.xz third.csv.xz
 
-Only shapes count for which both chose the same kernel. The first lines take what the interval of one machine says, the
-next what an export dispatches (`surely_faster`), and ask the other machine; then come the logarithms of the second
-figure over the first, by how long the baseline takes.
+The first lines are of all shapes that both have; the others of those for which both chose the same kernel. They take
+what the interval of one machine says, then what an export dispatches (`surely_faster`), and ask the other machine; then
+come the logarithms of the second figure over the first, by how long the baseline takes.
 """
 
 import math
@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from shares import Shape, fastest
+import numpy as np
+from shares import MUCH_FLOP, Shape, fastest, mean
 
 from cudal2.evaluation.records import surely_faster
 from cudal2.records import Timing
@@ -44,7 +45,12 @@ def show(name: str, here: Mapping[Shape, Timing], there: Mapping[Shape, Timing],
 
 def main(one: Path, other: Path) -> None:
     first, second = timings(one), timings(other)
-    same = [shape for shape in first if shape in second and first[shape][0] == second[shape][0]]
+    both = [shape for shape in first if shape in second]
+    for name, least in (("all", 0.0), (f"from {MUCH_FLOP:.0e} FLOP on", MUCH_FLOP)):
+        some = [shape for shape in both if 2 * math.prod(shape) >= least]
+        here, there = (np.log([found[shape][1].speedup for shape in some]) for found in (first, second))
+        print(f"{name}: {len(some)} shapes, {mean(here)}, then {mean(there)}; ratio {mean(there - here)}")
+    same = [shape for shape in both if first[shape][0] == second[shape][0]]
     print(f"{len(same)} shapes with the same kernel")
     sides = [{shape: found[shape][1] for shape in same} for found in (first, second)]
     for name, sure in (("interval above 1", lambda timing: timing.low > 1), ("dispatched", surely_faster)):

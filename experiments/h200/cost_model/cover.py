@@ -12,7 +12,7 @@ DRAWN others by chance. Problems are those that labels.py draws, so none that is
 the best known ones lose most. `doubted` asks again for what the model, fitted to other weights, likes most on a shape,
 but one cold run was slow. `grid` covers the shapes of the grid that training may see: for each the known settings that
 the model likes most, over all and of each family, those of the nearest shapes, and fresh ones. `room` asks so for many
-more on shapes M_N_K,M_N_K,… that are kept apart: to see what is missed there, and never to be adopted.
+more on shapes M_N_K,M_N_K,…: to see what is missed there. What is fastest on shapes kept apart is never adopted.
 """
 
 import json

@@ -22,7 +22,30 @@ SHARED, SLACK = 232448, 8192
 """Bytes of shared memory of a block, and those behind the ring that a last tile of 64 rows may read into."""
 WEIGHTS = {(5120, 3072): 40, (5120, 5120): 40, (4096, 4096): 32, (2048, 8192): 16, (8192, 8192): 64, (28672, 4096): 56}
 """N and K, and how many rows of the weight a block takes."""
-READ = ((256, 4, 4), (256, 8, 4), (256, 16, 2), (512, 8, 2), (512, 16, 1), (1024, 4, 1), (1024, 8, 1), (1024, 4, 2))
+Way = tuple[int, int, int, int]
+"""LOADS, STEP, GROUPS and LOADERS."""
+WAYS: tuple[Way, ...] = (
+    *((0, 128, 1, 1), (0, 128, 2, 1), (0, 256, 2, 1)),
+    *((1, 256, 2, 2), (1, 256, 4, 4), (1, 512, 2, 2), (1, 512, 4, 4)),
+)
+READING: tuple[tuple[Way, int], ...] = (
+    *(((0, 128, 1, 1), 99), ((0, 256, 1, 1), 99), ((1, 256, 1, 2), 99), ((1, 256, 1, 4), 99), ((1, 512, 1, 2), 99)),
+    *(((1, 512, 1, 4), 99), ((1, 1024, 1, 2), 99), ((0, 128, 1, 1), 3), ((1, 256, 1, 2), 2)),
+)
+"""How the weight alone is read, and the most stages."""
+CLUSTERS = {1: 132, 2: 66, 4: 32}
+"""How many clusters of so many blocks may be launched."""
+READ = (
+    (256, 4, 4),
+    (256, 8, 4),
+    (256, 16, 2),
+    (512, 8, 2),
+    (512, 16, 1),
+    (1024, 4, 1),
+    (1024, 8, 1),
+    (1024, 4, 2),
+    (256, 8, 8),
+)
 """Threads, loads on their way and blocks a multiprocessor of the kernel that only reads."""
 KNOWN, ROUNDS = 8, 7
 """Known settings of each shape, and rounds."""
@@ -43,33 +66,25 @@ def ring(one: Variant) -> int:
 def variants(few: int, n: int, rows: int) -> list[Variant]:
     whole, found = {"FEW": few, "WITH_X": 1, "WITH_PRODUCTS": 1, "WITH_STORES": 1}, list[Variant]()
 
-    def add(**more: int) -> None:
-        one = whole | more
-        if (stages := ring(one)) > 1:
+    def add(way: Way, most: int = 99, **more: int) -> None:
+        one = whole | dict(zip(("LOADS", "STEP", "GROUPS", "LOADERS"), way)) | more
+        if (stages := min(ring(one), most)) > 1:
             found.append(one | {"RING": stages})
 
-    for cluster in (1, 2):
+    for cluster in CLUSTERS:
         tile = {"ROWS": rows * cluster, "TALL": -(-rows * cluster // 64), "CLUSTER": cluster}
-        if rows * cluster > 128 or (cluster > 1 and -(-n // tile["ROWS"]) * cluster > 132):
+        clusters = -(-n // tile["ROWS"])
+        if tile["ROWS"] > 128 or (cluster > 1 and clusters > CLUSTERS[cluster]):
             continue
-        for load, step, groups, loaders in (
-            (0, 128, 1, 1),
-            (0, 128, 2, 1),
-            (0, 256, 2, 1),
-            (1, 256, 2, 2),
-            (1, 512, 2, 2),
-        ):
-            add(LOADS=load, STEP=step, GROUPS=groups, LOADERS=loaders, **tile)
-        for left in (
-            {"WITH_X": 0},
-            {"WITH_PRODUCTS": 0},
-            {"WITH_STORES": 0},
-            {"WITH_PRODUCTS": 0, "WITH_STORES": 0},
-            {"WITH_X": 0, "WITH_PRODUCTS": 0, "WITH_STORES": 0},
-        ):
-            if cluster == 1:
-                add(LOADS=0, STEP=128, GROUPS=1, LOADERS=1, **tile, **left)
-                add(LOADS=1, STEP=256, GROUPS=2, LOADERS=2, **tile, **left)
+        for way in WAYS:
+            add(way, **tile)
+    tile = {"ROWS": rows, "TALL": 1, "CLUSTER": 1}
+    for way in (WAYS[0], WAYS[3]):
+        for left in (["WITH_X"], ["WITH_PRODUCTS"], ["WITH_STORES"], ["WITH_PRODUCTS", "WITH_STORES"]):
+            add(way, **tile, **dict.fromkeys(left, 0))
+    nothing = tile | {"WITH_X": 0, "WITH_PRODUCTS": 0, "WITH_STORES": 0}
+    for way, most in READING:
+        add(way, most, **nothing)
     return found + [{"LOADS": 9, "ROWS": threads, "STEP": loads, "RING": blocks} for threads, loads, blocks in READ]
 
 
