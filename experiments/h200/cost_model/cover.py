@@ -1,6 +1,6 @@
 """What to explore so that the labeller knows many shapes: hundreds of drawn ones, a few settings for each.
 
-    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or fresh, doubted, grid; no GPU
+    python experiments/h200/cost_model/cover.py known experiments/h200/layers cover    # or another word; no GPU
     python experiments/h200/explore.py cover/settings.jsonl $(cat cover/shapes.txt) cover/out.jsonl 480
     python experiments/h200/refit.py adopt cover/out.jsonl 2         # the two fastest of each into data/settings
 
@@ -13,13 +13,16 @@ the best known ones lose most. `doubted` asks again for what the model, fitted t
 but one cold run was slow. `grid` covers the shapes of the grid that training may see: for each the known settings that
 the model likes most, over all and of each family, those of the nearest shapes, and fresh ones. `room` asks so for many
 more on shapes M_N_K,M_N_K,…: to see what is missed there. What is fastest on shapes kept apart is never adopted.
+`wide` asks for some twenty on each of 800 open sizes off the lattice and 400 drawn ones that nobody explored. `lines`
+asks again, on shapes with more than 64 rows that begin within 64 bytes, for what was fast there and some that was not:
+what the copy engine brings into the L2 of such a row has changed.
 """
 
 import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +34,7 @@ from labeller import SLOW, Measured, Model, measured, on_the_grid, shown
 from labels import drawn, pools, rows_of
 
 from cudal2 import corpus
+from cudal2.cost_model.model import FEW
 from cudal2.problem import Problem, off_lattice, parse
 from cudal2.records import to_json
 from cudal2.search import prior
@@ -48,15 +52,46 @@ THIRDS, DOUBTED = 3, 4
 """In how many parts the weights are doubted, and how many liked settings of a shape."""
 FRESH = ("warp_specialised", "split_k", "split_k", "stream_k", "small_cluster", "by_parity")
 """The families of fresh settings, as often as they are drawn."""
-OF_EACH, NEAREST = 2, 16
-"""So many settings of each family that are liked, and of the nearest shapes."""
+SIZES, DRAWN_ONES, AFRESH_FROM = 800, 400, 4001
+"""How many sizes off the lattice and drawn ones are covered widely, and the seed of the former."""
+
+SEGMENT, FASTEST, OTHERS, BUILDABLE = 32, 10, 3, 700
+"""Numbers in 64 bytes; of a shape how many settings of those measured, the fastest and by chance; and built in all."""
 
 
-def shapes() -> list[Problem]:
-    """So many drawn sizes, of fp16 without an epilogue; a weight has at most LARGEST elements."""
+def fitting(some: Iterable[Problem]) -> list[Problem]:
+    """Those that training may see and that are not too large to explore."""
+    return [one for one in some if one.n * one.k <= LARGEST and one.flop <= FLOP and not unseen(one)]
+
+
+def shapes(count: int = SHAPES, seed: str = "cover") -> list[Problem]:
+    """So many drawn sizes, of fp16 without an epilogue."""
     plain = dict.fromkeys(Problem(one.m, one.n, one.k) for one in drawn())
-    fit = [one for one in plain if one.n * one.k <= LARGEST and one.flop <= FLOP]
-    return random.Random("cover").sample(fit, SHAPES)
+    return random.Random(seed).sample(fitting(plain), count)
+
+
+def new(every: Measured) -> list[Problem]:
+    """SIZES off the lattice and DRAWN_ONES that nobody explored."""
+    sizes = fitting(off_lattice(2 * SIZES, AFRESH_FROM))[:SIZES]
+    others = [one for one in shapes(2 * DRAWN_ONES, "new") if one not in every][:DRAWN_ONES]
+    return list(dict.fromkeys([*sizes, *others]))
+
+
+def lines_again(every: Measured) -> tuple[list[Problem], list[str]]:
+    """The shapes whose rows begin within 64 bytes, and for each what was fastest, what the model likes, and others."""
+    chosen = [one for one in dict.fromkeys([*every, *new({})]) if one.m > FEW and one.k % SEGMENT]
+    model, rng, wanted = Model(shown(on_the_grid()) | every), random.Random("lines"), dict[str, list[str]]()
+    pool = sorted({one for problem in chosen for one in every.get(problem, {})})
+    columns = model.pool(pool)
+    for problem in chosen:
+        (liked,) = model.speeds([(problem, columns)])
+        here = sorted(known := every.get(problem, {}), key=known.__getitem__, reverse=True)
+        fast, others = here[:FASTEST], here[FASTEST:]
+        likes = islice((one for one in able(pool, problem, liked) if one not in fast), LIKED - len(fast))
+        for one in dict.fromkeys([*fast, *likes, *rng.sample(others, min(OTHERS, len(others)))]):
+            wanted.setdefault(one, []).append(problem.mnk)
+    often = sorted(wanted, key=lambda one: -len(wanted[one]))
+    return chosen, rows(often[:BUILDABLE], wanted)
 
 
 def rows(settings: Sequence[str], where: Mapping[str, list[str]]) -> list[str]:
@@ -133,9 +168,14 @@ class Wide(NamedTuple):
     """Fresh ones of these."""
     often: int
     """What fewer shapes like so much is not built."""
+    of_each: int = 2
+    """Known settings of each family that are liked."""
+    nearest: int = 16
+    """Settings of the nearest shapes."""
 
 
 GRID, ROOM = Wide(pool=1200, liked=14, new=10, often=4), Wide(pool=1200, liked=60, new=24, often=2)
+MANY = Wide(pool=1200, liked=12, new=4, often=8, of_each=0, nearest=4)
 
 
 def widely(every: Measured, chosen: Sequence[Problem], how: Wide) -> list[str]:
@@ -153,10 +193,10 @@ def widely(every: Measured, chosen: Sequence[Problem], how: Wide) -> list[str]:
         for one in here:
             family = json.loads(one)["family"]
             of_each[family] += 1
-            some += [one] * (of_each[family] <= OF_EACH)
-        near = map(to_json, prior.known_settings(TARGET, problem, FAMILIES)[:NEAREST])
-        new = islice(able(fresh_ones, problem, liked_fresh), how.new)
-        for one in dict.fromkeys([*some, *near, *new]):
+            some += [one] * (of_each[family] <= how.of_each)
+        near = map(to_json, prior.known_settings(TARGET, problem, FAMILIES)[: how.nearest])
+        liked_ones = islice(able(fresh_ones, problem, liked_fresh), how.new)
+        for one in dict.fromkeys([*some, *near, *liked_ones]):
             wanted.setdefault(one, []).append(problem.mnk)
     often = sorted((one for one in wanted if len(wanted[one]) >= how.often), key=lambda one: -len(wanted[one]))
     return rows(often, wanted)
@@ -173,6 +213,11 @@ def main(how: str, folder: Path, out: Path, named: str = "") -> None:
     elif how == "grid":
         chosen = training()
         lines = widely(every, chosen, GRID)
+    elif how == "wide":
+        chosen = new(every)
+        lines = widely(every, chosen, MANY)
+    elif how == "lines":
+        chosen, lines = lines_again(every)
     elif how == "room":
         chosen = [parse(name) for name in named.split(",")]
         lines = widely(every, chosen, ROOM)

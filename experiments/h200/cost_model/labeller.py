@@ -30,7 +30,20 @@ from cudal2.records import to_json
 from cudal2.search.proposer import Setting
 from cudal2.split import unseen
 
-ROUNDS = ("first", "second", "third", "fourth", "fifth", "cover", "unaligned", "fresh", "doubted", "grid", "sizes")
+ROUNDS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "cover",
+    "unaligned",
+    "fresh",
+    "doubted",
+    "grid",
+    "sizes",
+    "wide",
+)
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
 BEHIND = 1.0
