@@ -37,7 +37,7 @@ from cudal2.problem import Layout, Problem, parse
 from cudal2.records import to_json
 from cudal2.search.heuristics import advise, follow
 from cudal2.search.proposer import Setting
-from cudal2.search.settings import allowed
+from cudal2.search.settings import allowed, shape_of
 from cudal2.search.written import written
 from cudal2.split import kept_apart
 
@@ -49,8 +49,6 @@ faster, and take four times as long."""
 ENOUGH = 16
 """How many distinct settings are taken if there are: near problems of few rows share theirs, and what a search tries
 beyond them is drawn at random."""
-SHAPE, TILED = ("tile_m", "tile_n", "cluster", "splits"), "tile_m"
-"""What settings must share to be much alike; a knob of the families to which that applies."""
 FILLED = 0.85
 """A setting comes last if it fills less than this share of what it filled where it was found."""
 
@@ -141,8 +139,7 @@ def varied(settings: Iterable[Setting]) -> Iterator[Setting]:
     """The first of each tile, cluster and split of a family, then all others; of a family without tiles each."""
     seen, others = set[Hashable](), []
     for one in settings:
-        shape = one.family, *(one.knobs.get(name) for name in SHAPE)
-        if shape in seen and TILED in one.knobs:
+        if (shape := shape_of(one)) in seen:
             others.append(one)
         else:
             seen.add(shape)

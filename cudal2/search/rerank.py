@@ -2,17 +2,24 @@
 
 A text costs a policy little, a verdict takes the device. Choosing among samples by a learnt value is best-of-n with a
 verifier (K. Cobbe et al., arXiv:2110.14168). A text is valued by the setting that its plan states; one without a plan,
-or of a family that the model has not seen, comes last.
+or of a family that the model has not seen, comes last. As with known settings (`prior.varied`), of those that are much
+alike the first comes before all others: the second to fourth would else be the first in slight variations.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+
+import numpy as np
 
 from cudal2 import corpus, cost_model
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
+from cudal2.search.proposer import Setting
+from cudal2.search.settings import shape_of
 from cudal2.target import Target, find
+
+FIRST, ALIKE = 0, 1
+UNKNOWN = 2, 0.0
 
 
 def check(config: SearchConfig) -> None:
@@ -36,16 +43,19 @@ def order(config: SearchConfig, problems: Sequence[Problem], sources: Sequence[s
 
 def most_liked_first(target: Target, problems: Sequence[Problem], sources: Sequence[str | None]) -> list[int]:
     """The places of these sources, each for its problem, in the order of how fast the target's cost model thinks them;
-    of equals the first comes first."""
+    of equals the first comes first, and what is much like an earlier one comes after all others."""
     model = cost_model.shipped(target.name)
     assert model is not None, "`check` was passed"
-    liked, by_problem = [-math.inf] * len(sources), defaultdict[Problem, list[tuple[int, cost_model.Setting]]](list)
+    rank, by_problem = [UNKNOWN] * len(sources), defaultdict[Problem, list[tuple[int, cost_model.Setting]]](list)
     for place, (problem, source) in enumerate(zip(problems, sources, strict=True)):
         setting = corpus.stated(source, target) if source else None
         if setting and model.knows(setting[0]):
             by_problem[problem].append((place, setting))
     for problem, some in by_problem.items():
-        speeds = model.speeds(problem, [setting for _, setting in some])
-        for (place, _), speed in zip(some, speeds, strict=True):
-            liked[place] = float(speed)
-    return sorted(range(len(sources)), key=lambda place: -liked[place])
+        speeds, seen = model.speeds(problem, [setting for _, setting in some]), set[Hashable]()
+        for number in np.argsort(-speeds, kind="stable"):
+            place, setting = some[number]
+            shape = shape_of(Setting(*setting))
+            rank[place] = ALIKE if shape in seen else FIRST, -float(speeds[number])
+            seen.add(shape)
+    return sorted(range(len(sources)), key=rank.__getitem__)

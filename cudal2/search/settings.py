@@ -8,7 +8,7 @@ GECCO 2005).
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
@@ -22,6 +22,9 @@ from cudal2.target import find
 
 PATIENCE = 500
 """After so many suggestions in a row that were refused or tried before, a proposer stops: hardly any are left."""
+
+SHAPE, TILED = ("tile_m", "tile_n", "cluster", "splits"), "tile_m"
+"""What settings must share to be much alike; a knob of the families to which that applies."""
 
 Space = dict[str, tuple[int | str, ...]]
 """The values worth trying for each knob."""
@@ -173,3 +176,9 @@ def lent(task: Task, trials: Trials) -> list[Trial]:
             top = max(correct, key=lambda trial: trial.low)
             best.setdefault(top.source_hash, top)
     return [trial for source_hash, trial in best.items() if source_hash not in tried]
+
+
+def shape_of(setting: Setting) -> Hashable:
+    """What much alike settings share: family, tile, cluster and split; without tiles none is like another."""
+    shape = setting.family, *(setting.knobs.get(name) for name in SHAPE)
+    return shape if TILED in setting.knobs else to_json(setting)

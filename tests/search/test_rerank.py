@@ -10,6 +10,8 @@ from cudal2 import corpus, cost_model
 from cudal2.config import PolicyConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import parse
 from cudal2.search import check, rerank
+from cudal2.search.proposer import Setting
+from cudal2.search.settings import shape_of
 from cudal2.target import find
 
 TARGET = find("sm_90a")
@@ -25,12 +27,19 @@ def texts(count: int) -> list[str]:
     return found
 
 
-def test_texts_are_ordered_by_what_the_model_says_of_their_plans():
-    model, some = cost_model.shipped("sm_90a"), texts(12)
-    order = rerank.most_liked_first(TARGET, [LARGE] * 12, some)
-    speeds = [model.speeds(LARGE, [corpus.stated(one, TARGET)])[0] for one in some]
-    assert sorted(order) == list(range(12)) and (np.diff([speeds[place] for place in order]) <= 0).all()
-    assert order != list(range(12))
+def test_texts_are_ordered_by_what_the_model_says_of_their_plans_and_those_much_alike_come_after_all_others():
+    model, some = cost_model.shipped("sm_90a"), texts(60)
+    order = rerank.most_liked_first(TARGET, [LARGE] * 60, some)
+    stated = [corpus.stated(one, TARGET) for one in some]
+    speeds = [model.speeds(LARGE, [one])[0] for one in stated]
+    shapes = [shape_of(Setting(*one)) for one in stated]
+    assert sorted(order) == list(range(60)) != order
+    different = len(set(shapes))
+    assert 1 < different < 60 and len({shapes[place] for place in order[:different]}) == different
+    for part in (order[:different], order[different:]):
+        assert (np.diff([speeds[place] for place in part]) <= 0).all()
+    for place in order[different:]:
+        assert any(shapes[one] == shapes[place] and speeds[one] >= speeds[place] for one in order[:different])
 
 
 def test_each_text_is_valued_for_its_own_problem_and_one_without_a_plan_last():
