@@ -30,7 +30,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from explored import BY_NAME, FAMILIES, TARGET
-from labeller import SLOW, Measured, Model, measured, on_the_grid, shown
+from labeller import SEGMENT, SLOW, Measured, Model, measured, on_the_grid, shown
 from labels import drawn, pools, rows_of
 
 from cudal2 import corpus
@@ -55,8 +55,8 @@ FRESH = ("warp_specialised", "split_k", "split_k", "stream_k", "small_cluster", 
 SIZES, DRAWN_ONES, AFRESH_FROM = 800, 400, 4001
 """How many sizes off the lattice and drawn ones are covered widely, and the seed of the former."""
 
-SEGMENT, FASTEST, OTHERS, BUILDABLE = 32, 10, 3, 700
-"""Numbers in 64 bytes; of a shape how many settings of those measured, the fastest and by chance; and built in all."""
+FASTEST, OTHERS, BUILDABLE = 10, 3, 700
+"""Of the settings that were measured on a shape so many are asked again, the fastest and others; and built in all."""
 
 
 def fitting(some: Iterable[Problem]) -> list[Problem]:

@@ -43,9 +43,13 @@ ROUNDS = (
     "grid",
     "sizes",
     "wide",
+    "lines",
 )
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
+SEGMENT = 32
+"""Numbers in 64 bytes: what the copy engine brings into the L2 of rows that begin within them changed before the round
+of lines."""
 BEHIND = 1.0
 """A setting that is further behind (in logarithms) is as bad as this."""
 SLOW = 0.3
@@ -107,7 +111,9 @@ def outdated(name: str, line: Line) -> bool:
     """Whether the family has been made faster since for such a shape, or was slowed down by a fault."""
     if name == "first" and line.family == "stationary":
         return True
-    m, n, _ = map(int, line.problem.split("_"))
+    m, n, k = map(int, line.problem.split("_"))
+    if name != "lines" and m > FEW and k % SEGMENT:
+        return True
     small = m < int(line.knobs.get("tile_m", 0)) or n < int(line.knobs.get("tile_n", 0))
     moved = line.family != "small_cluster" or line.knobs["load"] == "tma"
     return name in ("first", "second") and line.family in MENDED and small and moved

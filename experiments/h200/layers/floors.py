@@ -1,7 +1,7 @@
 """How near the read floor the layers kept apart are: python experiments/h200/layers/floors.py
 
 The floor is the time of a kernel that only reads a layer's operands (`cudal2 bench floor`, floor-apart.txt). The share
-of a baseline is floor over its time; that of a kernel is its speedup (apart.csv, another H200) times this.
+of a baseline is floor over its time; that of a kernel is its speedup (apart-29-november.csv, another H200) times this.
 """
 
 import math
@@ -21,7 +21,7 @@ def main() -> None:
         name, _, _, floor, *_, share = line.split()
         shape = tuple(int(size) for size in name.split("_")[:3])
         shares[shape] = max(shares.get(shape, (0.0, 0.0)), (float(share), float(floor)))
-    ours = {shape: float(row["speedup"]) for shape, row in fastest(HERE / "apart.csv").items()}
+    ours = {shape: float(row["speedup"]) for shape, row in fastest(HERE / "apart-29-november.csv").items()}
     print("  m     n     k   floor, µs   room over the fastest baseline   ours   ours, share of the floor")
     for (m, n, k), (share, floor) in sorted(shares.items()):
         speed = ours[m, n, k]
