@@ -11,7 +11,10 @@
 # and of 100 shapes off the lattice, sampled as the policy states; `four` is four kernels for 42 layers and 42 shapes,
 # of evolution 16. `table` is evolution's first kernel, `likeliest` what the policy before writes at a temperature of 0.05.
 # Each seed trains with a cache of its own. CUDAL2 is how cudal2 is called, PYTHON the interpreter, GPUS their number,
-# POLICY another policy than the one that ships, PIECES the pieces of work, if not all.
+# POLICY another policy than the one that ships, PIECES the pieces of work, if not these. `taught-N` is the policy taught
+# once more by recipe=hopper_any_known with seed N, its first of sixteen texts and four of eight each by the cost model;
+# `taught-N-four` the latter alone, for a run that has the former. `nearest` is the table's first without the model, and
+# `layers` judges the best of `evolution` on the layers once more, as every evaluation does.
 set -eu
 folder=$1 minutes=$2 here=$(cd "$(dirname "$0")" && pwd)
 shift 2
@@ -41,14 +44,24 @@ searched() {
         worker.cache="$folder/cache" "$@" > "$folder/$run.txt" 2>&1
 }
 
-# judged GPU NAME [OPTION]…: what a policy writes
-judged() {
+# four GPU NAME [OPTION]…, first GPU NAME [OPTION]…: what a policy writes
+four() {
     judge=$1 writer=$2
     shift 2
     searched "$judge" "four-$writer" "shapes=$few" shapes.count=42 search.method=policy search.prior=none \
-        search.kernels=4 search.generation=4 "$@" &&
-        searched "$judge" "first-$writer" "shapes=$many" search.method=policy search.prior=none \
-            search.kernels=1 search.generation=1 "$@"
+        search.kernels=4 search.generation=4 "$@"
+}
+
+first() {
+    judge=$1 writer=$2
+    shift 2
+    searched "$judge" "first-$writer" "shapes=$many" search.method=policy search.prior=none \
+        search.kernels=1 search.generation=1 "$@"
+}
+
+# judged GPU NAME [OPTION]…
+judged() {
+    four "$@" && first "$@"
 }
 
 # learned GPU SEED [KEY=VALUE of train]…
@@ -61,6 +74,14 @@ learned() {
         judged "$pupil" "seed-$seed" policy.path="$folder/seed-$seed"
 }
 
+# taught GPU SEED
+taught() {
+    on "$1" $cudal2 sft recipe=hopper_any_known start="${POLICY:-data/policy/sm_90a}" run="$folder/taught-$2" seed="$2" \
+        worker.build_jobs=$share > "$folder/taught-$2.txt" 2>&1 &&
+        "$python" "$here/half.py" "$folder/taught-$2" "$folder/policy-$2.tar" &&
+        first "$1" "taught-$2" policy.path="$folder/taught-$2" search.rerank=16
+}
+
 # all GPU [KEY=VALUE of train]…: one piece after the other, until none is left
 all() {
     gpu=$1
@@ -69,9 +90,21 @@ all() {
         mkdir "$folder/taken/$piece" 2> /dev/null || continue
         case $piece in
             seed-*) learned "$gpu" "${piece#seed-}" "$@" ;;
+            taught-*-four)
+                one=${piece%-four}
+                four "$gpu" "$one" policy.path="$folder/$one" search.rerank=8
+                ;;
+            taught-*) taught "$gpu" "${piece#taught-}" ;;
+            layers)
+                on "$gpu" $cudal2 eval "$folder/four-evolution" "shapes=${few%,off-lattice}" target=sm_90a worker=sweep \
+                    neighbours=0 worker.build_jobs=$share worker.cache="$folder/cache" > "$folder/layers.txt" 2>&1
+                ;;
             before) judged "$gpu" before $policy ;;
             evolution)
                 searched "$gpu" four-evolution "shapes=$few" shapes.count=42 search.kernels=16
+                ;;
+            nearest)
+                searched "$gpu" first-nearest "shapes=$many" search.kernels=1 search.generation=1 search.order=nearest
                 ;;
             table) searched "$gpu" first-table "shapes=$many" search.kernels=1 search.generation=1 ;;
             likeliest)
