@@ -6,7 +6,9 @@
     python experiments/h200/promotion/promotion.py > experiments/h200/promotion/promotion.txt
 
 A tensor map states a "promotion": what it reads is rounded up to so many bytes on its way into the L2. `propose` names
-shapes and the known settings of each; promotion.jsonl.xz holds what explore.py said, with the bytes of each line.
+shapes and the known settings of each, by chance; promotion.jsonl.xz holds what explore.py said, with the bytes of each
+line. Its trials: `first` (at hand when the idea came: of the shapes of the round `wide`), `aligned` and `astray` (drawn
+as `propose` draws, by an earlier form of it), and `chosen`, eight shapes on which `first` had shown much.
 """
 
 import json
@@ -39,8 +41,9 @@ LARGE, FULL, WEIGHT = 4, 128, 1 << 21
 ASTRAY = (8, 8, 8)
 """Sizes off the lattice with more than 64 rows and a K that is no multiple of 16, or is one; and with fewer rows."""
 USUAL = "256"
-ROUNDS = "fifth", "cover", "unaligned", "fresh", "doubted", "sizes", "wide", "lines"
-"""Of exploring, with such shapes; `lines` is since."""
+BEFORE, SINCE = "wide", "lines"
+ROUNDS = "fifth", "cover", "unaligned", "fresh", "doubted", "sizes", BEFORE, SINCE
+"""Of exploring, with shapes whose rows begin within 64 bytes; the last asks for 128 bytes."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -104,31 +107,44 @@ def main() -> None:
     print(f"{'trial':10s}{'rows begin at':44s}{'bytes':6s}shapes  times, 256 over these      speedups, these over 256")
     for (trial, name, size), of_shape in sorted(found.items()):
         both = np.array([[mean(column) for column in zip(*pairs)] for pairs in of_shape.values()])
-        shown = ("{:.3f} [{:.3f}, {:.3f}]".format(*np.exp(estimate(column.tolist()))) for column in both.T)
-        print(f"{trial:10s}{name:44s}{size:6s}{len(both):>6d}  {'     '.join(shown)}")
+        print(f"{trial:10s}{name:44s}{size:6s}{len(both):>6d}  {'     '.join(map(shown, both.T))}")
     explored()
 
 
 def explored() -> None:
-    """The best of all settings measured where rows begin within 64 bytes, before and since, over the rough rival."""
-    folder = RECORD.parent.parent / "layers"
-    best = dict[bool, dict[str, float]]({True: {}, False: {}})
+    """Of the shapes whose rows begin within 64 bytes: the same settings before and since (rounds of one day, on two
+    machines), and the best of all that were ever explored, over the rough rival."""
+    folder, speeds = RECORD.parent.parent / "layers", defaultdict[str, dict[tuple[str, str], float]](dict)
     for name in ROUNDS:
         with lzma.open(folder / f"{name}.jsonl.xz", "rt") as file:
             for line in map(json.loads, file):
-                here = best[name == "lines"]
-                here[line["problem"]] = max(here.get(line["problem"], 0.0), line.get("speedup", 0.0))
+                setting = line["family"] + to_json(line["knobs"])
+                if line.get("speedup"):
+                    speeds[name][line["problem"], setting] = line["speedup"]
+    best = dict[bool, dict[str, float]]({True: {}, False: {}})
+    for name, some in speeds.items():
+        for (problem, _), speed in some.items():
+            here = best[name == SINCE]
+            here[problem] = max(here.get(problem, 0.0), speed)
+    same = defaultdict[str, list[float]](list)
+    for problem, setting in speeds[BEFORE].keys() & speeds[SINCE].keys():
+        ratio = speeds[SINCE][problem, setting] / speeds[BEFORE][problem, setting]
+        same[problem].append(math.log(ratio))
     shapes = defaultdict[str, list[str]](list)
-    for name in best[True].keys() & best[False].keys():
-        shapes[kind(parse(name)).split(", beyond")[0]].append(name)
-    print(
-        f"\n{'the best of all that were explored':50s}  shapes  before                   since                    won"
-    )
+    for problem in sorted(best[True].keys() & best[False].keys()):
+        shapes[kind(parse(problem)).split(", beyond")[0]].append(problem)
     for name, some in sorted(shapes.items()):
         logs = np.log([[best[since][one] for since in (False, True)] for one in some])
-        shown = ("{:.3f} [{:.3f}, {:.3f}]".format(*np.exp(estimate(column.tolist()))) for column in logs.T)
+        both = [mean(same[one]) for one in some if one in same]
         won = [int(count) for count in (logs > 0).sum(0)]
-        print(f"{name:50s}  {len(some):>6d}  {'     '.join(shown)}     {won[0]}, {won[1]}")
+        print(f"\n{name}")
+        print(f"  the same settings, since over before: {shown(np.array(both))}, {len(both)} shapes")
+        before, since = (f"{shown(column)}, {count} won" for column, count in zip(logs.T, won))
+        print(f"  the best, before: {before}; since: {since}; {len(some)} shapes")
+
+
+def shown(logs: np.ndarray) -> str:
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*np.exp(estimate(logs.tolist())))
 
 
 if __name__ == "__main__":
