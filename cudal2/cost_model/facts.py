@@ -27,6 +27,9 @@ AUTO = 16
 LINE, SECTOR = 64, 16
 """Where the length of a row is a multiple of so many numbers (128 and 32 bytes), each begins at a line of the caches or
 at a sector. Where not, a box of 64 touches two lines instead of one, and five sectors instead of four."""
+PARITY = "by_parity"
+"""The family whose tiles hold rows of one parity: each half of the rows is padded by itself, to whole clusters, and all
+rows of a tile begin at a sector."""
 CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)
 """How many clusters of so many blocks an H200 holds at once, one block to a multiprocessor
 (`cudaOccupancyMaxActiveClusters`, experiments/h200/kernels.md); MORE of larger ones."""
@@ -61,6 +64,7 @@ class Columns:
         self._warps = np.where(np.isnan(warps), usual, warps)
         self._width = self._tile_n * np.maximum(1, size("side", default=0))
         self._sides = np.maximum(1, size("side", default=0))
+        self._parity = np.array([family == PARITY for family, _ in settings], dtype=bool)
         self._auto = np.array([one.get("splits") == "auto" for one in knobs], dtype=bool)
         self._pong = np.array([one.get("schedule") == "ping-pong" for one in knobs], dtype=bool)
         clusters = [re.fullmatch(r"(\d)x(\d)", str(one.get("cluster", "1x1"))) for one in knobs]
@@ -76,7 +80,7 @@ class Columns:
         m, n, k = problem.m, problem.n, problem.k
         log, ceil, ones = np.log2, np.ceil, np.ones(self._count)
         width = self._width
-        high, wide = ceil(m / self._tile_m), ceil(n / width)
+        high, wide = self._tiles_high(m), ceil(n / width)
         tiles = high * wide
         splits = np.where(self._auto, np.clip(UNITS // tiles, 1, AUTO), self._splits)
         waves = tiles * splits / (UNITS * self._blocks)
@@ -105,6 +109,15 @@ class Columns:
         ]
         return np.column_stack([*columns, self._numbers, self._words])
 
+    def _tiles_high(self, rows: int, each: np.ndarray | float = 1) -> np.ndarray:
+        """How many tiles lie one below the other, where only multiples of `each` can be; half of `rows` is of either
+        parity."""
+
+        def padded(some: int) -> np.ndarray:
+            return np.ceil(np.ceil(some / self._tile_m) / each) * each
+
+        return np.where(self._parity, padded((rows + 1) // 2) + padded(rows // 2), padded(rows))
+
     def _sharing(
         self,
         problem: Problem,
@@ -119,11 +132,11 @@ class Columns:
         box ends where the matrix does, rows that cross sectors cost more, and few large clusters run at once."""
         m, n, k = problem.m, problem.n, problem.k
         log, ceil, width, tile = np.log2, np.ceil, self._width, self._tile_m * self._width
-        sectors, lines = 1.25 if k % SECTOR else 1, 2 if k % LINE else 1
+        sectors, lines = np.where(self._parity, 1, 1.25 if k % SECTOR else 1), 2 if k % LINE else 1
         high_each, wide_each = np.minimum(self._tile_m, m), np.minimum(width, n)
         shared = self._tile_m / self._cluster_n + width / self._cluster_m
         clipped = high_each / self._cluster_n + wide_each / self._cluster_m
-        tiles = ceil(high / self._cluster_m) * ceil(wide / self._cluster_n) * self._cluster_m * self._cluster_n
+        tiles = self._tiles_high(m, self._cluster_m) * ceil(wide / self._cluster_n) * self._cluster_n
         turns = tiles * splits / (self._at_once * self._blocks)
         # Of k, by all multiprocessors: in rounds of blocks, and in turns of clusters.
         in_rounds, in_turns = (ceil(one) * self._blocks * steps * self._step for one in (rounds, turns))

@@ -12,6 +12,7 @@ files: every rank sends it candidates and gets verdicts back, so two timings nev
 With `turns` each completion is the first of a series, see `trainer.py`.
 """
 
+import gc
 import math
 import random
 import time
@@ -77,9 +78,10 @@ def run(config: TrainConfig) -> None:
     state = PartialState()
     _train(config, folder, problems, arguments, state)
     if state.num_processes > 1 and config.policy.sampler != "vllm":  # vLLM ends the groups that it has made itself
-        # What Gloo's threads still hold would be freed after the interpreter's end, which aborts the process.
-        # Not after an error: the other processes may never come here.
+        # What Gloo's threads still hold would be freed after the interpreter's end, which aborts the process; a trainer
+        # is part of a circle, and holds the groups as well. Not after an error: others may never come here.
         state.wait_for_everyone()
+        gc.collect()
         state.destroy_process_group()
 
 

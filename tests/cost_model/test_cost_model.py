@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cudal2 import corpus, cost_model
-from cudal2.cost_model.facts import UNITS, Columns, numbered
+from cudal2.cost_model.facts import PARITY, UNITS, Columns, numbered
 from cudal2.problem import parse
 from cudal2.search.prior import _shipped
 from cudal2.search.settings import draw
@@ -46,6 +46,16 @@ def test_it_tells_a_fast_setting_from_one_that_wastes_half_a_wave_and_from_a_tin
     across, down = (usual | {"cluster": cluster} for cluster in ("1x2", "2x1"))
     pairs = model.speeds(full, [(family, across), (family, down)])
     assert pairs[0] > pairs[1], "eleven rows of tiles are no whole pairs: the twelfth takes a second wave"
+
+
+def test_it_knows_that_rows_of_each_parity_fill_clusters_of_their_own():
+    model = cost_model.shipped("sm_90a")
+    setting = {"tile_m": 128, "tile_n": 128, "schedule": "cooperative", "in_flight": 1, "accumulate": "f32"}
+    wasteful, whole = (
+        model.speeds(parse(f"{rows}_4096_4104"), [(PARITY, setting | {"cluster": "2x1", "raster": "rows 4"})])[0]
+        for rows in (256, 512)
+    )
+    assert whole > wasteful + 0.2, "of 128 rows of a parity a pair of tiles leaves one empty"
 
 
 def test_what_it_does_not_know_is_none_of_what_it_knows():

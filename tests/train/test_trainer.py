@@ -232,7 +232,7 @@ def test_two_processes_write_and_one_judges(config, policy, tmp_path):
     log = tmp_path / "judged"
     done = subprocess.run(
         [*command, log, *tiny(tmp_path / "run", policy), *TURNS, "trainer.micro_batch=6"],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
         capture_output=True,
         timeout=170,
     )
