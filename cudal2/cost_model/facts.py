@@ -110,8 +110,8 @@ class Columns:
         return np.column_stack([*columns, self._numbers, self._words])
 
     def _tiles_high(self, rows: int, each: np.ndarray | float = 1) -> np.ndarray:
-        """How many tiles lie one below the other, where only multiples of `each` can be; half of `rows` is of either
-        parity."""
+        """How many tiles lie one below the other, padded to multiples of `each`; the rows of each parity apart, where
+        a family parts them."""
 
         def padded(some: int) -> np.ndarray:
             return np.ceil(np.ceil(some / self._tile_m) / each) * each

@@ -20,6 +20,7 @@ from cudal2.target import Target, find
 
 FIRST, ALIKE = 0, 1
 UNKNOWN = 2, 0.0
+"""Texts are ranked by this number and then by speed; of one that cannot be valued both are known."""
 
 
 def check(config: SearchConfig) -> None:

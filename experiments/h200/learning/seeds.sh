@@ -12,8 +12,8 @@
 # of evolution 16. `table` is evolution's first kernel, `likeliest` what the policy before writes at a temperature of 0.05.
 # Each seed trains with a cache of its own. CUDAL2 is how cudal2 is called, PYTHON the interpreter, GPUS their number,
 # POLICY another policy than the one that ships, PIECES the pieces of work, if not these. `taught-N` is the policy taught
-# once more by recipe=hopper_any_known with seed N, its first of sixteen texts and four of eight each by the cost model;
-# `taught-N-four` the latter alone, for a run that has the former. `nearest` is the table's first without the model, and
+# once more by recipe=hopper_any_known with seed N, and its first kernel, of sixteen texts the one that the cost model
+# chooses; `taught-N-four`, after it, four kernels of eight texts each. `nearest` is the table's first without the model, and
 # `layers` judges the best of `evolution` on the layers once more, as every evaluation does.
 set -eu
 folder=$1 minutes=$2 here=$(cd "$(dirname "$0")" && pwd)
