@@ -19,7 +19,7 @@ details"), and those of the nearest shapes in turn (experiments/h200/learning, "
 import lzma
 import math
 import random
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -37,7 +37,7 @@ from cudal2.problem import Layout, Problem, parse
 from cudal2.records import to_json
 from cudal2.search.heuristics import advise, follow
 from cudal2.search.proposer import Setting
-from cudal2.search.settings import allowed, shape_of
+from cudal2.search.settings import allowed, first_of_each, shape_of
 from cudal2.search.written import written
 from cudal2.split import kept_apart
 
@@ -137,14 +137,7 @@ def liked_settings(target: str, problem: Problem, families: Sequence[Family]) ->
 
 def varied(settings: Iterable[Setting]) -> Iterator[Setting]:
     """The first of each tile, cluster and split of a family, then all others; of a family without tiles each."""
-    seen, others = set[Hashable](), []
-    for one in settings:
-        if (shape := shape_of(one)) in seen:
-            others.append(one)
-        else:
-            seen.add(shape)
-            yield one
-    yield from others
+    return first_of_each(settings, shape_of)
 
 
 def alternating(some: Sequence[Setting], others: Sequence[Setting]) -> list[Setting]:

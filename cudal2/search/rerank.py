@@ -7,7 +7,7 @@ alike the first comes before all others: the second to fourth would else be the 
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,12 +15,8 @@ from cudal2 import corpus, cost_model
 from cudal2.config import SearchConfig
 from cudal2.problem import Problem
 from cudal2.search.proposer import Setting
-from cudal2.search.settings import shape_of
+from cudal2.search.settings import first_of_each, shape_of
 from cudal2.target import Target, find
-
-FIRST, ALIKE = 0, 1
-UNKNOWN = 2, 0.0
-"""Texts are ranked by this number and then by speed; of one that cannot be valued both are known."""
 
 
 def check(config: SearchConfig) -> None:
@@ -44,19 +40,17 @@ def order(config: SearchConfig, problems: Sequence[Problem], sources: Sequence[s
 
 def most_liked_first(target: Target, problems: Sequence[Problem], sources: Sequence[str | None]) -> list[int]:
     """The places of these sources, each for its problem, in the order of how fast the target's cost model thinks them;
-    of equals the first comes first, and what is much like an earlier one comes after all others."""
+    of equals the first comes first, and what is much like an earlier one comes after all others of its problem."""
     model = cost_model.shipped(target.name)
     assert model is not None, "`check` was passed"
-    rank, by_problem = [UNKNOWN] * len(sources), defaultdict[Problem, list[tuple[int, cost_model.Setting]]](list)
+    by_problem = defaultdict[Problem, list[tuple[int, cost_model.Setting]]](list)
     for place, (problem, source) in enumerate(zip(problems, sources, strict=True)):
         setting = corpus.stated(source, target) if source else None
         if setting and model.knows(setting[0]):
             by_problem[problem].append((place, setting))
+    valued = list[int]()
     for problem, some in by_problem.items():
-        speeds, seen = model.speeds(problem, [setting for _, setting in some]), set[Hashable]()
-        for number in np.argsort(-speeds, kind="stable"):
-            place, setting = some[number]
-            shape = shape_of(Setting(*setting))
-            rank[place] = ALIKE if shape in seen else FIRST, -float(speeds[number])
-            seen.add(shape)
-    return sorted(range(len(sources)), key=rank.__getitem__)
+        speeds = model.speeds(problem, [setting for _, setting in some])
+        liked = (some[number] for number in np.argsort(-speeds, kind="stable"))
+        valued += [place for place, _ in first_of_each(liked, lambda one: shape_of(Setting(*one[1])))]
+    return [*valued, *sorted(set(range(len(sources))) - set(valued))]

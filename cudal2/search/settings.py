@@ -8,7 +8,8 @@ GECCO 2005).
 
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ PATIENCE = 500
 
 SHAPE, TILED = ("tile_m", "tile_n", "cluster", "splits"), "tile_m"
 """What settings must share to be much alike; a knob of the families to which that applies."""
+
+T = TypeVar("T")
 
 Space = dict[str, tuple[int | str, ...]]
 """The values worth trying for each knob."""
@@ -182,3 +185,15 @@ def shape_of(setting: Setting) -> Hashable:
     """What much alike settings share: family, tile, cluster and split; without tiles none is like another."""
     shape = setting.family, *(setting.knobs.get(name) for name in SHAPE)
     return shape if TILED in setting.knobs else to_json(setting)
+
+
+def first_of_each(some: Iterable[T], shape: Callable[[T], Hashable]) -> Iterator[T]:
+    """The first of each shape, then all others, in their order."""
+    seen, others = set[Hashable](), list[T]()
+    for one in some:
+        if (here := shape(one)) in seen:
+            others.append(one)
+        else:
+            seen.add(here)
+            yield one
+    yield from others

@@ -90,12 +90,16 @@ def lines_again(every: Measured) -> tuple[list[Problem], list[str]]:
         likes = islice((one for one in able(pool, problem, liked) if one not in fast), LIKED - len(fast))
         for one in dict.fromkeys([*fast, *likes, *rng.sample(others, min(OTHERS, len(others)))]):
             wanted.setdefault(one, []).append(problem.mnk)
-    often = sorted(wanted, key=lambda one: -len(wanted[one]))
-    return chosen, rows(often[:BUILDABLE], wanted)
+    return chosen, rows(oftenest(wanted)[:BUILDABLE], wanted)
 
 
 def rows(settings: Sequence[str], where: Mapping[str, list[str]]) -> list[str]:
     return [json.dumps(json.loads(setting) | {"shapes": where[setting]}) for setting in settings]
+
+
+def oftenest(wanted: Mapping[str, list[str]]) -> list[str]:
+    """The settings that most shapes want first."""
+    return sorted(wanted, key=lambda one: -len(wanted[one]))
 
 
 def able(pool: Sequence[str], problem: Problem, liked: np.ndarray) -> Iterator[str]:
@@ -135,7 +139,7 @@ def fresh(every: Measured, chosen: Sequence[Problem]) -> list[str]:
         (liked,) = model.speeds([(problem, columns)])
         for one in islice(able(settings, problem, liked), TRIED):
             wanted.setdefault(one, []).append(problem.mnk)
-    return rows(sorted(wanted, key=lambda one: -len(wanted[one]))[:BUILT], wanted)
+    return rows(oftenest(wanted)[:BUILT], wanted)
 
 
 def doubted(every: Measured) -> tuple[list[Problem], list[str]]:
@@ -198,15 +202,14 @@ def widely(every: Measured, chosen: Sequence[Problem], how: Wide) -> list[str]:
         liked_ones = islice(able(fresh_ones, problem, liked_fresh), how.new)
         for one in dict.fromkeys([*some, *near, *liked_ones]):
             wanted.setdefault(one, []).append(problem.mnk)
-    often = sorted((one for one in wanted if len(wanted[one]) >= how.often), key=lambda one: -len(wanted[one]))
-    return rows(often, wanted)
+    return rows([one for one in oftenest(wanted) if len(wanted[one]) >= how.often], wanted)
 
 
 def main(how: str, folder: Path, out: Path, named: str = "") -> None:
     every = shown(measured(folder))
     if how == "fresh":
-        drawn_ones = [one for one in off_lattice(2000, AFRESH) if one.m > 64 and one.n * one.k <= LARGEST]
-        chosen = [one for one in drawn_ones if one.flop <= SMALL and not unseen(one)][:AFRESH]
+        sizes = fitting(off_lattice(2000, AFRESH))
+        chosen = [one for one in sizes if one.m > 64 and one.flop <= SMALL][:AFRESH]
         lines = fresh(every, chosen)
     elif how == "doubted":
         chosen, lines = doubted(every)

@@ -23,15 +23,17 @@ from statistics import mean
 import msgspec
 import numpy as np
 
-from cudal2 import corpus
 from cudal2.problem import Problem, grid, off_lattice, parse
 from cudal2.records import to_json
-from cudal2.report.budget import estimate
 from cudal2.search import prior
 from cudal2.split import unseen
-from cudal2.target import find
 
-TARGET, RECORD = "sm_90a", Path(__file__).with_name("promotion.jsonl.xz")
+sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "learning"))
+from explored import FAMILIES, TARGET, Line
+from first import interval
+
+RECORD = Path(__file__).with_name("promotion.jsonl.xz")
 KNOWN = 5
 """Known settings of each shape."""
 ALIGNED = {(1, 1): 3, (2, 8): 5, (9, 16): 4, (17, 64): 5, (65, 255): 5, (256, 1024): 6, (1025, 8192): 7}
@@ -46,21 +48,15 @@ ROUNDS = "fifth", "cover", "unaligned", "fresh", "doubted", "sizes", BEFORE, SIN
 """Of exploring, with shapes whose rows begin within 64 bytes; the last asks for 128 bytes."""
 
 
-class Line(msgspec.Struct, frozen=True):
-    """What explore.py said of a kernel on a shape, in which trial, and to how many bytes its tensor maps promoted."""
+class Promoted(Line, frozen=True, kw_only=True):
+    """The same in one of the trials; to how many bytes the kernel's tensor maps promoted."""
 
     trial: str
     bytes: str
-    problem: str
-    family: str
-    knobs: dict[str, int | str]
-    said: str
-    us: float = 0.0
-    speedup: float = 0.0
 
 
 def propose(out: Path) -> None:
-    rng, families = random.Random(3), corpus.families(find(TARGET))
+    rng = random.Random(3)
     known = [one for one in prior._shipped(TARGET) if not unseen(one)]
     aligned = [one for one in known if one.k % FULL == 0 and one.n * one.k >= WEIGHT]
     chosen = [
@@ -77,7 +73,7 @@ def propose(out: Path) -> None:
     for name, shapes in (("aligned", chosen), ("astray", astray)):
         wanted = defaultdict[str, list[str]](list)
         for problem in shapes:
-            for setting in prior.known_settings(TARGET, problem, families)[:KNOWN]:
+            for setting in prior.known_settings(TARGET, problem, FAMILIES)[:KNOWN]:
                 wanted[to_json(setting)].append(problem.mnk)
         lines = (json.dumps(json.loads(one) | {"shapes": where}) for one, where in wanted.items())
         (out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -95,7 +91,7 @@ def kind(problem: Problem) -> str:
 
 def main() -> None:
     """Of each trial and kind of shape how much faster the same kernels are, and how much less than their rival."""
-    lines = msgspec.json.Decoder(Line).decode_lines(lzma.decompress(RECORD.read_bytes()))
+    lines = msgspec.json.Decoder(Promoted).decode_lines(lzma.decompress(RECORD.read_bytes()))
     right = {
         (one.trial, one.bytes, one.problem, one.family, to_json(one.knobs)): one for one in lines if one.said == "ok"
     }
@@ -107,7 +103,7 @@ def main() -> None:
     print(f"{'trial':10s}{'rows begin at':44s}{'bytes':6s}shapes  times, 256 over these      speedups, these over 256")
     for (trial, name, size), of_shape in sorted(found.items()):
         both = np.array([[mean(column) for column in zip(*pairs)] for pairs in of_shape.values()])
-        print(f"{trial:10s}{name:44s}{size:6s}{len(both):>6d}  {'     '.join(map(shown, both.T))}")
+        print(f"{trial:10s}{name:44s}{size:6s}{len(both):>6d}  {'     '.join(map(interval, both.T))}")
     explored()
 
 
@@ -138,13 +134,9 @@ def explored() -> None:
         both = [mean(same[one]) for one in some if one in same]
         won = [int(count) for count in (logs > 0).sum(0)]
         print(f"\n{name}")
-        print(f"  the same settings, since over before: {shown(np.array(both))}, {len(both)} shapes")
-        before, since = (f"{shown(column)}, {count} won" for column, count in zip(logs.T, won))
+        print(f"  the same settings, since over before: {interval(np.array(both))}, {len(both)} shapes")
+        before, since = (f"{interval(column)}, {count} won" for column, count in zip(logs.T, won))
         print(f"  the best, before: {before}; since: {since}; {len(some)} shapes")
-
-
-def shown(logs: np.ndarray) -> str:
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*np.exp(estimate(logs.tolist())))
 
 
 if __name__ == "__main__":
