@@ -3,10 +3,11 @@
     python experiments/h200/explore.py SETTINGS.jsonl M_N_K,M_N_K,… OUT.jsonl [SECONDS]
 
 SETTINGS.jsonl holds {"family": …, "knobs": {…}} on each line, `rows` where a setting is for no fewer and no more of
-them ([1, 8]), and `shapes` where it is for some alone. Every kernel is compiled once, then launched in this process
-beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl gets a line for
-each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its family was far
-faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to a shape are
+them ([1, 8]), `shapes` where it is for some alone, and `edit` where the source is changed in what is no knob: its name
+and pairs of a pattern and what takes its place, as re.sub has them. Every kernel is compiled once, then launched in
+this process beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl
+gets a line for each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its
+family was far faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to a shape are
 passed over. These are our own kernels: nothing protects the process from them but a parent that starts it again
 without the one that crashed or hung.
 """
@@ -15,6 +16,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -65,7 +67,7 @@ def libraries(folder: Path, settings: list[dict]) -> dict[str, dict]:
     cache, kind = Cache(folder / "cache"), jail.choose(WorkerConfig().jail)
     found = {}
     for setting in settings:
-        source = corpus.render(FAMILIES[setting["family"]], setting["knobs"], "tn")
+        source = render(setting, "tn")
         found[digest(source)] = (source, setting)
 
     def make(name: str) -> None:
@@ -78,6 +80,14 @@ def libraries(folder: Path, settings: list[dict]) -> dict[str, dict]:
     with ThreadPoolExecutor() as threads:
         list(threads.map(make, list(found)))
     return {name: setting for name, (_, setting) in found.items()}
+
+
+def render(setting: dict, like: Problem | str) -> str:
+    """The source of a setting, with its edit."""
+    source = corpus.render(FAMILIES[setting["family"]], setting["knobs"], like)
+    for pattern, instead in setting.get("edit", {}).get("pairs", []):
+        source = re.sub(pattern, instead, source)
+    return source
 
 
 def launcher(library: Path, problem: Problem, workspace: torch.Tensor) -> Enqueue:
@@ -102,15 +112,15 @@ def fitting(settings: Mapping[str, dict], problem: Problem) -> dict[str, dict]:
         named = problem.mnk in setting.get("shapes", [problem.mnk])
         if not named or not least <= problem.m <= most or not corpus.applies(family, problem):
             return False
-        return source_digest(family.name, json.dumps(setting["knobs"]), form(problem)) == name
+        return source_digest(json.dumps(setting), form(problem)) == name
 
     return {name: setting for name, setting in settings.items() if fits(name, setting)}
 
 
 @cache
-def source_digest(family: str, knobs: str, like: Problem) -> str:
+def source_digest(setting: str, like: Problem) -> str:
     """Of the source for problems of that form; rendering takes as long as a measurement."""
-    return digest(corpus.render(FAMILIES[family], json.loads(knobs), like))
+    return digest(render(json.loads(setting), like))
 
 
 def operands(problem: Problem) -> tuple[dict[str, list[Set]], torch.Tensor, torch.Tensor]:
@@ -169,10 +179,9 @@ def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Pr
     base = microseconds.pop(THEIRS)
     for name, us in microseconds.items():
         said[name] = {"said": "ok", "us": us, "speedup": round(base / us, 3)}
-    lines = [
-        {"problem": problem.mnk, "family": settings[name]["family"], "knobs": settings[name]["knobs"], **found}
-        for name, found in said.items()
-    ]
+    of = {name: {key: settings[name][key] for key in ("family", "knobs")} for name in said}
+    edits = {name: {"edit": settings[name]["edit"]["name"]} for name in said if "edit" in settings[name]}
+    lines = [{"problem": problem.mnk, **of[name], **edits.get(name, {}), **found} for name, found in said.items()]
     with out.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     top = base / min(microseconds.values(), default=math.inf)

@@ -6,6 +6,7 @@ process maps: the GPU's MMU keeps candidates away from them. Nothing here needs 
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import cycle
 from typing import Protocol
 
@@ -19,6 +20,9 @@ from cudal2.worker import inputs, outcome
 from cudal2.worker.gpu.buffers import GUARD, BufferLayout
 from cudal2.worker.gpu.history import History, Touches
 from cudal2.worker.outcome import CandidateFailed, Outcome
+
+OUTGROWS = 4
+"""So many times the L2 is read to empty it of all else."""
 
 
 def views(memory: Tensor, buffers: BufferLayout) -> tuple[Tensor, ...]:
@@ -36,6 +40,14 @@ def views(memory: Tensor, buffers: BufferLayout) -> tuple[Tensor, ...]:
 def private(buffers: BufferLayout, device: torch.device) -> tuple[Tensor, ...]:
     """`views` of memory of this process alone, at the same distances: a pass over them costs what it costs there."""
     return views(torch.empty(buffers.workspace // 2, dtype=torch.int16, device=device), buffers)
+
+
+@cache
+def elsewhere(device: torch.device) -> Tensor:
+    """Memory that has nothing to do with any problem: reading it leaves nothing else in the L2, and nothing to be
+    written back, as writing it would. Empty where there is no GPU."""
+    size = OUTGROWS * torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    return torch.zeros(size // 8, dtype=torch.int64, device=device)
 
 
 class Arena:
@@ -60,6 +72,7 @@ class Arena:
         self._bands = [f"before {names[0]}", *(f"after {name}" for name in names)]
         self._guards = self._guard_views(memory)
         self._secrets = [self._nan_patterns(view.shape) for view in (*self._guards, self._tail)]
+        self._elsewhere = elsewhere(memory.device)
         self.inputs_given = 0
         """How often inputs were put in: where it is as it was, so are they, but for a window's history."""
         self.restore()
@@ -74,8 +87,14 @@ class Arena:
         ]
 
     def settle(self) -> None:
-        """Wait for everything that was enqueued here, before another process looks."""
+        """Wait for everything that was enqueued here, before another process looks; no cache holds any of it then.
+
+        What was written last would else be in the L2, more of it for whoever goes first, and how long it stayed there
+        would be up to the kernel: one whose own loads are the first to be evicted (`evict_first`) finds it there still,
+        where an ordinary one has driven it out.
+        """
         if self.memory.is_cuda:
+            self._elsewhere.max()
             torch.cuda.synchronize()
 
     def restore(self) -> None:

@@ -23,6 +23,7 @@ from cudal2.worker.cuda import device
 from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.vendor import hosttime
 from cudal2.worker.cuda.vendor.hosttime import Set
+from cudal2.worker.gpu.arena import elsewhere
 from cudal2.worker.gpu.history import Touches
 
 Enqueue = Callable[..., None]
@@ -39,9 +40,7 @@ class DeviceClock:
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
-        # Writing it empties the L2 and keeps the GPU busy while the host launches a graph.
-        size = 4 * torch.cuda.get_device_properties(device).L2_cache_size
-        self._flush = torch.empty(size, dtype=torch.uint8, device=device)
+        self._elsewhere = elsewhere(device)
 
     def run(self, enqueue: Enqueue, buffers: Set) -> Tensor:
         """C after one call, which found it poisoned. Waits for it."""
@@ -68,28 +67,26 @@ class DeviceClock:
         return graph
 
     def cold(self, graph: torch.cuda.CUDAGraph, calls: int) -> float:
-        """Seconds a call of a short graph of `calls`, whose sets need not exceed the L2."""
-        return self._seconds(graph, self._flush.zero_) / calls
+        """Seconds a call of a graph of `calls`, each on a set of its own."""
+        return self.replay(graph) / calls
 
     def replay(self, graph: torch.cuda.CUDAGraph) -> float:
-        """Seconds of one replay of a graph whose sets together exceed the L2."""
-        return self._seconds(graph, lambda: torch.cuda._sleep(SPIN_CYCLES))
+        """Seconds of one replay of a graph, which finds nothing in the L2."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self.stream):
+            self._elsewhere.max()
+            torch.cuda._sleep(SPIN_CYCLES)  # the host gets ahead of the GPU: no launch latency between the events
+            start.record()
+            graph.replay()
+            end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
 
     def take_turn(self) -> None:
         """Have the GPU turn to this process from another's, which takes tens of microseconds, and wait for it."""
         with torch.cuda.stream(self.stream):
             torch.cuda._sleep(SPIN_CYCLES)
         self.stream.synchronize()
-
-    def _seconds(self, graph: torch.cuda.CUDAGraph, ahead: Callable[[], object]) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(self.stream):
-            ahead()  # while it runs the host gets ahead of the GPU: no launch latency between the events
-            start.record()
-            graph.replay()
-            end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
 
 
 @cache
