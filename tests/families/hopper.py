@@ -31,9 +31,9 @@ INSTRUCTIONS = [
     (r"bar\.sync (%?\d+), (%?\d+)", "bar_sync"),
     (r"bar\.arrive (%?\d+), (%?\d+)", "bar_arrive"),
     (r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes\.multicast::cluster"
-     r" \[%(\d+)\], \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\], %(\d+)", "load"),
+     r"(?:\.L2::cache_hint)? \[%(\d+)\], \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\], %(\d+)", "load"),
     (r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes"
-     r" \[%(\d+)\], \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\];", "load_own"),
+     r"(?:\.L2::cache_hint)? \[%(\d+)\], \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\](?:, policy)?;", "load_own"),
     (r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group(?:\.L2::cache_hint)?"
      r" \[%(\d+), \{ %(\d+), %(\d+)\}\], \[%(\d+)\]", "store"),
     (r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster"
