@@ -7,9 +7,9 @@ them ([1, 8]), `shapes` where it is for some alone, and `edit` where the source 
 and pairs of a pattern and what takes its place, as re.sub has them. Every kernel is compiled once, then launched in
 this process beside the best of a few cuBLASLt algorithms on rotating buffers, a hundred or more a second. OUT.jsonl
 gets a line for each kernel and shape: what was said of it ("ok", "wrong", "refused", or "slow" where another of its
-family was far faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to a shape are
-passed over. These are our own kernels: nothing protects the process from them but a parent that starts it again
-without the one that crashed or hung.
+family was far faster), its microseconds and its speedup over that baseline. Settings of families that do not apply to
+a shape are passed over. These are our own kernels: nothing protects the process from them but a parent that starts it
+again without the one that crashed or hung.
 """
 
 import ctypes

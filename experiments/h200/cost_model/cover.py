@@ -15,7 +15,8 @@ the model likes most, over all and of each family, those of the nearest shapes, 
 more on shapes M_N_K,M_N_K,…: to see what is missed there. What is fastest on shapes kept apart is never adopted.
 `wide` asks for some twenty on each of 800 open sizes off the lattice and 400 drawn ones that nobody explored. `lines`
 asks again, on shapes with more than 64 rows that begin within 64 bytes, for what was fast there and some that was not:
-what the copy engine brings into the L2 of such a row has changed.
+what the copy engine brings into the L2 of such a row has changed. `emptied` does so for up to 64 rows: explore.py
+empties the L2 before a kernel's turn since, and weights that are read once leave it first.
 """
 
 import json
@@ -77,10 +78,11 @@ def new(every: Measured) -> list[Problem]:
     return list(dict.fromkeys([*sizes, *others]))
 
 
-def lines_again(every: Measured) -> tuple[list[Problem], list[str]]:
-    """The shapes whose rows begin within 64 bytes, and for each what was fastest, what the model likes, and others."""
-    chosen = [one for one in dict.fromkeys([*every, *new({})]) if one.m > FEW and one.k % SEGMENT]
-    model, rng, wanted = Model(shown(on_the_grid()) | every), random.Random("lines"), dict[str, list[str]]()
+def again(every: Measured, how: str) -> tuple[list[Problem], list[str]]:
+    """The shapes whose measurements are out of date, and for each what was fastest, what the model likes, others."""
+    old = {"lines": lambda one: one.m > FEW and one.k % SEGMENT, "emptied": lambda one: one.m <= FEW}[how]
+    chosen = list(filter(old, dict.fromkeys([*every, *new({})])))
+    model, rng, wanted = Model(shown(on_the_grid()) | every), random.Random(how), dict[str, list[str]]()
     pool = sorted({one for problem in chosen for one in every.get(problem, {})})
     columns = model.pool(pool)
     for problem in chosen:
@@ -219,8 +221,8 @@ def main(how: str, folder: Path, out: Path, named: str = "") -> None:
     elif how == "wide":
         chosen = new(every)
         lines = widely(every, chosen, MANY)
-    elif how == "lines":
-        chosen, lines = lines_again(every)
+    elif how in ("lines", "emptied"):
+        chosen, lines = again(every, how)
     elif how == "room":
         chosen = [parse(name) for name in named.split(",")]
         lines = widely(every, chosen, ROOM)
