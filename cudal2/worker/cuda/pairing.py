@@ -141,12 +141,12 @@ class GpuSides(Sides):
         return self._most - int(fewer), self._most - int(fewer)
 
     def fill(self, batch: Batch) -> None:
-        """Poisons too: the sides write to memory of their own, so that one need not wait for the other's results, and
-        whichever goes first, what lies in the caches was put there for both."""
+        """Poisons too: the sides write to memory of their own, so that one need not wait for the other's results."""
         self._context.prepare(batch.window, self._name, self._workspace)
         self._history = self._context.history(batch.window)
 
     def ready(self, role: Role, batch: Batch) -> None:
+        """Whichever goes first finds no more in the caches than the other."""
         self._context.arena.settle()
 
     def run(self, role: Role, batch: Batch) -> float:

@@ -1,16 +1,18 @@
 """What every family states and no knob varies: the same kernels with each such constant changed, beside one another.
 
-    python experiments/h200/constants/constants.py propose OUT [EDIT…]        # these alone, by how they begin
+    python experiments/h200/constants/constants.py propose OUT [EDIT…]        # at d24b2612; these alone, as they begin
     python experiments/h200/explore.py OUT/settings.jsonl $(cat OUT/shapes.txt) OUT/out.jsonl
-    python experiments/h200/constants/constants.py table OUT/out.jsonl
+    python experiments/h200/constants/constants.py > experiments/h200/constants/constants.txt
 
-`propose` draws explored shapes that are kept for training, a few of each kind, and takes the first known settings of
-each; every edit of EDITS is made in every source that has what it changes. `table` prints by kind how much faster the
-changed kernels are than the same ones as they ship: geometric means over settings, then over shapes, with 95%
-intervals over shapes.
+`propose` draws shapes that are kept for training, a few of each kind, and takes the first known settings of each; every
+edit of EDITS is made in every source that has what it changes. constants.jsonl.xz holds what explore.py said, with the
+`trial` of each line: `full` of before the L2 was emptied ahead of each kernel's turn, `emptied` since (some edits).
+The last command prints by kind how much faster the changed kernels are than the same ones as they were: geometric means
+over settings, then over shapes, with 95% intervals over shapes.
 """
 
 import json
+import lzma
 import math
 import random
 import re
@@ -31,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "learning"))
 from explored import BY_NAME, FAMILIES, TARGET
 from first import interval
 
+RECORD = Path(__file__).with_name("constants.jsonl.xz")
 Pairs = list[tuple[str, str]]
 
 KNOWN, EACH = 3, 6
@@ -131,30 +134,24 @@ def propose(out: Path, *only: str) -> None:
     print(f"{len(shapes)} shapes, {len(wanted)} sources, {sum(map(len, wanted.values()))} pairs")
 
 
-def table(path: Path) -> None:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    usual = {
-        (one["problem"], json.dumps([one["family"], one["knobs"]])): one["us"]
-        for one in lines
-        if one["said"] == "ok" and "edit" not in one
-    }
-    found = defaultdict[tuple[str, str], dict[str, list[float]]](lambda: defaultdict(list))
-    wrong = defaultdict[str, int](int)
+def main() -> None:
+    lines = [json.loads(line) for line in lzma.decompress(RECORD.read_bytes()).splitlines()]
+    usual = {setting(one): one["us"] for one in lines if one["said"] == "ok" and "edit" not in one}
+    found = defaultdict[tuple[str, str, str], dict[str, list[float]]](lambda: defaultdict(list))
     for one in lines:
-        if not (edit := one.get("edit")):
-            continue
-        if one["said"] in ("wrong", "refused"):
-            wrong[edit] += 1
-        before = usual.get((one["problem"], json.dumps([one["family"], one["knobs"]])))
-        if before and one["said"] == "ok":
-            ratio = math.log(before / one["us"])
+        if "edit" in one and one["said"] == "ok" and (before := usual.get(setting(one))):
             for name in (kind(parse(one["problem"])), "all"):
-                found[edit, name][one["problem"]].append(ratio)
-    for (edit, name), of_shape in sorted(found.items()):
+                found[one["trial"], one["edit"], name][one["problem"]].append(math.log(before / one["us"]))
+    for (trial, edit, name), of_shape in sorted(found.items()):
         means = np.array([mean(some) for some in of_shape.values()])
-        print(f"{edit:28s}{name:36s}{len(of_shape):>4d}  {interval(means)}")
-    print("not right:", dict(wrong))
+        print(f"{trial:9s}{edit:28s}{name:34s}{len(of_shape):>4d}  {interval(means)}")
+    print(f"not right: {sum(one['said'] in ('wrong', 'refused') for one in lines)} of {len(lines)}")
+
+
+def setting(line: dict) -> tuple[str, str, str]:
+    """What was measured on what, in which trial, but for the edit."""
+    return line["trial"], line["problem"], json.dumps([line["family"], line["knobs"]])
 
 
 if __name__ == "__main__":
-    {"propose": propose, "table": table}[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+    propose(Path(sys.argv[2]), *sys.argv[3:]) if sys.argv[1:2] == ["propose"] else main()

@@ -2,6 +2,8 @@
 the read floor which launch counts, and that all go through the same histories on all sets.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,23 @@ class Ahead(Candidate):
 
     def dares(self, number: int) -> bool:
         return True
+
+
+def test_the_caches_are_emptied_before_the_turn_of_either_side(context, monkeypatch):
+    """What was filled, or what the other side read last, would be there for one of them."""
+    arena, side, events = context.arena, context.baseline, list[str]()
+
+    def noted(owner: object, name: str, event: str) -> None:
+        done = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (events.append(event), done(*given))[1])
+
+    candidate = Candidate(arena)
+    for owner, name in ((arena, "fill"), (arena, "settle"), (side, "run"), (candidate, "replay")):
+        noted(owner, name, name)
+    judge(context, candidate)
+    turns = [(before, event) for before, event in pairwise(events) if event in ("run", "replay")]
+    assert {before for before, _ in turns} == {"settle"}
+    assert {event for _, event in turns} == {"run", "replay"}
 
 
 def test_no_single_replay_is_the_one_to_be_honest_in(context: TimingContext) -> None:
