@@ -11,7 +11,7 @@ import lzma
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -54,6 +54,8 @@ MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bou
 SEGMENT = 32
 """Numbers in 64 bytes: what the copy engine brings into the L2 of rows that begin within them changed before the round
 of lines."""
+FAR = 0.1
+"""What was so far behind before (in logarithms) will not be the fastest since."""
 BEHIND = 1.0
 """A setting that is further behind (in logarithms) is as bad as this."""
 SLOW = 0.3
@@ -69,15 +71,28 @@ Measured = dict[Problem, dict[str, float]]
 
 
 def measured(folder: Path) -> Measured:
-    """What the rounds hold of settings as the families are now; a slow one is compared by its one cold run."""
-    timed: dict[tuple[str, str], list[float]] = defaultdict(list)
-    slow: dict[tuple[str, str], float] = {}
+    """What the rounds hold of settings as the families are now. Of a shape that was asked anew what had been far behind
+    before counts, too: the new round has little but what is fast."""
     rounds = {name: explored(folder, name) for name in ROUNDS}
     anew = {line.problem for line in rounds.get(EMPTIED, [])}
-    for name, found_there in rounds.items():
-        lines = [
-            line for line in found_there if not outdated(name, line) and (name == EMPTIED or line.problem not in anew)
-        ]
+    kept = {name: [line for line in lines if not mended(name, line)] for name, lines in rounds.items()}
+    split = {name: [superseded(name, line, anew) for line in lines] for name, lines in kept.items()}
+    found, before = (
+        behind([[one for one, over in zip(kept[name], split[name]) if over is old] for name in kept])
+        for old in (False, True)
+    )
+    for problem in found.keys() & before.keys():
+        for setting, speed in before[problem].items():
+            if speed <= -FAR:
+                found[problem].setdefault(setting, speed)
+    return found
+
+
+def behind(rounds: Iterable[Sequence[Line]]) -> Measured:
+    """Of these lines by round; a slow one is compared by its one cold run."""
+    timed: dict[tuple[str, str], list[float]] = defaultdict(list)
+    slow: dict[tuple[str, str], float] = {}
+    for lines in rounds:
         bases: dict[str, list[float]] = defaultdict(list)
         for line in lines:
             if line.speedup:
@@ -118,16 +133,20 @@ def shown(found: Measured) -> Measured:
     return {problem: some for problem, some in found.items() if not unseen(problem)}
 
 
-def outdated(name: str, line: Line) -> bool:
+def mended(name: str, line: Line) -> bool:
     """Whether the family has been made faster since for such a shape, or was slowed down by a fault."""
     if name == "first" and line.family == "stationary":
         return True
-    m, n, k = map(int, line.problem.split("_"))
-    if name != "lines" and m > FEW and k % SEGMENT:
-        return True
+    m, n, _ = map(int, line.problem.split("_"))
     small = m < int(line.knobs.get("tile_m", 0)) or n < int(line.knobs.get("tile_n", 0))
     moved = line.family != "small_cluster" or line.knobs["load"] == "tma"
     return name in ("first", "second") and line.family in MENDED and small and moved
+
+
+def superseded(name: str, line: Line, anew: Container[str]) -> bool:
+    """Whether a later round asked again of such a shape, as kernels or the clock had changed."""
+    m, _, k = map(int, line.problem.split("_"))
+    return (name != EMPTIED and line.problem in anew) or (name != "lines" and m > FEW and k % SEGMENT > 0)
 
 
 class Model:
