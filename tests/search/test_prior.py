@@ -142,7 +142,7 @@ def test_the_cost_model_chooses_among_what_many_shapes_know():
     pairs = [[(one.family, one.knobs) for one in some] for some in (liked, nearest)]
     speeds = [model.speeds(LARGE, some) for some in pairs]
     assert len(liked) == ENOUGH == len({to_json(one) for one in liked}) and (np.diff(speeds[0]) <= 0).all()
-    assert speeds[0].mean() > speeds[1].mean() and speeds[0][0] >= speeds[1].max()
+    assert speeds[0][:4].mean() > speeds[1][:4].mean() and speeds[0][0] >= speeds[1].max()  # later ones are varied
     others = [family for family in families if family.name != liked[0].family]
     assert {one.family for one in prior.liked_settings("sm_90a", LARGE, others)} <= {one.name for one in others}
     both = prior.alternating(liked, nearest)
