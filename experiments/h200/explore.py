@@ -90,6 +90,12 @@ def render(setting: dict, like: Problem | str) -> str:
     return source
 
 
+def label(setting: dict) -> dict:
+    """What a line of OUT.jsonl says of the setting."""
+    edit = {"edit": setting["edit"]["name"]} if "edit" in setting else {}
+    return {"family": setting["family"], "knobs": setting["knobs"], **edit}
+
+
 def launcher(library: Path, problem: Problem, workspace: torch.Tensor) -> Enqueue:
     """What enqueues the kernel on a set of matrices; that raises Refused."""
     hgemm = ctypes.CDLL(str(library)).hgemm
@@ -179,9 +185,7 @@ def explore(vendor: Vendor, folder: Path, settings: dict[str, dict], problem: Pr
     base = microseconds.pop(THEIRS)
     for name, us in microseconds.items():
         said[name] = {"said": "ok", "us": us, "speedup": round(base / us, 3)}
-    of = {name: {key: settings[name][key] for key in ("family", "knobs")} for name in said}
-    edits = {name: {"edit": settings[name]["edit"]["name"]} for name in said if "edit" in settings[name]}
-    lines = [{"problem": problem.mnk, **of[name], **edits.get(name, {}), **found} for name, found in said.items()]
+    lines = [{"problem": problem.mnk, **label(settings[name]), **found} for name, found in said.items()]
     with out.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     top = base / min(microseconds.values(), default=math.inf)

@@ -1,6 +1,6 @@
 """Does a kernel gain by loads that leave the L2 first (`evict_first`), because the L2 holds inputs before it is timed?
 
-    python experiments/worker/evicting.py > evicting.txt      # on a GPU, about two minutes
+    python experiments/worker/evicting.py > evicting.txt      # on a GPU, about three minutes
 
 Judges a known kernel of each shape, which loads B with that hint, and the same without it, in turn: where the L2 is
 emptied before each side's turn as it is, where eight times as much is read for that, and where it is not emptied, as

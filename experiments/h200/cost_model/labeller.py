@@ -76,11 +76,8 @@ def measured(folder: Path) -> Measured:
     rounds = {name: explored(folder, name) for name in ROUNDS}
     anew = {line.problem for line in rounds.get(EMPTIED, [])}
     kept = {name: [line for line in lines if not mended(name, line)] for name, lines in rounds.items()}
-    split = {name: [superseded(name, line, anew) for line in lines] for name, lines in kept.items()}
-    found, before = (
-        behind([[one for one, over in zip(kept[name], split[name]) if over is old] for name in kept])
-        for old in (False, True)
-    )
+    before = behind([one for one in lines if superseded(name, one, anew)] for name, lines in kept.items())
+    found = behind([one for one in lines if not superseded(name, one, anew)] for name, lines in kept.items())
     for problem in found.keys() & before.keys():
         for setting, speed in before[problem].items():
             if speed <= -FAR:

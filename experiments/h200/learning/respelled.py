@@ -67,7 +67,7 @@ TOGETHER = r"""\1\2, bool once = false) {
 """
 ONCE = (
     (LOAD % ("", "", ""), ALONE % POLICY),
-    (LOAD % (r",\n    uint16_t mask", r"\.multicast::cluster", ", %%5".replace("%%", "%")), TOGETHER % POLICY),
+    (LOAD % (r",\n    uint16_t mask", r"\.multicast::cluster", ", %5"), TOGETHER % POLICY),
     (r"(\(const CUtensorMap& map_a, const CUtensorMap& map_b, )(?=uint32_t to,)", r"\1bool once, "),
     (r"(\(map_b, to \+ A_BYTES[^;]*, bar, [^;]*, same_column)\);", r"\1,\n            once);"),
     (r"(\(map_b, to \+ A_BYTES[^;]*, bar, [^;]*(?<!same_column)(?<!once))\);", r"\1, once);"),
