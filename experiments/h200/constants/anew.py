@@ -9,26 +9,21 @@ the first pick, and the best of the first four, over the fastest that was measur
 import random
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
-import labeller
-from labeller import EMPTIED, FEW, Measured, Model, explored, measured, on_the_grid, shown
+from labeller import EMPTIED, FAR, FEW, ROUNDS, Measured, Model, explored, measured, on_the_grid, shown
 
 LAYERS = Path(__file__).parents[1] / "layers"
 LINES, PICKS = "lines", 4
 
 
-def seen(rounds: tuple[str, ...], far: float) -> Measured:
+def seen(rounds: Sequence[str], far: float) -> Measured:
     """What a model of these rounds learns, where what was `far` behind before another round counts."""
-    usual = labeller.ROUNDS, labeller.FAR
-    labeller.ROUNDS, labeller.FAR = rounds, far
-    try:
-        return shown(on_the_grid() | measured(LAYERS))
-    finally:
-        labeller.ROUNDS, labeller.FAR = usual
+    return shown(on_the_grid() | measured(LAYERS, rounds, far))
 
 
 def kind(m: int, k: int) -> str:
@@ -36,11 +31,10 @@ def kind(m: int, k: int) -> str:
 
 
 def main() -> None:
-    rounds, far = labeller.ROUNDS, labeller.FAR
     ways = {
-        f"without {EMPTIED}": seen(tuple(name for name in rounds if name != EMPTIED), far),
-        "without what was far behind": seen(rounds, np.inf),
-        "what ships": (ships := seen(rounds, far)),
+        f"without {EMPTIED}": seen([name for name in ROUNDS if name != EMPTIED], FAR),
+        "without what was far behind": seen(ROUNDS, np.inf),
+        "what ships": (ships := seen(ROUNDS, FAR)),
     }
     names = {line.problem for name in (EMPTIED, LINES) for line in explored(LAYERS, name)}
     weights = sorted({(one.n, one.k) for one in ships})

@@ -16,14 +16,16 @@ more on shapes M_N_K,M_N_K,…: to see what is missed there. What is fastest on 
 `wide` asks for some twenty on each of 800 open sizes off the lattice and 400 drawn ones that nobody explored. `lines`
 asks again, on shapes with more than 64 rows that begin within 64 bytes, for what was fast there and some that was not:
 what the copy engine brings into the L2 of such a row has changed. `emptied` does so for up to 64 rows: explore.py
-empties the L2 before a kernel's turn since, and weights that are read once leave it first.
+empties the L2 before a kernel's turn since, and weights that are read once leave it first. `middle` goes on with what
+`emptied` had no time for and with up to 1,024 rows, among them open models' large weights with whole tiles of rows. It
+asks for some settings by chance, too: of a round that has only fast ones no model learns which are slow.
 """
 
 import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -31,17 +33,17 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from explored import BY_NAME, FAMILIES, TARGET
-from labeller import SEGMENT, SLOW, Measured, Model, measured, on_the_grid, shown
+from labeller import EMPTIED, SEGMENT, SLOW, Measured, Model, explored, measured, on_the_grid, shown
 from labels import drawn, pools, rows_of
 
-from cudal2 import corpus
+from cudal2 import corpus, llm
 from cudal2.cost_model.model import FEW
 from cudal2.problem import Problem, off_lattice, parse
 from cudal2.records import to_json
 from cudal2.search import prior
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw
-from cudal2.split import training, unseen
+from cudal2.split import open_families, training, unseen
 
 SHAPES, LARGEST, FLOP = 900, 1 << 28, 4e11
 """How many, and the largest weight (elements) and product."""
@@ -58,6 +60,8 @@ SIZES, DRAWN_ONES, AFRESH_FROM = 800, 400, 4001
 
 FASTEST, OTHERS, BUILDABLE = 10, 3, 700
 """Of the settings that were measured on a shape so many are asked again, the fastest and others; and built in all."""
+MIDDLE, WHOLE, LARGE = 1024, (128, 256, 512), 1 << 24
+"""The most rows of the round so called; the rows of a large weight there, and the elements that it has at least."""
 
 
 def fitting(some: Iterable[Problem]) -> list[Problem]:
@@ -78,10 +82,24 @@ def new(every: Measured) -> list[Problem]:
     return list(dict.fromkeys([*sizes, *others]))
 
 
-def again(every: Measured, how: str) -> tuple[list[Problem], list[str]]:
-    """The shapes whose measurements are out of date, and for each what was fastest, what the model likes, others."""
-    old = {"lines": lambda one: one.m > FEW and one.k % SEGMENT, "emptied": lambda one: one.m <= FEW}[how]
-    chosen = list(filter(old, dict.fromkeys([*every, *new({})])))
+def large() -> list[Problem]:
+    """Open models' LARGE weights, with WHOLE tiles of rows."""
+    layers = [llm.find(name)[1] for name in llm.names(open_families())]
+    weights = dict.fromkeys((one.n, one.k) for one in layers if one.n * one.k >= LARGE)
+    return fitting(Problem(m, n, k) for n, k in weights for m in WHOLE)
+
+
+def again(every: Measured, how: str, since: Container[str] = ()) -> tuple[list[Problem], list[str]]:
+    """The shapes whose measurements are out of date, and for each what was fastest, what the model likes, others.
+
+    `since` names those that were asked since the L2 is emptied."""
+    old = {
+        "lines": lambda one: one.m > FEW and one.k % SEGMENT,
+        "emptied": lambda one: one.m <= FEW,
+        "middle": lambda one: one.m <= MIDDLE and one.mnk not in since,
+    }[how]
+    more = large() if how == "middle" else []
+    chosen = list(filter(old, dict.fromkeys([*every, *new({}), *more])))
     model, rng, wanted = Model(shown(on_the_grid()) | every), random.Random(how), dict[str, list[str]]()
     pool = sorted({one for problem in chosen for one in every.get(problem, {})})
     columns = model.pool(pool)
@@ -90,7 +108,10 @@ def again(every: Measured, how: str) -> tuple[list[Problem], list[str]]:
         here = sorted(known := every.get(problem, {}), key=known.__getitem__, reverse=True)
         fast, others = here[:FASTEST], here[FASTEST:]
         likes = islice((one for one in able(pool, problem, liked) if one not in fast), LIKED - len(fast))
-        for one in dict.fromkeys([*fast, *likes, *rng.sample(others, min(OTHERS, len(others)))]):
+        asked = [*fast, *likes, *rng.sample(others, min(OTHERS, len(others)))]
+        if how == "middle":
+            asked += islice(able(pool, problem, np.array([rng.random() for _ in pool])), OTHERS)
+        for one in dict.fromkeys(asked):
             wanted.setdefault(one, []).append(problem.mnk)
     return chosen, rows(oftenest(wanted)[:BUILDABLE], wanted)
 
@@ -221,8 +242,8 @@ def main(how: str, folder: Path, out: Path, named: str = "") -> None:
     elif how == "wide":
         chosen = new(every)
         lines = widely(every, chosen, MANY)
-    elif how in ("lines", "emptied"):
-        chosen, lines = again(every, how)
+    elif how in ("lines", "emptied", "middle"):
+        chosen, lines = again(every, how, {line.problem for line in explored(folder, EMPTIED)})
     elif how == "room":
         chosen = [parse(name) for name in named.split(",")]
         lines = widely(every, chosen, ROOM)

@@ -47,8 +47,8 @@ ROUNDS = (
     "emptied",
 )
 EMPTIED = "emptied"
-"""The round since which the L2 is emptied before a kernel's turn, and a B that is read once leaves it first: of its
-shapes, which have few rows, the others are out of date."""
+"""The round since which the L2 is emptied before a kernel's turn, and a B that is read once leaves it first: of shapes
+that were asked since, what earlier rounds say is out of date."""
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
 SEGMENT = 32
@@ -70,17 +70,17 @@ Measured = dict[Problem, dict[str, float]]
 """For each shape how far each setting, as JSON, is behind the fastest; at most 0."""
 
 
-def measured(folder: Path) -> Measured:
-    """What the rounds hold of settings as the families are now. Of a shape that was asked anew what had been far behind
-    before counts, too: the new round has little but what is fast."""
-    rounds = {name: explored(folder, name) for name in ROUNDS}
-    anew = {line.problem for line in rounds.get(EMPTIED, [])}
-    kept = {name: [line for line in lines if not mended(name, line)] for name, lines in rounds.items()}
+def measured(folder: Path, rounds: Sequence[str] = ROUNDS, far: float = FAR) -> Measured:
+    """What the rounds hold of settings as the families are now. Of a shape that was asked anew what had been `far`
+    behind before counts, too: the new round has little but what is fast."""
+    held = {name: explored(folder, name) for name in rounds}
+    anew = {line.problem for name, lines in held.items() if since(EMPTIED, name) for line in lines}
+    kept = {name: [line for line in lines if not mended(name, line)] for name, lines in held.items()}
     before = behind([one for one in lines if superseded(name, one, anew)] for name, lines in kept.items())
     found = behind([one for one in lines if not superseded(name, one, anew)] for name, lines in kept.items())
     for problem in found.keys() & before.keys():
         for setting, speed in before[problem].items():
-            if speed <= -FAR:
+            if speed <= -far:
                 found[problem].setdefault(setting, speed)
     return found
 
@@ -143,7 +143,13 @@ def mended(name: str, line: Line) -> bool:
 def superseded(name: str, line: Line, anew: Container[str]) -> bool:
     """Whether a later round asked again of such a shape, as kernels or the clock had changed."""
     m, _, k = map(int, line.problem.split("_"))
-    return (name != EMPTIED and line.problem in anew) or (name != "lines" and m > FEW and k % SEGMENT > 0)
+    astray = m > FEW and k % SEGMENT > 0
+    return (line.problem in anew and not since(EMPTIED, name)) or (astray and not since("lines", name))
+
+
+def since(one: str, name: str) -> bool:
+    """Whether a round is that one or a later one."""
+    return ROUNDS.index(name) >= ROUNDS.index(one)
 
 
 class Model:
