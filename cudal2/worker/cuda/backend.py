@@ -22,7 +22,7 @@ from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache, harness
 from cudal2.worker.cuda import counters, device, plan, recipe, session, unsealing
 from cudal2.worker.cuda.bench import CudaBench
-from cudal2.worker.cuda.compile import abi, build, cubin, gate, toolchain
+from cudal2.worker.cuda.compile import abi, build, cubin, gate, messages, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.diagnostics import first_error
 from cudal2.worker.gpu.buffers import Place, addresses, buffer_layout, draw_base, scattered
@@ -88,7 +88,7 @@ class CudaBackend:
         if made.status is not Status.OK:
             return Prepared(made.status, made.reason or first_error(made.log), log=made.log, seconds=seconds)
         notes = foreign.notes if foreign else ()
-        log = "\n".join([*notes, *map(build.describe, made.resources), made.log]).strip()
+        log = "\n".join([*notes, *map(messages.describe, made.resources), made.log]).strip()
         try:
             made = _edited(made, None if candidate.binary else candidate.edit)
         except cubin.EditRefused as error:

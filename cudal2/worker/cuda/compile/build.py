@@ -19,8 +19,9 @@ from cudal2.target import Target
 from cudal2.worker import apart, diagnostics
 from cudal2.worker.build import MIDNIGHT, check_space, job, once, readable, write_source
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import parameters, ptx, registers, toolchain
+from cudal2.worker.cuda.compile import messages, parameters, ptx, registers, toolchain
 from cudal2.worker.cuda.compile.cubin import elf_symbols
+from cudal2.worker.cuda.compile.messages import Resources
 from cudal2.worker.cuda.compile.toolchain import Toolchain
 from cudal2.worker.sandbox import jail, seccomp
 
@@ -42,7 +43,7 @@ MEMORY = 8 << 30
 """Address space of each of the compiler's processes; CuTe takes up to 3.1 GB of memory."""
 FILES = 32
 """A file of the compiler's may have this part of its memory: 256 MiB where that is 8 GiB."""
-READERS = (parameters, ptx, registers, diagnostics)
+READERS = (messages, parameters, ptx, registers, diagnostics)
 """What has a say in what a build is, beside this module."""
 STARTED = "started"
 """The file that the jail's first step makes, before anything reads the source: so a source cannot say that the jail did
@@ -52,41 +53,8 @@ CANNOT_RUN = (126, 127)
 MESSAGE_BYTES = 4 << 20
 """How far the compiler's output is read in search of what ptxas says about each kernel."""
 
-_ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '([^']*)'", re.MULTILINE)
-_NUMBERS = {
-    "registers": r"Used (\d{1,9}) registers",
-    "shared": r"(\d{1,9}) bytes smem",
-    "stack": r"(\d{1,9}) bytes stack frame",
-    "spill_stores": r"(\d{1,9}) bytes spill stores",
-    "spill_loads": r"(\d{1,9}) bytes spill loads",
-    "constant": r"(\d{1,9}) bytes cmem\[0\]",
-}
-# What is said of every kernel; advice, which has a number such as (C7510), stays in the log.
-_ROUTINE = re.compile(
-    r"^(?:ptxas info\s*: (?:Compiling entry function|Function properties for|Used \d+|Compile time|\d+ bytes gmem).*"
-    r"|\s+\d+ bytes stack frame.*|\s*)\n?",
-    re.MULTILINE,
-)
-_NO_ROOM = re.compile(
-    r"out of memory|bad_alloc|memory exhausted|cannot allocate|allocation fail|file too large", re.IGNORECASE
-)
 _DIRECTIVE = re.compile(r"^[^\S\n]*(?:#(?! \d+ \"|pragma )|%:|\?\?=).*", re.MULTILINE)
 """A directive in a preprocessed source that no preprocessor left: the compiler behind it would obey."""
-_DIED = re.compile(r"died due to signal (?:6|11)\b|Segmentation fault")
-# By its limit of CPU time, or by a machine without memory left: no allocation that fails ends a process so.
-_KILLED = re.compile(r"died due to signal 9\b|^(?:\S*sh: .*)?Killed\b", re.MULTILINE)
-
-
-class Resources(msgspec.Struct, frozen=True):
-    """What one kernel takes: registers a thread; bytes of static shared memory, stack, spills and constants."""
-
-    kernel: str
-    registers: int = 0
-    shared: int = 0
-    stack: int = 0
-    spill_stores: int = 0
-    spill_loads: int = 0
-    constant: int = 0
 
 
 class CudaBuild(msgspec.Struct, frozen=True):
@@ -111,12 +79,6 @@ class CudaBuild(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     headers: dict[str, str] = {}
     reason: str = ""
-
-
-def describe(resources: Resources) -> str:
-    """For a prompt: `128 registers, 98304 B shared, 0 B spilled`; only static shared memory is known here."""
-    spilled = resources.spill_stores + resources.spill_loads
-    return f"{resources.registers} registers, {resources.shared} B shared, {spilled} B spilled"
 
 
 def build(
@@ -179,7 +141,7 @@ def _compile(
     with job("build") as folder:
         write_source(folder / f"kernel{target.suffix}", source + appended)
         write_source(folder / diagnostics.HEADER, header)
-        with (folder / "log").open("w+b") as messages:
+        with (folder / "log").open("w+b") as stderr:
             code = jail.run(
                 kind,
                 [
@@ -195,10 +157,10 @@ def _compile(
                 limits=jail.Limits(address_space=memory, file_size=memory // FILES, cpu_seconds=math.ceil(seconds)),
                 environment={"TMPDIR": str(folder), **MIDNIGHT},
                 filter_program=seccomp.toolchain(),
-                stderr=messages.fileno(),
+                stderr=stderr.fileno(),
             )
-            messages.seek(0)
-            text = messages.read(MESSAGE_BYTES).decode(errors="replace")
+            stderr.seek(0)
+            text = stderr.read(MESSAGE_BYTES).decode(errors="replace")
         elapsed = time.perf_counter() - started
         if not (folder / STARTED).exists():
             raise HarnessFault(f"the jail did not start the compiler: {text[:300].strip()}", jail.remedy(kind))
@@ -222,17 +184,17 @@ def _refused(reason: str, log: str = "") -> CudaBuild:
 
 def _read(folder: Path, text: str, code: int | None, long: bool, memory: int, places: tuple[Path, ...]) -> CudaBuild:
     """What the compiler left in its folder, said, and ended with. `long`: it had no time left."""
-    log = readable(_ROUTINE.sub("", text), folder)
+    log = readable(messages.uncommon(text), folder)
     sources = [_output(file, memory // FILES) for file in sorted(folder.glob("*.ii"))]
     made = CudaBuild(Status.OK, log=log, headers=toolchain.entered_headers(sources, places))
     if left := next((found for one in sources if (found := _DIRECTIVE.search(one.decode(errors="replace")))), None):
         return _refused(f"a directive is made by a macro: {' '.join(left[0].split())[:80]}", log)
     if code == 0:
         return _finished(made, folder, text)
-    if code is None or _KILLED.search(text) or (_DIED.search(text) and long):
+    if code is None or messages.ended_early(text, long):
         return msgspec.structs.replace(made, status=Status.COMPILE_TIMEOUT)
     reason, log = "", made.log or f"the compiler ended with {code}"
-    if _NO_ROOM.search(text) or _DIED.search(text):
+    if messages.out_of_room(text):
         room = f"{memory >> 20} MiB of memory and {memory // FILES >> 20} MiB a file"
         reason = f"the compiler failed within its limits of {room}"
         log = f"{reason}\n{log}"
@@ -257,7 +219,7 @@ def _finished(made: CudaBuild, folder: Path, text: str) -> CudaBuild:
         made,
         library=library,
         cubin=cubin,
-        resources=_resources(text),
+        resources=messages.resources(text),
         imports=imports,
         parameters=found[0],
         special=found[1],
@@ -289,13 +251,3 @@ def _output(file: Path, most: int) -> bytes:
     if file.stat().st_size > most:
         raise ValueError(f"{file.name} has {file.stat().st_size} bytes; at most {most} are accepted")
     return file.read_bytes()
-
-
-def _resources(text: str) -> tuple[Resources, ...]:
-    """What `ptxas -v` says about each kernel, in its order."""
-    _, *parts = _ENTRY.split(text)
-    found = []
-    for kernel, body in zip(parts[::2], parts[1::2]):
-        numbers = {name: re.search(pattern, body) for name, pattern in _NUMBERS.items()}
-        found.append(Resources(kernel, **{name: int(hit.group(1)) for name, hit in numbers.items() if hit}))
-    return tuple(found)

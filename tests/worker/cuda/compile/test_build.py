@@ -13,7 +13,7 @@ from cudal2.records import HarnessFault, Status
 from cudal2.target import find, targets
 from cudal2.worker.build import LOG_BYTES
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import build, cubin, toolchain
+from cudal2.worker.cuda.compile import build, cubin, messages, toolchain
 from cudal2.worker.sandbox import jail
 
 KERNELS = Path(__file__).parents[1] / "kernels"
@@ -69,7 +69,7 @@ def test_one_source_compiles_for_every_target(recall, name):
     assert built.cubin.startswith(b"\x7fELF") and built.library.startswith(b"\x7fELF")
     (resources,) = built.resources
     assert "_Z" in resources.kernel and resources.registers > 8 and resources.spill_stores == 0
-    assert f"{resources.registers} registers" in build.describe(resources)
+    assert f"{resources.registers} registers" in messages.describe(resources)
     assert "ptxas info" not in built.log
     exported = {s.name for s in cubin.elf_symbols(built.library, ".dynsym") if s["st_shndx"] != "SHN_UNDEF"}
     assert "hgemm" in exported and not [name for name in exported if "cuda" in name]
