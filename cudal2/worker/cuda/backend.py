@@ -59,7 +59,7 @@ class CudaBackend:
         self.environment = Environment(
             device=processor.gpu_name(self.device.name, self.device.multiprocessors),
             threads=0,
-            compiler=f"nvcc {tools.version}, {tools.host_version}",
+            compiler=f"nvcc {tools.version}, {tools.host_version}, {toolchain.disassembler()}",
             flags=" ".join((*build.FLAGS, *target.flags)),
             libraries=self.bench.vendor.versions(),
             harness=harness(),

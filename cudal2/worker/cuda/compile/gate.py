@@ -26,7 +26,7 @@ from cudal2.records import CLOCKED, Status, digest
 from cudal2.worker import apart
 from cudal2.worker.build import Unfinished
 from cudal2.worker.cache import Cache
-from cudal2.worker.cuda.compile import cubin, parameters, registers, sass
+from cudal2.worker.cuda.compile import cubin, parameters, registers, sass, toolchain
 from cudal2.worker.cuda.compile.build import CudaBuild
 from cudal2.worker.cuda.compile.cubin import elf_symbols, open_elf
 from cudal2.worker.cuda.compile.sass import Sass
@@ -61,13 +61,14 @@ def inspect(
 ) -> tuple[Finding, ...]:
     """What speaks against a build that is ok, fatal findings first; recalled where it was found before.
 
-    Of the problem only `accumulate` and `dtype` matter. What a clock decided is found again each time. Raises
-    HarnessFault where there is no disassembler or no jail.
+    Of the problem only `accumulate` and `dtype` matter, and which disassembler there is. What a clock decided is found
+    again each time. Raises HarnessFault where there is no disassembler or no jail.
     """
     modules = (cubin, sass, parameters, registers)
     rules = [Path(file).read_text() for file in (__file__, *(str(module.__file__) for module in modules))]
     seen = *built.imports, "", *built.parameters, "", *built.special, "", *built.unwritten
-    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, problem.accumulate, problem.dtype)
+    asked = toolchain.disassembler(), problem.accumulate, problem.dtype
+    key = digest("gate", *rules, built.cubin.hex(), built.library.hex(), *seen, *asked)
     with cache.lock("gates", key):
         stored = cache.read("gates", key)
         if stored is not None:

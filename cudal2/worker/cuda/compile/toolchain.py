@@ -100,6 +100,16 @@ def nvdisasm() -> Path | None:
     return reachable(path.resolve()) if path else None
 
 
+@memoise
+def disassembler() -> str:
+    """`nvdisasm 13.0.85`, for what it read may be refused by another; empty where there is none that can say."""
+    program = nvdisasm()
+    try:
+        return f"nvdisasm {version(program)}" if program else ""
+    except HarnessFault:
+        return ""
+
+
 def _age(program: Path) -> tuple[int, ...]:
     """Its version, to compare; the lowest where it cannot say."""
     try:

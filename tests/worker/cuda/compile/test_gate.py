@@ -322,6 +322,17 @@ def test_findings_are_recalled(tmp_path, judge, monkeypatch):
         gate.inspect(built, F16, cache, kind)
 
 
+def test_findings_are_those_of_one_disassembler(tmp_path, judge, monkeypatch):
+    """What an old one could not read may be honest."""
+    cache, kind = Cache(tmp_path), jail.choose("auto")
+    built = build.build(ENTRY, find("sm_80"), cache, kind, 60)
+    with monkeypatch.context() as old:
+        old.setattr(toolchain, "disassembler", lambda: "nvdisasm 1.0")
+        old.setattr(toolchain, "nvdisasm", lambda: Path("/bin/false"))
+        assert [finding.name for finding in gate.inspect(built, F32, cache, kind)] == ["unreadable"]
+    assert gate.inspect(built, F32, cache, kind) == ()
+
+
 @pytest.mark.parametrize("code", [None, -9, 137])
 def test_a_disassembler_that_was_stopped_says_nothing_about_the_kernel(tmp_path, monkeypatch, code):
     """With more time, or memory, it may read it: the finding is a clock's and is not kept."""
