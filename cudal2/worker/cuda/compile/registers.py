@@ -12,11 +12,12 @@ leads into the driver's memory, so nothing may be done with it but to add to the
 
 In a register that a kernel reads and never writes the kernel before may have left something.
 nvcc gives every value a register of its own, and none to what has no value, so that honest code has no such register.
-The exceptions are instructions that read what they write: an accumulator of wgmma, whose first step ignores it.
+The exception is an accumulator of wgmma, whose first step may ignore it: a predicate says so, or a number.
 
-This names what is plain. A register that is written on some ways through a kernel only, or part of one, is not seen;
-and memory of threads and blocks keeps what was there, too. What such a kernel finds must not tell it anything: that is
-for the order in which inputs change to see to.
+This names what is plain. A register that is written on some ways through a kernel only, part of one, or what a function
+should have stored to return it, is not seen; nor is a predicate of wgmma that is always true. And memory of threads and
+blocks keeps what was there, too. What such a kernel finds must not tell it anything: that is for the order in which
+inputs change to see to, and for what touches leave in registers (history.py).
 """
 
 import re
@@ -50,6 +51,8 @@ _WIDENED = ("cvt", "u64", "u32")
 UNWRITTEN_REMEDY = (
     "give each variable a value before it is read, and each output of inline assembly, without a condition"
 )
+_CARRY, _CARRIED = "the carry", {"addc", "subc", "madc"}
+"""What an instruction with `.cc` writes and these read; no register has such a name."""
 _SOURCES_ONLY = frozenset(
     "st red bra brx ret exit trap bar barrier membar fence prefetch prefetchu nanosleep discard applypriority "
     "setmaxnreg stmatrix griddepcontrol pmevent".split()
@@ -152,9 +155,10 @@ def _unwritten_fault(body: Body) -> str | None:
     written = {*body.parameters, *body.called}
     read: dict[str, Statement] = {}
     waiting = []
+    registers = {*body.registers, _CARRY}
     for statement in body.statements:
         target, sources = _operands(statement)
-        needs = {word for word in (statement.guard, *sources) if word in body.registers}
+        needs = {word for word in (statement.guard, *sources) if word in registers}
         if not statement.guard:
             waiting.append((target, needs))
         for word in needs:
@@ -174,6 +178,25 @@ def _unwritten_fault(body: Body) -> str | None:
 
 def _operands(statement: Statement) -> tuple[list[str], list[str]]:
     """The registers and names that a statement writes, and those that it reads."""
+    target, sources = _named(statement)
+    if _adds_up(statement):
+        sources = sources + target
+    if "cc" in statement.name[1:]:
+        target = [*target, _CARRY]
+    return target, [*sources, _CARRY] if statement.name[0] in _CARRIED else sources
+
+
+def _adds_up(statement: Statement) -> bool:
+    """Whether it is a wgmma that adds to what its accumulator holds, whatever a predicate says."""
+    if statement.name[:2] != ("wgmma", "mma_async"):
+        return False
+    _, *given = re.sub(r"\{[^}]*\}", "", statement.registers).split(",")
+    scale = given[4 if "sp" in statement.name else 2].strip() if len(given) > 4 else ""
+    return bool(re.fullmatch(r"\d\w*", scale)) and ptx.number(scale) != 0
+
+
+def _named(statement: Statement) -> tuple[list[str], list[str]]:
+    """The same by their places alone."""
     operands = statement.registers
     if statement.name[0] == "call":
         end = operands.find(")") + 1 if operands.startswith("(") else 0

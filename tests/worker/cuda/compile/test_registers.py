@@ -191,6 +191,11 @@ HONEST = {
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, 0, 1, 1, 0, 0;",
         "add.f32 %f5, %f1, %f2;",
     ),
+    "accumulators, if a predicate says so": (
+        "mov.u64 %rd1, 8; setp.eq.s32 %p1, 0, 1;",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
+    ),
+    "a carry": ("add.cc.u32 %r1, 1, 2;", "addc.u32 %r2, 1, 2;"),
     "a call": (
         "{ .param .b32 p; .param .b32 r; mov.u32 %r1, 1; st.param.b32 [p], %r1; call.uni (r), twice, (p);",
         "ld.param.b32 %r2, [r]; } add.s32 %r3, %r2, 1;",
@@ -210,6 +215,11 @@ FAULTS = {
     "of its own name": "{ .reg .b64 left; mov.b64 %rd1, left; }",
     "added to": "mov.u64 %rd1, 8; red.global.add.u32 [%rd1], %r1;",
     "as an input of a product": "mov.f32 %f1, 0f00000000; fma.rn.f32 %f1, %f1, %f1, %f2;",
+    "a carry": "addc.u32 %r1, 1, 2;",
+    "as accumulators": "mov.u64 %rd1, 8; "
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, 1, 1, 1, 0, 0;",
+    "as accumulators of a product of registers": "mov.u64 %rd1, 8; mov.u32 %r1, 0; "
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, {%r1, %r1, %r1, %r1}, %rd1, 1, 1, 1, 0;",
     "waited with": "bar.sync %r1; add.s32 %r2, %r1, 1;",
 }
 
