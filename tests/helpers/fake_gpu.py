@@ -17,7 +17,7 @@ READINGS = {"1x256x4": 1.5e-6, "2x512x8": 1.0e-6, "4x256x8": 1.1e-6, "1x512x16":
 class FakeVendor:
     """The vendor's libraries, right and of constant speed but for a little noise, so that intervals have a width."""
 
-    touch_seconds = 0.0
+    touch_seconds = dict.fromkeys((1, 4), 0.0)
 
     def __init__(self):
         self.noise = np.random.default_rng(3)
@@ -40,10 +40,11 @@ class FakeReading:
         self.seconds, self.seen = seconds, []
 
     def run(self, order, touches) -> float:
-        for where, bits in chain(*shared_out(touches, len(order))):
-            write(where, bits)
+        for touch in chain(*shared_out(touches, len(order))):
+            make(*touch)
         self.seen.append((tuple(order), touches.tobytes()))
-        return len(order) * self.seconds + len(touches) * FakeVendor.touch_seconds
+        each = len(touches) // len(order) - 1  # behind them comes the idle one
+        return len(order) * (self.seconds + FakeVendor.touch_seconds[each])
 
 
 class FakeCalls:
@@ -52,8 +53,8 @@ class FakeCalls:
 
     def run(self, order, touches) -> float:
         for number, ahead in zip(order, shared_out(touches, len(order))):
-            for where, bits in ahead:
-                write(where, bits)
+            for touch in ahead:
+                make(*touch)
             *given, c = self.sets[number]
             c.copy_(operated(self.problem, *given))
         return len(order) * 2e-6 * (1 + 0.01 * self.vendor.noise.random())
@@ -65,17 +66,18 @@ def operated(problem: Problem, a, b, *more):
     return finish(a.float() @ b.float(), [operand.float() for operand in more])
 
 
-def shared_out(touches, calls: int) -> list[list[tuple[int, int]]]:
-    """Address and bits of the touches before each call."""
+def shared_out(touches, calls: int) -> list[list[tuple[int, int, int]]]:
+    """Address, source and bits of the touches before each call."""
     if touches is None:
         return [[]] * calls
-    pairs = list(zip(touches["where"].tolist(), touches["value"].tolist()))
-    each = len(pairs) // calls
-    return [pairs[call * each : (call + 1) * each] for call in range(calls)]
+    every = list(zip(*(touches[name].tolist() for name in ("where", "source", "value"))))
+    each = len(every) // calls
+    return [every[call * each : (call + 1) * each] for call in range(calls)]
 
 
-def write(address: int, bits: int) -> None:
-    ctypes.c_uint16.from_address(address).value = bits
+def make(where: int, source: int, bits: int) -> None:
+    word = ctypes.c_uint16.from_address
+    word(where).value = word(source).value if source else bits
 
 
 class Candidate:
@@ -88,14 +90,15 @@ class Candidate:
 
     def __call__(self, sets, touches=None):
         for number, ahead in zip(sets, shared_out(touches, len(sets))):
-            for where, bits in ahead:
-                self.touched(where, bits)
+            for touch in ahead:
+                self.touched(*touch)
             self.calls += 1
             self.call(number)
         return len(sets) * self.seconds, len(sets) * self.seconds + 1e-5
 
-    def touched(self, where: int, bits: int) -> None:
-        write(self.arena.memory.data_ptr() + where, bits)
+    def touched(self, where: int, source: int, bits: int) -> None:
+        start = self.arena.memory.data_ptr()
+        make(start + where, source and start + source, bits)
 
     def replay(self, history):
         return self(history.order, self.arena.touches(history))

@@ -47,9 +47,9 @@ HostRun = Callable[[History, float], list[float]]
 """Makes a history's calls one by one with mean gaps of so many seconds; seconds of each on the host's clock."""
 
 
-def untouched(seconds: float, history: History, touch: float) -> float:
-    """Seconds of a history's calls without its touches, each of which takes `touch`."""
-    return max(seconds - len(history.number) * touch, LEAST)
+def untouched(seconds: float, history: History, touch: Mapping[int, float]) -> float:
+    """Seconds of a history's calls without their touches: those of a call take so long, by how many there are."""
+    return max(seconds - len(history.order) * touch[history.each], LEAST)
 
 
 def gap_seconds(config: WorkerConfig, protocol: str) -> float:
@@ -64,14 +64,14 @@ def host_calls(config: WorkerConfig, buffers: BufferLayout) -> int:
 
 class TimingContext(msgspec.Struct, frozen=True):
     """Where the two sides meet: the buffers, the baselines, how long to measure, how f16 accumulators round, and how
-    many seconds a touch adds to a graph."""
+    many seconds the touches of a call add to a graph, by their number."""
 
     arena: Arena
     baseline: BaselineSide
     config: WorkerConfig
     rng: np.random.Generator
     rounding: int
-    touch_seconds: float
+    touch_seconds: Mapping[int, float]
 
     def prepare(self, window: slice, name: str, workspace: int) -> None:
         """Fresh inputs for both sides, every output and the workspace poisoned."""
@@ -85,7 +85,8 @@ class TimingContext(msgspec.Struct, frozen=True):
 
     def history(self, window: slice) -> History:
         """What the calls on the sets of a window, whose inputs are fresh, will go through."""
-        return draw(self.order(window), self.arena.inputs, self.arena.powers, self.arena.problem, self.rng)
+        arena = self.arena
+        return draw(self.order(window), arena.inputs, arena.powers, arena.problem, arena.buffers.log_words, self.rng)
 
     def check(self, window: slice, workspace: int) -> None:
         """What the candidate left beside the outputs of a window. Raises CandidateFailed."""
@@ -97,6 +98,12 @@ class TimingContext(msgspec.Struct, frozen=True):
             raise CandidateFailed(Status.OUT_OF_BOUNDS, f"a timed call {said}")
         if said := self.arena.workspace_finding(workspace):
             raise CandidateFailed(Status.WRONG, f"a timed call {said}")
+
+    def check_due(self, history: History) -> None:
+        """Whether outputs were there when their calls were over. Raises CandidateFailed."""
+        if late := self.arena.kept_late(history):
+            said = f"{late} of {len(history.keeps)} elements were others when their calls were over"
+            raise CandidateFailed(Status.WRONG, f"in timed calls {said}")
 
     def check_changes(self, history: History) -> None:
         """Whether the calls whose inputs changed used what they should. Raises CandidateFailed."""
@@ -155,18 +162,16 @@ class GpuSides(Sides):
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         context, window = self._context, batch.window
         self._history.apply(context.arena.inputs)
+        context.check_due(self._history)
         context.check(window, self._workspace)
-        context.baseline.restate(self._history, window)
+        context.baseline.restate(window)
         context.check_changes(self._history)
         return [(context.arena.c[window], context.baseline.c[window])]
 
     def look_closer(self, batch: Batch) -> None:
-        """At a call, if possible a later one, which sees what those before it left; and whose inputs are as they were
-        then."""
-        history = self._history
-        gone = set(history.number[history.changes & history.over].tolist())
-        left = [number for number in history.order if number not in gone]
-        self._context.check_one(int(self._context.rng.choice(left[1:] or left)))
+        """At a call, if possible a later one, which sees what those before it left."""
+        order = self._history.order
+        self._context.check_one(int(self._context.rng.choice(order[1:] or order)))
 
 
 def pair(
@@ -206,6 +211,7 @@ def pair(
         arena.settle()
         replay(history)
         history.apply(arena.inputs)
+        context.check_due(history)
     if not agree():
         raise CandidateFailed(Status.IMPLAUSIBLE, "the device's clock saw much less time pass than the host's")
     return found

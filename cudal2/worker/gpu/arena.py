@@ -128,7 +128,17 @@ class Arena:
 
     def touches(self, history: History) -> Touches:
         """A history's touches, in bytes from where the memory begins."""
-        return history.touches(self.given, self.memory.data_ptr())
+        log = self._tail[-self.buffers.log_words :]
+        return history.touches((*self.given, self.c), log, self.memory.data_ptr())
+
+    def kept_late(self, history: History) -> int:
+        """How many of the elements that a history kept, when their calls were over, are others than in the end. The log
+        is then as it was."""
+        log, before = (memory[-self.buffers.log_words :] for memory in (self._tail, self._secrets[-1]))
+        places = torch.from_numpy(history.kept[history.keeps]).to(log.device)
+        late = log[places] != history.outputs(self.c.view(torch.int16))
+        log[places], log[-1] = before[places], before[-1]
+        return int(late.sum())
 
     def inputs_intact(self) -> bool:
         """Whether the inputs of every set hold what their private originals do: memory that is not asked for, too."""

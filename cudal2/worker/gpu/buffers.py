@@ -56,6 +56,11 @@ class BufferLayout(msgspec.Struct, frozen=True):
         """Where each operand of a set ends, as the offsets say where it begins."""
         return tuple(start + size for start, size in zip(self.offsets, _sizes(self.problem)))
 
+    @property
+    def log_words(self) -> int:
+        """So many words of 16 bits, the last of the range, are where a history keeps elements of outputs."""
+        return GRANULE // 2
+
     def places(self, base: int) -> list[Place]:
         """What a call on each set is given, where the range begins at that address."""
         starts = [base + number * self.stride for number in range(self.sets)]

@@ -40,9 +40,7 @@ def lines(
     sets, rows, columns = (
         torch.from_numpy(each[which]).to(a.device) for each in (history.number, history.row, history.column)
     )
-    over = torch.from_numpy(history.over[which]).to(a.device)
-    # A call that was over used the negative of what stands there.
-    value = torch.where(over, -1.0, 1.0) * _matrix(given[operand])[sets, rows, columns].float()
+    value = _matrix(given[operand])[sets, rows, columns].float()
     line: Line
     stored_nk = problem.layout == "tn"
     if operand == 0:
@@ -62,7 +60,7 @@ def lines(
     assert products is not None
     finish, product = operators.find(problem.epilogue).finish, line(products)
     right = [line(_matrix(one).expand(result.shape)).float() for one in more]
-    # The element as the call should have found it, and as it was or came to be.
+    # The element as the call should have found it, and as it was before.
     for number in range(len(more)):
         if number + 2 == operand:
             right[number] = value[:, None].expand(shift.shape)

@@ -1,17 +1,19 @@
-"""What happens to the inputs of a window while its calls run. Candidate and baseline go through the same history.
+"""What happens while the calls of a window run. Candidate and baseline go through the same history.
 
-Before each call one element of an input (A, B, or what more there is) of some set of the window is written (a touch),
-or a few are. Mostly that is the value which stands there already; at times it is the element's negative, so that the
-inputs are normals as before. The set is one whose call is still to come, which must use the new value, or one whose
-call is over, where the old value counts. So work that is done ahead is as wrong as work that is put off. Every call has
-as many touches: no call tells from its own that the inputs of another have changed, and nothing that a kernel may
-notice of a touch (the number of its launch, what it left in registers, a pause) says which of them changed something.
+Before each call come touches, one or a few. Three of four write an element of an input (A, B, or what more there is) of
+a set whose call is still to come. Mostly that is the value which stands there already; at times it is the element's
+negative, so that the inputs are normals as before. So work that is done ahead is wrong. The fourth keeps an element of
+what the call just over has written, in a log at a place that nobody knows: it must be what stands there in the end. So
+an output is due when its call is over, and work that is put off is seen, whatever of the inputs was copied for it.
+
+Every call has as many touches: no call tells from its own that the inputs of another have changed, and nothing that a
+kernel may notice of them (the number of a launch, a pause) says what they were about; nor what they left in registers,
+for behind them comes one that only ever writes a zero, to the end of the log.
 
 `history.h` says how the touches are written. Nothing here needs a GPU.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -20,16 +22,15 @@ from torch import Tensor
 
 from cudal2.problem import Problem
 
-OVER, CHANGE = 1 / 4, 1 / 2
-"""Share of the touches that go to a set whose call is over; and of the touches that change a value, if their set has
-not been changed yet. Work put off cannot be saved once its inputs are gone, so a few of the former are enough. A touch
-of a set to come has to be minded by whoever works ahead, also where it changes nothing."""
-FEW, TOUCHES_OF_FEW = 16, 4
-"""In a window of so few calls so many touches come before each: such calls are long. All of them change something if
-they can, and half of them go to sets whose calls are over."""
+KEPT, CHANGE = 1 / 4, 1 / 2
+"""Share of the touches that keep an element of an output; and of the others that change a value, if their set has not
+been changed yet. One that changes nothing has to be minded by whoever works ahead, too."""
+FEW, TOUCHES_OF_FEW, KEPT_OF_FEW = 16, 4, 1 / 2
+"""In a window of so few calls so many touches come before each, of which that share keeps an element; the others change
+something if they can."""
 NEXT = 1 / 2
-"""Share of the touches that go to the nearest set: that of the call that follows, or of the one just over. The others
-are spread, short distances as often as long ones."""
+"""Share of the touches of inputs that go to the call that follows. The others are spread, short distances as often as
+long ones."""
 DRAWN = 8
 """So many elements of a matrix are drawn; the one that weighs most in C is touched."""
 
@@ -37,17 +38,17 @@ SIGN = np.uint16(0x8000)
 """The bit that a change flips, in every type of 16 bits."""
 
 Touches = np.ndarray
-"""Elements of TOUCH, as many for each call."""
-TOUCH = np.dtype([("where", "<u8"), ("value", "<u4"), ("unused", "<u4")])
-"""Mirrors `Touch` of history.h: an address in bytes, and the bits that are written there."""
+"""Elements of TOUCH, as many for each call: those of its history, and an idle one."""
+TOUCH = np.dtype([("where", "<u8"), ("source", "<u8"), ("value", "<u4"), ("unused", "<u4")])
+"""Mirrors `Touch` of history.h: an address in bytes, and the address of what is written there, or 0 and the bits."""
 
 
 class History(msgspec.Struct, frozen=True):
     """The order in which sets are called, and the touches, as many before each call: arrays of one element a touch.
 
-    A touch goes to `row` and `column` of the input operand number `operand` of the set `number`; a vector is a matrix
-    of one row. `bits` are those of the value that it writes; `changes` says whether that is another than before, `over`
-    whether the set's call had been made.
+    A touch goes to `row` and `column` of the operand number `operand` of the set `number`; a vector is a matrix of one
+    row. `bits` are those of the value that it writes; `changes` says whether that is another than before. Where the
+    operand is C it writes nothing there, and copies the element to place `kept` of the log, which is -1 elsewhere.
     """
 
     order: list[int]
@@ -57,73 +58,78 @@ class History(msgspec.Struct, frozen=True):
     column: np.ndarray
     bits: np.ndarray
     changes: np.ndarray
-    over: np.ndarray
+    kept: np.ndarray
 
     @property
     def each(self) -> int:
         """Touches before each call."""
         return len(self.number) // len(self.order)
 
-    def touches(self, given: Sequence[Tensor], origin: int = 0) -> Touches:
-        """The touches of these inputs [sets, …], in bytes from the address `origin` on."""
-        found = np.zeros(len(self.number), TOUCH)
-        places = [_address(matrix, self.number, self.row, self.column) - origin for matrix in _matrices(given)]
-        found["where"], found["value"] = np.choose(self.operand, places), self.bits
-        return found
+    @property
+    def keeps(self) -> np.ndarray:
+        """Which touches keep an element of C."""
+        return np.flatnonzero(self.kept >= 0)
+
+    def touches(self, operands: Sequence[Tensor], log: Tensor, origin: int = 0) -> Touches:
+        """The touches of these operands [sets, …], C the last, and a log, in bytes from the address `origin` on."""
+        places = [_address(matrix, self.number, self.row, self.column) - origin for matrix in _matrices(operands)]
+        place, kept = np.choose(self.operand, places), self.kept >= 0
+        logged = log.data_ptr() - origin + log.element_size() * np.append(self.kept, len(log) - 1)
+        found = np.zeros((len(self.order), self.each + 1), TOUCH)
+        touches, idle = found[:, :-1], found[:, -1]
+        touches["where"] = np.where(kept, logged[:-1], place).reshape(touches.shape)
+        touches["source"] = np.where(kept, place, 0).reshape(touches.shape)
+        touches["value"] = self.bits.reshape(touches.shape)
+        idle["where"] = logged[-1]
+        return found.ravel()
+
+    def outputs(self, c: Tensor) -> Tensor:
+        """The elements of C [sets,M,N] that are kept, in the order of `keeps`."""
+        return c[tuple(_on(c, each[self.keeps]) for each in (self.number, self.row, self.column))]
 
     def changed(self, operand: int) -> np.ndarray:
         """Which touches changed that operand."""
         return np.flatnonzero(self.changes & (self.operand == operand))
 
     def apply(self, given: Sequence[Tensor]) -> None:
-        """Have inputs hold what they hold when all calls are over; they may have gone through the history, or not."""
+        """Have inputs hold what each set's own call finds; they may have gone through the history, or not."""
         for operand, matrix in enumerate(_matrices(given)):
             which = self.changed(operand)
-            self._write(matrix, which, self.bits[which])
-
-    @contextmanager
-    def as_called(self, given: Sequence[Tensor]) -> Iterator[None]:
-        """Have inputs that hold what `apply` leaves there hold what each set's own call found, for a while."""
-        late = [(matrix, self._late(operand)) for operand, matrix in enumerate(_matrices(given))]
-        for matrix, which in late:
-            self._write(matrix, which, self.bits[which] ^ SIGN)
-        try:
-            yield
-        finally:
-            for matrix, which in late:
-                self._write(matrix, which, self.bits[which])
-
-    def _late(self, operand: int) -> np.ndarray:
-        return np.flatnonzero(self.changes & self.over & (self.operand == operand))
-
-    def _write(self, matrix: Tensor, which: np.ndarray, bits: np.ndarray) -> None:
-        place = [_on(matrix, each[which]) for each in (self.number, self.row, self.column)]
-        matrix[place[0], place[1], place[2]] = _on(matrix, bits.view(np.int16)).view(matrix.dtype)
+            place = [_on(matrix, each[which]) for each in (self.number, self.row, self.column)]
+            value = _on(matrix, self.bits[which].view(np.int16)).view(matrix.dtype)
+            matrix[place[0], place[1], place[2]] = value
 
 
 def draw(
-    order: Sequence[int], given: Sequence[Tensor], powers: Tensor, problem: Problem, rng: np.random.Generator
+    order: Sequence[int],
+    given: Sequence[Tensor],
+    powers: Tensor,
+    problem: Problem,
+    log: int,
+    rng: np.random.Generator,
 ) -> History:
-    """A history of calls in this order, on input operands [sets, …] as they are before it.
+    """A history of calls in this order, on input operands [sets, …] as they are before it, and a log of so many words.
 
-    `powers` [sets,K] are those of two by which the columns of A are scaled, and the rows of B divided. Every operand is
+    `powers` [sets,K] are those of two by which the columns of A are scaled, and the rows of B divided. Every input is
     touched as often as any other, however small it is: a bias that a kernel remembers is as wrong as a matrix.
     """
     few = len(order) <= FEW
     each = TOUCHES_OF_FEW if few else 1
     calls = np.arange(len(order)).repeat(each)
     count = len(calls)
-    over = (np.arange(count) % 2 == 0 if few else rng.random(count) < OVER) & (calls > 0)
-    reach = np.where(over, calls, len(order) - calls)  # so many sets can be meant
-    distance = np.where(rng.random(count) < NEXT, 0, (reach ** rng.random(count)).astype(np.int64) - 1)
-    number = np.array(order)[np.where(over, calls - 1 - distance, calls + distance)]
-    changes = _one_each(number, over, few | (rng.random(count) < CHANGE), rng)
-    operand = rng.integers(len(given), size=count)
-    for kind in (changes & over, changes & ~over):
-        operand[kind] = _dealt(int(kind.sum()), len(given), rng)
+    keeps = (np.arange(count) % round(1 / KEPT_OF_FEW) == 0 if few else rng.random(count) < KEPT) & (calls > 0)
+    distance = (np.maximum(len(order) - calls, 1) ** rng.random(count)).astype(np.int64) - 1
+    distance[rng.random(count) < NEXT] = 0
+    number = np.array(order)[np.where(keeps, calls - 1, calls + distance)]
+    changes = _one_each(number, ~keeps & (few | (rng.random(count) < CHANGE)), rng)
+    operand = np.where(keeps, len(given), rng.integers(len(given), size=count))
+    operand[changes] = _dealt(int(changes.sum()), len(given), rng)
     row, column, bits = _elements(number, operand, given, powers, problem, rng)
+    row[keeps], column[keeps] = (rng.integers(size, size=keeps.sum()) for size in (problem.m, problem.n))
+    kept = np.full(count, -1)
+    kept[keeps] = _apart(int(keeps.sum()), log - 1, rng)
     written = _written(np.stack([number, operand, row, column], axis=1), bits, changes)
-    return History(list(order), number, operand, row, column, written, changes, over)
+    return History(list(order), number, operand, row, column, written, changes, kept)
 
 
 def _elements(
@@ -155,18 +161,18 @@ def _elements(
     return row, column, bits
 
 
-def _one_each(number: np.ndarray, over: np.ndarray, wanted: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Which touches change their set, at most one of each, and a drawn one: of those that come when the set's call is
-    over or of the others that are wanted, either kind as often where there are both.
-    """
+def _one_each(number: np.ndarray, wanted: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Which touches change their set: of the wanted ones of each set a drawn one."""
     found = np.zeros(len(number), bool)
-    weights = rng.random(len(number))
-    which = np.flatnonzero(over | wanted)
-    late = _dealt(number.max() + 1, 2, rng) == 1
-    preferred = late[number[which]] == over[which]
-    ordered = which[np.lexsort((weights[which], ~preferred, number[which]))]
-    found[ordered[np.unique(number[ordered], return_index=True)[1]]] = True
+    which = rng.permutation(np.flatnonzero(wanted))
+    found[which[np.unique(number[which], return_index=True)[1]]] = True
     return found
+
+
+def _apart(count: int, room: int, rng: np.random.Generator) -> np.ndarray:
+    """So many places below `room`, each another."""
+    part = room // max(count, 1)
+    return part * rng.permutation(count) + rng.integers(part, size=count)
 
 
 def _dealt(count: int, kinds: int, rng: np.random.Generator) -> np.ndarray:

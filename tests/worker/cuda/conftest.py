@@ -26,4 +26,4 @@ def context(monkeypatch, request) -> TimingContext:
     memory = torch.zeros(layout.bytes // 2, dtype=torch.int16)
     arena = Arena(layout, memory, inputs.generator())
     baseline = BaselineSide(FakeVendor(), layout, arena.inputs, arena.reference)  # type: ignore[arg-type]
-    return TimingContext(arena, baseline, WorkerConfig(), np.random.default_rng(), 16, 0.0)
+    return TimingContext(arena, baseline, WorkerConfig(), np.random.default_rng(), 16, baseline.vendor.touch_seconds)

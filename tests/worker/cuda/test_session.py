@@ -57,13 +57,18 @@ def runner(program, monkeypatch):
 
 
 @pytest.fixture
-def loaded(runner):
-    memory = os.memfd_create("buffers")
-    try:
-        runner.reserve(BASE)
-        runner.load(packed(0.001), memory, 4096)
-    finally:
-        os.close(memory)
+def memory():
+    """A file that lies where the buffers would."""
+    file = os.memfd_create("buffers")
+    os.ftruncate(file, 4096)
+    yield file
+    os.close(file)
+
+
+@pytest.fixture
+def loaded(runner, memory):
+    runner.reserve(BASE)
+    runner.load(packed(0.001), memory, 4096)
     return runner
 
 
@@ -157,12 +162,22 @@ def test_one_slot_is_replayed_alone(loaded) -> None:
     assert len(loaded.host([0, 1], 0.0)) == 2
 
 
-@pytest.mark.parametrize("each", [1, 3])
-def test_as_many_touches_come_before_each_call(loaded, each: int) -> None:
+@pytest.mark.parametrize("each", [1, 5])
+def test_one_kernel_makes_the_touches_of_a_call(loaded, each: int) -> None:
     """The driver here counts 100 s for each of our own kernels; on the host's clock they are outside the time."""
     touches = np.zeros(3 * each, TOUCH)
-    assert loaded.run([0, 3, 4], touches)[0] == pytest.approx(3 * each * 100 + 0.003)
+    assert loaded.run([0, 3, 4], touches)[0] == pytest.approx(3 * 100 + 0.003)
     assert sum(loaded.host([0, 3, 4], 0.0, touches)) < 100
+
+
+def test_a_touch_writes_its_value_or_what_stands_at_its_source(loaded, memory) -> None:
+    """One after the other: the second keeps what the first wrote."""
+    touches = np.zeros(4, TOUCH)
+    touches["where"], touches["source"], touches["value"] = (256, 1024, 256, 2046), (0, 256, 0, 512), (7, 9, 8, 9)
+    os.pwrite(memory, np.uint16(5).tobytes(), 512)
+    loaded.run([0, 1], touches)
+    words = np.frombuffer(os.pread(memory, 4096, 0), np.uint16)
+    assert {int(place): int(words[place]) for place in np.flatnonzero(words)} == {128: 8, 256: 5, 512: 7, 1023: 5}
 
 
 def test_a_candidate_that_has_used_up_its_time_is_told_so(loaded) -> None:

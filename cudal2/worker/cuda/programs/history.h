@@ -1,32 +1,61 @@
-// What the calls of a window go through, the same for a candidate (runner.cpp) and for a baseline (vendor/replay.cpp):
-// before each call a `touch`, or a few, a kernel of one thread that writes one value into an input of some set of the
-// window. Mostly that is the value which stands there; at times it is another. Every call has as many, so that nothing (the
-// number of a launch, a register, a pause) tells a call whose inputs changed from another. Their time is known and
-// subtracted.
+// What the calls of a window go through, the same for a candidate (runner.cpp) and for a baseline (vendor/replay.cpp): before
+// each call a kernel of one thread, which makes the call's touches, one after the other. A touch writes one value: mostly
+// into an input of some set of the window, the value which stands there, or at times another; else it is an element of the
+// output of the call just over, and goes where the referee looks for it. Every call has as many, so that nothing (the number
+// of a launch, a pause) tells one from another, and the last says nothing, so that neither do registers. Their time is known
+// and subtracted.
 #pragma once
 #include <time.h>
 
+#include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "driver.h"
 
 struct Touch {
-    uint64_t where;  // an address, or in a runner's command an offset from where the buffers begin
-    uint32_t value, unused;
+    uint64_t where, source;  // addresses, or in a runner's command offsets from where the buffers begin; no source: 0
+    uint32_t value, unused;  // what is written where there is no source
 };
+static_assert(sizeof(Touch) == 24, "history.py and hosttime.cpp count on it");
 
+constexpr size_t MOST_TOUCHES = 5;  // of a call
+struct Touches {
+    Touch list[MOST_TOUCHES];
+    uint32_t count, unused;
+
+    Touches(const Touch* first, size_t number) : list{}, count(number), unused(0) {
+        if (number > MOST_TOUCHES) throw std::runtime_error("more touches than a kernel is given");
+        std::copy(first, first + number, list);
+    }
+};
+static_assert(sizeof(Touches) == 128, "the kernel's parameter");
+
+// Rolled: each touch is made in the registers of the one before.
 static const char OURS[] = R"(
 .version 7.0
 .target sm_80
 .address_size 64
-.visible .entry touch(.param .u64 where, .param .u32 value) {
-    .reg .u64 %to;
-    .reg .u32 %wide;
+.visible .entry touch(.param .align 8 .b8 given[128]) {
+    .reg .u64 %next, %to, %from;
+    .reg .u32 %left, %wide;
     .reg .u16 %half;
-    ld.param.u64 %to, [where];
-    ld.param.u32 %wide, [value];
+    .reg .pred %keeps, %more;
+    mov.u64 %next, given;
+    ld.param.u32 %left, [given + 120];
+again:
+    .pragma "nounroll";
+    ld.param.u64 %to, [%next];
+    ld.param.u64 %from, [%next + 8];
+    ld.param.u32 %wide, [%next + 16];
     cvt.u16.u32 %half, %wide;
+    setp.ne.u64 %keeps, %from, 0;
+    @%keeps ld.global.u16 %half, [%from];
     st.global.u16 [%to], %half;
+    add.u64 %next, %next, 24;
+    sub.u32 %left, %left, 1;
+    setp.ne.u32 %more, %left, 0;
+    @%more bra again;
     ret;
 }
 .visible .entry empty() {
@@ -70,11 +99,10 @@ struct Ours {
         void* arguments[] = {&spin_nanoseconds};
         CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
     }
-    void touch_now(const Touch* touches, size_t count, CUstream stream) {
-        for (size_t i = 0; i < count; ++i) {
-            void* arguments[] = {(void*)&touches[i].where, (void*)&touches[i].value};
-            CHECK(cuLaunchKernel(touch, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
-        }
+    void touch_now(const Touch* first, size_t count, CUstream stream) {
+        Touches given(first, count);
+        void* arguments[] = {&given};
+        CHECK(cuLaunchKernel(touch, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
         CHECK(cuStreamSynchronize(stream));
     }
     // Seconds of a graph on the device's clock, and on the host's without the spin.
@@ -114,9 +142,9 @@ CUgraphExec build(const Ours& ours, size_t count, size_t each, const Touch* touc
     CHECK(cuGraphCreate(&graph, 0));
     CUgraphNode last = nullptr;
     for (size_t i = 0; i < count; ++i) {
-        for (size_t j = 0; j < each; ++j) {
-            const Touch& one = touches[i * each + j];
-            void* arguments[] = {(void*)&one.where, (void*)&one.value};
+        if (each) {
+            Touches given(touches + i * each, each);
+            void* arguments[] = {&given};
             last = add_single(graph, ours.touch, arguments, last);
         }
         last = add_call(graph, i, last);

@@ -253,7 +253,7 @@ int main(int count, char** argument) {
                 if (!receive(socket, command, files)) break;
                 const auto sets = receive<uint32_t>(socket, command.count);
                 auto touches = receive<Touch>(socket, (size_t)command.count * command.touches);
-                for (auto& one : touches) one.where += BASE;
+                for (auto& one : touches) one.where += BASE, one.source += one.source ? BASE : 0;
                 if (command.what == RESERVE) reserve_range(command.base);
                 else if (command.what == LOAD) load(command, files[0], files[1]);
                 else if (command.what == RUN) run(sets, touches, reply);

@@ -164,8 +164,8 @@ class Vendor:
         return finalists(problem, self.clock, sets, [(each, self._bound_lt(plan, each)) for each in candidates(plan)])
 
     @cached_property
-    def touch_seconds(self) -> float:
-        """Seconds that a touch of a history adds to a graph."""
+    def touch_seconds(self) -> dict[int, float]:
+        """Seconds that the touches of a call add to a graph, by how many a history has before each."""
         return self._replayer.touch_seconds()
 
     def calls(self, name: str, problem: Problem, sets: Sequence[Set]) -> Calls:

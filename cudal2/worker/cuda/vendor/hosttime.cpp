@@ -28,7 +28,7 @@ struct Loop {
     size_t each;          // 0 for none
 };
 constexpr int BIAS_POINTER = 8;  // CUBLASLT_MATMUL_DESC_BIAS_POINTER
-constexpr size_t TOUCH = 16;  // sizeof(Touch) of history.h
+constexpr size_t TOUCH = 24;  // sizeof(Touch) of history.h
 
 struct Lt {
     int (*matmul)(void* handle, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,

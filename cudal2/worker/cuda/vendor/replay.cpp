@@ -142,17 +142,16 @@ extern "C" int replay_run(void* ours, void* calls, void* stream, size_t count, c
     });
 }
 
-// Writes values and waits for it. 0, or another number where it fails: hosttime.cpp calls it between two calls.
+// Makes touches and waits for them. 0, or another number where it fails: hosttime.cpp calls it between two calls.
 extern "C" int replay_touch(void* ours, const Touch* touches, size_t count, void* stream) {
     return guarded([&] { ((Ours*)ours)->touch_now(touches, count, (CUstream)stream); });
 }
 
-// Seconds of one replay of so many empty kernels, each behind one touch of the address `where`, or none.
-extern "C" int replay_empty(void* ours, void* stream, size_t count, uint64_t where, int touched, double* seconds) {
+// Seconds of one replay of so many empty kernels, each behind `each` of these touches.
+extern "C" int replay_empty(void* ours, void* stream, size_t count, size_t each, const Touch* touches, double* seconds) {
     return guarded([&] {
         auto& mine = *(Ours*)ours;
-        const std::vector<Touch> touches(count, Touch{where, 0, 0});
-        const auto graph = build(mine, count, touched, touches.data(),
+        const auto graph = build(mine, count, each, touches,
             [&](CUgraph graph, size_t, CUgraphNode last) { return add_single(graph, mine.empty, nullptr, last); });
         double host;
         mine.replay(graph, (CUstream)stream, *seconds, host);

@@ -9,7 +9,7 @@ import ctypes
 import statistics
 import weakref
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from cudal2.worker.cuda.compile import toolchain
 from cudal2.worker.cuda.vendor import hosttime
 from cudal2.worker.cuda.vendor.hosttime import Set
 from cudal2.worker.gpu.arena import elsewhere
-from cudal2.worker.gpu.history import Touches
+from cudal2.worker.gpu.history import KEPT, KEPT_OF_FEW, TOUCH, TOUCHES_OF_FEW, Touches
 
 Enqueue = Callable[..., None]
 """Enqueues one call on a set's tensors on torch's current stream."""
@@ -32,7 +32,7 @@ SPIN_CYCLES = 300_000
 """About 150 µs at 2 GHz, in which the host gets ahead of the GPU; the runner spins as long."""
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
 TOUCHED, ROUNDS = 1000, 9
-"""Empty kernels in a graph, and how often such a graph is replayed, to tell what a touch adds to it."""
+"""Empty kernels in a graph, and how often such a graph is replayed, to tell what touches add to it."""
 
 
 class DeviceClock:
@@ -107,7 +107,7 @@ def library() -> ctypes.CDLL:
     found.replay_take.argtypes = c_void_p, c_size_t
     found.replay_drop.argtypes = (c_void_p,)
     found.replay_run.argtypes = (*(c_void_p,) * 3, c_size_t, c_void_p, c_size_t, c_void_p, POINTER(c_double))
-    found.replay_empty.argtypes = c_void_p, c_void_p, c_size_t, c_uint64, c_int, POINTER(c_double)
+    found.replay_empty.argtypes = (*(c_void_p,) * 2, *(c_size_t,) * 2, c_void_p, POINTER(c_double))
     return found
 
 
@@ -119,21 +119,29 @@ class Replayer:
         if not self.handle:
             raise _failed()
 
-    def touch_seconds(self) -> float:
-        """Seconds that a touch adds to a graph of kernels: the same behind a small kernel and a large one."""
+    def touch_seconds(self) -> dict[int, float]:
+        """Seconds that the touches of a call add to a graph of kernels, by their number: the same behind a small kernel
+        and a large one. As many of them keep an element as in a history."""
         scratch = torch.zeros(1, dtype=torch.int16, device=self.stream.device)
         torch.cuda.synchronize()
-        rounds = [[self._empty(scratch.data_ptr(), touched) for touched in (True, False)] for _ in range(ROUNDS)]
-        return statistics.median(with_ - without for with_, without in rounds) / TOUCHED
+        found = dict[int, float]()
+        for each, share in ((1, KEPT), (TOUCHES_OF_FEW, KEPT_OF_FEW)):
+            touches = np.zeros((TOUCHED, each + 1), TOUCH)
+            touches["where"] = scratch.data_ptr()
+            keeps = np.arange(TOUCHED * each) % round(1 / share) == 0
+            touches["source"][:, :-1] = np.where(keeps, scratch.data_ptr(), 0).reshape(TOUCHED, each)
+            rounds = [[self._empty(some) for some in (touches.ravel(), touches[:0])] for _ in range(ROUNDS)]
+            found[each] = statistics.median(with_ - without for with_, without in rounds) / TOUCHED
+        return found
 
     def before(self, touches: Touches, calls: int) -> hosttime.Before:
         """Has so many calls on the host's clock come behind these touches."""
         return hosttime.Before(library().replay_touch, self.handle, touches, len(touches) // calls)
 
-    def _empty(self, where: int, touched: bool) -> float:
-        seconds = c_double()
+    def _empty(self, touches: Touches) -> float:
+        seconds, each = c_double(), len(touches) // TOUCHED
         stream = self.stream.cuda_stream
-        if library().replay_empty(self.handle, stream, TOUCHED, where, touched, ctypes.byref(seconds)):
+        if library().replay_empty(self.handle, stream, TOUCHED, each, touches.ctypes.data, ctypes.byref(seconds)):
             raise _failed()
         return seconds.value
 

@@ -40,11 +40,15 @@ READY = b"+"
 class BaselineSide:
     """Baselines on sets of input operands `given` [sets, …] and of outputs c [sets,M,N], whose calls are captured once.
 
-    `products` [sets,M,N] in fp32 are those of `restate`, None before.
+    `products` [sets,M,N] in fp32 are those of `restate`, None before. Histories keep elements of outputs in `log`, or
+    where nobody reads them.
     """
 
-    def __init__(self, vendor: Vendor, buffers: BufferLayout, given: Sequence[Tensor], c: Tensor) -> None:
+    def __init__(
+        self, vendor: Vendor, buffers: BufferLayout, given: Sequence[Tensor], c: Tensor, log: Tensor | None = None
+    ) -> None:
         self.vendor, self.problem, self.c, self._buffers = vendor, buffers.problem, c, buffers
+        self._log = torch.empty(buffers.log_words, dtype=torch.int16, device=c.device) if log is None else log
         self._inputs: dict[str, tuple[Tensor, ...]] = {buffers.problem.layout: tuple(given)}
         self.products: Tensor | None = None
         self._calls: dict[str, Calls] = {}
@@ -79,7 +83,7 @@ class BaselineSide:
         given = self._inputs[self.problem.layout]
 
         def seconds(calls: Calls, history: History) -> float:
-            return calls.run(history.order, history.touches(given))
+            return calls.run(history.order, history.touches((*given, self.c), self._log))
 
         made = self.vendor.readings(self.sets(self.problem.layout))
         return {launch: partial(seconds, calls) for launch, calls in made.items()}
@@ -98,14 +102,15 @@ class BaselineSide:
         return sum(self.vendor.host_seconds(name, self.problem, chosen, len(chosen), gap, touches))
 
     def _touches(self, name: str, history: History) -> Touches:
-        """A history's touches of the inputs that this baseline reads."""
+        """A history's touches of the inputs that this baseline reads, and of its outputs."""
         layout = split(name)[1]
         a, b, *more = self.inputs(layout)
-        return history.touches((a, b if layout == self.problem.layout else b.transpose(1, 2), *more))
+        own = b if layout == self.problem.layout else b.transpose(1, 2)
+        return history.touches((a, own, *more, self.c), self._log)
 
-    def restate(self, history: History, window: slice) -> None:
+    def restate(self, window: slice) -> None:
         """Where an operator follows the product: write what it is over the outputs of these sets, rounded once, and
-        keep the products. The inputs are as when all calls are over.
+        keep the products. The inputs are as each set's own call found them.
 
         A library may finish in a second kernel, on a product that it has rounded, or be off elsewhere; its time counts
         then, and not its result.
@@ -115,11 +120,10 @@ class BaselineSide:
         given, finish = self._inputs[self.problem.layout], operators.find(self.problem.epilogue).finish
         if self.products is None:
             self.products = torch.empty(self.c.shape, dtype=torch.float32, device=self.c.device)
-        with history.as_called(given):
-            parts = [tensor[window].split(self._together) for tensor in (*given, self.products, self.c)]
-            for a, b, *more, product, c in zip(*parts):
-                product.copy_(_products(a, b.transpose(1, 2) if self.problem.layout == "tn" else b))
-                c.copy_(finish(product, [_broadcasting(operand).float() for operand in more]))
+        parts = [tensor[window].split(self._together) for tensor in (*given, self.products, self.c)]
+        for a, b, *more, product, c in zip(*parts):
+            product.copy_(_products(a, b.transpose(1, 2) if self.problem.layout == "tn" else b))
+            c.copy_(finish(product, [_broadcasting(operand).float() for operand in more]))
 
     @property
     def _together(self) -> int:
@@ -188,8 +192,9 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
     torch.cuda.init()
     torch.empty(1, device="cuda")
     vendor = Vendor(0, Cache(cache))
-    *given, c = views(imported(memory_fd, buffers.bytes), buffers)
-    side = BaselineSide(vendor, buffers, given, c)
+    memory = imported(memory_fd, buffers.bytes)
+    *given, c = views(memory, buffers)
+    side = BaselineSide(vendor, buffers, given, c, memory[: buffers.bytes // 2][-buffers.log_words :])
     vendor.prepare(buffers.problem, side.sets)
     with socket.socket(fileno=socket_fd) as commands:
         commands.sendall(READY)
@@ -202,9 +207,9 @@ def main(socket_fd: int, memory_fd: int, name: str, cache: Path, buffers: Buffer
 
 def _received(data: bytes, calls: int) -> History:
     numbers = np.frombuffer(data, np.int64)
-    number, operand, row, column, bits, changes, over = numbers[calls:].reshape(ROWS, -1)
-    flags = changes.astype(bool), over.astype(bool)
-    return History(numbers[:calls].tolist(), number, operand, row, column, bits.astype(np.uint16), *flags)
+    number, operand, row, column, bits, changes, kept = numbers[calls:].reshape(ROWS, -1)
+    written = bits.astype(np.uint16), changes.astype(bool), kept
+    return History(numbers[:calls].tolist(), number, operand, row, column, *written)
 
 
 if __name__ == "__main__":
