@@ -2,8 +2,10 @@
 
 import math
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch
 from cudal2.problem import Problem
 from cudal2.records import Status
 from cudal2.worker import inputs, outcome, verify
-from cudal2.worker.cpu.session import DONE, REPLY, Side, pipes
+from cudal2.worker.cpu.session import COMMAND, DONE, REPLY, Side, pipes
 from cudal2.worker.outcome import Allowance, CandidateFailed
 
 
@@ -48,6 +50,33 @@ class Idle:
     def kill(self) -> None: ...
 
 
+DONE_REPLY = REPLY.pack(DONE, 0, 0)
+
+
+@contextmanager
+def answering(replies: Sequence[bytes], ahead: Sequence[bytes] = ()) -> Iterator[Side]:
+    """A side whose process answers a command with each of these replies in turn; those `ahead` come unasked."""
+    command_read, command_write, reply_read, reply_write = pipes()
+    side = Side(command_write, reply_read, Idle(), 1, 5)
+
+    def answer() -> None:
+        for reply in replies:
+            if os.read(command_read, COMMAND.size):
+                os.write(reply_write, reply)
+
+    for reply in ahead:
+        os.write(reply_write, reply)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield side
+    finally:
+        os.close(command_write)  # which ends the thread
+        thread.join()
+        for fd in (command_read, reply_read, reply_write):
+            os.close(fd)
+
+
 @pytest.mark.parametrize(("allowed", "seconds", "said"), [(0.05, 5, "in all"), (5, 0.05, "in time"), (-1, 5, "in all")])
 def test_a_side_has_what_is_left_of_its_allowance_and_no_more_than_its_seconds(allowed, seconds, said) -> None:
     command_read, command_write, reply_read, reply_write = pipes()
@@ -62,16 +91,24 @@ def test_a_side_has_what_is_left_of_its_allowance_and_no_more_than_its_seconds(a
 
 
 def test_a_side_without_an_allowance_is_bounded_by_its_seconds_alone() -> None:
-    command_read, command_write, reply_read, reply_write = pipes()
-    side = Side(command_write, reply_read, Idle(), 1, 5)
-    os.write(reply_write, 2 * REPLY.pack(DONE, 0, 0))
-    assert side.run(0, 1) < 1 and side.allowance.left == math.inf
-    with side.within(0.05), pytest.raises(CandidateFailed, match="in time"):
+    with answering([DONE_REPLY, DONE_REPLY]) as side:
+        assert side.run(0, 1) < 1 and side.allowance.left == math.inf
+        with side.within(0.05), pytest.raises(CandidateFailed, match="in time"):
+            side.run(0, 1)
+        assert side.seconds == 5
+
+
+@pytest.mark.parametrize("replies", [[DONE_REPLY[:8], DONE_REPLY], [DONE_REPLY + b"\0", DONE_REPLY[1:]], [b"\0"]])
+def test_a_reply_comes_whole_or_is_none(replies: list[bytes]) -> None:
+    """Whoever waits for the rest of one looks at nothing meanwhile."""
+    with answering(replies) as side, pytest.raises(CandidateFailed, match="nonsense"):
         side.run(0, 1)
-    assert side.seconds == 5
-    for fd in (command_read, reply_write):
-        os.close(fd)
-    side.close()
+
+
+def test_nobody_replies_before_it_is_asked() -> None:
+    failure = pytest.raises(CandidateFailed, match="before it is asked")
+    with answering([DONE_REPLY, DONE_REPLY], ahead=[DONE_REPLY]) as side, failure:
+        side.run(0, 1)
 
 
 PROBLEM = Problem(40, 24, 64)

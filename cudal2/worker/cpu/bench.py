@@ -19,7 +19,7 @@ from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
 from cudal2.worker.cpu.candidate import Workspace, start_candidate
 from cudal2.worker.cpu.context import TimingContext
-from cudal2.worker.cpu.pairing import Refer, fastest_seconds, pair
+from cudal2.worker.cpu.pairing import BASELINE_BATCHES, Refer, fastest_seconds, pair
 from cudal2.worker.cpu.scheduling import threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome
@@ -34,6 +34,8 @@ LARGE_FLOP = 1e9
 ARENAS = 8
 ROUNDS, SAME = 5, 1.1
 """Further rounds of measuring the baselines alone, at most; the factor within which two figures are the same."""
+AGAIN, HOPELESS = 3, 20
+"""Batches of each other baseline beside a candidate that beats the fastest; none of what is so many times slower."""
 STARVED = 6
 """So many times `worker.disturbed`, about ten in all, a library is slower on all threads than on one only where other
 programs have the processors."""
@@ -129,15 +131,17 @@ class CpuBench:
             raise CandidateFailed(Status.OUT_OF_BOUNDS, "wrote beyond the workspace it asked for")
 
     def _time(self, side: Side, arena: Arena, room: Workspace) -> tuple[Timing, ...]:
-        """Against the fastest baseline in pairs; the others follow from the baselines' own ratios."""
+        """Against the fastest baseline in pairs; the others follow from the baselines' own ratios. Raises Disturbed."""
         for _ in range(measurement.TRIES):
             known = self.baseline_seconds(arena.problem)
             best = min(known, key=known.__getitem__)
             paired = self._pair(side, arena, best, known[best])
-            if SAME * paired.baseline_us >= known[best] * 1e6:
+            self._check_bands(arena, room)
+            if SAME * paired.baseline_us >= known[best] * 1e6 and not self._outdone(arena, paired, known):
                 break
             del self._known[arena.problem]  # measured in a slow phase of the machine: another one may be the best
-        self._check_bands(arena, room)
+        else:
+            raise measurement.disturbed("which baseline is the fastest changes from one measurement to the next")
         measurement.plausible(paired, floor_seconds(arena.problem, self.threads))
         return (paired, *timing.derived(paired, known, self._rounds[arena.problem]))
 
@@ -148,6 +152,14 @@ class CpuBench:
             return pair(side, baseline, context, name, alone, refer)
 
         return measurement.undisturbed(paired, alone, self.config.disturbed)
+
+    def _outdone(self, arena: Arena, paired: Timing, known: dict[str, float]) -> bool:
+        """Whether a baseline that a candidate was not paired with is faster now than the one it seems to beat."""
+        if paired.low <= 1:
+            return False
+        others = [name for name in known if name != paired.baseline and known[name] < HOPELESS * known[paired.baseline]]
+        bound = paired.baseline_us / 1e6 / SAME
+        return any(self._baseline_alone(arena, name, AGAIN) < bound for name in others)
 
     def _refer(self, arena: Arena, name: str) -> Refer | None:
         """The fused baseline, where the one of that name rounds before it finishes."""
@@ -215,7 +227,7 @@ class CpuBench:
         hopeless: dict[str, float] = {}
         for name in names(arena.problem):
             hope = self._projected(arena.problem, name) if seen else 0.0
-            if hope > 0.1 and hope > 20 * min(map(min, seen.values())):
+            if hope > 0.1 and hope > HOPELESS * min(map(min, seen.values())):
                 hopeless[name] = hope
             else:
                 seen[name] = [self._baseline_alone(arena, name)]
@@ -237,8 +249,8 @@ class CpuBench:
         finally:
             arena.close()
 
-    def _baseline_alone(self, arena: Arena, name: str) -> float:
-        return fastest_seconds(self._baseline(arena, name), self._context(arena))
+    def _baseline_alone(self, arena: Arena, name: str, batches: int = BASELINE_BATCHES) -> float:
+        return fastest_seconds(self._baseline(arena, name), self._context(arena), batches)
 
     def _context(self, arena: Arena) -> TimingContext:
         """With normals that no earlier candidate has seen."""

@@ -81,7 +81,7 @@ class Perturbation:
         """What counts is how soon after the change is looked, lest the call that runs be over by then. So this is done
         twice, first without a change: a second time it takes a third as long, for whatever it touches is at hand.
         """
-        self._at_what_runs(change=False)
+        self._check_all_before(self._at_what_runs(change=False))
         running = self._at_what_runs(self._change)
         end = self._calls
         self.late = running == end
@@ -89,6 +89,14 @@ class Perturbation:
         further = sorted({beyond + int(share * (end - beyond)) for share in self._further}) if beyond < end else []
         looked = sorted({*self._anywhere, *(call - 1 for call in further)}, reverse=True)
         self._looks.append(self._change_and_look(further, self._near, looked, self._change))
+        self._check_all_before(running)
+
+    def _check_all_before(self, running: int) -> None:
+        """Whether all calls before that one were written to. Of several threads that work on calls of their own this
+        look may have stopped one, where there are no more cores than these: it left a gap, and the others went on."""
+        written = self._outputs[self._output :: self._output_step][:running] != self._poison
+        if not written.all():
+            self.early = self._first + running
 
     def _at_what_runs(self, change: bool) -> int:
         """Change and look there; returns what runs. Without a change, too, it tells of outputs written too early."""

@@ -29,7 +29,7 @@ BASELINE_BATCHES = 7
 WATCHED = 6
 """Batches, or as many as are to be timed at most, that must not be over when their inputs change. In one of them who
 works ahead is overlooked 2 to 4 times in a hundred, who reads no more than the next call's bias every second time
-(experiments/worker/found.py)."""
+(experiments/worker/found.py). Others do not count."""
 LONGEST = 4 / 3
 """So many times `batch_ms` the longest batch takes; the shortest takes half of that."""
 GUESSES = 3
@@ -38,8 +38,9 @@ BATCHES = 3
 """So many, or more, tell how many cores a candidate keeps busy."""
 ROWS, COLUMNS = 64, 1024
 """At most so many of an output are looked at more closely, for one core has to make them in fp64."""
-GREEDY = 1.1
-"""So many times its cores a candidate may keep busy: the two clocks of a batch do not begin and end at one instant."""
+GREEDY = 1.03
+"""So many times its cores a candidate may keep busy: the two clocks of a batch do not begin and end at one instant. Who
+keeps to them has 0.97 of them."""
 
 
 Refer = Callable[[int, int], None]
@@ -71,7 +72,7 @@ class CpuSides(Sides):
         self._each: dict[Role, list[float]] = {"candidate": [], "baseline": []}  # seconds a call of its batches
         self._alone = 0.0  # a single call of the candidate's, without waking and stopping
         self._perturbations: list[Perturbation] = []
-        self._watched, self._changes = 0, False
+        self._watched, self._changes = True, False  # whether the last batch was, and whether any could be
         self._alike = 0  # of the baseline's batches those that could have been watched as well
         self._sleepy: dict[Role, int] = {"candidate": 0, "baseline": 0}  # batches that waking up took most of
         self._cores: list[float] = []  # busy in each of the candidate's batches
@@ -125,7 +126,7 @@ class CpuSides(Sides):
             for one in self._perturbations:
                 one.conclude()
             met = [one for one in self._perturbations if one in side.met and not one.late]
-            self._watched += bool(met) or not self._perturbations
+            self._watched = bool(met) or not self._perturbations
             self._changes |= bool(self._perturbations)
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
@@ -215,7 +216,11 @@ class CpuSides(Sides):
 
     def watched(self) -> bool:
         """Where no batch has a later call that could give its author away, there is nothing to watch."""
-        return not self._changes or self._watched >= min(WATCHED, self._context.config.max_pairs)
+        return self._watched
+
+    @property
+    def least(self) -> int:
+        return min(WATCHED, self._context.config.max_pairs) if self._changes else 1
 
 
 def _drawn(size: int, most: int) -> list[int]:
@@ -244,8 +249,8 @@ def pair(
 
 
 @threads(1)
-def fastest_seconds(side: Side, context: TimingContext) -> float:
-    """Seconds a call of one side alone in the fastest of BASELINE_BATCHES batches: whatever disturbs only adds.
+def fastest_seconds(side: Side, context: TimingContext, batches: int = BASELINE_BATCHES) -> float:
+    """Seconds a call of one side alone in the fastest of so many batches: whatever disturbs only adds.
 
     Raises Disturbed where its threads were kept from running in all of these.
     """
@@ -253,7 +258,7 @@ def fastest_seconds(side: Side, context: TimingContext) -> float:
     context.fill(first, 1)
     fastest = min(side.run(first, 1) for _ in range(GUESSES))
     waited = []
-    for _ in range(BASELINE_BATCHES):
+    for _ in range(batches):
         # As in pairs: on slots that others wrote last. A single call is told mostly by what waking up takes, so the
         # first batches are short.
         calls = timing.calls_for(fastest, batch, context.most)

@@ -73,16 +73,19 @@ class Side:
         self._schedule: Schedule = {}
 
     def receive(self) -> tuple[int, int, int]:
-        """The next reply: kind, code, detail."""
-        data, deadline = b"", time.perf_counter() + min(self.seconds, self.allowance.left)
-        while len(data) < REPLY.size:
-            if not select.select([self._reply], [], [], max(0.0, deadline - time.perf_counter()))[0]:
-                raise self._late("did not finish in time")
-            part = os.read(self._reply, REPLY.size - len(data))
-            if not part:
-                raise self.failed(Status.LAUNCH_ERROR, "the process ended without a reply")
-            data += part
+        """The next reply: kind, code, detail. It comes whole: what can be read is the end of what was asked for."""
+        if not self._answered(min(self.seconds, self.allowance.left)):
+            raise self._late("did not finish in time")
+        data = os.read(self._reply, REPLY.size + 1)
+        if not data:
+            raise self.failed(Status.LAUNCH_ERROR, "the process ended without a reply")
+        if len(data) != REPLY.size:
+            raise self.failed(Status.LAUNCH_ERROR, f"the process sent nonsense ({len(data)} bytes)")
         return REPLY.unpack(data)
+
+    def _answered(self, seconds: float) -> bool:
+        """Whether a reply can be read, within so many seconds."""
+        return bool(select.select([self._reply], [], [], max(0.0, seconds))[0])
 
     def _late(self, said: str) -> Exception:
         return self.failed(Status.TIMEOUT, said if self.allowance.left > 0 else self.allowance.reason)
@@ -134,8 +137,7 @@ class Side:
         """Do what is pending as its time comes, until there is a reply; returns what was done."""
         done = []
         while pending:
-            left = started + pending[0][0] - time.perf_counter()
-            if select.select([self._reply], [], [], max(0.0, left))[0]:
+            if self._answered(started + pending[0][0] - time.perf_counter()):
                 break
             done.append(pending.pop(0)[1])
             done[-1]()
@@ -147,6 +149,8 @@ class Side:
             raise self.failed(*failure(kind, code, detail))
 
     def _tell(self, first: int, count: int) -> None:
+        if self._answered(0):
+            raise self.failed(Status.LAUNCH_ERROR, "the process replies before it is asked")
         try:
             os.write(self._command, COMMAND.pack(first, count))
         except BrokenPipeError as error:
@@ -206,5 +210,6 @@ def failure(kind: int, code: int, detail: int, entry: str = ENTRY) -> tuple[Stat
 
 
 def pipes() -> tuple[int, int, int, int]:
-    """Command reader, command writer, reply reader, reply writer."""
-    return *os.pipe(), *os.pipe()
+    """Command reader, command writer, reply reader, reply writer. What is written to the latter at once is read at
+    once: nobody has the parent wait for the rest of a reply, and look at nothing else meanwhile."""
+    return *os.pipe(), *os.pipe2(os.O_CLOEXEC | os.O_DIRECT)

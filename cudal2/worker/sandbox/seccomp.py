@@ -36,9 +36,11 @@ _DENIED = """
 
 _SOCKETS = ["socket", "socketpair"]
 
+# Without mremap: a mapping of code that grows takes in the pages that follow in its file, and nobody asks whether these
+# are code. Where it is refused, realloc copies.
 _MEMORY_AND_THREADS = """
     brk close exit exit_group futex futex_waitv
-    get_robust_list getcpu getpid getrandom gettid gettimeofday membarrier mincore mremap munmap
+    get_robust_list getcpu getpid getrandom gettid gettimeofday membarrier mincore munmap
     nanosleep poll ppoll pselect6 restart_syscall rseq rt_sigprocmask rt_sigreturn
     sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler
     sched_yield set_robust_list set_tid_address sigaltstack time

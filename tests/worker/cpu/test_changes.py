@@ -228,6 +228,18 @@ def test_a_call_after_one_that_has_only_begun_to_write_is_held_to_its_new_input(
     assert next(iter(perturbation.changed)) == FIRST + 6 and not perturbation.unsure and perturbation.early is None
 
 
+@pytest.mark.parametrize("gap", [0, 3, 37])
+def test_a_call_that_others_went_past_gives_its_author_away(arena: Arena, gap: int) -> None:
+    """However far behind: the look itself may have stopped the thread that works on it."""
+    finish(arena, 60)
+    inputs.poison(arena.c(FIRST + gap))
+    perturbation = Perturbation(arena, FIRST, CALLS)
+    perturbation._running = lambda: 60
+    perturbation()
+    conclude(arena, perturbation)
+    assert perturbation.early is not None
+
+
 def test_whoever_begins_with_the_last_call_is_seen(arena: Arena) -> None:
     """Half of a batch is done, the second."""
     for slot in range(FIRST + CALLS // 2, FIRST + CALLS):
