@@ -14,7 +14,7 @@ from naive import ENDLESS, NAIVE
 
 from cudal2.completion import read
 from cudal2.problem import Problem, parse
-from cudal2.records import Candidate, Edit, HarnessFault, Status, to_json, verdict_from_json
+from cudal2.records import Candidate, Edit, HarnessFault, Status, Timing, to_json, verdict_from_json
 from cudal2.target import CPU
 from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler
@@ -385,6 +385,25 @@ def test_threads_that_do_not_get_to_run_are_a_fault_and_never_a_speedup(hasty, m
             worker.baseline_seconds(PROBLEM)
         starved["torch.fp32"] = 2e-5
         assert worker.baseline_seconds(PROBLEM) == {"torch.fp32": 2e-5, "torch.fp16": 2e-3}
+
+
+def test_who_beats_the_slower_baseline_is_timed_against_the_faster(hasty, monkeypatch) -> None:
+    """Which is the fastest was told in a slow phase of the machine."""
+    now, paired = {"torch.fp32": 2e-5, "torch.fp16": 6e-5, "torch.fp32 on one thread": 2e-5}, []
+
+    def pair(side, arena, name, alone):
+        paired.append(name)
+        ratio = now[name] / 4e-5
+        return Timing(name, "device", 40.0, now[name] * 1e6, ratio, ratio, ratio, 7, 9)
+
+    with Worker(msgspec.structs.replace(hasty, disturbed=1.6)) as worker:
+        bench = worker.backend.bench
+        monkeypatch.setattr(bench, "_baseline_alone", lambda arena, name, batches=7: now[name])
+        monkeypatch.setattr(bench, "_pair", pair)
+        monkeypatch.setattr(bench, "_check_bands", lambda arena, room: None)
+        monkeypatch.setitem(bench._known, PROBLEM, {"torch.fp32": 9e-5, "torch.fp16": 6e-5})
+        fastest, *_ = bench._time(None, bench._arena(PROBLEM), None)
+        assert (fastest.baseline, fastest.speedup, paired) == ("torch.fp32", 0.5, ["torch.fp16", "torch.fp32"])
 
 
 def test_a_processor_has_no_read_floor(hasty) -> None:

@@ -1,5 +1,6 @@
 """Is a built CPU kernel right, and how fast is it next to torch.matmul? The parent's side of both questions."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import cycle
@@ -35,7 +36,7 @@ ARENAS = 8
 ROUNDS, SAME = 5, 1.1
 """Further rounds of measuring the baselines alone, at most; the factor within which two figures are the same."""
 AGAIN, HOPELESS = 3, 20
-"""Batches of each other baseline beside a candidate that beats the fastest; none of what is so many times slower."""
+"""Batches of each baseline again where a candidate beats the fastest; what is so many times slower is left out."""
 STARVED = 6
 """So many times `worker.disturbed`, about ten in all, a library is slower on all threads than on one only where other
 programs have the processors."""
@@ -155,11 +156,11 @@ class CpuBench:
 
     def _outdone(self, arena: Arena, paired: Timing, known: dict[str, float]) -> bool:
         """Whether a baseline that a candidate was not paired with is faster now than the one it seems to beat."""
-        if paired.low <= 1:
+        near = [name for name in known if known[name] < HOPELESS * known[paired.baseline]]
+        if paired.low <= 1 or len(near) == 1:
             return False
-        others = [name for name in known if name != paired.baseline and known[name] < HOPELESS * known[paired.baseline]]
-        bound = paired.baseline_us / 1e6 / SAME
-        return any(self._baseline_alone(arena, name, AGAIN) < bound for name in others)
+        seconds = {name: self._baseline_alone(arena, name, AGAIN) for name in near}
+        return seconds[paired.baseline] > max(SAME, math.sqrt(self.config.disturbed)) * min(seconds.values())
 
     def _refer(self, arena: Arena, name: str) -> Refer | None:
         """The fused baseline, where the one of that name rounds before it finishes."""
