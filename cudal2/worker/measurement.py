@@ -103,14 +103,8 @@ class Sides(Protocol):
         """
 
     def watched(self) -> bool:
-        """Whether inputs changed while the candidate's last batch ran, so that whoever worked ahead was found out: what
-        nobody watched is no figure."""
+        """Whether inputs changed in enough batches while these ran, for whoever works ahead to be found out."""
         return True
-
-    @property
-    def least(self) -> int:
-        """So many pairs of watched batches there must be."""
-        return 1
 
     def unwatched(self) -> Exception:
         """What to raise where so many batches could not be watched; another try may go better."""
@@ -130,7 +124,7 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
     candidate: list[float] = []
     baseline: list[float] = []
     started, first, calls = time.perf_counter(), sides.slots.start, 0
-    closer = taken = 0
+    closer = 0
     done, warm = False, not sides.warm_up
     while not done:
         batch = _next(sides, first, sides.calls(candidate, baseline))
@@ -144,12 +138,10 @@ def measure(sides: Sides, config: WorkerConfig, name: str, protocol: str) -> Tim
         closer = secrets.randbelow(config.min_pairs) if not place else closer
         if sides.looks_always or place == closer:
             sides.look_closer(batch)
-        taken += 1
-        if sides.watched():
-            candidate.append(seconds["candidate"])
-            baseline.append(seconds["baseline"])
-            done = len(candidate) >= sides.least and timing.enough(candidate, baseline, config, started)
-        if not done and taken > config.max_pairs + UNWATCHED:
+        candidate.append(seconds["candidate"])
+        baseline.append(seconds["baseline"])
+        done = timing.enough(candidate, baseline, config, started) and sides.watched()
+        if not done and len(candidate) > config.max_pairs + UNWATCHED:
             raise sides.unwatched()
     return steady(timing.summary(candidate, baseline, name, protocol, calls, config), baseline, config)
 

@@ -29,7 +29,7 @@ BASELINE_BATCHES = 7
 WATCHED = 6
 """Batches, or as many as are to be timed at most, that must not be over when their inputs change. In one of them who
 works ahead is overlooked 2 to 4 times in a hundred, who reads no more than the next call's bias every second time
-(experiments/worker/found.py). No other pairs of batches count."""
+(experiments/worker/found.py)."""
 LONGEST = 4 / 3
 """So many times `batch_ms` the longest batch takes; the shortest takes half of that."""
 GUESSES = 3
@@ -72,8 +72,7 @@ class CpuSides(Sides):
         self._each: dict[Role, list[float]] = {"candidate": [], "baseline": []}  # seconds a call of its batches
         self._alone = 0.0  # a single call of the candidate's, without waking and stopping
         self._perturbations: list[Perturbation] = []
-        self._watched: dict[Role, bool] = {}  # whether the last batch of either was
-        self._changes = False  # whether any could be
+        self._watched, self._changes = 0, False
         self._alike = 0  # of the baseline's batches those that could have been watched as well
         self._sleepy: dict[Role, int] = {"candidate": 0, "baseline": 0}  # batches that waking up took most of
         self._cores: list[float] = []  # busy in each of the candidate's batches
@@ -127,16 +126,14 @@ class CpuSides(Sides):
             for one in self._perturbations:
                 one.conclude()
             met = [one for one in self._perturbations if one in side.met and not one.late]
-            self._watched[role] = bool(met) or not self._perturbations
+            self._watched += bool(met) or not self._perturbations
             self._changes |= bool(self._perturbations)
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
         alike = context.perturbations(batch.first, batch.baseline, change=False)
         seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
         self.waited.append(side.waited)
-        met = [one for one in alike if one in side.met and not one.late]
-        self._watched[role] = bool(met) or not alike
-        self._alike += bool(met)
+        self._alike += any(one in side.met and not one.late for one in alike)
         self._note(role, seconds, batch.baseline)
         if self._refer:
             self._refer(batch.first, batch.candidate)
@@ -218,13 +215,10 @@ class CpuSides(Sides):
         check_closely(self._results[0][slot - batch.first][rows][:, columns], given, part, self.rounding)
 
     def watched(self) -> bool:
-        """Where no batch has a later call that could give its author away, there is nothing to watch. The baseline's
-        has to be such a one, too: short batches are watched more seldom, and of one side only long ones would count."""
-        return all(self._watched.values())
-
-    @property
-    def least(self) -> int:
-        return min(WATCHED, self._context.config.max_pairs) if self._changes else 1
+        """Where no batch has a later call that could give its author away, there is nothing to watch. Else it must have
+        been half as often as the baseline could be: who is watched more seldom chooses when."""
+        enough = max(min(WATCHED, self._context.config.max_pairs), self._alike / 2)
+        return not self._changes or self._watched >= enough
 
 
 def _drawn(size: int, most: int) -> list[int]:

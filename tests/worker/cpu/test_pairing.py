@@ -206,6 +206,28 @@ def test_who_says_late_that_all_is_over_is_to_blame_where_the_baseline_is_watche
         pair(Late(honest(context)), Late(honest(context)), context, "fake", 20e-6)
 
 
+@pytest.mark.parametrize("unseen", [0, 3])
+def test_who_chooses_when_it_is_watched_gets_no_figure(context, monkeypatch, unseen) -> None:
+    """Six watched batches are enough where the baseline is not watched oftener either, as on a busy machine."""
+    monkeypatch.setattr(measurement, "UNWATCHED", 0)
+
+    class Seldom(Fake):
+        every, timed = 1, 0
+
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            elapsed = super().run(first, count, meanwhile)
+            self.timed += bool(meanwhile)
+            self.met = self.met if self.timed % self.every == 0 else []
+            return elapsed
+
+    context = msgspec.structs.replace(context, config=msgspec.structs.replace(CONFIG, min_pairs=40, max_pairs=40))
+    candidate, baseline = Seldom(honest(context)), Seldom(honest(context))
+    candidate.every, baseline.every = 4, 1 + unseen
+    expected = nullcontext() if unseen else pytest.raises(CandidateFailed, match="before it says so")
+    with expected:
+        assert pair(candidate, baseline, context, "fake", 20e-6).pairs == 40
+
+
 def test_who_has_met_one_change_may_meet_another(context) -> None:
     """Honest until an input has changed, from then on to the end of the batch four calls ahead."""
     held: dict[int, torch.Tensor] = {}
