@@ -42,10 +42,8 @@ WINDOWS, MORE = 40, 8 << 30
 def share(name: str, microseconds: float, whole_call: bool, rotated: int = buffers.ROTATED) -> float:
     """Of the bytes of inputs."""
     problem, rng, found = parse(name), np.random.default_rng(1), list[float]()
-    sets, size = (
-        buffers.buffer_layout(problem, rotated).sets,
-        sum(2 * one.elements for one in operators.inputs(problem)),
-    )
+    sets = buffers.buffer_layout(problem, rotated).sets
+    size = sum(2 * one.elements for one in operators.inputs(problem))
     most = timing.calls_for(microseconds / 1e6, 0.01, buffers.buffer_layout(problem).sets)
     sides, first = SimpleNamespace(_most=most, _context=SimpleNamespace(rng=rng)), 0
     for _ in range(WINDOWS):

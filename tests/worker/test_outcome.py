@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import torch
 from cudal2.problem import Problem
 from cudal2.records import Status
 from cudal2.worker import inputs, outcome, verify
-from cudal2.worker.cpu.session import COMMAND, DONE, REPLY, Side, pipes
+from cudal2.worker.cpu.session import COMMAND, DONE, REPLY, SIGNALLED, Side, pipes
 from cudal2.worker.outcome import Allowance, CandidateFailed
 
 
@@ -103,6 +104,14 @@ def test_a_reply_comes_whole_or_is_none(replies: list[bytes]) -> None:
     """Whoever waits for the rest of one looks at nothing meanwhile."""
     with answering(replies) as side, pytest.raises(CandidateFailed, match="nonsense"):
         side.run(0, 1)
+
+
+def test_who_has_ended_before_it_is_asked_has_said_why() -> None:
+    """Of a thread that went on, say."""
+    failure = pytest.raises(CandidateFailed, match="memory beside an input")
+    with answering([], ahead=[REPLY.pack(SIGNALLED, signal.SIGSEGV, 1)]) as side, failure as failed:
+        side.run(0, 1)
+    assert failed.value.status is Status.OUT_OF_BOUNDS
 
 
 def test_nobody_replies_before_it_is_asked() -> None:

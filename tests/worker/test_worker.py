@@ -20,6 +20,7 @@ from cudal2.worker.backend import Launchable, Prepared, Uncountable
 from cudal2.worker.build import compiler
 from cudal2.worker.cache import Cache
 from cudal2.worker.cpu import backend
+from cudal2.worker.cpu import bench as cpu_bench
 from cudal2.worker.outcome import Outcome
 from cudal2.worker.pool.pool import Pool
 from cudal2.worker.sandbox import jail, seccomp
@@ -398,7 +399,8 @@ def test_who_beats_the_slower_baseline_is_timed_against_the_faster(hasty, monkey
 
     with Worker(msgspec.structs.replace(hasty, disturbed=1.6)) as worker:
         bench = worker.backend.bench
-        monkeypatch.setattr(bench, "_baseline_alone", lambda arena, name, batches=7: now[name])
+        monkeypatch.setattr(bench, "_baseline", lambda arena, name: name)
+        monkeypatch.setattr(cpu_bench, "fastest_seconds", lambda name, *_: now[name])
         monkeypatch.setattr(bench, "_pair", pair)
         monkeypatch.setattr(bench, "_check_bands", lambda arena, room: None)
         monkeypatch.setitem(bench._known, PROBLEM, {"torch.fp32": 9e-5, "torch.fp16": 6e-5})

@@ -20,7 +20,7 @@ from cudal2.worker.cpu.arena import GUARDED, PACKED_LIMIT, Arena
 from cudal2.worker.cpu.baselines import FUSED, ONE_THREAD, Baselines, names
 from cudal2.worker.cpu.candidate import Workspace, start_candidate
 from cudal2.worker.cpu.context import TimingContext
-from cudal2.worker.cpu.pairing import BASELINE_BATCHES, Refer, fastest_seconds, pair
+from cudal2.worker.cpu.pairing import Refer, fastest_seconds, pair
 from cudal2.worker.cpu.scheduling import threads
 from cudal2.worker.cpu.session import Side
 from cudal2.worker.outcome import Allowance, CandidateFailed, Clock, Outcome
@@ -159,7 +159,8 @@ class CpuBench:
         near = [name for name in known if known[name] < HOPELESS * known[paired.baseline]]
         if paired.low <= 1 or len(near) == 1:
             return False
-        seconds = {name: self._baseline_alone(arena, name, AGAIN) for name in near}
+        context = self._context(arena)
+        seconds = {name: fastest_seconds(self._baseline(arena, name), context, AGAIN) for name in near}
         return seconds[paired.baseline] > max(SAME, math.sqrt(self.config.disturbed)) * min(seconds.values())
 
     def _refer(self, arena: Arena, name: str) -> Refer | None:
@@ -250,8 +251,8 @@ class CpuBench:
         finally:
             arena.close()
 
-    def _baseline_alone(self, arena: Arena, name: str, batches: int = BASELINE_BATCHES) -> float:
-        return fastest_seconds(self._baseline(arena, name), self._context(arena), batches)
+    def _baseline_alone(self, arena: Arena, name: str) -> float:
+        return fastest_seconds(self._baseline(arena, name), self._context(arena))
 
     def _context(self, arena: Arena) -> TimingContext:
         """With normals that no earlier candidate has seen."""

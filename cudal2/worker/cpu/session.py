@@ -150,6 +150,7 @@ class Side:
 
     def _tell(self, first: int, count: int) -> None:
         if self._answered(0):
+            self._done()  # what it says where it has ended is the reason
             raise self.failed(Status.LAUNCH_ERROR, "the process replies before it is asked")
         try:
             os.write(self._command, COMMAND.pack(first, count))

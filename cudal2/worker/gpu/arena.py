@@ -67,6 +67,7 @@ class Arena:
         self.powers = torch.zeros(buffers.sets, self.problem.k, dtype=torch.int8, device=memory.device)
         behind = buffers.sets * buffers.stride + GUARD
         self._tail = memory[behind // 2 : buffers.bytes // 2]
+        self._log = self._tail[-buffers.log_words :]
         self._workspace = (buffers.workspace - behind) // 2  # where it begins in the tail
         names = [operand.name for operand in operators.operands(self.problem)]
         self._bands = [f"before {names[0]}", *(f"after {name}" for name in names)]
@@ -128,13 +129,12 @@ class Arena:
 
     def touches(self, history: History) -> Touches:
         """A history's touches, in bytes from where the memory begins."""
-        log = self._tail[-self.buffers.log_words :]
-        return history.touches((*self.given, self.c), log, self.memory.data_ptr())
+        return history.touches((*self.given, self.c), self._log, self.memory.data_ptr())
 
     def kept_late(self, history: History) -> int:
         """How many of the elements that a history kept, when their calls were over, are others than in the end. The log
         is then as it was."""
-        log, before = (memory[-self.buffers.log_words :] for memory in (self._tail, self._secrets[-1]))
+        log, before = self._log, self._secrets[-1][-len(self._log) :]
         places = torch.from_numpy(history.kept[history.keeps]).to(log.device)
         late = log[places] != history.outputs(self.c.view(torch.int16))
         log[places], log[-1] = before[places], before[-1]
