@@ -19,8 +19,10 @@ of later calls are looked at before those of earlier ones.
 What outputs then may be is said in `states.py`.
 """
 
+import math
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,6 +46,7 @@ Look = tuple[dict[int, int], np.ndarray, np.ndarray]
 class Perturbation:
     """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; `late` says that the batch was
     over before it came to that, as on a machine too busy to let the parent look in time: no call had changed inputs.
+    `told` is when that was known, by `time.perf_counter`.
 
     `conclude` is called when the batch is over and nothing runs: then `changed` are the slots whose inputs did change,
     each with the word of the inputs that changed, `unsure` those of them whose call may have begun before, and `early`
@@ -57,7 +60,7 @@ class Perturbation:
         self.changed: dict[int, int] = {}
         self.unsure: dict[int, int] = {}
         self.early: int | None = None
-        self.late = True
+        self.late, self.told = True, math.inf
         self._first, self._calls, self._change = first, calls, change
         self._inputs, self._outputs = arena.words(INPUTS), arena.words(OUTPUTS)
         (*starts, c), (next_start, *_, next_c) = (arena.calls[first : first + 2] // 2).tolist()
@@ -84,7 +87,7 @@ class Perturbation:
         self._check_all_before(self._at_what_runs(change=False))
         running = self._at_what_runs(self._change)
         end = self._calls
-        self.late = running == end
+        self.late, self.told = running == end, time.perf_counter()
         beyond = min(running + self._near, end)
         further = sorted({beyond + int(share * (end - beyond)) for share in self._further}) if beyond < end else []
         looked = sorted({*self._anywhere, *(call - 1 for call in further)}, reverse=True)

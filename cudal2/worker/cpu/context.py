@@ -77,7 +77,7 @@ class TimingContext(msgspec.Struct, frozen=True):
         return [Perturbation(self.arena, first, calls, change) for _ in range(count)]
 
 
-def timed(side: Side, first: int, calls: int, each: float, perturbations: Sequence[Perturbation]) -> float:
-    """Seconds a call of a batch that is perturbed at random moments; it takes about `each` seconds a call."""
-    moments = [secrets.randbelow(1000) / 1000 * calls * each for _ in perturbations]
+def timed(side: Side, first: int, calls: int, within: float, perturbations: Sequence[Perturbation]) -> float:
+    """Seconds a call of a batch that is perturbed at random moments of its first `within` seconds."""
+    moments = [secrets.randbelow(1000) / 1000 * within for _ in perturbations]
     return side.run(first, calls, list(zip(moments, perturbations))) / calls

@@ -120,7 +120,8 @@ class CpuSides(Sides):
     def run(self, role: Role, batch: Batch) -> float:
         context, side = self._context, self._sides[role]
         if role == "candidate":
-            seconds = timed(side, batch.first, batch.candidate, self._length(role), self._perturbations)
+            length = self._length(role, batch.candidate)
+            seconds = timed(side, batch.first, batch.candidate, length, self._perturbations)
             self._note(role, seconds, batch.candidate)
             self._check_cores(side)
             for one in self._perturbations:
@@ -131,9 +132,12 @@ class CpuSides(Sides):
             self._results = context.outputs(batch.first, batch.candidate)
             return seconds
         alike = context.perturbations(batch.first, batch.baseline, change=False)
-        seconds = timed(side, batch.first, batch.baseline, self._length(role), alike)
+        theirs = self._length("candidate", batch.candidate)
+        length = min(self._length(role, batch.baseline), theirs)
+        seconds = timed(side, batch.first, batch.baseline, length, alike)
         self.waited.append(side.waited)
-        self._alike += any(one in side.met and not one.late for one in alike)
+        over = side.started + theirs  # what is seen later would not have been seen of a candidate that is faster
+        self._alike += any(one in side.met and not one.late and one.told < over for one in alike)
         self._note(role, seconds, batch.baseline)
         if self._refer:
             self._refer(batch.first, batch.candidate)
@@ -164,13 +168,13 @@ class CpuSides(Sides):
             said = f"keeps {statistics.median(self._cores):.1f} cores busy, of {given} that it was given"
             raise CandidateFailed(Status.REJECTED, said)
 
-    def _length(self, role: Role) -> float:
-        """Seconds a call that a batch of that side is likely to take: what most of its batches took so far.
+    def _length(self, role: Role, calls: int) -> float:
+        """Seconds that a batch of so many calls of that side is likely to take: as long a call as most so far.
 
         Neither the fastest nor a single call, which a candidate could hurry in, lest all moments come early.
         """
         first = self._alone if role == "candidate" else self._baseline_seconds
-        return statistics.median(self._each[role] or [first])
+        return calls * statistics.median(self._each[role] or [first])
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """With the baseline's result on the new inputs where they changed, and where a call may have used either, what

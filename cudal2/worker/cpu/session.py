@@ -66,6 +66,8 @@ class Side:
         """Cores that it kept busy in the mean of the last run, threads that have ended included."""
         self.waited = 0.0
         """Share of the last run for which a thread of it wanted a core and had none; the one that waited longest."""
+        self.started = 0.0
+        """When the process was let go in the last run, by `time.perf_counter`."""
         self.met: list[Callable[[], None]] = []
         """What was done meanwhile in the last run when the calls had been asked for, and not before."""
         self._closed = False
@@ -112,7 +114,7 @@ class Side:
     def _run(self, first: int, count: int, meanwhile: Sequence[Meanwhile]) -> float:
         pending = sorted(meanwhile, key=lambda one: one[0])
         busy = self._process.busy_seconds()
-        started = time.perf_counter()
+        started = self.started = time.perf_counter()
         self._process.signal(signal.SIGCONT)
         # Its threads wake up while we wait for the reply to nothing: bound to cores of their own until then.
         self._tell(*NOTHING)

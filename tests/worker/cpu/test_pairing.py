@@ -30,6 +30,7 @@ class Fake:
         self.call, self.after = call, after
         self.batches: list[range] = []
         self.cores, self.woken, self.waited, self.limit = 1.0, 0.0, 0.0, math.inf
+        self.started = math.inf  # it says how long it took, whatever the clock: every look comes in time
 
     @contextmanager
     def within(self, seconds: float):
@@ -204,6 +205,10 @@ def test_who_says_late_that_all_is_over_is_to_blame_where_the_baseline_is_watche
     assert failed.value.status == "rejected"
     with pytest.raises(HarnessFault, match="too busy to watch"):
         pair(Late(honest(context)), Late(honest(context)), context, "fake", 20e-6)
+    baseline = Fake(honest(context))
+    baseline.started = 0.0  # watched when the candidate's batch would have been over
+    with pytest.raises(HarnessFault, match="too busy to watch"):
+        pair(Late(honest(context)), baseline, context, "fake", 20e-6)
 
 
 @pytest.mark.parametrize("unseen", [0, 3])
