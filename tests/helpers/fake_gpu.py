@@ -77,7 +77,7 @@ def shared_out(touches, calls: int) -> list[list[tuple[int, int, int]]]:
 
 def make(where: int, source: int, bits: int) -> None:
     word = ctypes.c_uint16.from_address
-    word(where).value = word(source).value if source else bits
+    word(where).value = (word(source).value if source else 0) ^ bits
 
 
 class Candidate:

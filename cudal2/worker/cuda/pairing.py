@@ -86,7 +86,7 @@ class TimingContext(msgspec.Struct, frozen=True):
     def history(self, window: slice) -> History:
         """What the calls on the sets of a window, whose inputs are fresh, will go through."""
         arena = self.arena
-        return draw(self.order(window), arena.inputs, arena.powers, arena.problem, arena.buffers.log_words, self.rng)
+        return draw(self.order(window), arena.inputs, arena.powers, arena.problem, self.rng)
 
     def check(self, window: slice, workspace: int) -> None:
         """What the candidate left beside the outputs of a window. Raises CandidateFailed."""
@@ -102,7 +102,7 @@ class TimingContext(msgspec.Struct, frozen=True):
     def check_due(self, history: History) -> None:
         """Whether outputs were there when their calls were over. Raises CandidateFailed."""
         if late := self.arena.kept_late(history):
-            said = f"{late} of {len(history.keeps)} elements were others when their calls were over"
+            said = f"{late} of {history.keeps.sum()} elements were others when their calls were over"
             raise CandidateFailed(Status.WRONG, f"in timed calls {said}")
 
     def check_changes(self, history: History) -> None:

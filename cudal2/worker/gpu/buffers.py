@@ -58,7 +58,7 @@ class BufferLayout(msgspec.Struct, frozen=True):
 
     @property
     def log_words(self) -> int:
-        """So many words of 16 bits, the last of the range, are where a history keeps elements of outputs."""
+        """So many words of 16 bits, the last of the range, are where histories keep elements of outputs."""
         return GRANULE // 2
 
     def places(self, base: int) -> list[Place]:

@@ -3,12 +3,14 @@
 Before each call come touches, one or a few. Three of four write an element of an input (A, B, or what more there is) of
 a set whose call is still to come. Mostly that is the value which stands there already; at times it is the element's
 negative, so that the inputs are normals as before. So work that is done ahead is wrong. The fourth keeps an element of
-what the call just over has written, in a log at a place that nobody knows: it must be what stands there in the end. So
-an output is due when its call is over, and work that is put off is seen, whatever of the inputs was copied for it.
+what the call just over has written, in a log: it must be what stands there in the end. So an output is due when its
+call is over, and work that is put off is seen, whatever of the inputs was copied for it. A kernel can read and write
+the log, too; but each element is kept under a mask of its own, a one-time pad: who knows neither the element nor the
+mask learns nothing from both together, and cannot put a later value in its place.
 
 Every call has as many touches: no call tells from its own that the inputs of another have changed, and nothing that a
 kernel may notice of them (the number of a launch, a pause) says what they were about; nor what they left in registers,
-for behind them comes one that only ever writes a zero, to the end of the log.
+for behind them comes one that only ever writes a zero where one stands, at the head of the log.
 
 `history.h` says how the touches are written. Nothing here needs a GPU.
 """
@@ -40,15 +42,17 @@ SIGN = np.uint16(0x8000)
 Touches = np.ndarray
 """Elements of TOUCH, as many for each call: those of its history, and an idle one."""
 TOUCH = np.dtype([("where", "<u8"), ("source", "<u8"), ("value", "<u4"), ("unused", "<u4")])
-"""Mirrors `Touch` of history.h: an address in bytes, and the address of what is written there, or 0 and the bits."""
+"""Mirrors `Touch` of history.h: what stands at the address `source`, or 0 where there is none, goes to the address
+`where`, with those of its bits changed that are set in `value`."""
 
 
 class History(msgspec.Struct, frozen=True):
     """The order in which sets are called, and the touches, as many before each call: arrays of one element a touch.
 
     A touch goes to `row` and `column` of the operand number `operand` of the set `number`; a vector is a matrix of one
-    row. `bits` are those of the value that it writes; `changes` says whether that is another than before. Where the
-    operand is C it writes nothing there, and copies the element to place `kept` of the log, which is -1 elsewhere.
+    row. `bits` are those of the value that it writes; `changes` says whether that is another than before. Where it is
+    one of `keeps`, the operand is C, nothing is written there, and `bits` are the mask of the element: the next word of
+    the log gets those bits of it changed.
     """
 
     order: list[int]
@@ -58,34 +62,31 @@ class History(msgspec.Struct, frozen=True):
     column: np.ndarray
     bits: np.ndarray
     changes: np.ndarray
-    kept: np.ndarray
+    keeps: np.ndarray
 
     @property
     def each(self) -> int:
         """Touches before each call."""
         return len(self.number) // len(self.order)
 
-    @property
-    def keeps(self) -> np.ndarray:
-        """Which touches keep an element of C."""
-        return np.flatnonzero(self.kept >= 0)
-
     def touches(self, operands: Sequence[Tensor], log: Tensor, origin: int = 0) -> Touches:
         """The touches of these operands [sets, …], C the last, and a log, in bytes from the address `origin` on."""
         places = [_address(matrix, self.number, self.row, self.column) - origin for matrix in _matrices(operands)]
-        place, kept = np.choose(self.operand, places), self.kept >= 0
-        logged = log.data_ptr() - origin + log.element_size() * np.append(self.kept, len(log) - 1)
+        place, head = np.choose(self.operand, places), log.data_ptr() - origin
         found = np.zeros((len(self.order), self.each + 1), TOUCH)
         touches, idle = found[:, :-1], found[:, -1]
-        touches["where"] = np.where(kept, logged[:-1], place).reshape(touches.shape)
-        touches["source"] = np.where(kept, place, 0).reshape(touches.shape)
+        logged = head + log.element_size() * self.keeps.cumsum()
+        assert self.keeps.sum() < len(log)
+        touches["where"] = np.where(self.keeps, logged, place).reshape(touches.shape)
+        touches["source"] = np.where(self.keeps, place, 0).reshape(touches.shape)
         touches["value"] = self.bits.reshape(touches.shape)
-        idle["where"] = logged[-1]
+        idle["where"] = head
         return found.ravel()
 
-    def outputs(self, c: Tensor) -> Tensor:
-        """The elements of C [sets,M,N] that are kept, in the order of `keeps`."""
-        return c[tuple(_on(c, each[self.keeps]) for each in (self.number, self.row, self.column))]
+    def logged(self, c: Tensor) -> Tensor:
+        """What the log holds behind its head if C [sets,M,N], of 16-bit integers, was so when calls were over."""
+        kept = c[tuple(_on(c, each[self.keeps]) for each in (self.number, self.row, self.column))]
+        return kept ^ _on(c, self.bits[self.keeps].view(np.int16))
 
     def changed(self, operand: int) -> np.ndarray:
         """Which touches changed that operand."""
@@ -105,10 +106,9 @@ def draw(
     given: Sequence[Tensor],
     powers: Tensor,
     problem: Problem,
-    log: int,
     rng: np.random.Generator,
 ) -> History:
-    """A history of calls in this order, on input operands [sets, …] as they are before it, and a log of so many words.
+    """A history of calls in this order, on input operands [sets, …] as they are before it.
 
     `powers` [sets,K] are those of two by which the columns of A are scaled, and the rows of B divided. Every input is
     touched as often as any other, however small it is: a bias that a kernel remembers is as wrong as a matrix.
@@ -126,10 +126,9 @@ def draw(
     operand[changes] = _dealt(int(changes.sum()), len(given), rng)
     row, column, bits = _elements(number, operand, given, powers, problem, rng)
     row[keeps], column[keeps] = (rng.integers(size, size=keeps.sum()) for size in (problem.m, problem.n))
-    kept = np.full(count, -1)
-    kept[keeps] = _apart(int(keeps.sum()), log - 1, rng)
     written = _written(np.stack([number, operand, row, column], axis=1), bits, changes)
-    return History(list(order), number, operand, row, column, written, changes, kept)
+    written[keeps] = rng.integers(1 << 16, size=keeps.sum())
+    return History(list(order), number, operand, row, column, written, changes, keeps)
 
 
 def _elements(
@@ -167,12 +166,6 @@ def _one_each(number: np.ndarray, wanted: np.ndarray, rng: np.random.Generator) 
     which = rng.permutation(np.flatnonzero(wanted))
     found[which[np.unique(number[which], return_index=True)[1]]] = True
     return found
-
-
-def _apart(count: int, room: int, rng: np.random.Generator) -> np.ndarray:
-    """So many places below `room`, each another."""
-    part = room // max(count, 1)
-    return part * rng.permutation(count) + rng.integers(part, size=count)
 
 
 def _dealt(count: int, kinds: int, rng: np.random.Generator) -> np.ndarray:

@@ -94,7 +94,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream) {
         if (CUresult code = call(one.function)) return code;
         for (uint32_t i = 0; i < one.touches.count; ++i) {
             const Touch& touch = one.touches.list[i];
-            *(uint16_t*)touch.where = touch.source ? *(uint16_t*)touch.source : touch.value;
+            *(uint16_t*)touch.where = (touch.source ? *(uint16_t*)touch.source : 0) ^ touch.value;
         }
     }
     return CUDA_SUCCESS;

@@ -170,14 +170,19 @@ def test_one_kernel_makes_the_touches_of_a_call(loaded, each: int) -> None:
     assert sum(loaded.host([0, 3, 4], 0.0, touches)) < 100
 
 
-def test_a_touch_writes_its_value_or_what_stands_at_its_source(loaded, memory) -> None:
+def test_a_touch_writes_its_value_or_what_stands_at_its_source_under_it(loaded, memory) -> None:
     """One after the other: the second keeps what the first wrote."""
     touches = np.zeros(4, TOUCH)
-    touches["where"], touches["source"], touches["value"] = (256, 1024, 256, 2046), (0, 256, 0, 512), (7, 9, 8, 9)
+    touches["where"], touches["source"], touches["value"] = (256, 1024, 256, 2046), (0, 256, 0, 512), (7, 9, 8, 6)
     os.pwrite(memory, np.uint16(5).tobytes(), 512)
     loaded.run([0, 1], touches)
     words = np.frombuffer(os.pread(memory, 4096, 0), np.uint16)
-    assert {int(place): int(words[place]) for place in np.flatnonzero(words)} == {128: 8, 256: 5, 512: 7, 1023: 5}
+    assert {int(place): int(words[place]) for place in np.flatnonzero(words)} == {
+        128: 8,
+        256: 5,
+        512: 7 ^ 9,
+        1023: 5 ^ 6,
+    }
 
 
 def test_a_candidate_that_has_used_up_its_time_is_told_so(loaded) -> None:

@@ -63,7 +63,7 @@ def lived(arena: Arena) -> tuple[History, torch.Tensor, torch.Tensor]:
     """
     arena.fill(slice(None))
     order = torch.randperm(arena.buffers.sets).tolist()
-    history = draw(order, arena.inputs, arena.powers, arena.problem, 2048, np.random.default_rng())
+    history = draw(order, arena.inputs, arena.powers, arena.problem, np.random.default_rng())
     before = results(arena)
     history.apply(arena.inputs)
     return history, results(arena), before

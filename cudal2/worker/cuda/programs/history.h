@@ -1,9 +1,9 @@
 // What the calls of a window go through, the same for a candidate (runner.cpp) and for a baseline (vendor/replay.cpp): before
 // each call a kernel of one thread, which makes the call's touches, one after the other. A touch writes one value: mostly
 // into an input of some set of the window, the value which stands there, or at times another; else it is an element of the
-// output of the call just over, and goes where the referee looks for it. Every call has as many, so that nothing (the number
-// of a launch, a pause) tells one from another, and the last says nothing, so that neither do registers. Their time is known
-// and subtracted.
+// output of the call just over, which goes where the referee looks for it, under a mask (history.py). Every call has as many,
+// so that nothing (the number of a launch, a pause) tells one from another, and the last says nothing, so that neither do
+// registers. Their time is known and subtracted.
 #pragma once
 #include <time.h>
 
@@ -15,7 +15,7 @@
 
 struct Touch {
     uint64_t where, source;  // addresses, or in a runner's command offsets from where the buffers begin; no source: 0
-    uint32_t value, unused;  // what is written where there is no source
+    uint32_t value, unused;  // the bits of what stands at the source, or of 0, that are changed
 };
 static_assert(sizeof(Touch) == 24, "history.py and hosttime.cpp count on it");
 
@@ -39,7 +39,7 @@ static const char OURS[] = R"(
 .visible .entry touch(.param .align 8 .b8 given[128]) {
     .reg .u64 %next, %to, %from;
     .reg .u32 %left, %wide;
-    .reg .u16 %half;
+    .reg .u16 %value, %half;
     .reg .pred %keeps, %more;
     mov.u64 %next, given;
     ld.param.u32 %left, [given + 120];
@@ -48,9 +48,11 @@ again:
     ld.param.u64 %to, [%next];
     ld.param.u64 %from, [%next + 8];
     ld.param.u32 %wide, [%next + 16];
-    cvt.u16.u32 %half, %wide;
+    cvt.u16.u32 %value, %wide;
+    mov.u16 %half, 0;
     setp.ne.u64 %keeps, %from, 0;
     @%keeps ld.global.u16 %half, [%from];
+    xor.b16 %half, %half, %value;
     st.global.u16 [%to], %half;
     add.u64 %next, %next, 24;
     sub.u32 %left, %left, 1;
