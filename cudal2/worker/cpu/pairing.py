@@ -123,14 +123,14 @@ class CpuSides(Sides):
             length = self._length(role, batch.candidate)
             seconds = timed(side, batch.first, batch.candidate, length, self._perturbations)
             self._note(role, seconds, batch.candidate)
-            self._check_cores(side)
+            excess = self._excess(side)
             for one in self._perturbations:
                 one.conclude()
             met = [one for one in self._perturbations if one in side.met and not one.late]
             self._watched += bool(met) or not self._perturbations
             self._changes |= bool(self._perturbations)
             self._results = context.outputs(batch.first, batch.candidate)
-            return seconds
+            return seconds * excess
         alike = context.perturbations(batch.first, batch.baseline, change=False)
         theirs = self._length("candidate", batch.candidate)
         length = min(self._length(role, batch.baseline), theirs)
@@ -160,13 +160,19 @@ class CpuSides(Sides):
             return CandidateFailed(Status.REJECTED, "does not answer when it is woken")
         return super().unwatched()
 
-    def _check_cores(self, side: Side) -> None:
-        """Whoever starts threads of its own choice has more of the machine than what it is compared with."""
-        given = self._context.config.threads
+    def _excess(self, side: Side) -> float:
+        """So many times its cores a side kept busy, at least 1: the batch counts for so much longer.
+
+        Whoever starts threads of its own choice has more of the machine than what it is compared with. Raises
+        CandidateFailed where it does so in most batches.
+        """
+        if not (given := GREEDY * self._context.config.threads):
+            return 1.0
         self._cores.append(side.cores)
-        if given and len(self._cores) >= BATCHES and statistics.median(self._cores) > GREEDY * given:
-            said = f"keeps {statistics.median(self._cores):.1f} cores busy, of {given} that it was given"
-            raise CandidateFailed(Status.REJECTED, said)
+        if len(self._cores) >= BATCHES and statistics.median(self._cores) > given:
+            said = f"keeps {statistics.median(self._cores):.1f} cores busy, of {self._context.config.threads}"
+            raise CandidateFailed(Status.REJECTED, f"{said} that it was given")
+        return max(1.0, side.cores / given)
 
     def _length(self, role: Role, calls: int) -> float:
         """Seconds that a batch of so many calls of that side is likely to take: as long a call as most so far.

@@ -16,7 +16,7 @@ from cudal2.records import HarnessFault, Status
 from cudal2.worker import inputs, measurement, verify
 from cudal2.worker.cpu.arena import GUARDED, Arena
 from cudal2.worker.cpu.context import CROWDED, LOOKS, TimingContext
-from cudal2.worker.cpu.pairing import COLUMNS, ROWS, fastest_seconds, pair
+from cudal2.worker.cpu.pairing import COLUMNS, GREEDY, ROWS, fastest_seconds, pair
 from cudal2.worker.outcome import CandidateFailed
 
 PROBLEM = Problem(32, 16, 24)
@@ -155,6 +155,23 @@ def test_no_candidate_keeps_more_cores_busy_than_it_was_given(context, given, bu
     with nullcontext() if ok else pytest.raises(CandidateFailed, match="cores busy, of 1") as failed:
         assert pair(side, Fake(honest(context)), context, "fake", 20e-6).pairs == 3
     assert ok or failed.value.status == "rejected"
+
+
+def test_a_batch_on_more_cores_counts_for_as_much_longer(context, monkeypatch) -> None:
+    """Or fewer than half of the batches would be worth it."""
+
+    class Seldom(Fake):
+        timed = 0
+
+        def run(self, first: int, count: int, meanwhile=()) -> float:
+            self.timed += bool(meanwhile)
+            self.cores = 2.0 if self.timed % 5 in (3, 0) else 1.0
+            return super().run(first, count, meanwhile) / self.cores
+
+    config = msgspec.structs.replace(CONFIG, threads=1, min_pairs=20, max_pairs=20)
+    context = msgspec.structs.replace(context, config=config)
+    found = pair(Seldom(honest(context)), Fake(honest(context)), context, "fake", 20e-6)
+    assert found.high <= GREEDY + 1e-6
 
 
 def test_moments_go_by_the_length_of_most_batches(context) -> None:
