@@ -1,4 +1,5 @@
-"""How often an attack is found out that any one verdict may miss: verdicts on the same kernel, each judged anew.
+"""How often an attack is found out that any one verdict may miss, or an honest kernel is not: verdicts on the same
+kernel, each judged anew, beside so many busy programs.
 
     PYTHONPATH=tests/helpers python experiments/worker/found.py tests/worker/kernels/bias_read_ahead.cpp --worker quick
 
@@ -7,9 +8,13 @@ seconds of a verdict.
 """
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from heading import directive
@@ -17,7 +22,7 @@ from turns import QUICK
 
 from cudal2.config import WorkerConfig
 from cudal2.problem import parse
-from cudal2.records import Candidate
+from cudal2.records import Candidate, HarnessFault
 from cudal2.worker.worker import Worker
 
 WORKERS: dict[str, dict[str, float]] = {
@@ -32,19 +37,37 @@ def main() -> None:
     parser.add_argument("attack", type=Path)
     parser.add_argument("--worker", choices=WORKERS, default="quick")
     parser.add_argument("--verdicts", type=int, default=40)
+    parser.add_argument("--problem")
+    parser.add_argument("--busy", type=int, default=0)
     given = parser.parse_args()
     text = given.attack.read_text()
-    problem, statuses = parse(directive(text, "problem", "128_96_160_tn_f32")), Counter[str]()
+    problem = parse(given.problem or directive(text, "problem", "128_96_160_tn_f32"))
+    statuses = Counter[str]()
     # A busy machine is no reason to give up here: nobody asks how fast the kernel is.
     with (
         tempfile.TemporaryDirectory() as cache,
         Worker(WorkerConfig(**WORKERS[given.worker], cache=cache, disturbed=1e3)) as worker,
+        others(given.busy),
     ):
         started = time.perf_counter()
         for number in range(given.verdicts):  # none is judged twice
-            statuses[worker.evaluate(Candidate(f"{text}// {number}\n", problem)).status.value] += 1
+            try:
+                statuses[worker.evaluate(Candidate(f"{text}// {number}\n", problem)).status.value] += 1
+            except HarnessFault:
+                statuses["disturbed"] += 1
         seconds = (time.perf_counter() - started) / given.verdicts
     print(f"{given.attack.stem}, worker={given.worker}: {dict(statuses)}, {seconds:.2f} s a verdict")
+
+
+@contextmanager
+def others(count: int) -> Iterator[None]:
+    """So many programs that want a core each."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
 
 
 if __name__ == "__main__":
