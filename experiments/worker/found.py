@@ -3,11 +3,12 @@ kernel, each judged anew, beside so many busy programs.
 
     PYTHONPATH=tests/helpers python experiments/worker/found.py tests/worker/kernels/bias_read_ahead.cpp --worker quick
 
-Another checkout in front of PYTHONPATH is asked instead of this one. A line: how often each status came, and the
-seconds of a verdict.
+Another checkout in front of PYTHONPATH is asked instead of this one. A line: how often each status came, the seconds of
+a verdict, and the least, the median and the largest speedup.
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,11 +39,12 @@ def main() -> None:
     parser.add_argument("--worker", choices=WORKERS, default="quick")
     parser.add_argument("--verdicts", type=int, default=40)
     parser.add_argument("--problem")
+    parser.add_argument("--define", default="", help="what the source's first line defines, such as 'KIND 1'")
     parser.add_argument("--busy", type=int, default=0)
     given = parser.parse_args()
-    text = given.attack.read_text()
+    text = (f"#define {given.define}\n" if given.define else "") + given.attack.read_text()
     problem = parse(given.problem or directive(text, "problem", "128_96_160_tn_f32"))
-    statuses = Counter[str]()
+    statuses, speedups = Counter[str](), list[float]()
     # A busy machine is no reason to give up here: nobody asks how fast the kernel is.
     with (
         tempfile.TemporaryDirectory() as cache,
@@ -52,11 +54,15 @@ def main() -> None:
         started = time.perf_counter()
         for number in range(given.verdicts):  # none is judged twice
             try:
-                statuses[worker.evaluate(Candidate(f"{text}// {number}\n", problem)).status.value] += 1
+                verdict = worker.evaluate(Candidate(f"{text}// {number}\n", problem))
             except HarnessFault:
                 statuses["disturbed"] += 1
+                continue
+            statuses[verdict.status.value] += 1
+            speedups += [verdict.timing.speedup] if verdict.timing else []
         seconds = (time.perf_counter() - started) / given.verdicts
-    print(f"{given.attack.stem}, worker={given.worker}: {dict(statuses)}, {seconds:.2f} s a verdict")
+    print(f"{given.attack.stem}, worker={given.worker}: {dict(statuses)}, {seconds:.2f} s a verdict", end=", ")
+    print(*(f"{of(speedups):.2f}" for of in (min, statistics.median, max) if speedups))
 
 
 @contextmanager

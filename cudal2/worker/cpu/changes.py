@@ -44,9 +44,9 @@ Look = tuple[dict[int, int], np.ndarray, np.ndarray]
 
 
 class Perturbation:
-    """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; `late` says that the batch was
-    over before it came to that, as on a machine too busy to let the parent look in time: no call had changed inputs.
-    `told` is when that was known, by `time.perf_counter`.
+    """For a batch of `calls` packed slots from `first` on. Calling it looks and changes; `told` is when it told that
+    the batch was not over, by `time.perf_counter`. `late` says that the batch was over before it came to that, as on a
+    machine too busy to let the parent look in time: no call had changed inputs, and `told` is infinite.
 
     `conclude` is called when the batch is over and nothing runs: then `changed` are the slots whose inputs did change,
     each with the word of the inputs that changed, `unsure` those of them whose call may have begun before, and `early`
@@ -60,7 +60,7 @@ class Perturbation:
         self.changed: dict[int, int] = {}
         self.unsure: dict[int, int] = {}
         self.early: int | None = None
-        self.late, self.told = True, math.inf
+        self.told = math.inf
         self._first, self._calls, self._change = first, calls, change
         self._inputs, self._outputs = arena.words(INPUTS), arena.words(OUTPUTS)
         (*starts, c), (next_start, *_, next_c) = (arena.calls[first : first + 2] // 2).tolist()
@@ -87,12 +87,16 @@ class Perturbation:
         self._check_all_before(self._at_what_runs(change=False))
         running = self._at_what_runs(self._change)
         end = self._calls
-        self.late, self.told = running == end, time.perf_counter()
+        self.told = time.perf_counter() if running < end else math.inf
         beyond = min(running + self._near, end)
         further = sorted({beyond + int(share * (end - beyond)) for share in self._further}) if beyond < end else []
         looked = sorted({*self._anywhere, *(call - 1 for call in further)}, reverse=True)
         self._looks.append(self._change_and_look(further, self._near, looked, self._change))
         self._check_all_before(running)
+
+    @property
+    def late(self) -> bool:
+        return self.told == math.inf
 
     def _check_all_before(self, running: int) -> None:
         """Whether all calls before that one were written to. Of several threads that work on calls of their own this

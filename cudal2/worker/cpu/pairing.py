@@ -137,7 +137,7 @@ class CpuSides(Sides):
         seconds = timed(side, batch.first, batch.baseline, length, alike)
         self.waited.append(side.waited)
         over = side.started + theirs  # what is seen later would not have been seen of a candidate that is faster
-        self._alike += any(one in side.met and not one.late and one.told < over for one in alike)
+        self._alike += any(one in side.met and one.told < over for one in alike)
         self._note(role, seconds, batch.baseline)
         if self._refer:
             self._refer(batch.first, batch.candidate)

@@ -157,7 +157,7 @@ def test_no_candidate_keeps_more_cores_busy_than_it_was_given(context, given, bu
     assert ok or failed.value.status == "rejected"
 
 
-def test_a_batch_on_more_cores_counts_for_as_much_longer(context, monkeypatch) -> None:
+def test_a_batch_on_more_cores_counts_for_as_much_longer(context) -> None:
     """Or fewer than half of the batches would be worth it."""
 
     class Seldom(Fake):
