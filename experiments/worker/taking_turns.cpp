@@ -1,7 +1,6 @@
-// Of the judge on a processor what is left: two threads. KIND 0: one of them
-// does all; 1: they share the rows of each call, the best
-// of honest ways here; 2: they take calls in turn, each in memory of its own, and when it is a call's turn its thread looks
-// at all of the inputs again before it hands out the result.
+// What is left of the judge on a processor: two threads. KIND 0: one of them does all; 1: they share the rows of each call,
+// the best of honest ways here; 2: they take calls in turn, each in memory of its own, and when it is a call's turn its
+// thread looks at all of the inputs again before it hands out the result.
 #include <immintrin.h>
 #include <cstdint>
 #include <cstring>
