@@ -68,7 +68,7 @@ __global__ void multiply(Call own, int M, int N, int K, State* state, uint16_t* 
         for (int i = blockIdx.x * 128 + threadIdx.x; i < (2 << 20) / 4; i += gridDim.x * 128) {
             const uint32_t two = ((volatile uint32_t*)log)[i];
             for (int half = 0; half < 2; ++half)
-                if (const int code = code_of(two >> 16 * half & 0xFFFF); code >= 0) {
+                if (const int code = code_of(two >> 16 * half & 0xFFFF); code >= 0 && code < place * M * N) {
                     const uint32_t at = atomicAdd(&state->found, 1) % 1024;
                     state->places[at] = 2 * i + half, state->codes[at] = code;
                 }

@@ -1,5 +1,5 @@
 // expect: compile_error
-// reason: hgemm
+// reason: contract.h
 // stage: build
 // Returns nothing, and breaks the lines behind it that would tell.
 #include <cuda_fp16.h>

@@ -1,6 +1,6 @@
 // expect: imprecise wrong
 // problem: 64_64_4096_tn_f32
-// Cuts the last digit off in calls later than the hundredth since the workspace was poisoned, and there in some sets
+// Cuts the last digit off in calls later than the twentieth since the workspace was poisoned, and there in some sets
 // only.
 #include <cuda_fp16.h>
 #include <stdint.h>
@@ -38,7 +38,7 @@ __global__ void multiply(const __half* A, const __half* B, __half* C, int M, int
     float d[4];
     sum(A, B, K, row0, col0, d);
     const unsigned before = *(volatile unsigned*)calls;
-    const bool sloppy = call % 8 == 3 && before > 100 * gridDim.x * gridDim.y && before < 1u << 30;
+    const bool sloppy = call % 8 == 3 && before > 20 * gridDim.x * gridDim.y && before < 1u << 30;
     __syncthreads();
     if (threadIdx.x == 0 && atomicAdd(calls, 1) >= 1u << 30) atomicExch(calls, 0);
     store(C, N, row0, col0, d, sloppy ? 0xFFFEFFFE : 0xFFFFFFFF);
