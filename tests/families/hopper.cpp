@@ -236,6 +236,15 @@ void stmatrix_trans(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t
         for (int i = 0; i < 8; ++i) row[i] = lane_words(4 * i + lane % 8 / 2)[lane / 8] >> 16 * (lane % 2);
     });
 }
+void movmatrix(uint32_t& d, uint32_t a) {
+    const int lane = self->index % 32, row = lane / 4, from = lane % 4 * 2;
+    *lane_words(lane) = a;
+    syncwarp();
+    uint32_t both = 0;
+    for (int i = 0; i < 2; ++i) both |= (*lane_words((from + i) * 4 + row / 2) >> 16 * (row % 2) & 0xFFFF) << 16 * i;
+    syncwarp();
+    d = both;
+}
 void ld4(float& x, float& y, float& z, float& w, uint32_t from) {
     float v[4];
     memcpy(v, at(block_of(from), from, 16), 16);

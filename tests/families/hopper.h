@@ -138,6 +138,7 @@ void wgmma_wait(int left);
 uint32_t* lane_words(int lane);
 void stmatrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3);
 void stmatrix_trans(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3);
+void movmatrix(uint32_t& d, uint32_t a);
 void ld4(float& x, float& y, float& z, float& w, uint32_t from);
 void ld4_words(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, uint32_t from);
 void st4(uint32_t to, float x, float y, float z, float w);

@@ -47,6 +47,7 @@ INSTRUCTIONS = [
     (r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[%(\d+)\], \{ %(\d+), %(\d+), %(\d+), %(\d+)\}", "stmatrix"),
     (r"stmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared\.b16 \[%(\d+)\], \{ %(\d+), %(\d+), %(\d+), %(\d+)\}",
      "stmatrix_trans"),
+    (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %(\d+), %(\d+)", "movmatrix"),
     # Sums to another block of the cluster, whose barrier counts their bytes; to the block itself by an ordinary store.
     (r"setp\.ne\.b32 mine, %(3), 0;\s*mapa\.shared::cluster\.u32 there, %(0), %(2);"
      r"\s*mapa\.shared::cluster\.u32 bar, %(1), %2;\s*@mine st\.shared\.v4\.f32 \[%0\], \{ %4, %5, %6, %7\};"
