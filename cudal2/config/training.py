@@ -208,12 +208,16 @@ class SftConfig(Schema, frozen=True):
     counts them in the loss. Of settings drawn at random they cannot be foretold, so their loss is mostly noise in what
     the code is learnt from. The share `code_loss` counts the code; all others end with their plan, and so have a
     fraction of the tokens. That is for a model that knows how kernels are written, and learns which.
+
+    Families made after `start` was taught are spelt in pieces of lines, which takes too many tokens: `new_lines` makes
+    up to so many words of such lines first.
     """
 
     run: Annotated[str, NEUTRAL]
     seed: int = 0
     target: str = "cpu"
     start: str = ""
+    new_lines: Annotated[Annotated[int, msgspec.Meta(ge=0)], LATER] = 0
     policy: PolicyConfig = PolicyConfig()
     examples: Literal["families", "known", "archive", "text"] = "families"
     archive: str = ""
@@ -261,6 +265,8 @@ class SftConfig(Schema, frozen=True):
                 f"with plan={str(self.plan).lower()} plan_loss={self.plan_loss} code_loss={self.code_loss} nothing is "
                 "learnt of some samples: raise one of them, code_loss to 1 where there are no plans"
             )
+        if self.new_lines and not self.start:
+            raise ValueError("new_lines= is for a kernel LM that exists: name it, start=…")
         if self.policy.path and self.start:
             raise ValueError("start= names a kernel LM, policy.path= any model: give one of them")
         if self.hidden % self.heads:

@@ -22,7 +22,6 @@ from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy import adapters, sampling
 from cudal2.policy.locate import PACKAGE, gguf_file, gguf_options, locate
 from cudal2.policy.sampling import SAMPLED, out_of_memory_hint
-from cudal2.policy.tokenizer import teach_turns
 from cudal2.target import targets
 
 
@@ -211,10 +210,3 @@ def create(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedM
     model = LlamaForCausalLM(architecture)
     model.generation_config = sampling.whole(tokenizer)
     return model
-
-
-def prepare_turns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
-    """A kernel LM that is to be taught turns gets words for verdicts, and reads at least `context` tokens at once."""
-    teach_turns(tokenizer)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model.config.max_position_embeddings = max(model.config.max_position_embeddings, context)

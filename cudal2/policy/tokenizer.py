@@ -75,7 +75,7 @@ def train(
     room = vocabulary - PIECES - len(special)
     if room < 64:
         raise ValueError(f"vocabulary={vocabulary} is too small; use at least {vocabulary - room + 64}")
-    split = [_lines(source) for source in sources]
+    split = [lines_of(source) for source in sources]
     runs = _runs_of_lines(split, room)
     pieces = _pieces_of_lines({line for lines in split for line in lines})
     total = sum(runs.values()) or 1
@@ -116,11 +116,6 @@ def encode_source(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str]) ->
     return tokenizer(list(sources), add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
-def teach_turns(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Adds the words of verdicts, where it has none."""
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in VERDICTS], special_tokens=True)
-
-
 def check_turns(tokenizer: PreTrainedTokenizerBase) -> None:
     """ValueError where a kernel LM has no words for verdicts."""
     if VERDICTS[0] not in tokenizer.get_added_vocab():
@@ -156,7 +151,7 @@ def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
     Single lines that only occur inside runs fill the rest of `room`, as if seen once, so that a policy
     that leaves the corpus can still write them whole.
     """
-    counts = Counter(run for runs in _join(split) for run in runs)
+    counts = Counter(run for runs in join_lines(split) for run in runs)
     runs = {run: n for run, n in counts.most_common(room) if n > 1}
     for line, n in Counter(line for lines in split for line in lines).most_common():
         if len(runs) < room and n > 1:
@@ -164,7 +159,7 @@ def _runs_of_lines(split: list[list[str]], room: int) -> dict[str, int]:
     return runs
 
 
-def _join(split: list[list[str]]) -> list[list[str]]:
+def join_lines(split: list[list[str]]) -> list[list[str]]:
     """The same sources, with lines joined wherever a line determines the next one."""
     before = Counter(line for lines in split for line in lines[:-1])
     pairs = Counter(pair for lines in split for pair in pairwise(lines))
@@ -191,7 +186,7 @@ def _pieces_of_lines(lines: Iterable[str]) -> list[str]:
     return sorted(speller.get_vocab(), key=speller.get_vocab().__getitem__)
 
 
-def _lines(source: str) -> list[str]:
+def lines_of(source: str) -> list[str]:
     """The lines with their line feeds; Unicode's other line separators are ordinary text."""
     return re.findall(r"[^\n]*\n|[^\n]+", source)
 

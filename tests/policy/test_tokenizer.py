@@ -32,7 +32,7 @@ def test_any_text_comes_back_unchanged(words):
         *map(chr, range(256)),
         *("\r\n", "\n\n", "\u2028", "\u0085", "é", "漢", "😀", "e\u0301", "\ufeff", "\U000f0001", "Ġ", "Ċ", "▁"),
         *("<|eos|>", "<|bos|>", "<|pad|>", "<|m=8|>", "<0x0A>", "</s>", "<unk>", "    ", "\t\t"),
-        *tokenizer._lines(sources(1, seed=2)[0]),
+        *tokenizer.lines_of(sources(1, seed=2)[0]),
     ]
     texts = ["".join(rng.choices(atoms, k=rng.randrange(60))) for _ in range(2000)]
     for text, ids in zip(texts, tokenizer.encode_source(words, texts)):

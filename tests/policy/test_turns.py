@@ -15,9 +15,10 @@ from cudal2.config.policy import TurnsConfig
 from cudal2.fences import blocks
 from cudal2.policy import prompts, turns
 from cudal2.policy.locate import locate
+from cudal2.policy.new_words import teach_turns
 from cudal2.policy.prompts import verdicts
 from cudal2.policy.sampling import tokenize
-from cudal2.policy.tokenizer import EOS, encode_source, teach_turns
+from cudal2.policy.tokenizer import EOS, encode_source
 from cudal2.policy.turns import Attempt
 from cudal2.problem import parse
 from cudal2.records import Status

@@ -28,7 +28,8 @@ from cudal2.config import PolicyConfig, SftConfig
 from cudal2.policy.learnt import HEAT, KEY, settled
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
-from cudal2.policy.model import create, load_to_train, locate, prepare_turns
+from cudal2.policy.model import create, load_to_train, locate
+from cudal2.policy.new_words import prepare_lines, prepare_turns
 from cudal2.policy.sampling import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
@@ -98,6 +99,10 @@ def _train(config: SftConfig) -> list[Row]:
         locate(config.start, key="start")  # so that an error names this key
         model, tokenizer = load_to_train(PolicyConfig(path=config.start), config.seed)
         check_words(tokenizer, config.target)
+        if config.new_lines:
+            sources = [one.source for one in draw(config, min(config.samples, OF_ANY_LAYER))]
+            count = prepare_lines(model, tokenizer, sources, config.new_lines)
+            print(f"{count} runs of lines are words now", flush=True)
         if config.corpus.turns.runs:
             prepare_turns(model, tokenizer, config.context)
     else:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import FakePool
-from transformers import TrainingArguments
+from transformers import AutoConfig, AutoTokenizer, TrainingArguments
 
 from cudal2 import corpus, judging, split
 from cudal2.archive import Archive
@@ -93,6 +93,16 @@ def test_a_policy_states_the_temperature_that_it_was_taught_to_state_and_so_does
     sft.run(config(tmp_path / "one", *FEW, "sampling_temperature=0.5"))
     sft.run(config(tmp_path / "two", *FEW, f"start={tmp_path / 'one'}"))
     assert [stated(str(tmp_path / name / "policy")).temperature for name in ("one", "two")] == [0.5, 0.5]
+
+
+def test_lines_that_a_policy_has_no_words_for_become_words_when_it_is_taught_again(tmp_path):
+    sft.run(config(tmp_path / "one", "verify=0", "samples=20", "epochs=0.1", "context=9000"))
+    sft.run(config(tmp_path / "two", *FEW, f"start={tmp_path / 'one'}", "new_lines=30", "seed=1", "context=9000"))
+    sizes = [len(AutoTokenizer.from_pretrained(tmp_path / name / "policy")) for name in ("one", "two")]
+    assert sizes[0] < sizes[1] <= sizes[0] + 30
+    assert AutoConfig.from_pretrained(tmp_path / "two" / "policy").vocab_size == sizes[1]
+    with pytest.raises(ValueError, match="name it, start="):
+        config(tmp_path / "three", *FEW, "new_lines=30")
 
 
 @pytest.mark.parametrize("stage", ["fit", "record"])
