@@ -94,8 +94,13 @@ def explored(*outs: Path) -> dict[str, list[dict]]:
     return {name: sorted(rows, key=lambda row: (-row["speedup"], row["us"])) for name, rows in found.items()}
 
 
+def setting_of(line: dict) -> str:
+    return json.dumps([line["family"], sorted(line["knobs"].items())])
+
+
 def adopt(outs: list[Path], kept: int = KEPT) -> None:
-    """Puts the fastest `kept` of each shape, of all these rounds, in the place of what was known of it."""
+    """Puts the fastest `kept` of each shape, of all these rounds, in the place of what was known of it, or behind that
+    where none of it was asked again."""
     found = explored(*outs)
     lines = [
         {"problem": name, "layout": "tn", "family": row["family"], "knobs": row["knobs"]}
@@ -103,7 +108,10 @@ def adopt(outs: list[Path], kept: int = KEPT) -> None:
         for row in rows[:kept]
     ]
     path = Path("data") / "settings" / f"{TARGET}.jsonl"
-    before = [line for line in map(json.loads, path.open()) if line["problem"] not in found]
+    table = list(map(json.loads, path.open()))
+    asked = {name: {setting_of(row) for row in rows} for name, rows in found.items()}
+    again = {line["problem"] for line in table if setting_of(line) in asked.get(line["problem"], ())}
+    before = [line for line in table if line["problem"] not in again]
     path.write_text("".join(json.dumps(line) + "\n" for line in [*before, *lines]))
     print(f"{path}: {len(found)} shapes more or anew, {len({line['problem'] for line in before})} as they were")
 

@@ -45,10 +45,13 @@ ROUNDS = (
     "wide",
     "lines",
     "emptied",
+    "middle",
+    "swapped",
 )
 EMPTIED = "emptied"
-"""The round since which the L2 is emptied before a kernel's turn, and a B that is read once leaves it first: of shapes
-that were asked since, what earlier rounds say is out of date."""
+ANEW = (EMPTIED, "middle")
+"""The rounds since which the L2 is emptied before a kernel's turn, and a B that is read once leaves it first: of shapes
+that were asked anew, what earlier rounds say is out of date."""
 MENDED = ("warp_specialised", "split_k", "small_cluster", "stream_k", "store_bound")
 """Families that were made faster, between the second round and the third, where a tile reaches over an edge."""
 SEGMENT = 32
@@ -74,7 +77,7 @@ def measured(folder: Path, rounds: Sequence[str] = ROUNDS, far: float = FAR) -> 
     """What the rounds hold of settings as the families are now. Of a shape that was asked anew what had been `far`
     behind before counts, too: the new round has little but what is fast."""
     held = {name: explored(folder, name) for name in rounds}
-    anew = {line.problem for name, lines in held.items() if since(EMPTIED, name) for line in lines}
+    anew = {line.problem for name, lines in held.items() if name in ANEW for line in lines}
     kept = {name: [line for line in lines if not mended(name, line)] for name, lines in held.items()}
     before = behind([one for one in lines if superseded(name, one, anew)] for name, lines in kept.items())
     found = behind([one for one in lines if not superseded(name, one, anew)] for name, lines in kept.items())
