@@ -8,8 +8,8 @@
 
 Speedups over the fastest of eight baselines, as the searches measured them: geometric means over the shapes that all of
 them have, a failure as FAILED, with 95% intervals over shapes. Then the difference to the first folder, in logarithms.
-Folders whose names differ only by a number at the end are seeds of one training: of these also the mean difference,
-with an interval over seeds and shapes, both drawn anew.
+`one+other` are two folders of one search, on other shapes. Folders whose names differ only by a number at the end are
+seeds of one training: of these also the mean difference, with an interval over seeds and shapes, both drawn anew.
 """  # noqa: E501
 
 import math
@@ -21,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cudal2.problem import off_lattice
+from cudal2.problem import Problem, off_lattice
 from cudal2.report.budget import estimate, load
 from cudal2.split import REPORTED
 
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
+Searched = dict[Problem, list[list[float]]]
 FAILED, PICKS = 0.1, (1, 2, 4, 16)
 
 
@@ -40,9 +41,18 @@ def over_seeds(less: np.ndarray) -> str:
     return "{:.3f} [{:.3f}, {:.3f}]".format(less.mean(), *np.quantile(drawn, (0.025, 0.975)))
 
 
-def show(folders: list[Path], only: str = "") -> None:
+def searched(named: str) -> Searched:
+    """Of each shape of one search, or of several joined by "+", the speedups in the order in which they came."""
+    return {
+        problem: values
+        for name in named.split("+")
+        for problem, values in next(iter(load([Path(name)]).values())).items()
+    }
+
+
+def show(folders: list[str], only: str = "") -> None:
     """`only` may be --layers or --off-lattice."""
-    searches = {folder.name: next(iter(load([folder]).values())) for folder in folders}
+    searches = {Path(folder).name: searched(folder) for folder in folders}
     shapes = [one for one in next(iter(searches.values())) if all(one in found for found in searches.values())]
     off = {problem.mnk for problem in off_lattice(*REPORTED)}
     shapes = [one for one in shapes if only != ("--layers" if one.mnk in off else "--off-lattice")]
@@ -61,7 +71,7 @@ def show(folders: list[Path], only: str = "") -> None:
             print(f"{right:28s}" + "".join(f"{interval(column):>24s}" for column in best[name][here].T))
         seeds = defaultdict(list)
         for name in list(searches)[1:]:
-            less = (best[name] - best[folders[0].name])[here]
+            less = (best[name] - best[next(iter(searches))])[here]
             print(f"{f'{name} less the first':28s}" + "".join(f"{interval(one, np.array):>24s}" for one in less.T))
             seeds[re.sub(r"-\d+$", "", name)].append(less)
         for name, some in seeds.items():
@@ -83,6 +93,6 @@ if __name__ == "__main__":
         case ["odd"]:
             print(odd())
         case ["--layers" | "--off-lattice" as only, *folders]:
-            show([Path(folder) for folder in folders], only)
+            show(folders, only)
         case folders:
-            show([Path(folder) for folder in folders])
+            show(folders)
