@@ -26,7 +26,7 @@ def prepare_turns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, co
 
 
 def prepare_lines(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], room: int) -> int:
-    """A kernel LM gets words for lines of families made since (`tokenizer.learn_lines`), each at first the mean of what
+    """A kernel LM gets words for lines of families made since (`learn_lines`), each at first the mean of what
     spelt it; how many."""
     words = learn_lines(tokenizer, sources, room)
     model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size), mean_resizing=False)
