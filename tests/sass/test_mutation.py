@@ -15,6 +15,7 @@ from cudal2.records import Edit
 from cudal2.sass.dependence import TOUCHED, violations
 from cudal2.sass.legality import replayed
 from cudal2.sass.listing import Instruction, Listing
+from cudal2.sass.opcodes import TIMED
 from cudal2.worker.cache import Cache
 
 
@@ -24,6 +25,15 @@ def flags(given: Listing, mutant: Mutant) -> list[str]:
 
 def numbered(those: Iterable[Instruction]) -> Listing:
     return Listing("k", "sm_80", tuple(msgspec.structs.replace(o, origin=place) for place, o in enumerate(those)))
+
+
+def signals(given: Listing, mutant: Mutant) -> str:
+    """The operation whose barrier the fault is about; of one waited for that which set it last above, else ""."""
+    if mutant.kind == mutation.BARRIER:
+        return given.instructions[mutant.position].operation
+    above = reversed(given.instructions[: mutant.position])
+    own = (one for one in above if mutant.barrier in (one.controls.write_barrier, one.controls.read_barrier))
+    return next((one.operation for one in own), "")
 
 
 def drawn(given: Listing, count: int, kinds=mutation.KINDS) -> list[Mutant]:
@@ -42,7 +52,10 @@ def test_planted_faults_are_flagged(finished) -> None:
 
 
 def test_most_missing_waits_and_barriers_are_flagged_without_knowing_what_the_compiler_set(finished) -> None:
-    those = drawn(finished, 5, (mutation.WAIT, mutation.BARRIER))
+    """But for what has a latency that the compiler also relies on (MOVM): what waits for it may have waited anyway."""
+    those = [
+        one for one in drawn(finished, 30, (mutation.WAIT, mutation.BARRIER)) if signals(finished, one) not in TIMED
+    ]
     told = [any(why != TOUCHED for why in flags(finished, mutant)) for mutant in those]
     assert sum(told) >= 0.8 * len(told) > 4
 
