@@ -29,7 +29,7 @@ def prepare_lines(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, so
     """A kernel LM gets words for lines of families made since (`learn_lines`), each at first the mean of what
     spelt it; how many."""
     words = learn_lines(tokenizer, sources, room)
-    model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size), mean_resizing=False)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     read, written = cast(nn.Embedding, model.get_input_embeddings()), cast(nn.Linear, model.get_output_embeddings())
     with torch.no_grad():
         for table in {read.weight, written.weight}:  # one, where they are tied
@@ -44,14 +44,14 @@ def learn_lines(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], room
     They are the runs of lines, at most `room`, that shorten most those of the sources that have more tokens than lines.
     All others keep their tokens: no run is taken that occurs in one of them.
     """
-    long, others = list[list[str]](), list[str]()
+    long, others = list[list[str]](), set[str]()
     for source, ids in zip(sources, encode_source(tokenizer, sources), strict=True):
         lines = lines_of(source)
         if len(ids) > len(lines):
             long.append(lines)
         else:
-            others.append(source)
-    known = {line for other in set(others) for line in lines_of(other)}
+            others.add(source)
+    known = {line for other in others for line in lines_of(other)}
 
     def occurs(run: str) -> bool:
         first, *rest = lines_of(run)

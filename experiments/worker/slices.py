@@ -2,7 +2,8 @@
 
     python experiments/worker/slices.py slices.jsonl      # on a GPU, about a minute
 
-Judges both in turn, and writes a line for each verdict.
+Judges both in turn, and writes a line for each verdict. Prints what the touches of a call take, in seconds by their
+number.
 """
 
 import json
@@ -27,6 +28,7 @@ def main(out: Path) -> None:
     ]
     with tempfile.TemporaryDirectory() as cache, Worker(WorkerConfig(cache=cache), "sm_90a") as worker:
         worker.begin_building([candidate for _, candidate in judged])
+        print(worker.backend.bench.vendor.touch_seconds)
         with out.open("w") as lines:
             for mib, candidate in judged:
                 verdict = worker.evaluate(candidate)
