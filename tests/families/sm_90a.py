@@ -31,6 +31,7 @@ BEST_GUESS: dict[str, Knobs] = {
     "by_parity": {"tile_m": 128, "tile_n": 256, "cluster": "2x1"},
     "swap_ab": {"tile_m": 144, "tile_n": 128, "cluster": "1x2", "raster": "column"},
     "swap_ab_stream_k": {"tile_m": 144, "tile_n": 128, "consumers": 2},
+    "swap_ab_split_k": {"tile_m": 144, "tile_n": 128, "consumers": 2, "splits": 4},
 }
 """What one would try first, over the first value of every other knob."""
 
