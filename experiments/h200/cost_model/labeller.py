@@ -47,6 +47,7 @@ ROUNDS = (
     "emptied",
     "middle",
     "swapped",
+    "split",
 )
 EMPTIED = "emptied"
 ANEW = (EMPTIED, "middle")

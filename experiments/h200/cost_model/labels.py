@@ -37,7 +37,7 @@ from cudal2.split import draw, open_families, unseen
 COUNT, FLOP, TOP, PART = 60000, 1e13, 10, 8
 """How many problems, and the largest; fast is what is among the TOP of a shape, and in the fastest PART-th of it."""
 LAYOUTS, TYPES, EPILOGUES = ("tn", "tn", "nn"), ("fp16", "bf16"), ("none", "bias", "bias_gelu")
-MENU, ENOUGH, HEAT = 88, 0.3, 0.01
+MENU, ENOUGH, HEAT = 144, 0.3, 0.01
 """So many settings are learnt; where none of them suits a problem, ENOUGH is as bad as worse."""
 
 

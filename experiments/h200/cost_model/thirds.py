@@ -8,9 +8,10 @@ model. Of each shape only what was measured there can be picked; figures are (th
 of all measured), geometric means over shapes, with 95% intervals over weights.
 
 `look-up`: `prior.known_settings`. `labeller`: the model, of all settings that are among the known or the TOP fastest of
-another weight's shape. `menu`: of those in labels.jsonl.xz alone, which were chosen with all weights. `listed`: what
-the look-up lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list. With
---astray only shapes of more than FEW rows count whose rows are no whole sectors.
+another weight's shape. `menu`: of those in labels.jsonl.xz alone, which were chosen with all weights; a shape has
+few of them among its measured settings, so `as many` is the same of equally many by chance. `listed`: what the look-up
+lists, in the model's order. `blended`: the same less 0.01 for each place in the look-up's list. With --astray only
+shapes of more than FEW rows count whose rows are no whole sectors.
 """  # noqa: E501
 
 import math
@@ -65,17 +66,20 @@ def kept_out(
 def main(folder: Path, astray: bool) -> None:
     every = measured(folder)
     found: dict[str, list[list[float]]] = {}
-    shapes = []
+    shapes, held, rng = list[Problem](), list[int](), random.Random("as many")
     menu = {to_json(setting) for _, setting in prior.listed(Path(__file__).with_name("labels.jsonl.xz"))}
     print(f"{sum(map(len, every.values()))} pairs of {len(every)} shapes and a setting", flush=True)
     wanted = (lambda one: one.m > FEW and not whole_sectors(one)) if astray else (lambda _: True)
     for problem, near, liked in kept_out(every, wanted):
         some, able = every[problem], list(liked)
+        of_menu = [one for one in able if one in menu]
         shapes.append(problem)
+        held.append(len(of_menu))
         orders = {
             "look-up": near,
             "labeller": sorted(able, key=liked.__getitem__, reverse=True),
-            "menu": sorted((one for one in able if one in menu), key=liked.__getitem__, reverse=True),
+            "menu": sorted(of_menu, key=liked.__getitem__, reverse=True),
+            "as many": sorted(rng.sample(able, len(of_menu)), key=liked.__getitem__, reverse=True),
             "listed": sorted(near, key=liked.__getitem__, reverse=True),
             "blended": sorted(near, key=lambda one: liked[one] - 0.01 * near.index(one), reverse=True),
         }
@@ -84,6 +88,8 @@ def main(folder: Path, astray: bool) -> None:
             found.setdefault(name, []).append(best)
     table = {name: np.array(some) for name, some in found.items()}
     show(shapes, table, [(f"{name} - look-up", name, "look-up") for name in list(table)[1:]], PICKS)
+    asked = np.mean([len(some) for some in every.values()])
+    print(f"\nof the menu's {len(menu)} a shape has {np.mean(held):.1f} of {asked:.1f}; {held.count(0)} shapes none")
     first = table["labeller"][:, 0]
     worst = (f"{shapes[place].mnk} {math.exp(first[place]):.2f}" for place in np.argsort(first)[:8])
     print("\nthe labeller loses most: " + ", ".join(worst))

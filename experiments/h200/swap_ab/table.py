@@ -1,24 +1,28 @@
 """The best of the new families beside the best of what was known, by rows and by how rows fill tiles of 128 and 64.
 
     python experiments/h200/swap_ab/table.py experiments/h200/layers/swapped.jsonl.xz
+    cd experiments/h200/layers && python ../swap_ab/table.py split.jsonl.xz --new swap_ab_split_k --before *.jsonl.xz
 
 Of a round of exploring that asked for both: speedups over its rough baseline, geometric means over shapes. `asked` says
-how many settings of either there were for a shape in the mean: the best of more is more by luck alone.
+how many settings of either there were for a shape in the mean: the best of more is more by luck alone. With
+`--before` what was the fastest of a shape in these rounds counts as known, too: other looks, on other days.
 """
 
+import argparse
 import json
 import lzma
 import math
-import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-NEW = "swap_ab"
+NEW = ("swap_ab", "swap_ab_stream_k")
 LARGE, LINE = 3e9, 64
 """Work (FLOP) from which on, and multiples of which in K, a product counts as large and its rows as whole lines."""
+FEW, LONG = 3 << 20, 4096
+"""Elements of C up to which, and K from which on, its tiles are few and its sums long."""
 
 
 class Shape(NamedTuple):
@@ -33,11 +37,15 @@ class Shape(NamedTuple):
         return max(self.new) / max(self.known)
 
 
-def read(path: Path) -> list[Shape]:
+def read(path: Path, new: Container[str], before: Sequence[Path] = ()) -> list[Shape]:
     found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for row in map(json.loads, lzma.decompress(path.read_bytes()).splitlines()):
         if row.get("speedup"):
-            found[row["problem"]][row["family"].startswith(NEW)].append(row["speedup"])
+            found[row["problem"]][row["family"] in new].append(row["speedup"])
+    for earlier in before:
+        for row in map(json.loads, lzma.decompress(earlier.read_bytes()).splitlines()):
+            if row.get("speedup") and row["problem"] in found and row["family"] not in new and "edit" not in row:
+                found[row["problem"]][0].append(row["speedup"])
     return [Shape(*map(int, name.split("_")), *both) for name, both in found.items() if all(both)]
 
 
@@ -64,11 +72,13 @@ def whole(shape: Shape) -> str:
     return "rows fill tiles of 128" if shape.m % 128 == 0 else "of 64" if shape.m % 64 == 0 else "of neither"
 
 
-def main(path: Path) -> None:
-    shapes = read(path)
+def main(path: Path, new: Sequence[str], before: Sequence[Path]) -> None:
+    shapes = read(path, new, before)
+    long = [one for one in shapes if one.m * one.n <= FEW and one.k >= LONG]
     large = [one for one in shapes if 2 * one.m * one.n * one.k >= LARGE and one.k % LINE == 0]
     print(f"asked: {mean(len(one.known) for one in shapes):.1f} known, {mean(len(one.new) for one in shapes):.1f} new")
-    for title, some in (("every shape", shapes), ("3e9 FLOP and more, whole lines", large)):
+    kinds = ("every shape", shapes), ("3e9 FLOP and more, whole lines", large), ("few tiles, long sums", long)
+    for title, some in kinds:
         show(title, some, lambda _: "all")
         show(title, some, rows_of)
         show(title, some, whole)
@@ -79,4 +89,9 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("round", type=Path)
+    parser.add_argument("--new", nargs="+", default=NEW)
+    parser.add_argument("--before", nargs="*", type=Path, default=())
+    told = parser.parse_args()
+    main(told.round, told.new, told.before)
