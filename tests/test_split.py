@@ -8,7 +8,8 @@ from cudal2 import corpus, llm
 from cudal2.config.problems import DrawnConfig, ShapesConfig
 from cudal2.files import asset
 from cudal2.problem import GRID_SIZES, LLM_SHAPES, Problem, grid, off_lattice, parse
-from cudal2.search import loop, prior
+from cudal2.search import known, loop
+from cudal2.search.known import read_known, shipped_settings
 from cudal2.split import KEPT_APART, REPORTED, draw, kept_apart, open_families, refuse, training, unseen
 from cudal2.train.sft import examples, text
 
@@ -51,7 +52,7 @@ def test_no_known_setting_comes_from_what_is_kept_apart() -> None:
     files = sorted(asset("data", "settings").glob("*.jsonl"))
     assert files
     for file in files:
-        lines = prior.read_known(file)
+        lines = read_known(file)
         assert lines and not [line.problem for line in lines if kept_apart(parse(line.problem))]
 
 
@@ -59,8 +60,8 @@ def test_settings_from_what_is_kept_apart_are_passed_over(monkeypatch, tmp_path)
     rows = '{"problem": "%s", "layout": "tn", "family": "small", "knobs": {"a": 1}}\n'
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings" / "there.jsonl").write_text(rows % "8_5376_4096" + rows % "8_4096_4096")
-    monkeypatch.setattr(prior, "asset", lambda *parts: tmp_path)
-    assert [problem.mnk for problem in prior._shipped("there")] == ["8_4096_4096"]
+    monkeypatch.setattr(known, "asset", lambda *parts: tmp_path)
+    assert [problem.mnk for problem in shipped_settings("there")] == ["8_4096_4096"]
 
 
 def test_what_is_kept_apart_lends_nothing_to_other_shapes_of_a_search() -> None:

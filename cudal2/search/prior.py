@@ -1,10 +1,9 @@
 """The settings that a search begins with (`search.prior`): known ones, with a policy's before them on request, or what
 NVIDIA's heuristics propose.
 
-*known*: earlier searches found them fast, and they ship. `data/settings/TARGET.jsonl`, if it exists, holds one `Known`
-per line, several for a problem, the fastest first. A line does not state the accumulator; the family's knob
-`accumulate` does. Where nothing is known for a problem's dtype and epilogue, what is known for fp16 alone is tried, and
-where nothing is for B as K×N, what is known for N×K: what a kernel waits for is the same.
+*known*: earlier searches found them fast, and they ship (`known`). Where nothing is known for a problem's dtype and
+epilogue, what is known for fp16 alone is tried, and where nothing is for B as K×N, what is known for N×K: what a kernel
+waits for is the same.
 
 A setting that is fast for one shape may waste a wave on a near one: 192 tiles on 132 multiprocessors take as long as
 264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
@@ -17,30 +16,25 @@ each tile and cluster one comes before all others (experiments/h200/known_settin
 details"), and those of the nearest shapes in turn (experiments/h200/learning, "Known settings by the cost model").
 """
 
-import lzma
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice, product, zip_longest
-from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from cudal2 import corpus, cost_model
 from cudal2.arch import MULTIPROCESSORS
-from cudal2.archive.selection import by_distance
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
-from cudal2.files import asset
-from cudal2.problem import Layout, Problem, parse
+from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search.heuristics import advise, follow
+from cudal2.search.known import nearest_problems, shipped_settings
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, first_of_each, shape_of
 from cudal2.search.written import written
-from cudal2.split import kept_apart
 from cudal2.target import find
 
 NEAREST = 8
@@ -83,17 +77,6 @@ def start(
     return []
 
 
-class Known(msgspec.Struct, frozen=True):
-    """One setting; `problem` is written M_N_K."""
-
-    problem: str
-    layout: Layout
-    family: str
-    knobs: Knobs
-    dtype: str = "fp16"
-    epilogue: str = "none"
-
-
 def known_settings(target: str, problem: Problem, families: Sequence[Family]) -> list[Setting]:
     """Settings of the nearest problems of that layout, dtype and epilogue, else of fp16 without one.
 
@@ -101,7 +84,7 @@ def known_settings(target: str, problem: Problem, families: Sequence[Family]) ->
     all others. Empty where nothing is known. Settings that `families` do not render (any more) are passed over.
     """
     by_name = {family.name: family for family in families}
-    shipped, multiprocessors = _shipped(target), MULTIPROCESSORS.get(target, 0)
+    shipped, multiprocessors = shipped_settings(target), MULTIPROCESSORS.get(target, 0)
 
     def lent(other: Problem) -> list[tuple[bool, int, Setting]]:
         """Whether each setting wastes a wave here, its rank there, and the setting."""
@@ -117,7 +100,7 @@ def known_settings(target: str, problem: Problem, families: Sequence[Family]) ->
     def fits(found: list[tuple[bool, int, Setting]]) -> bool:
         return not all(wasteful for wasteful, *_ in found)
 
-    others = _nearest(target, problem)
+    others = nearest_problems(target, problem)
     nearest = _enough(filter(fits, map(lent, others))) or _enough(filter(None, map(lent, others)))
     ranked = [
         ((wasteful, place >= NEAREST, rank), setting)
@@ -156,11 +139,11 @@ def alternating(some: Sequence[Setting], others: Sequence[Setting]) -> list[Sett
 def _liked(target: str, problem: Problem) -> list[Setting] | None:
     """The settings of the WIDE nearest problems that serve this one, and the FITTED first of them with all tiles, the
     fastest first; None where no model ships for the target."""
-    model, shipped = cost_model.shipped(target), _shipped(target)
+    model, shipped = cost_model.shipped(target), shipped_settings(target)
     if model is None:
         return None
     families = {one.name: one for one in corpus.families(find(target)) if model.knows(one.name)}
-    near = {to_json(one): one for other in _nearest(target, problem)[:WIDE] for one in shipped[other]}
+    near = {to_json(one): one for other in nearest_problems(target, problem)[:WIDE] for one in shipped[other]}
     known = [one for one in near.values() if one.family in families]
     able = _fastest_first(model, problem, (one for one in known if allowed(problem, families[one.family], one.knobs)))
     tiled = (other for one in able[:FITTED] for other in with_tiles(problem, families[one.family], one))
@@ -180,16 +163,6 @@ def with_tiles(problem: Problem, family: Family, setting: Setting) -> Iterator[S
         knobs = setting.knobs | dict(tile)
         if tile and not corpus.refusal(family, knobs, problem):
             yield Setting(family.name, knobs)
-
-
-def _nearest(target: str, problem: Problem) -> list[Problem]:
-    """Problems for which settings are known, nearest first: of the same kind, but for the accumulator; else of fp16
-    without an epilogue; else of that with B as N×K."""
-    same = msgspec.structs.replace(problem, accumulate="f32")
-    plain = msgspec.structs.replace(same, dtype="fp16", epilogue="none")
-    every = list(_shipped(target))
-    kinds = same, plain, msgspec.structs.replace(plain, layout="tn")
-    return next(filter(None, (by_distance(one, every) for one in kinds)), [])
 
 
 def _enough(lent: Iterable[list[tuple[bool, int, Setting]]]) -> list[list[tuple[bool, int, Setting]]]:
@@ -214,35 +187,3 @@ def filled(problem: Problem, family: Family, knobs: Knobs, multiprocessors: int)
         return 1.0
     tiles = math.ceil(problem.m / int(knobs["tile_m"])) * math.ceil(problem.n / int(knobs["tile_n"]))
     return tiles / (math.ceil(tiles / slots) * slots) if tiles > slots else 1.0
-
-
-def knows(target: str) -> bool:
-    """Whether settings for this target ship."""
-    return bool(_shipped(target))
-
-
-@cache
-def _shipped(target: str) -> dict[Problem, list[Setting]]:
-    """The target's file, by problem. What is kept apart to measure on is passed over."""
-    path = asset("data").joinpath("settings", f"{target}.jsonl")
-    known: dict[Problem, list[Setting]] = {}
-    for problem, setting in listed(path):
-        if not kept_apart(problem):
-            known.setdefault(problem, []).append(setting)
-    return known
-
-
-def listed(path: Path) -> list[tuple[Problem, Setting]]:
-    """What such a file holds, line by line; all problems are given as f32."""
-    return [
-        (parse(line.problem, line.layout, dtype=line.dtype, epilogue=line.epilogue), Setting(line.family, line.knobs))
-        for line in read_known(path)
-    ]
-
-
-def read_known(path: Path) -> list[Known]:
-    """The lines of such a file, which may be packed (.xz); none where there is no file."""
-    if not path.exists():
-        return []
-    stored = path.read_bytes()
-    return msgspec.json.Decoder(Known).decode_lines(lzma.decompress(stored) if path.suffix == ".xz" else stored)

@@ -24,7 +24,7 @@ from cudal2.corpus import Knobs
 from cudal2.files import asset
 from cudal2.problem import Problem
 from cudal2.records import Candidate, Verdict
-from cudal2.search.prior import Known
+from cudal2.search.known import Known
 from cudal2.target import find
 from cudal2.worker.pool.pool import Pool
 

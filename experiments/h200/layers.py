@@ -30,7 +30,7 @@ from cudal2.arch import MULTIPROCESSORS
 from cudal2.corpus import Family, Knobs
 from cudal2.files import asset
 from cudal2.problem import Problem, off_lattice, parse
-from cudal2.search.prior import read_known
+from cudal2.search.known import read_known
 from cudal2.search.settings import allowed
 from cudal2.split import KEPT_APART, open_families, unseen
 from cudal2.target import find

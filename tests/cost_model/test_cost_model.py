@@ -8,7 +8,7 @@ import pytest
 from cudal2 import corpus, cost_model
 from cudal2.cost_model.facts import PARITY, UNITS, Columns, numbered
 from cudal2.problem import parse
-from cudal2.search.prior import _shipped
+from cudal2.search.known import shipped_settings
 from cudal2.search.settings import draw
 from cudal2.target import find
 
@@ -24,7 +24,7 @@ def drawn(name: str, count: int) -> list[cost_model.Setting]:
 
 def test_it_knows_the_families_of_known_settings_and_has_a_figure_for_every_shape():
     model = cost_model.shipped("sm_90a")
-    known = {one.family for some in _shipped("sm_90a").values() for one in some}
+    known = {one.family for some in shipped_settings("sm_90a").values() for one in some}
     assert model and all(map(model.knows, known)) and not model.knows("cute"), "which was never among the fastest"
     settings = [setting for name in FAMILIES for setting in drawn(name, 4)]
     for shape in ("1_64_64", "64_64_64", "65_8_24", "8192_8192_8192", "3_152064_8192", "16384_16384_16384_nn_f32"):

@@ -30,7 +30,7 @@ from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
 from cudal2.problem import Layout, Problem
 from cudal2.records import digest
-from cudal2.search.prior import knows
+from cudal2.search.known import knows
 from cudal2.search.proposer import Setting
 from cudal2.split import training, unseen
 from cudal2.target import Target, find

@@ -15,7 +15,8 @@ from cudal2 import corpus
 from cudal2.config import SftConfig
 from cudal2.corpus import Family
 from cudal2.problem import Problem
-from cudal2.search.prior import known_settings, listed
+from cudal2.search.known import listed
+from cudal2.search.prior import known_settings
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
 from cudal2.split import training, unseen

@@ -26,6 +26,7 @@ import numpy as np
 from cudal2 import corpus
 from cudal2.problem import Problem, grid, off_lattice, parse
 from cudal2.search import prior
+from cudal2.search.known import shipped_settings
 from cudal2.split import unseen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
@@ -111,7 +112,7 @@ def kind(problem: Problem) -> str:
 
 def propose(out: Path, *only: str) -> None:
     rng = random.Random(7)
-    known = [one for one in prior._shipped(TARGET) if not unseen(one)]
+    known = [one for one in shipped_settings(TARGET) if not unseen(one)]
     sizes = {*grid(), *off_lattice(1000, 4001), *known}
     by_kind = defaultdict[str, list[Problem]](list)
     for one in sorted(sizes, key=lambda one: one.mnk):

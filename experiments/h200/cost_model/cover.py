@@ -41,6 +41,7 @@ from cudal2.cost_model.model import FEW
 from cudal2.problem import Problem, off_lattice, parse
 from cudal2.records import to_json
 from cudal2.search import prior
+from cudal2.search.known import shipped_settings
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, draw
 from cudal2.split import open_families, training, unseen
@@ -208,7 +209,7 @@ MANY = Wide(pool=1200, liked=12, new=4, often=8, of_each=0, nearest=4)
 def widely(every: Measured, chosen: Sequence[Problem], how: Wide) -> list[str]:
     """Known settings and fresh ones, those for most of the shapes first."""
     model, rng = Model(shown(on_the_grid()) | every), random.Random("grid")
-    known_ones = sorted({one for some in prior._shipped(TARGET).values() for one in map(to_json, some)})
+    known_ones = sorted({one for some in shipped_settings(TARGET).values() for one in map(to_json, some)})
     pool = {to_json(one) for _ in range(how.pool) if (one := draw(rng.choice(chosen), BY_NAME[rng.choice(FRESH)], rng))}
     fresh_ones = sorted(pool - set(known_ones))
     columns, fresh_columns = model.pool(known_ones), model.pool(fresh_ones)

@@ -29,7 +29,7 @@ from labeller import BEHIND, Measured, Model, measured, on_the_grid, shown
 from cudal2 import corpus, llm
 from cudal2.problem import Layout, Problem
 from cudal2.records import to_json
-from cudal2.search import prior
+from cudal2.search.known import Known, shipped_settings
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
 from cudal2.split import draw, open_families, unseen
@@ -72,7 +72,7 @@ def pools(every: Measured) -> dict[tuple[int, Layout], list[str]]:
     for problem, some in every.items():
         best = sorted(some, key=some.__getitem__, reverse=True)[: min(TOP, 1 + len(some) // PART)]
         fast.setdefault(rows_of(problem.m), set()).update(best)
-    for problem, settings in prior._shipped("sm_90a").items():
+    for problem, settings in shipped_settings("sm_90a").items():
         if (problem.layout, problem.dtype, problem.epilogue) == ("tn", "fp16", "none"):
             fast.setdefault(rows_of(problem.m), set()).update(map(to_json, settings))
     found = dict[tuple[int, Layout], list[str]]()
@@ -118,7 +118,7 @@ def menu(behind: np.ndarray) -> list[int]:
     return chosen
 
 
-def lines(every: Measured) -> Iterator[prior.Known]:
+def lines(every: Measured) -> Iterator[Known]:
     problems, settings, behind = guessed(every, Model(shown(on_the_grid()) | every))
     chosen = menu(behind)
     listed = {settings[one] for one in chosen}
@@ -135,8 +135,8 @@ def lines(every: Measured) -> Iterator[prior.Known]:
                     yield known(asked, setting)
 
 
-def known(problem: Problem, setting: Setting) -> prior.Known:
-    return prior.Known(problem.mnk, problem.layout, setting.family, setting.knobs, problem.dtype, problem.epilogue)
+def known(problem: Problem, setting: Setting) -> Known:
+    return Known(problem.mnk, problem.layout, setting.family, setting.knobs, problem.dtype, problem.epilogue)
 
 
 def main(folder: Path, out: Path) -> None:

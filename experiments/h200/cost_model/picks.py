@@ -9,6 +9,7 @@ from explored import FAMILIES, TARGET
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search import prior
+from cudal2.search.known import shipped_settings
 
 ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 16384), (1, 16384))
 Weight = tuple[int, int]
@@ -16,7 +17,7 @@ Weight = tuple[int, int]
 
 def looked_up(problem: Problem, apart: Collection[Weight] = ()) -> list[str]:
     """The settings of the look-up without the lines of these weights; as JSON."""
-    stored = prior._shipped(TARGET)
+    stored = shipped_settings(TARGET)
     own = {one: stored.pop(one) for one in list(stored) if (one.n, one.k) in apart}
     found = [to_json(setting) for setting in prior.known_settings(TARGET, problem, FAMILIES)]
     stored.update(own)

@@ -27,7 +27,7 @@ from picks import looked_up, show
 from cudal2.archive.selection import whole_sectors
 from cudal2.problem import Problem
 from cudal2.records import to_json
-from cudal2.search import prior
+from cudal2.search.known import listed, shipped_settings
 
 PICKS = (1, 4, 8)
 TOP, THIRDS, FEW = 10, 3, 64
@@ -35,7 +35,7 @@ TOP, THIRDS, FEW = 10, 3, 64
 
 def fast_somewhere(seen: Measured, apart: set[tuple[int, int]]) -> set[str]:
     """Settings in the table and the TOP fastest of each shape."""
-    known = {to_json(one) for p, some in prior._shipped("sm_90a").items() if (p.n, p.k) not in apart for one in some}
+    known = {to_json(one) for p, some in shipped_settings("sm_90a").items() if (p.n, p.k) not in apart for one in some}
     for some in seen.values():
         known.update(sorted(some, key=some.__getitem__, reverse=True)[:TOP])
     return known
@@ -67,7 +67,7 @@ def main(folder: Path, astray: bool) -> None:
     every = measured(folder)
     found: dict[str, list[list[float]]] = {}
     shapes, held, rng = list[Problem](), list[int](), random.Random("as many")
-    menu = {to_json(setting) for _, setting in prior.listed(Path(__file__).with_name("labels.jsonl.xz"))}
+    menu = {to_json(setting) for _, setting in listed(Path(__file__).with_name("labels.jsonl.xz"))}
     print(f"{sum(map(len, every.values()))} pairs of {len(every)} shapes and a setting", flush=True)
     wanted = (lambda one: one.m > FEW and not whole_sectors(one)) if astray else (lambda _: True)
     for problem, near, liked in kept_out(every, wanted):

@@ -23,6 +23,7 @@ import numpy as np
 
 from cudal2.problem import Problem, grid
 from cudal2.search import prior
+from cudal2.search.known import shipped_settings
 from cudal2.search.proposer import Setting
 from cudal2.split import unseen
 
@@ -78,7 +79,7 @@ def means(name: Callable[[Setting], str]) -> Picker:
 
 def look_up(seen: list[Row], rows: list[Row]) -> np.ndarray:
     """What `search.prior=known` says, as if the shapes that are asked for were never explored."""
-    stored, liked = prior._shipped(TARGET), dict[Problem, dict[str, int]]()
+    stored, liked = shipped_settings(TARGET), dict[Problem, dict[str, int]]()
     for problem in dict.fromkeys(row.problem for row in rows):
         own = stored.pop(problem, None)
         for place, setting in enumerate(prior.known_settings(TARGET, problem, FAMILIES)):

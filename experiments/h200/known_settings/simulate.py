@@ -1,13 +1,15 @@
 """Evolution with a model in the judge's place: what the best of so many kernels is, as the model has it.
 
-    python experiments/h200/known_settings/simulate.py experiments/h200/layers    # prints simulate.txt
+    python experiments/h200/known_settings/simulate.py experiments/h200/layers        # prints simulate.txt
+    python experiments/h200/known_settings/simulate.py experiments/h200/layers 16     # at most: simulate-tiles.txt
 
 For a search that is to be compared with itself after a change. Two models are fitted, each to every other weight's
 shapes: one is the search's cost model, the other judges, then the other way round. They err, and not quite alike; what
-a search finds on a GPU has to be measured there. Once evolution tries its children as they are born, and once the one
-of BROOD that its cost model likes most; for 25 layers that are kept apart and 25 shapes off the lattice, all of at
-least 64 rows. Geometric means of the fastest of the judge's shape, then differences of logarithms, with 95% intervals
-over shapes. A quarter of an hour.
+a search finds on a GPU has to be measured there. Once evolution tries its children as they are born, once the one of
+BROOD that its cost model likes most, and once with other tiles for what it likes of the known settings, too (FITTED of
+them; simulate.txt is of before there was that). For 25 layers that are kept apart and 25 shapes off the lattice, all of
+at least 64 rows. Geometric means of the fastest of the judge's shape, then differences of logarithms to the line
+before, with 95% intervals over shapes. A quarter of an hour, or four minutes for 16.
 """
 
 import random
@@ -32,7 +34,7 @@ from explored import TARGET
 from labeller import Model, measured, on_the_grid, shown
 
 DEVICE, SHAPES, ROWS = "H200", 25, 64
-GENERATION, KERNELS, COUNTS = 8, 64, (8, 16, 32, 64)
+GENERATION, KERNELS, COUNTS = 8, 64, (1, 2, 4, 8, 16, 32, 64)
 
 
 def shapes() -> list[Problem]:
@@ -50,13 +52,13 @@ def models(folder: Path) -> list[cost_model.Model]:
     return [Model({one: some for one, some in every.items() if (one.n, one.k) in half}).exported() for half in halves]
 
 
-def search(judge: cost_model.Model, problem: Problem) -> list[float]:
-    """The logarithms of the speeds of all kernels, in order."""
+def search(judge: cost_model.Model, problem: Problem, kernels: int) -> list[float]:
+    """The logarithms of the speeds of so many kernels, in order."""
     method = SearchMethodConfig(generation=GENERATION, neighbours=0)
     config = SearchConfig(run="unused", target=TARGET, shapes=ShapesConfig(names=(problem.mnk,)), search=method)
     proposer = evolution.Evolution(History(config, Environment(DEVICE, 0, "", "", "", ""), None))
     trials, speeds = list[Trial](), list[float]()
-    for number in range(KERNELS // GENERATION):
+    for number in range(kernels // GENERATION):
         proposed = proposer.propose(Task(problem), {problem: trials}, number, GENERATION)
         made = [(candidate.kernel_hash, prompt) for candidate, prompt in proposed.items()]
         settings = [parsed(Trial(prompt, number, 0, "")) for _, prompt in made]
@@ -74,19 +76,21 @@ def interval(values: np.ndarray) -> str:
     return "{:.4f} [{:.4f}, {:.4f}]".format(values.mean(), *np.quantile(values[drawn].mean(1), (0.025, 0.975)))
 
 
-def main(folder: Path) -> None:
-    both, brood = models(folder), evolution.BROOD
+def main(folder: Path, kernels: int) -> None:
+    both, counts = models(folder), [count for count in COUNTS if count <= kernels]
+    ways = (1, 0), (evolution.BROOD, 0), (evolution.BROOD, prior.FITTED)
     for own, judge in (both, both[::-1]):
         cost_model.shipped = lambda target, own=own: own
-        prior._liked.cache_clear()
         found = []
-        for evolution.BROOD in (1, brood):
-            speeds = [search(judge, problem) for problem in shapes()]
-            found.append(np.array([[max(some[:count]) for count in COUNTS] for some in speeds]))
-            best = "".join(f"  best of {count}: {value:.4f}" for count, value in zip(COUNTS, np.exp(found[-1].mean(0))))
-            print(f"\na brood of {evolution.BROOD}{best}", flush=True)
-        print("difference " + "; ".join(interval(column) for column in (found[1] - found[0]).T), flush=True)
+        for evolution.BROOD, prior.FITTED in ways:
+            prior._liked.cache_clear()
+            speeds = [search(judge, problem, kernels) for problem in shapes()]
+            found.append(np.array([[max(some[:count]) for count in counts] for some in speeds]))
+            best = "".join(f"  best of {count}: {value:.4f}" for count, value in zip(counts, np.exp(found[-1].mean(0))))
+            print(f"\na brood of {evolution.BROOD}, tiles for {prior.FITTED}{best}", flush=True)
+            if len(found) > 1:
+                print("difference " + "; ".join(interval(column) for column in (found[-1] - found[-2]).T), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else KERNELS)

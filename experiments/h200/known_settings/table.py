@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cudal2.search import prior
+from cudal2.search.known import shipped_settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
 import labeller
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     stored = lzma.decompress((folder / "cover.jsonl.xz").read_bytes()).splitlines()
     covered = {json.loads(line)["problem"] for line in stored}
     labeller.ROUNDS = tuple(name for name in labeller.ROUNDS if name != "cover")
-    every, table = measured(folder), prior._shipped(TARGET)
+    every, table = measured(folder), shipped_settings(TARGET)
     found = {"with": picked(every)}
     for problem in [one for one in table if one.mnk in covered]:
         del table[problem]

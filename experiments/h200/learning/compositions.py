@@ -22,7 +22,7 @@ from first import interval
 from cudal2 import corpus
 from cudal2.archive import Archive
 from cudal2.files import asset
-from cudal2.search.prior import listed
+from cudal2.search.known import listed
 from cudal2.target import find
 
 TARGET = "sm_90a"

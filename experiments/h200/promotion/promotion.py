@@ -26,6 +26,7 @@ import numpy as np
 from cudal2.problem import Problem, grid, off_lattice, parse
 from cudal2.records import to_json
 from cudal2.search import prior
+from cudal2.search.known import shipped_settings
 from cudal2.split import unseen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cost_model"))
@@ -57,7 +58,7 @@ class Promoted(Line, frozen=True, kw_only=True):
 
 def propose(out: Path) -> None:
     rng = random.Random(3)
-    known = [one for one in prior._shipped(TARGET) if not unseen(one)]
+    known = [one for one in shipped_settings(TARGET) if not unseen(one)]
     aligned = [one for one in known if one.k % FULL == 0 and one.n * one.k >= WEIGHT]
     chosen = [
         one

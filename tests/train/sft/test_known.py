@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from cudal2 import corpus
 from cudal2.config import CorpusConfig, SftConfig, load
 from cudal2.problem import Problem
-from cudal2.search.prior import known_settings, listed
+from cudal2.search.known import listed
+from cudal2.search.prior import known_settings
 from cudal2.search.settings import allowed
 from cudal2.split import training, unseen
 from cudal2.target import find
