@@ -26,6 +26,8 @@ from cudal2.problem import parse
 from cudal2.records import Candidate, HarnessFault
 from cudal2.worker.worker import Worker
 
+BUSY = "import os; started = os.getppid()\nwhile os.getppid() == started: pass"
+"""Ends with whoever started it, however that ends."""
 WORKERS: dict[str, dict[str, float]] = {
     "quick": QUICK,
     "default": {},
@@ -68,7 +70,7 @@ def main() -> None:
 @contextmanager
 def others(count: int) -> Iterator[None]:
     """So many programs that want a core each."""
-    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield
     finally:
