@@ -9,22 +9,17 @@ A setting that is fast for one shape may waste a wave on a near one: 192 tiles o
 264. A campaign on an H200 measured 129 pairs of kernels of one shape of which one left 10% more of the multiprocessors
 idle: it was the slower one 121 times (experiments/h200/campaign/waves.py). So such settings come last.
 
-With `search.order=cost` every second of them is one that the cost model (`cudal2/cost_model`) thinks fastest, of all
-that are known for a good many near shapes, and of what it likes most among these with other tiles: for 574 rows eight
-of 72, where near shapes have others. Its first is better than the nearest shape's. Its next ones are much alike: so of
-each tile and cluster one comes before all others (experiments/h200/known_settings, "Settings that differ in more
-details"), and those of the nearest shapes in turn (experiments/h200/learning, "Known settings by the cost model").
+With `search.order=cost` every second of them is one that the cost model likes (`liked`). Its first is better than the
+nearest shape's. Its next ones are much alike: so of each tile and cluster one comes before all others
+(experiments/h200/known_settings, "Settings that differ in more details"), and those of the nearest shapes in turn
+(experiments/h200/learning, "Known settings by the cost model").
 """
 
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from itertools import islice, product, zip_longest
+from itertools import islice, zip_longest
 
-import numpy as np
-
-from cudal2 import corpus, cost_model
 from cudal2.arch import MULTIPROCESSORS
 from cudal2.config import SearchConfig
 from cudal2.corpus import Family, Knobs
@@ -32,20 +27,13 @@ from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search.heuristics import advise, follow
 from cudal2.search.known import nearest_problems, shipped_settings
+from cudal2.search.liked import most_liked
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed, first_of_each, shape_of
 from cudal2.search.written import written
-from cudal2.target import find
 
 NEAREST = 8
 """How many problems settings are taken from at least."""
-TILE = ("tile_m", "tile_n")
-WIDE = 256
-"""The cost model chooses among the settings of so many problems. All 1,320 would hold a setting that it thinks 0.2%
-faster, and take four times as long."""
-FITTED = 24
-"""So many settings that the cost model likes most are tried with all tiles. Of 8 it finds nearly as much (as another
-model judges: experiments/h200/known_settings, "Tiles of a shape's own")."""
 ENOUGH = 16
 """How many distinct settings are taken if there are: near problems of few rows share theirs, and what a search tries
 beyond them is drawn at random."""
@@ -117,7 +105,7 @@ def liked_settings(target: str, problem: Problem, families: Sequence[Family]) ->
     As `known_settings` where no model ships for the target.
     """
     by_name = {family.name: family for family in families}
-    liked = _liked(target, problem)
+    liked = most_liked(target, problem)
     if liked is None:
         return known_settings(target, problem, families)
     able = (one for one in liked if one.family in by_name and allowed(problem, by_name[one.family], one.knobs))
@@ -133,36 +121,6 @@ def alternating(some: Sequence[Setting], others: Sequence[Setting]) -> list[Sett
     """One of some and one of others in turn; each setting once, where it comes first."""
     pairs = zip_longest(some, others)
     return list({to_json(one): one for pair in pairs for one in pair if one is not None}.values())
-
-
-@cache
-def _liked(target: str, problem: Problem) -> list[Setting] | None:
-    """The settings of the WIDE nearest problems that serve this one, and the FITTED first of them with all tiles, the
-    fastest first; None where no model ships for the target."""
-    model, shipped = cost_model.shipped(target), shipped_settings(target)
-    if model is None:
-        return None
-    families = {one.name: one for one in corpus.families(find(target)) if model.knows(one.name)}
-    near = {to_json(one): one for other in nearest_problems(target, problem)[:WIDE] for one in shipped[other]}
-    known = [one for one in near.values() if one.family in families]
-    able = _fastest_first(model, problem, (one for one in known if allowed(problem, families[one.family], one.knobs)))
-    tiled = (other for one in able[:FITTED] for other in with_tiles(problem, families[one.family], one))
-    return _fastest_first(model, problem, {to_json(one): one for one in (*able, *tiled)}.values())
-
-
-def _fastest_first(model: cost_model.Model, problem: Problem, settings: Iterable[Setting]) -> list[Setting]:
-    some = list(settings)
-    speeds = model.speeds(problem, [(one.family, one.knobs) for one in some])
-    return [some[place] for place in np.argsort(-speeds, kind="stable")]
-
-
-def with_tiles(problem: Problem, family: Family, setting: Setting) -> Iterator[Setting]:
-    """The setting with each tile that its family allows there; none where the family has no tiles."""
-    sizes = ([(name, value) for value in family.knobs[name]] for name in TILE if name in family.knobs)
-    for tile in product(*sizes):
-        knobs = setting.knobs | dict(tile)
-        if tile and not corpus.refusal(family, knobs, problem):
-            yield Setting(family.name, knobs)
 
 
 def _enough(lent: Iterable[list[tuple[bool, int, Setting]]]) -> list[list[tuple[bool, int, Setting]]]:

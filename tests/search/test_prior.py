@@ -18,7 +18,6 @@ from cudal2.search import known, prior
 from cudal2.search.known import shipped_settings
 from cudal2.search.prior import ENOUGH, NEAREST
 from cudal2.search.proposer import Setting
-from cudal2.search.settings import allowed
 from cudal2.target import find
 
 HERE, LARGE = parse("256_256_256"), parse("2048_2048_1536")
@@ -175,20 +174,3 @@ def test_what_ships_is_of_use(path):
     for problem in list(shipped)[:20]:
         able = [family for family in among if problem.layout in family.layouts]
         assert prior.known_settings(path.stem, problem, able)
-
-
-def test_what_the_cost_model_likes_is_tried_with_tiles_that_no_near_shape_has():
-    families = {family.name: family for family in corpus.families(find("sm_90a"))}
-    problem = parse("574_1840_3336")
-    known = {to_json(one) for some in shipped_settings("sm_90a").values() for one in some}
-    liked = prior._liked("sm_90a", problem)
-    assert len(liked) == len({to_json(one) for one in liked})
-    assert all(allowed(problem, families[one.family], one.knobs) for one in liked)
-    first = liked[0]
-    assert first.knobs.keys() >= {"tile_m", "tile_n"}
-    tiled = list(prior.with_tiles(problem, families[first.family], first))
-    assert first in tiled and len({(one.knobs["tile_m"], one.knobs["tile_n"]) for one in tiled}) == len(tiled) > 4
-    assert {to_json(one) for one in tiled} <= {to_json(one) for one in liked}
-    assert any(to_json(one) not in known for one in liked)
-    untiled = next(one for some in shipped_settings("sm_90a").values() for one in some if "tile_m" not in one.knobs)
-    assert not list(prior.with_tiles(problem, families[untiled.family], untiled))

@@ -22,7 +22,7 @@ from cudal2 import cost_model, llm
 from cudal2.config import SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.problem import Problem, off_lattice
 from cudal2.records import Environment
-from cudal2.search import prior
+from cudal2.search import liked
 from cudal2.search.proposer import Task, Trial
 from cudal2.search.proposers import evolution
 from cudal2.search.settings import parsed
@@ -78,16 +78,16 @@ def interval(values: np.ndarray) -> str:
 
 def main(folder: Path, kernels: int) -> None:
     both, counts = models(folder), [count for count in COUNTS if count <= kernels]
-    ways = (1, 0), (evolution.BROOD, 0), (evolution.BROOD, prior.FITTED)
+    ways = (1, 0), (evolution.BROOD, 0), (evolution.BROOD, liked.FITTED)
     for own, judge in (both, both[::-1]):
         cost_model.shipped = lambda target, own=own: own
         found = []
-        for evolution.BROOD, prior.FITTED in ways:
-            prior._liked.cache_clear()
+        for evolution.BROOD, liked.FITTED in ways:
+            liked.most_liked.cache_clear()
             speeds = [search(judge, problem, kernels) for problem in shapes()]
             found.append(np.array([[max(some[:count]) for count in counts] for some in speeds]))
             best = "".join(f"  best of {count}: {value:.4f}" for count, value in zip(counts, np.exp(found[-1].mean(0))))
-            print(f"\na brood of {evolution.BROOD}, tiles for {prior.FITTED}{best}", flush=True)
+            print(f"\na brood of {evolution.BROOD}, tiles for {liked.FITTED}{best}", flush=True)
             if len(found) > 1:
                 print("difference " + "; ".join(interval(column) for column in (found[-1] - found[-2]).T), flush=True)
 
