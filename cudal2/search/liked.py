@@ -39,12 +39,13 @@ def most_liked(target: str, problem: Problem) -> list[Setting] | None:
         return None
     near = {to_json(one): one for other in nearest_problems(target, problem)[:WIDE] for one in shipped[other]}
     known = [one for one in near.values() if model.knows(one.family)]
-    able = _fastest_first(model, problem, (one for one in known if _serves(target, kind, to_json(one))))
+    able = fastest_first(model, problem, (one for one in known if _serves(target, kind, to_json(one))))
     tiled = (other for one in able[:FITTED] for other in _with_tiles(target, kind, to_json(one)))
-    return _fastest_first(model, problem, {to_json(one): one for one in (*able, *tiled)}.values())
+    return fastest_first(model, problem, {to_json(one): one for one in (*able, *tiled)}.values())
 
 
-def _fastest_first(model: cost_model.Model, problem: Problem, settings: Iterable[Setting]) -> list[Setting]:
+def fastest_first(model: cost_model.Model, problem: Problem, settings: Iterable[Setting]) -> list[Setting]:
+    """These settings as the model orders them; equals stay as they came."""
     some = list(settings)
     speeds = model.speeds(problem, [(one.family, one.knobs) for one in some])
     return [some[place] for place in np.argsort(-speeds, kind="stable")]

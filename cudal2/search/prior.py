@@ -104,12 +104,10 @@ def liked_settings(target: str, problem: Problem, families: Sequence[Family]) ->
 
     As `known_settings` where no model ships for the target.
     """
-    by_name = {family.name: family for family in families}
-    liked = most_liked(target, problem)
+    liked, names = most_liked(target, problem), {family.name for family in families}
     if liked is None:
         return known_settings(target, problem, families)
-    able = (one for one in liked if one.family in by_name and allowed(problem, by_name[one.family], one.knobs))
-    return list(islice(varied(able), ENOUGH))
+    return list(islice(varied(one for one in liked if one.family in names), ENOUGH))
 
 
 def varied(settings: Iterable[Setting]) -> Iterator[Setting]:

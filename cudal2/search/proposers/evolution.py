@@ -22,6 +22,7 @@ from cudal2 import cost_model
 from cudal2.corpus import Family, Knobs
 from cudal2.problem import Problem
 from cudal2.records import Candidate
+from cudal2.search.liked import fastest_first
 from cudal2.search.prior import start
 from cudal2.search.proposer import Setting, Task, Trials, seeded
 from cudal2.search.settings import (
@@ -94,10 +95,7 @@ def liked(
     by_name = {family.name: family for family in families if model.knows(family.name)}
     known = [one for one in brood if one.family in by_name]
     able = [one for one in known if allowed(problem, by_name[one.family], one.knobs)]
-    if not able:
-        return None
-    speeds = model.speeds(problem, [(one.family, one.knobs) for one in able])
-    return able[int(speeds.argmax())]
+    return fastest_first(model, problem, able)[0] if able else None
 
 
 Parents = Mapping[str, Sequence[Knobs]]

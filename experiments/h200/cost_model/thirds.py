@@ -88,7 +88,7 @@ def main(folder: Path, astray: bool) -> None:
             found.setdefault(name, []).append(best)
     table = {name: np.array(some) for name, some in found.items()}
     show(shapes, table, [(f"{name} - look-up", name, "look-up") for name in list(table)[1:]], PICKS)
-    asked = np.mean([len(some) for some in every.values()])
+    asked = np.mean([len(every[problem]) for problem in shapes])
     print(f"\nof the menu's {len(menu)} a shape has {np.mean(held):.1f} of {asked:.1f}; {held.count(0)} shapes none")
     first = table["labeller"][:, 0]
     worst = (f"{shapes[place].mnk} {math.exp(first[place]):.2f}" for place in np.argsort(first)[:8])

@@ -13,7 +13,7 @@ import json
 import lzma
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -37,15 +37,19 @@ class Shape(NamedTuple):
         return max(self.new) / max(self.known)
 
 
+def timed(path: Path) -> Iterator[dict]:
+    """The lines of a round that have a speedup, of kernels as their families render them."""
+    rows = map(json.loads, lzma.decompress(path.read_bytes()).splitlines())
+    return (row for row in rows if row.get("speedup") and "edit" not in row)
+
+
 def read(path: Path, new: Container[str], before: Sequence[Path] = ()) -> list[Shape]:
     found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for row in map(json.loads, lzma.decompress(path.read_bytes()).splitlines()):
-        if row.get("speedup"):
-            found[row["problem"]][row["family"] in new].append(row["speedup"])
-    for earlier in before:
-        for row in map(json.loads, lzma.decompress(earlier.read_bytes()).splitlines()):
-            if row.get("speedup") and row["problem"] in found and row["family"] not in new and "edit" not in row:
-                found[row["problem"]][0].append(row["speedup"])
+    for row in timed(path):
+        found[row["problem"]][row["family"] in new].append(row["speedup"])
+    for row in (row for earlier in before for row in timed(earlier)):
+        if row["problem"] in found and row["family"] not in new:
+            found[row["problem"]][0].append(row["speedup"])
     return [Shape(*map(int, name.split("_")), *both) for name, both in found.items() if all(both)]
 
 
