@@ -48,6 +48,7 @@ ROUNDS = (
     "middle",
     "swapped",
     "split",
+    "tiles",
 )
 EMPTIED = "emptied"
 ANEW = (EMPTIED, "middle")

@@ -16,29 +16,43 @@ import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import numpy as np
-from explored import BY_NAME, FAMILIES
+from explored import BY_NAME
 from labeller import BEHIND, Measured, Model, measured, on_the_grid, shown
 
 from cudal2 import corpus, llm
+from cudal2.corpus.family import form
+from cudal2.cost_model.facts import Columns
+from cudal2.cost_model.model import FEW
 from cudal2.problem import Layout, Problem
 from cudal2.records import to_json
 from cudal2.search.known import Known, shipped_settings
+from cudal2.search.liked import with_tiles
 from cudal2.search.proposer import Setting
 from cudal2.search.settings import allowed
 from cudal2.split import draw, open_families, unseen
 
-COUNT, FLOP, TOP, PART = 60000, 1e13, 10, 8
-"""How many problems, and the largest; fast is what is among the TOP of a shape, and in the fastest PART-th of it."""
+COUNT, CHOOSING, FLOP, TOP, PART = 60000, 12000, 1e13, 10, 8
+"""How many problems, those of them that the menu is chosen by, and the largest; fast is what is among the TOP of a
+shape, and in the fastest PART-th of it."""
 LAYOUTS, TYPES, EPILOGUES = ("tn", "tn", "nn"), ("fp16", "bf16"), ("none", "bias", "bias_gelu")
 MENU, ENOUGH, HEAT = 144, 0.3, 0.01
 """So many settings are learnt; where none of them suits a problem, ENOUGH is as bad as worse."""
+LIKED, TILED, FITS = 8, 3, 0.003
+"""So many settings of a problem may be drawn; of so many all tiles are tried, and one is taken that is so much faster
+(in logarithms)."""
+
+
+Pools = dict[tuple[int, Layout], list[str]]
+Choices = dict[str, float]
+"""Settings, as JSON, and how far behind the fastest they are."""
 
 
 def rounded(problem: Problem, rng: random.Random) -> Problem:
@@ -65,7 +79,7 @@ def rows_of(m: int) -> int:
     return next((number for number, most in enumerate((1, 8, 16, 32, 64)) if m <= most), math.ceil(math.log2(m)))
 
 
-def pools(every: Measured) -> dict[tuple[int, Layout], list[str]]:
+def pools(every: Measured) -> Pools:
     """For each class of rows and each layout the settings that were fast there; above 64 rows also with half or twice
     as many, and for one row with eight. The families for few rows have no `nn` kernels: it takes all up to 128 rows."""
     fast: dict[int, set[str]] = {}
@@ -83,29 +97,47 @@ def pools(every: Measured) -> dict[tuple[int, Layout], list[str]]:
     return found
 
 
-def guessed(every: Measured, model: Model) -> tuple[list[Problem], list[str], np.ndarray]:
-    """The drawn problems, the settings that one of them may have, and how far behind the fastest each is there."""
-    by_class, problems_of = pools(every), dict[tuple[int, Layout], list[Problem]]()
-    for problem in drawn():
-        problems_of.setdefault((rows_of(problem.m), problem.layout), []).append(problem)
-    settings = sorted({one for pool in by_class.values() for one in pool})
+def guessed(model: Model, problems: Sequence[Problem], by_class: Pools, settings: Sequence[str]) -> np.ndarray:
+    """How far behind the fastest each of the settings is on each problem, as far as it is in the pool of its class."""
     place = {one: number for number, one in enumerate(settings)}
-    asked, found = list[Problem](), list[np.ndarray]()
-    for kind_of, problems in sorted(problems_of.items()):
-        pool, fits = by_class[kind_of], dict[tuple[object, ...], np.ndarray]()
-        made = [msgspec.json.decode(one, type=Setting) for one in pool]
-        columns = model.pool(pool)
-        for problem, liked in zip(problems, model.speeds([(problem, columns) for problem in problems])):
-            serves = {family.name: corpus.applies(family, problem) for family in FAMILIES}
-            kind = corpus.family.form(problem), *serves.values()
-            if kind not in fits:
-                able = [serves[one.family] and allowed(problem, BY_NAME[one.family], one.knobs) for one in made]
-                fits[kind] = np.array(able)
-            line = np.full(len(settings), -np.inf, np.float32)
-            line[[place[one] for one in pool]] = np.where(fits[kind], liked, -np.inf)
-            asked.append(problem)
-            found.append(np.maximum(line - line.max(), -BEHIND))
-    return asked, settings, np.array(found)
+    found = np.full((len(problems), len(settings)), -BEHIND, np.float32)
+    numbers_of: dict[tuple[int, Layout], list[int]] = {}
+    for number, problem in enumerate(problems):
+        numbers_of.setdefault((rows_of(problem.m), problem.layout), []).append(number)
+    for kind_of, numbers in sorted(numbers_of.items()):
+        pool = [one for one in by_class[kind_of] if one in place]
+        places, columns = [place[one] for one in pool], model.pool(pool)
+        liked = model.speeds([(problems[number], columns) for number in numbers])
+        for number, line in zip(numbers, liked):
+            line = np.where(able(problems[number], pool), line, -np.inf)
+            found[number, places] = np.maximum(line - line.max(), -BEHIND)
+    return found
+
+
+def able(problem: Problem, settings: Iterable[str]) -> list[bool]:
+    applies, kind = {name: corpus.applies(family, problem) for name, family in BY_NAME.items()}, form(problem)
+    return [applies[family_of(one)] and fits(kind, one) for one in settings]
+
+
+# Rules take long to ask, and say the same for all problems of a form.
+
+
+@cache
+def family_of(setting: str) -> str:
+    return msgspec.json.decode(setting, type=Setting).family
+
+
+@cache
+def fits(kind: Problem, setting: str) -> bool:
+    made = msgspec.json.decode(setting, type=Setting)
+    return allowed(kind, BY_NAME[made.family], made.knobs)
+
+
+@cache
+def tiled(kind: Problem, setting: str) -> list[str]:
+    """The setting with every tile that its family has there; first as it is."""
+    made = msgspec.json.decode(setting, type=Setting)
+    return list(dict.fromkeys([setting, *map(to_json, with_tiles(kind, BY_NAME[made.family], made))]))
 
 
 def menu(behind: np.ndarray) -> list[int]:
@@ -118,25 +150,51 @@ def menu(behind: np.ndarray) -> list[int]:
     return chosen
 
 
+def fitted(model: Model, problems: Sequence[Problem], settings: Sequence[str], behind: np.ndarray) -> list[Choices]:
+    """For each problem the settings that the model likes most of these, the first TILED with the tile that fits best,
+    and how far behind each is."""
+    columns: dict[tuple[Problem, str], Columns] = {}
+    choices, asked, whose = list[Choices](), list[tuple[Problem, Columns]](), list[tuple[int, str]]()
+    for number, (problem, line) in enumerate(zip(problems, behind)):
+        kind, best = form(problem), np.argsort(-line, kind="stable")[:LIKED]
+        choices.append({settings[one]: float(line[one]) for one in best})
+        for one in [one for one, value in choices[-1].items() if value > -BEHIND][: TILED if problem.m > FEW else 0]:
+            if (kind, one) not in columns:
+                columns[kind, one] = model.pool(tiled(kind, one))
+            asked.append((problem, columns[kind, one]))
+            whose.append((number, one))
+    for (number, one), liked in zip(whose, model.speeds(asked)):
+        place = int(liked.argmax())
+        if (faster := float(liked[place] - liked[0])) > FITS:
+            other = tiled(form(problems[number]), one)[place]
+            choices[number][other] = choices[number].pop(one) + faster
+    return choices
+
+
 def lines(every: Measured) -> Iterator[Known]:
-    problems, settings, behind = guessed(every, Model(shown(on_the_grid()) | every))
-    chosen = menu(behind)
-    listed = {settings[one] for one in chosen}
-    made = [msgspec.json.decode(settings[one], type=Setting) for one in chosen]
-    rng = random.Random("heat")
-    for problem, line in zip(problems, behind[:, chosen]):
-        yield known(problem, rng.choices(made, np.exp((line - line.max()) / HEAT))[0])
-    for problem, some in sorted(every.items()):
-        if fast := max((one for one in some if one in listed), key=some.__getitem__, default=""):
-            setting = msgspec.json.decode(fast, type=Setting)
+    model, by_class = Model(shown(on_the_grid()) | every), pools(every)
+    problems = drawn()
+    settings = sorted({one for pool in by_class.values() for one in pool})
+    some = random.Random("menu").sample(problems, CHOOSING)
+    listed = [settings[one] for one in menu(guessed(model, some, by_class, settings))]
+    rng, tiles = random.Random("heat"), 0
+    for problem, choices in zip(problems, fitted(model, problems, listed, guessed(model, problems, by_class, listed))):
+        values = np.array(list(choices.values()))
+        (one,) = rng.choices(list(choices), np.exp((values - values.max()) / HEAT))
+        tiles += one not in listed
+        yield known(problem, one)
+    print(f"{tiles / len(problems):.1%} have a tile that the menu does not hold")
+    for problem, speeds in sorted(every.items()):
+        if fast := max((one for one in speeds if one in listed), key=speeds.__getitem__, default=""):
             for dtype, epilogue in product(TYPES, EPILOGUES):
                 asked = msgspec.structs.replace(problem, dtype=dtype, epilogue=epilogue)
-                if allowed(asked, BY_NAME[setting.family], setting.knobs):
-                    yield known(asked, setting)
+                if fits(form(asked), fast):
+                    yield known(asked, fast)
 
 
-def known(problem: Problem, setting: Setting) -> Known:
-    return Known(problem.mnk, problem.layout, setting.family, setting.knobs, problem.dtype, problem.epilogue)
+def known(problem: Problem, setting: str) -> Known:
+    made = msgspec.json.decode(setting, type=Setting)
+    return Known(problem.mnk, problem.layout, made.family, made.knobs, problem.dtype, problem.epilogue)
 
 
 def main(folder: Path, out: Path) -> None:
