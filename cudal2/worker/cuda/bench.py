@@ -160,7 +160,9 @@ class CudaBench:
         key = (protocol, name)
         if key not in context.host_seconds:
             count, gap = host_calls(self.config, context.arena.buffers), gap_seconds(self.config, protocol)
+            context.baseline.lay(split(name)[1], slice(None))
             blocks = [context.baseline.host_seconds_untouched(name, count, gap) for _ in range(HOST_BLOCKS)]
+            context.baseline.lay(context.arena.problem.layout, slice(None))
             context.host_seconds[key] = float(np.median(blocks)) / count
         return context.host_seconds[key]
 
@@ -243,10 +245,13 @@ class CudaBench:
         try:
             arena = Arena(buffers, memory.tensor, inputs.generator(memory.tensor.device))
             arena.fill(slice(None))
-            side = BaselineSide(self.vendor, buffers, arena.inputs, arena.reference)
+            side = BaselineSide(self.vendor, buffers, arena.given, arena.reference, originals=arena.inputs)
             if not self.config.protocols:
                 return ProblemContext(memory, arena, side, {}, {})
+            for operand in arena.given:  # B is read in both layouts at once: uneven numbers might overflow in the other
+                inputs.fill_normal(inputs.generator(operand.device), operand)
             tuning = self.vendor.prepare(problem, side.sets)
+            arena.restore()
             return ProblemContext(memory, arena, side, tuning.seconds, {}, tuning.rounds)
         except torch.OutOfMemoryError as error:
             memory.close()

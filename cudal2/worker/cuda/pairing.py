@@ -2,14 +2,16 @@
 
 Both sides run a graph of the same calls in the same order, behind a short spin on the device, so that neither pays for
 its launch, and both go through the same history (history.py). What its touches take is known and subtracted on either
-side. How many calls a window has is drawn, so that no call is known to be the last. The two sit in two processes: the
-candidate's replay sees the shared buffers, the baseline's calls see private copies of the same inputs, and their
-results are the reference for the candidate's. Kernels that only read are compared under the same conditions.
+side. How many calls a window has is drawn, so that no call is known to be the last. The two sit in two processes, and
+find their inputs in the same memory: they are laid there before either's turn, and looked at after it (vendor/side.py).
+The baseline's results, in memory of its own, are the reference for the candidate's. Kernels that only read are compared
+under the same conditions.
 """
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +20,7 @@ from torch import Tensor
 from cudal2.config import WorkerConfig
 from cudal2.records import Status, Timing
 from cudal2.worker import stale, timing
-from cudal2.worker.cuda.vendor import LAYOUTS, split
+from cudal2.worker.cuda.vendor import split
 from cudal2.worker.cuda.vendor.side import BaselineSide
 from cudal2.worker.gpu import changes
 from cudal2.worker.gpu.arena import Arena
@@ -73,10 +75,9 @@ class TimingContext(msgspec.Struct, frozen=True):
     rounding: int
     touch_seconds: Mapping[int, float]
 
-    def prepare(self, window: slice, name: str, workspace: int) -> None:
+    def prepare(self, window: slice, workspace: int) -> None:
         """Fresh inputs for both sides, every output and the workspace poisoned."""
         self.arena.fill(window)
-        self.baseline.refresh(split(name)[1], window)
         self.arena.poison(workspace)
 
     def order(self, window: slice) -> list[int]:
@@ -137,9 +138,10 @@ class GpuSides(Sides):
         baseline: Callable[[History], float],
     ) -> None:
         self.problem, self.rounding = context.arena.problem, context.rounding
+        self._layouts: dict[Role, str] = {"candidate": self.problem.layout, "baseline": split(name)[1]}
         self.slots = range(context.arena.buffers.sets)
         self.looks_always = self.problem.flop <= SMALL_FLOP
-        self._context, self._name, self._workspace, self._most = context, name, workspace, most
+        self._context, self._workspace, self._most = context, workspace, most
         self._run: dict[Role, Callable[[History], float]] = {"candidate": candidate, "baseline": baseline}
         self._history: History
 
@@ -149,21 +151,30 @@ class GpuSides(Sides):
 
     def fill(self, batch: Batch) -> None:
         """Poisons too: the sides write to memory of their own, so that one need not wait for the other's results."""
-        self._context.prepare(batch.window, self._name, self._workspace)
+        self._context.prepare(batch.window, self._workspace)
         self._history = self._context.history(batch.window)
 
     def ready(self, role: Role, batch: Batch) -> None:
-        """Whichever goes first finds no more in the caches than the other."""
+        """Whichever goes first finds its inputs where the other does, and no more in the caches."""
+        self._context.baseline.lay(self._layouts[role], batch.window)
         self._context.arena.settle()
 
     def run(self, role: Role, batch: Batch) -> float:
-        return self._run[role](self._history) / batch.count
+        """Raises CandidateFailed where anything but outputs is then not as the history left it."""
+        context, window, seconds = self._context, batch.window, self._run[role](self._history)
+        self._history.apply(context.arena.inputs)
+        if role == "candidate":
+            context.check_due(self._history)
+            context.check(window, self._workspace)
+        elif not context.baseline.unharmed(self._layouts[role], window):
+            raise CandidateFailed(Status.WRONG, "an input was changed while the baseline ran")
+        self._history.undo(context.arena.inputs)
+        return seconds / batch.count
 
     def outputs(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         context, window = self._context, batch.window
         self._history.apply(context.arena.inputs)
-        context.check_due(self._history)
-        context.check(window, self._workspace)
+        context.baseline.lay(self.problem.layout, window)
         context.baseline.restate(window)
         context.check_changes(self._history)
         return [(context.arena.c[window], context.baseline.c[window])]
@@ -206,7 +217,7 @@ def pair(
     for _ in range(SECOND_LOOKS):
         if agree():
             break
-        context.prepare(window, name, workspace)  # as ever, lest a second look be known for one
+        context.prepare(window, workspace)  # as ever, lest a second look be known for one
         history = context.history(window)
         arena.settle()
         replay(history)
@@ -244,29 +255,34 @@ def read_floor(context: TimingContext, baselines: Sequence[str]) -> timing.ReadF
     and the one of the smallest median counts: a floor is a minimum.
     """
     side = context.baseline
-    readings = side.readings()
-    sieved = _rounds(context, readings, SIEVE)
-    best = sorted(readings, key=lambda name: statistics.median(sieved[name]))[:FINALISTS]
-    others = {name: partial(side.run, name) for name in baselines}
-    rounds = _rounds(context, {name: readings[name] for name in best} | others, ROUNDS)
+    own = side.problem.layout
+    ways = {launch: Way(own, run) for launch, run in side.readings().items()}
+    sieved = _rounds(context, ways, SIEVE)
+    best = sorted(ways, key=lambda name: statistics.median(sieved[name]))[:FINALISTS]
+    others = {name: Way(split(name)[1], partial(side.run, name)) for name in baselines}
+    rounds = _rounds(context, {name: ways[name] for name in best} | others, ROUNDS)
     launch = min(best, key=lambda name: statistics.median(rounds[name]))
     return timing.ReadFloor(launch, rounds[launch], {name: rounds[name] for name in baselines})
 
 
-def _rounds(
-    context: TimingContext, runs: Mapping[str, Callable[[History], float]], count: int
-) -> dict[str, list[float]]:
+class Way(NamedTuple):
+    """What `run` does with a history's calls, on B in that layout: seconds on the device's clock."""
+
+    layout: str
+    run: Callable[[History], float]
+
+
+def _rounds(context: TimingContext, ways: Mapping[str, Way], count: int) -> dict[str, list[float]]:
     """Seconds a call of each of these in each round, from the seconds of a history's calls on the device's clock,
     touches included. One more round goes ahead, which loads what a first run must."""
     every = slice(0, context.arena.buffers.sets)
-    rounds: dict[str, list[float]] = {name: [] for name in runs}
+    rounds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(count + 1):
         context.arena.fill(every)
-        for layout in LAYOUTS:
-            context.baseline.refresh(layout, every)
         history = context.history(every)
-        for name in context.rng.permutation(list(runs)).tolist():
+        for name in context.rng.permutation(list(ways)).tolist():
+            context.baseline.lay(ways[name].layout, every)
             context.arena.settle()
-            seconds = untouched(runs[name](history), history, context.touch_seconds)
+            seconds = untouched(ways[name].run(history), history, context.touch_seconds)
             rounds[name].append(seconds / len(history.order))
     return {name: seconds[1:] for name, seconds in rounds.items()}

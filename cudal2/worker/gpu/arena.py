@@ -53,8 +53,9 @@ def elsewhere(device: torch.device) -> Tensor:
 class Arena:
     """Sets of operands and a workspace in the shared int16 `memory`, laid out as `buffers` says.
 
-    `given` are the shared inputs (A, B and what more there is), `c` the shared outputs; `inputs` are the private
-    originals of what is given, `reference` is where the baseline's C goes; `powers` [sets,K] are those of two by which
+    `given` are the shared inputs (A, B and what more there is), which candidate and baseline find there in turn, `c`
+    the candidate's shared outputs; `inputs` are the private originals of what is given, `reference` is where the
+    baseline's C goes; `powers` [sets,K] are those of two by which
     `fill` scaled the columns of A, and divided the rows of B. Whatever lies between and behind the operands and is not
     workspace holds secret patterns.
     """

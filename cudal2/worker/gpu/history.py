@@ -94,10 +94,17 @@ class History(msgspec.Struct, frozen=True):
 
     def apply(self, given: Sequence[Tensor]) -> None:
         """Have inputs hold what each set's own call finds; they may have gone through the history, or not."""
+        self._write(given, self.bits)
+
+    def undo(self, given: Sequence[Tensor]) -> None:
+        """Have inputs hold what they did before the history."""
+        self._write(given, self.bits ^ SIGN)
+
+    def _write(self, given: Sequence[Tensor], bits: np.ndarray) -> None:
         for operand, matrix in enumerate(_matrices(given)):
             which = self.changed(operand)
             place = [_on(matrix, each[which]) for each in (self.number, self.row, self.column)]
-            value = _on(matrix, self.bits[which].view(np.int16)).view(matrix.dtype)
+            value = _on(matrix, bits[which].view(np.int16)).view(matrix.dtype)
             matrix[place[0], place[1], place[2]] = value
 
 

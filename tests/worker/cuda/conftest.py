@@ -25,5 +25,11 @@ def context(monkeypatch, request) -> TimingContext:
     layout = buffers.buffer_layout(problem, rotated=operators.nbytes(problem) * 7)
     memory = torch.zeros(layout.bytes // 2, dtype=torch.int16)
     arena = Arena(layout, memory, inputs.generator())
-    baseline = BaselineSide(FakeVendor(), layout, arena.inputs, arena.reference)  # type: ignore[arg-type]
+    baseline = BaselineSide(
+        FakeVendor(),  # type: ignore[arg-type]
+        layout,
+        arena.given,
+        arena.reference,
+        originals=arena.inputs,
+    )
     return TimingContext(arena, baseline, WorkerConfig(), np.random.default_rng(), 16, baseline.vendor.touch_seconds)

@@ -126,15 +126,17 @@ def test_the_element_weighs_in_c_whatever_its_scale() -> None:
 
 
 def test_baseline_and_candidate_come_to_the_same(context) -> None:
-    """On buffers at other addresses, and where the baseline's B is stored the other way round."""
+    """In the same memory, one after the other, and where the baseline's B is stored the other way round."""
     arena, side = context.arena, context.baseline
     window = slice(0, arena.buffers.sets)
-    for name in ("cublas-tn", "cublas-nn"):
+    for layout in ("tn", "nn"):
         for _ in range(5):
-            context.prepare(window, name, 0)
+            context.prepare(window, 0)
             found = context.history(window)
+            side.lay(layout, window)
+            side.run(f"cublas-{layout}", found)
+            side.lay("tn", window)
             Candidate(arena).replay(found)
-            side.run(name, found)
             found.apply(arena.inputs)
             assert torch.equal(arena.c, side.c) and arena.inputs_intact()
             context.check_due(found)
@@ -142,11 +144,21 @@ def test_baseline_and_candidate_come_to_the_same(context) -> None:
             context.check_changes(found)
 
 
+def test_a_history_can_be_undone(context) -> None:
+    before = [operand.clone() for operand in context.arena.inputs]
+    for _ in range(5):
+        found = context.history(slice(0, context.arena.buffers.sets))
+        found.apply(context.arena.inputs)
+        assert not all(map(torch.equal, before, context.arena.inputs))
+        found.undo(context.arena.inputs)
+        assert all(map(torch.equal, before, context.arena.inputs))
+
+
 def test_what_is_kept_is_what_stood_there_when_the_call_was_over(context) -> None:
     """And leaves nothing behind: what was kept by one history is nothing to the next."""
     arena, window = context.arena, slice(0, context.arena.buffers.sets)
     for late in (0, 1, 0, 3):
-        context.prepare(window, "cublas-tn", 0)
+        context.prepare(window, 0)
         found = context.history(window)
         Candidate(arena).replay(found)
         for touch in np.flatnonzero(found.keeps)[:late]:
@@ -170,7 +182,7 @@ def test_the_baseline_pays_for_its_touches(context) -> None:
 
     context.baseline.vendor = Vendor()
     window = slice(0, 3)
-    context.prepare(window, "cublas-tn", 0)
+    context.prepare(window, 0)
     found = context.history(window)
     context.baseline.run("cublas-tn", found)
     assert seen == [(found.order, context.arena.touches(found)["value"].tolist())]

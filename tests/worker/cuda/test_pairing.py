@@ -77,6 +77,44 @@ def test_the_caches_are_emptied_before_the_turn_of_either_side(context, monkeypa
     assert {event for _, event in turns} == {"run", "replay"}
 
 
+@pytest.mark.parametrize("context", [parse("40_24_32_nn_f32"), parse("5_24_32_tn_f32_bf16_bias")], indirect=True)
+@pytest.mark.parametrize("name", BASELINES)
+def test_both_sides_find_their_inputs_in_the_same_memory(context, name, monkeypatch) -> None:
+    """Whichever layout the baseline wants; and then it finds there what the candidate does, and so does that again."""
+    side, seen = context.baseline, []
+    run = side.run
+
+    def noted(name, history):
+        operands = side.inputs(name[-2:])
+        seen.append([operand.data_ptr() for operand in operands])
+        a, b = (operand[history.order[0]].float() for operand in operands[:2])
+        ours = [operand[history.order[0]].float() for operand in context.arena.inputs[:2]]
+        turned = name[-2:] != context.arena.problem.layout
+        assert torch.equal(a, ours[0]) and torch.equal(b.T if turned else b, ours[1])
+        return run(name, history)
+
+    monkeypatch.setattr(side, "run", noted)
+    pair(Candidate(context.arena).replay, AT_ONCE, 0, context, name, AT_ONCE)
+    assert len(seen) > 5
+    assert all(one == [operand.data_ptr() for operand in context.arena.given] for one in seen)
+    assert context.arena.inputs_intact()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_nobody_changes_what_the_baseline_reads(context, name, monkeypatch) -> None:
+    run = context.baseline.run
+
+    def harmed(name, history):
+        seconds = run(name, history)
+        context.arena.given[1][history.order[-1]].view(torch.int16)[0, 0] ^= 1
+        return seconds
+
+    monkeypatch.setattr(context.baseline, "run", harmed)
+    with pytest.raises(CandidateFailed) as failed:
+        pair(Candidate(context.arena).replay, AT_ONCE, 0, context, name, AT_ONCE)
+    assert failed.value.status is Status.WRONG
+
+
 def test_no_single_replay_is_the_one_to_be_honest_in(context: TimingContext) -> None:
     """Were the inputs changed but once, betting on the moment would win one time in seven."""
 
@@ -440,7 +478,7 @@ def test_all_go_through_the_same_histories_each_on_every_set(context: TimingCont
 
     def run(name: str, history) -> float:
         side = context.baseline
-        touches = history.touches((*context.arena.inputs, side.c), side._log)
+        touches = history.touches((*context.arena.given, side.c), side._log)
         asked.append((tuple(history.order), touches.tobytes()))
         return 1e-5
 

@@ -1,4 +1,9 @@
-"""The baseline's side of a comparison: the vendor's calls on sets of matrices that only this process maps.
+"""The baseline's side of a comparison: the vendor's calls, on the memory that the candidate reads too.
+
+Where in a GPU's memory matrices lie can make 3% of a short product, for as long as they lie there. So each side finds
+its inputs in the same memory when its turn has come (`lay`): B in the layout of whoever is next. Their originals and
+the baseline's outputs, on which a verdict rests, are this process's alone, and `unharmed` says that what the baseline
+read was what these say.
 
 `Mirror` is that side in a process of its own, on the shared buffers: the A side of an A/A measurement. It takes the
 candidate's place: another process, another context, other memory than the referee's. What is then left between the two
@@ -9,7 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +31,7 @@ from cudal2.worker.cuda.memory import SharedMemory, imported
 from cudal2.worker.cuda.vendor import split
 from cudal2.worker.cuda.vendor.baselines import Vendor
 from cudal2.worker.cuda.vendor.replay import Calls
-from cudal2.worker.gpu.arena import private, views
+from cudal2.worker.gpu.arena import views
 from cudal2.worker.gpu.buffers import BufferLayout
 from cudal2.worker.gpu.history import History, Touches
 from cudal2.worker.sandbox.confine import ends_with_parent
@@ -40,33 +45,50 @@ READY = b"+"
 class BaselineSide:
     """Baselines on sets of input operands `given` [sets, …] and of outputs c [sets,M,N], whose calls are captured once.
 
-    `products` [sets,M,N] in fp32 are those of `restate`, None before. Histories keep elements of outputs in `log`, or
-    where nobody reads them.
+    `originals` are what `lay` puts into the memory of `given`, which holds B in one layout at a time. `products`
+    [sets,M,N] in fp32 are those of `restate`, None before. Histories keep elements of outputs in `log`, or where nobody
+    reads them.
     """
 
     def __init__(
-        self, vendor: Vendor, buffers: BufferLayout, given: Sequence[Tensor], c: Tensor, log: Tensor | None = None
+        self,
+        vendor: Vendor,
+        buffers: BufferLayout,
+        given: Sequence[Tensor],
+        c: Tensor,
+        log: Tensor | None = None,
+        originals: Sequence[Tensor] = (),
     ) -> None:
-        self.vendor, self.problem, self.c, self._buffers = vendor, buffers.problem, c, buffers
+        self.vendor, self.problem, self.c, self._originals = vendor, buffers.problem, c, tuple(originals)
         self._log = torch.empty(buffers.log_words, dtype=torch.int16, device=c.device) if log is None else log
         self._inputs: dict[str, tuple[Tensor, ...]] = {buffers.problem.layout: tuple(given)}
         self.products: Tensor | None = None
         self._calls: dict[str, Calls] = {}
 
     def inputs(self, layout: str) -> tuple[Tensor, ...]:
-        """The inputs of every set, B stored in `layout`; up to date after `refresh`."""
+        """Where the inputs of every set are, B stored in `layout`; they are there after `lay`."""
         if layout not in self._inputs:
-            turned = msgspec.structs.replace(self.problem, layout=layout)
-            self._inputs[layout] = private(msgspec.structs.replace(self._buffers, problem=turned), self.c.device)[:-1]
-            self.refresh(layout, slice(None))
+            a, b, *more = self._inputs[self.problem.layout]
+            sets, rows, columns = b.shape
+            turned = b.as_strided((sets, columns, rows), (b.stride(0), rows, 1))
+            self._inputs[layout] = a, turned, *more
         return self._inputs[layout]
 
-    def refresh(self, layout: str, window: slice) -> None:
-        """Bring the inputs of these sets into `layout`, where that is not how they were filled."""
-        if layout != self.problem.layout:
-            pairs = zip(self.inputs(layout), self._inputs[self.problem.layout])
-            for number, (copy, filled) in enumerate(pairs):
-                copy[window] = filled[window].transpose(1, 2) if number == 1 else filled[window]
+    def lay(self, layout: str, window: slice) -> None:
+        """Put the inputs of these sets where calls find them, B in that layout."""
+        for place, original in self._pairs(layout, window):
+            place.copy_(original)
+
+    def unharmed(self, layout: str, window: slice) -> bool:
+        """Whether they are still there."""
+        return all(torch.equal(place, original) for place, original in self._pairs(layout, window))
+
+    def _pairs(self, layout: str, window: slice) -> Iterator[tuple[Tensor, Tensor]]:
+        """The memory of each input of these sets, and its original, as 16-bit integers."""
+        for number, (place, original) in enumerate(zip(self.inputs(layout), self._originals, strict=True)):
+            turned = number == 1 and layout != self.problem.layout
+            words = original[window].view(torch.int16)
+            yield place[window].view(torch.int16), words.transpose(1, 2) if turned else words
 
     def sets(self, layout: str) -> list[tuple[Tensor, ...]]:
         """(A, B, what more there is, C) of every set."""
@@ -117,7 +139,7 @@ class BaselineSide:
         """
         if not limits.finishing(self.problem):
             return
-        given, finish = self._inputs[self.problem.layout], operators.find(self.problem.epilogue).finish
+        given, finish = self._originals, operators.find(self.problem.epilogue).finish
         if self.products is None:
             self.products = torch.empty(self.c.shape, dtype=torch.float32, device=self.c.device)
         parts = [tensor[window].split(self._together) for tensor in (*given, self.products, self.c)]
