@@ -6,8 +6,8 @@ the baseline's outputs, on which a verdict rests, are this process's alone, and 
 read was what these say.
 
 `Mirror` is that side in a process of its own, on the shared buffers: the A side of an A/A measurement. It takes the
-candidate's place: another process, another context, other memory than the referee's. What is then left between the two
-is the harness.
+candidate's place: another process and another context than the referee's. What is then left between the two is the
+harness.
 """
 
 import socket
