@@ -158,14 +158,15 @@ def stated(text: str, target: Target) -> tuple[str, Knobs] | None:
     return family.name, knobs
 
 
-def keeps_its_plan(text: str, target: Target) -> bool:
-    """Whether a source begins with a plan and is, letter for letter, what its family renders for that plan."""
+def keeps_its_plan(text: str, target: Target, asked: Problem | None = None) -> bool:
+    """Whether a source begins with a plan and is, letter for letter, what its family renders for that plan: for the
+    problem that is `asked` for, else for any."""
     setting = stated(text, target)
     if setting is None:
         return False
     name, knobs = setting
     family = next(one for one in families(target) if one.name == name)
-    served = (problem for problem in forms(family) if not refusal(family, knobs, problem))
+    served = (problem for problem in ([asked] if asked else forms(family)) if not refusal(family, knobs, problem))
     samples = (Sample(name, problem.layout, knobs, render(family, knobs, problem)) for problem in served)
     return any(text == plan(sample) + sample.source for sample in samples)
 

@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 from itertools import cycle
 
 import msgspec
@@ -195,13 +196,18 @@ def test_the_first_kernel_of_a_prompt_may_be_drawn_at_another_temperature_than_t
 
 
 def test_each_kernel_of_a_policy_may_be_chosen_from_several_texts(hunt, policy, writes, monkeypatch):
-    """The best that are new, as many as were asked for; the others are as if they had not been written."""
+    """The best that are new, as many as were asked for, the best of all first; the others are as if they had not been
+    written."""
+
+    def most_liked_first(target, problems, sources):
+        return sorted(range(len(sources)), key=lambda place: -int(re.search(r"\d+", sources[place])[0]))
+
     monkeypatch.setattr(rerank, "check", lambda config: None)
-    monkeypatch.setattr(rerank, "most_liked_first", lambda target, problems, sources: range(len(sources))[::-1])
+    monkeypatch.setattr(rerank, "most_liked_first", most_liked_first)
     asked_for = writes(*(KERNEL.replace("4", str(number)) for number in range(100)))
     policy = msgspec.structs.replace(policy, temperature=0.5, further_temperature=1.0)
     _, judged, _, _ = hunt(config(method="policy", policy=policy, kernels=3, generation=3, rerank=4))
-    assert judged == [KERNEL.replace("4", str(number)) for number in (3, 11, 10)] and len(asked_for) == 12
+    assert judged == [KERNEL.replace("4", str(number)) for number in (11, 10, 3)] and len(asked_for) == 12
 
 
 def test_a_policy_passes_over_what_the_searches_before_it_have_tried(tmp_path, policy, writes):

@@ -53,6 +53,16 @@ def test_each_text_is_valued_for_its_own_problem_and_one_without_a_plan_last():
         assert own == rerank.most_liked_first(TARGET, [problem] * 6, some)
 
 
+def test_a_text_that_is_not_what_its_plan_says_comes_last():
+    """The model's value is its plan's; and most kernels that fail are such."""
+    some = texts(8)
+    (first, *rest) = rerank.most_liked_first(TARGET, [LARGE] * 8, some)
+    words = some[first].split(" ")
+    some[first] = " ".join([*words[:-40], *words[-39:]])
+    assert rerank.most_liked_first(TARGET, [LARGE] * 8, some)[-1] == first
+    assert set(rerank.most_liked_first(TARGET, [LARGE] * 8, some)[:-1]) == set(rest)
+
+
 CHOOSING = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(method="policy", prior="none", rerank=4))
 
 

@@ -7,7 +7,7 @@ with many comments, names and plans.
 
 The first kernel for each prompt is drawn at `policy.temperature`, where it is best, and the others, if there is one, at
 `policy.further_temperature`, where they differ: four of the likeliest kernels may be one. With `search.rerank` so many
-texts are written for each kernel, and the cost model chooses among them.
+texts are written for each kernel, and the cost model chooses among them, and says which is judged first.
 
 Of a policy whose answers are paid for (`policy/endpoint`) no more are asked for than the budget covers.
 
@@ -123,7 +123,12 @@ class Policy:
         for times in (1,) * PATIENCE if self._writer.paid else TIMES:
             if left:
                 left = ask(left * times)
-        return new
+        return {problem: self._in_order(some) for problem, some in new.items()}
+
+    def _in_order(self, new: Mapping[Candidate, str]) -> dict[Candidate, str]:
+        some = list(new)
+        places = rerank.order(self._config, [one.problem for one in some], [one.source for one in some])
+        return {some[place]: new[some[place]] for place in places}
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
         """The prompts of this generation of the problem, which are used in rotation.
