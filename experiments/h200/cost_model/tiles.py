@@ -6,6 +6,12 @@
 New open sizes off the lattice, a quarter with up to 64 rows, each with what evolution would begin with
 (`search/liked.py`, no two alike before all are), as far as it is among the BUILT settings that most shapes want; and
 some by chance, so that a model learns what is slow. With another number as the third argument other sizes are drawn.
+
+    git show 751c1b52:data/cost_model/sm_90a.npz > before.npz
+    python experiments/h200/cost_model/tiles.py told before.npz experiments/h200/layers
+
+How a model that had seen none of these shapes had ordered what was then measured there: its first pick and the best of
+its four over the fastest, and one by chance.
 """
 
 import random
@@ -13,9 +19,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 from cover import fitting, oftenest, rows
 from explored import TARGET
+from labeller import behind, explored, made
 
+from cudal2 import cost_model
 from cudal2.cost_model.model import FEW
 from cudal2.problem import Problem, off_lattice
 from cudal2.records import to_json
@@ -23,6 +32,7 @@ from cudal2.search.liked import most_liked
 from cudal2.search.settings import first_of_each, shape_of
 
 SEED, FEW_ROWS = 7001, 0.25
+ROWS = ((1, 16), (17, 64), (65, 1024), (1025, 8192), (1, 8192))
 WANTED, LIKED, CHANCE, BUILT = 40, 10, 2, 650
 """Settings of a shape that count as wanted; those that are asked, the first and by chance; and built in all."""
 
@@ -56,5 +66,21 @@ def main(out: Path, count: int, seed: int) -> None:
     )
 
 
+def told(model: cost_model.Model, folder: Path) -> None:
+    found = list[tuple[int, float, float, float]]()
+    for problem, some in behind([explored(folder, "tiles")]).items():
+        speeds = model.speeds(problem, made(some))
+        in_order = np.array(list(some.values()))[np.argsort(-speeds, kind="stable")]
+        found.append((problem.m, in_order[0], in_order[:4].max(), in_order.mean()))
+    rows, *logs = np.array(found).T
+    for least, most in ROWS:
+        here = (least <= rows) & (rows <= most)
+        first, four, chance = (np.exp(one[here].mean()) for one in logs)
+        print(f"{least} to {most} rows, {here.sum()} shapes: {first:.3f}, of four {four:.3f}, by chance {chance:.3f}")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else SEED)
+    if sys.argv[1] == "told":
+        told(cost_model.read(Path(sys.argv[2])), Path(sys.argv[3]))
+    else:
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else SEED)
