@@ -8,7 +8,7 @@ layouts, though only `tn` was explored and the model takes `nn` for as fast. Of 
 with about as many rows one is learnt, out of MENU settings that lose hardly anything: where many are as fast, it would
 else be another on each shape, and nobody could learn which. It is drawn: what the model says is HEAT slower has 1/e of
 the chance. Who always learnt the first choice wrote one kernel a shape and nothing else, and had no second try. What of
-them was measured fastest on each explored shape is added in every type and epilogue. It takes half an hour.
+them was measured fastest on each explored shape is added in every type and epilogue. It takes 17 minutes of one core.
 """
 
 import lzma
