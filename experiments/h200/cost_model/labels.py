@@ -8,7 +8,11 @@ layouts, though only `tn` was explored and the model takes `nn` for as fast. Of 
 with about as many rows one is learnt, out of MENU settings that lose hardly anything: where many are as fast, it would
 else be another on each shape, and nobody could learn which. It is drawn: what the model says is HEAT slower has 1/e of
 the chance. Who always learnt the first choice wrote one kernel a shape and nothing else, and had no second try. What of
-them was measured fastest on each explored shape is added in every type and epilogue. It takes 17 minutes of one core.
+them was measured fastest on each explored shape is added in every type and epilogue.
+
+With more than FEW rows the tile may be another than the menu's: that of all which the family has there that the model
+likes most, if it is FITS faster. Tiles that fit are worth much there, and hold for no other shape, so a policy has to
+work them out. The menu is chosen by CHOOSING of the problems. All takes 17 minutes of one core.
 """
 
 import lzma
