@@ -68,8 +68,9 @@ SLOW = 0.3
 a run can take ten times too long."""
 WEIGHT = 6.0
 """The nearer a setting is to the fastest of its shape, the more its error counts: by exp(WEIGHT × logarithm)."""
-TREES, CODES = 200, 64
-"""Trees of one fit; codes of a word, each a bit of what a test is passed by."""
+TREES, CODES = 800, 64
+"""Trees of a fit, each of as many leaves as what ships allows (400 of 24 leaves made a first pick 0.6% slower:
+capacity.py); codes of a word, each a bit of what a test is passed by."""
 
 Measured = dict[Problem, dict[str, float]]
 """For each shape how far each setting, as JSON, is behind the fastest; at most 0."""
@@ -158,9 +159,17 @@ def since(one: str, name: str) -> bool:
 
 
 class Model:
-    """Trees for few rows and trees for more, each several that saw other parts of the facts."""
+    """Trees for few rows and trees for more, of one fit or of several that saw other parts of the facts."""
 
-    def __init__(self, seen: Measured, trees: int = 2, behind: float = BEHIND, weight: float = WEIGHT) -> None:
+    def __init__(
+        self,
+        seen: Measured,
+        fits: int = 1,
+        trees: int = TREES,
+        leaves: int = LEAVES,
+        behind: float = BEHIND,
+        weight: float = WEIGHT,
+    ) -> None:
         self.codes = numbered(made({one for some in seen.values() for one in some}))
         self.models: dict[bool, list] = {}
         for few in (True, False):
@@ -170,9 +179,9 @@ class Model:
             words = range(facts.shape[1] - len(self.codes), facts.shape[1])
             self.models[few] = [
                 HistGradientBoostingRegressor(
-                    max_iter=TREES,
+                    max_iter=trees,
                     learning_rate=0.1,
-                    max_leaf_nodes=24,
+                    max_leaf_nodes=leaves,
                     min_samples_leaf=20,
                     l2_regularization=1.0,
                     max_features=0.4,
@@ -180,7 +189,7 @@ class Model:
                     early_stopping=False,
                     random_state=seed,
                 ).fit(facts, wanted, np.exp(weight * wanted))
-                for seed in range(trees)
+                for seed in range(fits)
             ]
 
     def pool(self, settings: Iterable[str]) -> Columns:
