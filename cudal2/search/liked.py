@@ -23,8 +23,8 @@ from cudal2.target import find
 
 TILE = ("tile_m", "tile_n")
 WIDE = 256
-"""The cost model chooses among the settings of so many problems. All 1,320 would hold a setting that it thinks 0.2%
-faster, and take four times as long."""
+"""The cost model chooses among the settings of so many problems. All, 1,320 then, held a setting that it thinks 0.2%
+faster, and took four times as long."""
 FITTED = 24
 """So many settings that the cost model likes most are tried with all tiles. Of 8 it finds nearly as much (as another
 model judges: experiments/h200/known_settings, "Tiles of a shape's own")."""
