@@ -55,9 +55,8 @@ class Arena:
 
     `given` are the shared inputs (A, B and what more there is), which candidate and baseline find there in turn, `c`
     the candidate's shared outputs; `inputs` are the private originals of what is given, `reference` is where the
-    baseline's C goes; `powers` [sets,K] are those of two by which
-    `fill` scaled the columns of A, and divided the rows of B. Whatever lies between and behind the operands and is not
-    workspace holds secret patterns.
+    baseline's C goes; `powers` [sets,K] are those of two by which `fill` scaled the columns of A, and divided the rows
+    of B. Whatever lies between and behind the operands and is not workspace holds secret patterns.
     """
 
     def __init__(self, buffers: BufferLayout, memory: Tensor, rng: torch.Generator) -> None:

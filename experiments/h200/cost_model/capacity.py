@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from labeller import Measured, Model, measured, on_the_grid, shown
+from labeller import Measured, Model, measured, most_liked_first, on_the_grid, shown
 
 from cudal2.cost_model.model import FEW
 
@@ -26,7 +26,7 @@ def picked(model: Model, test: Measured) -> np.ndarray:
     found = []
     speeds = model.speeds([(problem, model.pool(some)) for problem, some in test.items()])
     for (problem, some), guessed in zip(test.items(), speeds):
-        in_order = np.array(list(some.values()))[np.argsort(-guessed, kind="stable")]
+        in_order = most_liked_first(some, guessed)
         found.append((problem.m, in_order[0], in_order[:4].max()))
     return np.array(found)
 

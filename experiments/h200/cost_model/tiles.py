@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from cover import fitting, oftenest, rows
 from explored import TARGET
-from labeller import behind, explored, made
+from labeller import behind, explored, made, most_liked_first
 
 from cudal2 import cost_model
 from cudal2.cost_model.model import FEW
@@ -69,8 +69,7 @@ def main(out: Path, count: int, seed: int) -> None:
 def told(model: cost_model.Model, folder: Path) -> None:
     found = list[tuple[int, float, float, float]]()
     for problem, some in behind([explored(folder, "tiles")]).items():
-        speeds = model.speeds(problem, made(some))
-        in_order = np.array(list(some.values()))[np.argsort(-speeds, kind="stable")]
+        in_order = most_liked_first(some, model.speeds(problem, made(some)))
         found.append((problem.m, in_order[0], in_order[:4].max(), in_order.mean()))
     rows, *logs = np.array(found).T
     for least, most in ROWS:
