@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from cudal2 import operators
 from cudal2.config import WorkerConfig
 from cudal2.contract import CUDA_CONTRACT
+from cudal2.problem import Problem
 from cudal2.worker import inputs
 from cudal2.worker.cuda.pairing import TimingContext
 from cudal2.worker.cuda.vendor.side import BaselineSide
@@ -19,10 +20,19 @@ from cudal2.worker.gpu.arena import Arena
 @pytest.fixture
 def context(monkeypatch, request) -> TimingContext:
     """Of PROBLEM, or of the problem that a test names as the fixture's parameter."""
-    problem = getattr(request, "param", PROBLEM)
+    return context_of(7, getattr(request, "param", PROBLEM), monkeypatch)
+
+
+@pytest.fixture
+def many_sets(monkeypatch) -> TimingContext:
+    """For what chance decides in windows of few calls, and not in those of many, as most kernels have."""
+    return context_of(40, PROBLEM, monkeypatch)
+
+
+def context_of(sets: int, problem: Problem, monkeypatch) -> TimingContext:
     monkeypatch.setattr(buffers, "CUDA_CONTRACT", replace(CUDA_CONTRACT, workspace_limit=64 << 10))
     monkeypatch.setattr(buffers, "GRANULE", 4096)
-    layout = buffers.buffer_layout(problem, rotated=operators.nbytes(problem) * 7)
+    layout = buffers.buffer_layout(problem, rotated=operators.nbytes(problem) * sets)
     memory = torch.zeros(layout.bytes // 2, dtype=torch.int16)
     arena = Arena(layout, memory, inputs.generator())
     baseline = BaselineSide(

@@ -145,9 +145,11 @@ def test_baseline_and_candidate_come_to_the_same(context) -> None:
 
 
 def test_a_history_can_be_undone(context) -> None:
-    before = [operand.clone() for operand in context.arena.inputs]
+    window = slice(0, context.arena.buffers.sets)
     for _ in range(5):
-        found = context.history(slice(0, context.arena.buffers.sets))
+        context.prepare(window, 0)
+        before = [operand.clone() for operand in context.arena.inputs]
+        found = context.history(window)
         found.apply(context.arena.inputs)
         assert not all(map(torch.equal, before, context.arena.inputs))
         found.undo(context.arena.inputs)
