@@ -27,7 +27,8 @@ class SearchMethodConfig(Schema, frozen=True):
     (none). The other methods use and accept neither, so to compare with them say prior=none neighbours=0. Known
     settings come in the `order` of how near the shapes are that they were found on (nearest), or, where a cost model
     ships for the target, in turn with those that it thinks fastest (cost); then it also chooses among evolution's
-    children. Of a policy `rerank` texts are written for each kernel, and the cost model says which is judged.
+    children. Of a policy the `rerank` likeliest plans are found for each prompt (1: none; it just writes), and
+    the cost model says which are written out and judged.
 
     A problem's budget is `kernels` kernels and `seconds` seconds, 0 for no limit. The wall time of a round is shared
     equally by its kernels, and it is looked at between rounds. What was spent before a search was continued counts.

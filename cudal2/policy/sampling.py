@@ -117,9 +117,11 @@ def sample(
     finished: vllm_engine.Finished = lambda place, completion: None,
     target: Target | None = None,
     limit: int = 0,
+    begun: Sequence[Sequence[int]] = (),
 ) -> list[str]:
     """One completion per prompt, in order, without special tokens; temperature 0 takes the likeliest token.
 
+    Where answers are `begun` (the first tokens of each; see `plans`), they are gone on with.
     `model` is as `load` in `model.py` returns it. `finished` is called with each completion as soon as it is written;
     with transformers' `generate` (see `decoding`), as soon as its batch is. Long completions are written faster where
     `target` says what they are for. `limit` is the `prompt.bytes` that the prompts were made with.
@@ -127,30 +129,52 @@ def sample(
     Raises ValueError where vLLM is asked for and missing, or cannot do it (`engine`), where a prompt leaves no room for
     an answer, and where memory does not suffice.
     """
-    ids = [tokenize(tokenizer, prompt) for prompt in prompts]
-    for prompt, these in zip(prompts, ids):
-        check_room(prompt, len(these), context(model.config, config), limit)
+    ids = encoded(model, tokenizer, prompts, config, limit)
+    begun = begun or [()] * len(ids)
+    ids = [[*these, *start] for these, start in zip(ids, begun, strict=True)]
     if config.sampler == "vllm":
-        return vllm_engine.complete(model, tokenizer, ids, config, choice(config), seed, finished)
+        starts = [cast(str, tokenizer.decode(list(start))) for start in begun]
+
+        def found(place: int, text: str) -> None:
+            finished(place, starts[place] + text)
+
+        texts = vllm_engine.complete(model, tokenizer, ids, config, choice(config), seed, found)
+        return [start + text for start, text in zip(starts, texts, strict=True)]
     # Prompts of similar length share a batch; completions go back to their places.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     completions = [""] * len(ids)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
-        most = _at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
+        most = at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
         most = -(-len(order) // max(-(-len(order) // most), 1))  # a last batch of few takes as long as one of many
         for batch in (order[start : start + most] for start in range(0, len(order), max(most, 1))):
 
             def tell(row: int, written: list[int], batch: Sequence[int] = batch) -> None:
-                completions[batch[row]] = text = cast(str, tokenizer.decode(written, skip_special_tokens=True))
-                finished(batch[row], text)
+                place = batch[row]
+                text = cast(str, tokenizer.decode([*begun[place], *written], skip_special_tokens=True))
+                completions[place] = text
+                finished(place, text)
 
             _generate(model, tokenizer, [ids[i] for i in batch], config, target, tell)
     return completions
 
 
-def _at_once(model: PreTrainedModel, tokens: int) -> int:
+def encoded(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    config: PolicyConfig,
+    limit: int,
+) -> list[list[int]]:
+    """Token ids of each prompt. Raises ValueError as `check_room` does."""
+    ids = [tokenize(tokenizer, prompt) for prompt in prompts]
+    for prompt, these in zip(prompts, ids):
+        check_room(prompt, len(these), context(model.config, config), limit)
+    return ids
+
+
+def at_once(model: PreTrainedModel, tokens: int) -> int:
     """The largest batch of texts with so many tokens each."""
     shape: Any = model.config.get_text_config()
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads

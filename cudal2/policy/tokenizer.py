@@ -98,8 +98,9 @@ def train(
 
 def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
     """ValueError where a prompt of a kernel LM states what its tokenizer has no words for, or not what it learnt."""
-    if not prompt.startswith(BOS) or BOS not in (known := tokenizer.get_added_vocab()):
+    if not prompt.startswith(BOS) or not is_kernel_lm(tokenizer):
         return
+    known = tokenizer.get_added_vocab()
     if (WORKED in prompt) != (WORKED in known):
         template = "kernel_lm" if WORKED in prompt else "kernel_lm_worked"
         raise ValueError(f"this policy learnt another form of prompt: say prompt={template}")
@@ -109,6 +110,11 @@ def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> None:
             "multiples of 8 and N below 196608; train one with corpus.dtypes and corpus.epilogues, or search without a "
             "policy"
         )
+
+
+def is_kernel_lm(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the policy has words of its own for problems, and its answer is the bare source."""
+    return BOS in tokenizer.get_added_vocab()
 
 
 def encode_source(tokenizer: PreTrainedTokenizerBase, sources: Sequence[str]) -> list[list[int]]:

@@ -17,6 +17,8 @@ from cudal2.target import Target, find
 if TYPE_CHECKING:  # transformers takes seconds to import, and a model elsewhere needs none of it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from cudal2.policy.plans import Plan
+
 
 class Writer(Protocol):
     """A policy as searches and evaluations see it. Where answers are `paid` for, no more are asked for than are needed,
@@ -44,6 +46,20 @@ class Writer(Protocol):
     def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
         """The prompt of a turn after these attempts, which shows as many of the last ones as fit. ValueError where the
         first prompt alone does not."""
+        ...
+
+
+class Planner(Protocol):
+    """A policy whose weights are here: it can be asked what it would write, before it writes it out."""
+
+    def plans(self, prompts: Sequence[Prompt], count: int) -> "list[list[Plan]]":
+        """Of each prompt the plans that its `count` likeliest beginnings state, the likeliest first."""
+        ...
+
+    def write_out(
+        self, prompts: Sequence[Prompt], plans: "Sequence[Plan]", seed: int, finished: Callable[[int, Found], None]
+    ) -> list[Found]:
+        """What the completion of each prompt holds that goes on from the prompt's plan, in order; as `Writer.write`."""
         ...
 
 
@@ -77,6 +93,17 @@ class Here:
             config = replace(config, temperature=config.further_temperature)
         return write(*self._loaded, prompts, config, self._target, seed, finished, self._limit)
 
+    def plans(self, prompts: Sequence[Prompt], count: int) -> "list[list[Plan]]":
+        from cudal2.policy import plans
+
+        return plans.likeliest(*self._loaded, prompts, count, self._config, self._target, self._limit)
+
+    def write_out(
+        self, prompts: Sequence[Prompt], plans: "Sequence[Plan]", seed: int, finished: Callable[[int, Found], None]
+    ) -> list[Found]:
+        begun = [plan.begun for plan in plans]
+        return write(*self._loaded, prompts, self._config, self._target, seed, finished, self._limit, begun)
+
     def fits(self, first: Prompt, attempts: Sequence[Attempt]) -> Written:
         model, tokenizer = self._loaded
         return turns.fitted(tokenizer, first, attempts, self._target, turns.room(model, self._config))
@@ -100,8 +127,9 @@ def write(
     seed: int,
     finished: Callable[[int, Found], None] = lambda place, found: None,
     limit: int = 0,
+    begun: Sequence[Sequence[int]] = (),
 ) -> list[Found]:
-    """What the completion of each prompt holds, in order; sampled as `sampling.sample` does.
+    """What the completion of each prompt holds, in order; sampled as `sampling.sample` does, from where it is `begun`.
 
     `finished` is called with each while others are still being written. `limit` is the `prompt.bytes` that the prompts
     were made with.
@@ -112,5 +140,5 @@ def write(
     def tell(place: int, completion: str) -> None:
         finished(place, read(completion))
 
-    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target, limit)
+    completions = sampling.sample(model, tokenizer, prompts, config, seed, tell, target, limit, begun)
     return list(map(read, completions))

@@ -129,6 +129,11 @@ def space_of(problem: Problem, family: Family) -> Space:
     return space
 
 
+def plain(family: Family, knobs: Knobs) -> Knobs:
+    """The knobs in the one style that searches try."""
+    return knobs | {"style": family.knobs["style"][0]}
+
+
 def allowed(problem: Problem, family: Family, knobs: Knobs) -> bool:
     """Whether the family as it is now renders that setting for the problem."""
     space = space_of(problem, family)

@@ -6,6 +6,7 @@ brings nothing; `search.method=policy` is the search that judges what was writte
 """
 
 from functools import cache
+from typing import cast
 
 from cudal2 import corpus
 from cudal2.config import SearchConfig
@@ -15,8 +16,8 @@ from cudal2.policy import prompts, writer
 from cudal2.problem import Problem
 from cudal2.records import to_json
 from cudal2.search.proposer import Setting, Task, seeded
-from cudal2.search.rerank import order
-from cudal2.search.settings import allowed, searched
+from cudal2.search.rerank import liked
+from cudal2.search.settings import allowed, plain, searched
 from cudal2.target import Target, find
 
 BATCHES = 3
@@ -33,23 +34,31 @@ def written(config: SearchConfig) -> dict[Problem, list[Setting]]:
     model = writer.make(config.policy, config.prompt, config.target, config.run)
     rng = seeded(config, Task(min(families)), generation=0)
     found: dict[Problem, dict[str, Setting]] = {problem: {} for problem in sorted(families)}
+    asked_with = {
+        problem: prompts.render(config.prompt, config.policy.chat, problem, target, worker=config.worker)
+        for problem in found
+    }
+    if config.search.rerank > 1:
+        planner = cast(writer.Planner, model)  # `rerank.check` was passed
+        for problem, plans in zip(found, planner.plans(list(asked_with.values()), config.search.rerank), strict=True):
+            settings = [Setting(plan.family, plan.knobs) for plan in plans]
+            for setting in (settings[place] for place in liked(target, problem, settings)):
+                if len(found[problem]) < wanted and (mine := served(setting, problem, families[problem])):
+                    found[problem].setdefault(to_json(mine), mine)
     for batch in range(BATCHES):
         ends = {problem: wanted if batch else 1 for problem in found}
         lacking = [problem for problem, some in found.items() for _ in range(ends[problem] - len(some))]
-        asked = [problem for problem in lacking for _ in range(config.search.rerank)]
-        if not asked:
-            break
+        if not lacking:
+            continue
         texts = model.write(
-            [prompts.render(config.prompt, config.policy.chat, one, target, worker=config.worker) for one in asked],
-            [f"prior {one.name} {batch} {place}" for place, one in enumerate(asked)],
+            [asked_with[problem] for problem in lacking],
+            [f"prior {one.name} {batch} {place}" for place, one in enumerate(lacking)],
             rng.getrandbits(32),
             further=batch > 0,
         )
-        sources = [text.source or "" for text in texts]
-        for problem, source in ((asked[place], sources[place]) for place in order(config, asked, sources)):
-            setting = meant(source, problem, target, families[problem])
-            if setting and len(found[problem]) < ends[problem]:
-                found[problem].setdefault(to_json(setting), setting)
+        for problem, text in zip(lacking, texts, strict=True):
+            if mine := meant(text.source or "", problem, target, families[problem]):
+                found[problem].setdefault(to_json(mine), mine)
     if not any(found.values()):
         raise ValueError(
             "search.prior=policy begins with the settings of a policy's texts, and this one wrote none that a kernel "
@@ -64,9 +73,13 @@ def meant(source: str, problem: Problem, target: Target, families: tuple[Family,
     if stated is None and source:
         near = nearest(source, target, problem)
         stated = (near.family, near.knobs) if near.is_it else None
-    name, knobs = stated or ("", {})
-    family = next((family for family in families if family.name == name), None)
+    return served(Setting(*stated), problem, families) if stated else None
+
+
+def served(setting: Setting, problem: Problem, families: tuple[Family, ...]) -> Setting | None:
+    """The setting in the style that searches try, if one of these families renders it for the problem."""
+    family = next((family for family in families if family.name == setting.family), None)
     if family is None:
         return None
-    knobs = knobs | {"style": family.knobs["style"][0]}  # a search tries one style: they are equally fast
-    return Setting(name, knobs) if allowed(problem, family, knobs) else None
+    knobs = plain(family, setting.knobs)
+    return Setting(family.name, knobs) if allowed(problem, family, knobs) else None

@@ -1,4 +1,4 @@
-"""Of several texts the one is judged whose setting the cost model likes best; a text it cannot value comes last."""
+"""Of several plans that is judged first which the cost model likes best; what it cannot value is left out."""
 
 import random
 
@@ -14,53 +14,51 @@ from cudal2.search.proposer import Setting
 from cudal2.search.settings import shape_of
 from cudal2.target import find
 
-TARGET = find("sm_90a")
+TARGET, MODEL = find("sm_90a"), cost_model.shipped("sm_90a")
 SMALL, LARGE = parse("16_4096_4096"), parse("4096_4096_4096")
 
 
-def texts(count: int) -> list[str]:
-    """Kernels of families that the model knows."""
-    rng, model, found = random.Random(0), cost_model.shipped("sm_90a"), list[str]()
+def settings(count: int, **more) -> list[Setting]:
+    """Of families that the model knows."""
+    rng, found = random.Random(0), list[Setting]()
     while len(found) < count:
-        one = corpus.draw(TARGET, LARGE, rng)
-        found += [corpus.plan(one) + one.source] * model.knows(one.family)
+        one = corpus.draw(TARGET, "tn", rng, **more)
+        found += [Setting(one.family, one.knobs)] * MODEL.knows(one.family)
     return found
 
 
-def test_texts_are_ordered_by_what_the_model_says_of_their_plans_and_those_much_alike_come_after_all_others():
-    model, some = cost_model.shipped("sm_90a"), texts(60)
-    order = rerank.most_liked_first(TARGET, [LARGE] * 60, some)
-    stated = [corpus.stated(one, TARGET) for one in some]
-    speeds = [model.speeds(LARGE, [one])[0] for one in stated]
-    shapes = [shape_of(Setting(*one)) for one in stated]
-    assert sorted(order) == list(range(60)) != order
-    different = len(set(shapes))
-    assert 1 < different < 60 and len({shapes[place] for place in order[:different]}) == different
+def test_settings_are_ordered_by_what_the_model_says_and_those_much_alike_come_after_all_others():
+    some = settings(80, styles=("plain",))
+    order = rerank.liked(TARGET, LARGE, some)
+    speeds = [MODEL.speeds(LARGE, [(one.family, one.knobs)])[0] for one in some]
+    shapes = [shape_of(one) for one in some]
+    assert len(set(order)) == len(order) > 20 and order != sorted(order)
+    different = len({shapes[place] for place in order})
+    assert 1 < different < len(order) and len({shapes[place] for place in order[:different]}) == different
     for part in (order[:different], order[different:]):
         assert (np.diff([speeds[place] for place in part]) <= 0).all()
     for place in order[different:]:
         assert any(shapes[one] == shapes[place] and speeds[one] >= speeds[place] for one in order[:different])
 
 
-def test_each_text_is_valued_for_its_own_problem_and_one_without_a_plan_last():
-    some = texts(6)
-    problems, sources = [SMALL, LARGE] * 6, [text for text in some for _ in range(2)]
-    unknown = None, "void hgemm() {}", "// family: cute\n// style: plain\nvoid hgemm() {}"
-    whole = rerank.most_liked_first(TARGET, [LARGE] * 3 + problems, [*unknown, *sources])
-    assert whole[-3:] == [0, 1, 2]
+def test_what_does_not_serve_the_problem_or_is_unknown_to_the_model_is_left_out():
+    some = settings(120)
+    families = {family.name: family for family in corpus.families(TARGET)}
     for problem in (SMALL, LARGE):
-        own = [(place - 3) // 2 for place in whole[:-3] if problems[place - 3] == problem]
-        assert own == rerank.most_liked_first(TARGET, [problem] * 6, some)
+        served = [not corpus.refusal(families[one.family], one.knobs, problem) for one in some]
+        order = rerank.liked(TARGET, problem, some)
+        assert 0 < len(order) < len(some) and all(served[place] for place in order)
+    (unknown,) = [name for name in families if not MODEL.knows(name)][:1] or [""]
+    if unknown:
+        one = next(corpus.settings(families[unknown], "tn"))
+        assert rerank.liked(TARGET, LARGE, [Setting(unknown, one)]) == []
 
 
-def test_a_text_that_is_not_what_its_plan_says_comes_last():
-    """The model's value is its plan's; and most kernels that fail are such."""
-    some = texts(8)
-    (first, *rest) = rerank.most_liked_first(TARGET, [LARGE] * 8, some)
-    words = some[first].split(" ")
-    some[first] = " ".join([*words[:-40], *words[-39:]])
-    assert rerank.most_liked_first(TARGET, [LARGE] * 8, some)[-1] == first
-    assert set(rerank.most_liked_first(TARGET, [LARGE] * 8, some)[:-1]) == set(rest)
+def test_of_settings_that_differ_in_style_the_first_counts():
+    some = settings(30, styles=("plain",))
+    best = some[rerank.liked(TARGET, LARGE, some)[0]]
+    again = Setting(best.family, best.knobs | {"style": "terse"})
+    assert rerank.liked(TARGET, LARGE, [again, best]) == [0] and rerank.liked(TARGET, LARGE, [best, again]) == [0]
 
 
 CHOOSING = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(method="policy", prior="none", rerank=4))
@@ -70,7 +68,7 @@ CHOOSING = SearchConfig(run="here", target="sm_90a", search=SearchMethodConfig(m
     ("change", "said"),
     [
         ({"target": "cpu"}, "none ships for cpu"),
-        ({"policy": PolicyConfig(sampler="endpoint")}, "nobody judges"),
+        ({"policy": PolicyConfig(sampler="endpoint")}, "weights are here"),
         ({"search": SearchMethodConfig(rerank=4)}, "prior=policy"),
     ],
 )
@@ -83,5 +81,5 @@ def test_a_search_that_cannot_choose_says_why(change, said):
 def test_it_is_refused_before_a_search_begins_whoever_proposes():
     for method in ("evolution", "random"):
         search = SearchMethodConfig(method=method, prior="none", neighbours=0, rerank=4)
-        with pytest.raises(ValueError, match="chooses among a policy's texts"):
+        with pytest.raises(ValueError, match="chooses among a policy's plans"):
             check(SearchConfig(run="here", shapes=ShapesConfig(names=("64_64_64",)), search=search))

@@ -7,7 +7,7 @@ with many comments, names and plans.
 
 The first kernel for each prompt is drawn at `policy.temperature`, where it is best, and the others, if there is one, at
 `policy.further_temperature`, where they differ: four of the likeliest kernels may be one. With `search.rerank` so many
-texts are written for each kernel, and the cost model chooses among them, and says which is judged first.
+of the likeliest plans are found for each prompt, and the cost model says which are written out, and judged first.
 
 Of a policy whose answers are paid for (`policy/endpoint`) no more are asked for than the budget covers.
 
@@ -19,17 +19,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle, islice
+from typing import cast
 
 from cudal2.archive import selection
 from cudal2.archive.records import Entry
-from cudal2.completion import Found
-from cudal2.form import form
 from cudal2.policy import prompts, writer
 from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search import rerank
+from cudal2.search import planned
+from cudal2.search.asked import Asked, Way
 from cudal2.search.proposer import Revised, Task, Trial, Trials, answered, refuse_prior_and_neighbours, seeded
 from cudal2.search.trials import History, affordable_now, seconds
 from cudal2.target import find
@@ -39,9 +39,6 @@ PATIENCE = 8
 TIMES = 1, 2, 4
 """How often each missing kernel is asked for, batch after batch, where answers cost nothing: a small model takes as
 long for one completion as for hundreds, so three batches are sooner done than eight with about as many texts."""
-
-Way = tuple[Prompt, str]
-"""A prompt, and the record of it that is archived with each kernel written from it."""
 
 
 class Policy:
@@ -66,69 +63,47 @@ class Policy:
 
         It is whole even if the budget ends within it, so that a search whose budget is raised later samples the same.
         """
-        search, target = self._config.search, find(self._config.target)
+        search, paid = self._config.search, self._writer.paid
         problems = list(dict.fromkeys(self._config.shapes.problems()))
         earlier = {problem: self._earlier(problem, generation) for problem in problems}
         written = {problem: self._written(problem, earlier[problem], generation) for problem in problems}
         tried = {problem: self._history.forms(problem, earlier[problem]) for problem in problems}
-        new: dict[Problem, dict[Candidate, str]] = {problem: {} for problem in problems}
         # One seed for a whole generation: a search that is continued samples the same batches again.
         rng = seeded(self._config, Task(problems[0]), generation)
         affordable = {problem: max(0, affordable_now(search, before)) for problem, before in earlier.items()}
         over = {problem for problem, before in earlier.items() if 0 < search.seconds <= seconds(before)}
         affordable |= dict.fromkeys(over, 0)
-        wanted = affordable if self._writer.paid else dict.fromkeys(problems, search.generation)
+        wanted = affordable if paid else dict.fromkeys(problems, search.generation)
+        asked = Asked(wanted, affordable, tried, self._config.target, self._history.ahead)
+        if search.rerank > 1:
+            planner = cast(writer.Planner, self._writer)  # `rerank.check` was passed
+            planned.write_out(planner, search.rerank, find(self._config.target), written, asked, rng)
         asked_before: Counter[tuple[Problem, int]] = Counter()
 
-        def ask(asked: Sequence[tuple[Problem, Way]], further: bool = True) -> list[tuple[Problem, Way]]:
+        def ask(prompted: Sequence[tuple[Problem, Way]], further: bool = True) -> list[tuple[Problem, Way]]:
             """What of this brought no new kernel, as far as one is wanted."""
-            kernels = Counter(problem for problem, _ in asked)
-            ends = {problem: min(wanted[problem], len(new[problem]) + count) for problem, count in kernels.items()}
-            asked = [one for one in asked for _ in range(search.rerank)]
-            soon = dict[int, Problem]()  # built ahead; the budget does not cover the others
-            room = {problem: affordable[problem] - len(new[problem]) for problem in problems}
-            for place, (problem, _) in enumerate(asked if search.rerank == 1 else ()):
-                if room[problem] > 0:
-                    soon[place] = problem
-                    room[problem] -= 1
-
-            def finished(place: int, one: Found) -> None:
-                if place in soon:
-                    self._history.ahead([one.candidate(soon[place], target.name)])
-
             names = []
-            for problem, way in asked:
+            for problem, way in prompted:
                 which = written[problem].index(way)
                 names.append(f"{self._history.name(problem)} {generation} {which} {asked_before[problem, which]}")
                 asked_before[problem, which] += 1
-            batch = [prompt for _, (prompt, _) in asked]
+            finished = asked.building([problem for problem, _ in prompted])
+            batch = [prompt for _, (prompt, _) in prompted]
             completions = self._writer.write(batch, names, rng.getrandbits(32), finished, further)
             failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
-            sources = [one.source for one in completions]
-            for place in rerank.order(self._config, [problem for problem, _ in asked], sources):
-                (problem, way), one = asked[place], completions[place]
-                full = len(new[problem]) == ends[problem]
-                if not full and one.source and (made := form(one.source)) not in tried[problem]:
-                    tried[problem].add(made)
-                    new[problem][one.candidate(problem, target.name)] = way[1]
-                else:
+            for (problem, way), one in zip(prompted, completions):
+                if not asked.take(problem, one.source, way[1]):
                     failed[problem].append((problem, way))
-            return [one for problem, some in failed.items() for one in some[: wanted[problem] - len(new[problem])]]
+            return [one for problem, some in failed.items() for one in some[: asked.lacking(problem)]]
 
-        if self._config.policy.further_temperature is not None and not self._writer.paid:
-            firsts = [(problem, way) for problem, ways in written.items() for way in ways[: wanted[problem]]]
+        firsts = [(problem, way) for problem, ways in written.items() for way in ways[: asked.lacking(problem)]]
+        if firsts and self._config.policy.further_temperature is not None and not paid:
             ask(firsts, further=False)
-        lacking = {problem: wanted[problem] - len(new[problem]) for problem in problems}
-        left = [(problem, way) for problem, ways in written.items() for way in islice(cycle(ways), lacking[problem])]
-        for times in (1,) * PATIENCE if self._writer.paid else TIMES:
+        left = [(each, way) for each, ways in written.items() for way in islice(cycle(ways), asked.lacking(each))]
+        for times in (1,) * PATIENCE if paid else TIMES:
             if left:
                 left = ask(left * times)
-        return {problem: self._in_order(some) for problem, some in new.items()}
-
-    def _in_order(self, new: Mapping[Candidate, str]) -> dict[Candidate, str]:
-        some = list(new)
-        places = rerank.order(self._config, [one.problem for one in some], [one.source for one in some])
-        return {some[place]: new[some[place]] for place in places}
+        return asked.new
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
         """The prompts of this generation of the problem, which are used in rotation.
