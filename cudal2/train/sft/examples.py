@@ -169,22 +169,24 @@ def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], conf
     Whose plan is learnt, and whose code (`config.plan_loss`, `config.code_loss`), depends on prompt and source alone.
     So of a source that stands in for several problems both are learnt.
     """
-    rows, target, end = [], find(config.target), ending(tokenizer, config)
+    target, end = find(config.target), ending(tokenizer, config)
     # A completion that is no chat message begins on a new line after the prompt.
     apart = "" if config.policy.chat or config.prompt.bare else "\n\n"
+    given = [tokenize(tokenizer, one.prompt) for one in examples]
     completions = [apart + complete(one.source, config.prompt, target) for one in examples]
-    for (prompt, source), completion, ids in zip(examples, completions, encode_source(tokenizer, completions)):
-        given, name = tokenize(tokenizer, prompt), digest(source)
-        place = int(digest(str(given), source)[:8], 16) / 16**8
+    answers, unlearnt, ends = list[str](), list[str](), list[list[int]]()
+    for prompt, completion, (_, source) in zip(given, completions, examples, strict=True):
+        place = int(digest(str(prompt), source)[:8], 16) / 16**8
         learns_plan, learns_code = place < config.plan_loss, place >= 1 - config.code_loss
-        plan, answer = 0, [*ids, end]
-        if config.plan and not (learns_plan and learns_code):
-            upto = completion.index(source) + len(source) - len(corpus.without_plan(source))
-            plan = len(encode_source(tokenizer, [completion[:upto]])[0])
-        if not learns_code:
-            plan, answer = 0, ids[:plan]
-        rows.append(Row(np.array([*given, *answer], np.int32), len(given) + plan, name))
-    return rows
+        upto = completion.index(source) + len(source) - len(corpus.without_plan(source)) if config.plan else 0
+        answers.append(completion if learns_code else completion[:upto])  # to encode code that goes takes long
+        unlearnt.append(completion[:upto] if learns_code and not learns_plan else "")
+        ends.append([end] if learns_code else [])
+    encoded = zip(examples, given, encode_source(tokenizer, answers), ends, encode_source(tokenizer, unlearnt))
+    return [
+        Row(np.array([*prompt, *answer, *ending], np.int32), len(prompt) + len(plan), digest(one.source))
+        for one, prompt, answer, ending, plan in encoded
+    ]
 
 
 def fitting(rows: Sequence[Row], context: int, left_out: float = FEW) -> list[Row]:
