@@ -1,4 +1,4 @@
-"""Kernels of a policy that were judged, in the order in which `search.rerank` has them today.
+"""Kernels of a policy that were judged, in the order in which `search.rerank` has had them since.
 
     cd runs/tiled && python ../../experiments/h200/learning/reordered.py layers+off-lattice four-tiles-0 four-tiles-1
 
@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 from first import FAILED, interval, searched
 
+from cudal2 import corpus
 from cudal2.archive import Archive
 from cudal2.problem import Problem, off_lattice
-from cudal2.search.rerank import most_liked_first
+from cudal2.search.proposer import Setting
+from cudal2.search.rerank import liked
 from cudal2.split import REPORTED
 from cudal2.target import find
 
@@ -37,9 +39,10 @@ def main(beside: str, *folders: str) -> None:
     for folder in folders:
         firsts = dict[Problem, tuple[float, float]]()
         for problem, some in kernels(folder).items():
-            sources, speeds = zip(*some)
-            first = speeds[most_liked_first(TARGET, [problem] * len(sources), sources)[0]]
-            firsts[problem] = np.log(first), np.log(rivals[problem][0][0])
+            kept = [one for one in some if corpus.keeps_its_plan(one[0], TARGET, problem)] or some
+            settings = [Setting(*stated) for source, _ in kept if (stated := corpus.stated(source, TARGET))]
+            place = liked(TARGET, problem, settings)[0] if len(settings) == len(kept) else 0
+            firsts[problem] = np.log(kept[place][1]), np.log(rivals[problem][0][0])
         for what, only in (("all", None), ("layers", False), ("off the lattice", True)):
             ours, theirs = np.array([one for p, one in firsts.items() if only in (None, p.mnk in off)]).T
             print(f"{Path(folder).name:14s} {what:16s} {interval(ours)}, less {interval(ours - theirs, np.array)}")
