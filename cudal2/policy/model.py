@@ -19,9 +19,8 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig, SftConfig
-from cudal2.policy import adapters, sampling
+from cudal2.policy import adapters, memory, sampling
 from cudal2.policy.locate import PACKAGE, gguf_file, gguf_options, locate
-from cudal2.policy.sampling import SAMPLED, out_of_memory_hint
 from cudal2.target import targets
 
 
@@ -43,7 +42,7 @@ def check(tokenizer: PreTrainedTokenizerBase, target: str) -> None:
         )
 
 
-@out_of_memory_hint(SAMPLED)
+@memory.hint(memory.SAMPLED)
 def load(config: PolicyConfig, target: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The policy to sample from, on this process's accelerator or else the CPU, and its tokenizer, padding on the left.
 

@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from cudal2 import corpus
 from cudal2.config import PolicyConfig
 from cudal2.corpus import Knobs
-from cudal2.policy import sampling
+from cudal2.policy import memory, sampling
 from cudal2.policy.prompts import Prompt
 from cudal2.policy.tokenizer import encode_source, is_kernel_lm
 from cudal2.target import Target
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     knobs: Knobs
 
 
-@sampling.out_of_memory_hint(sampling.SAMPLED)
+@memory.hint(memory.SAMPLED)
 def likeliest(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -53,7 +53,7 @@ def likeliest(
     """
     ids = sampling.encoded(model, tokenizer, prompts, config, limit)
     most = _tokens(tokenizer, target)
-    at_once = max(1, sampling.at_once(model, max(map(len, ids), default=0) + most) // count)
+    at_once = max(1, memory.at_once(model, max(map(len, ids), default=0) + most) // count)
     found = list[list[Plan]]()
     for start in range(0, len(ids), at_once):
         rows = _beams(model, tokenizer, ids[start : start + at_once], count, most)

@@ -2,11 +2,9 @@
 
 `choice` and `whole` say how a policy is sampled, in training and evaluation alike. Without them a model's
 generation_config.json would add repetition penalties, min-p and the like, which the training loss does not know.
-A lack of memory or of a compiler becomes a ValueError that says what to change.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -23,48 +21,11 @@ from transformers import (
 )
 
 from cudal2.config import PolicyConfig
-from cudal2.policy import decoding, vllm_engine
+from cudal2.policy import decoding, memory, vllm_engine
 from cudal2.policy.prompts import Prompt, text
 from cudal2.policy.quoting import quoted
 from cudal2.policy.tokenizer import check_prompt, encode_conversation, is_conversation
 from cudal2.target import Target
-
-SAMPLED = "set policy.dtype=bfloat16, lower policy.max_new_tokens, or take a smaller model"
-TUNED = "lower tuning.micro_batch (batch_size of a kernel LM) or context, set tuning.gradient_checkpointing=true"
-TRAINED = "lower trainer.micro_batch or policy.max_new_tokens, set trainer.gradient_checkpointing=true"
-ADAPTERS = "train adapters (policy.lora.rank=8 policy.dtype=bfloat16)"
-SHARED = "start a process for each of several GPUs with trainer.deepspeed=zero3"
-
-OPERATORS = (
-    "on GPUs zero2 and zero3 need none; what offloads needs g++, ninja and, in CUDA_HOME, the CUDA toolkit that torch "
-    "was built with; without a GPU one is needed, with g++, ninja and Python's headers (python3-dev)"
-)
-_FULL = ("DefaultCPUAllocator: ", "CUDA out of memory")
-_UNBUILT = ("Error building extension", "Unable to JIT load", "Error compiling objects")
-_NO_TOOLKIT = ("MissingCUDAException", "CUDAMismatchException")  # DeepSpeed's, which need not be installed
-
-
-@contextmanager
-def out_of_memory_hint(*remedies: str) -> Iterator[None]:
-    """Raises ValueError, with these remedies, where memory runs out inside, or where DeepSpeed cannot compile one of
-    its operators on this machine."""
-    try:
-        yield
-    except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in said for text in _FULL):
-            why = f"the policy is too large for this machine ({said or 'no memory is left'})"
-            raise ValueError(f"{why}; {', or '.join(remedies)}") from error
-        if type(error).__name__ in _NO_TOOLKIT or any(text in said for text in _UNBUILT):
-            raise ValueError(f"DeepSpeed cannot compile an operator ({said}); {OPERATORS}") from error
-        raise
-
-
-CACHE_BYTES = 8 << 30
-"""Memory for keys and values, which limits the batch in transformers. On a GPU it is at least half of what the weights
-leave of the total memory, not of the free memory: otherwise the samples would depend on what else is in memory."""
-MOST = 512
-"""The largest batch; larger ones are not faster per prompt."""
 
 
 def temperature(config: PolicyConfig) -> float:
@@ -107,7 +68,7 @@ def _ends(tokenizer: PreTrainedTokenizerBase, declared: GenerationConfig | None)
     return sorted(end for end in ends if end is not None)
 
 
-@out_of_memory_hint(SAMPLED)
+@memory.hint(memory.SAMPLED)
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -146,7 +107,7 @@ def sample(
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
-        most = at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
+        most = memory.at_once(model, max(map(len, ids), default=0) + config.max_new_tokens)
         most = -(-len(order) // max(-(-len(order) // most), 1))  # a last batch of few takes as long as one of many
         for batch in (order[start : start + most] for start in range(0, len(order), max(most, 1))):
 
@@ -172,18 +133,6 @@ def encoded(
     for prompt, these in zip(prompts, ids):
         check_room(prompt, len(these), context(model.config, config), limit)
     return ids
-
-
-def at_once(model: PreTrainedModel, tokens: int) -> int:
-    """The largest batch of texts with so many tokens each."""
-    shape: Any = model.config.get_text_config()
-    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
-    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    each = 2 * shape.num_hidden_layers * heads * size * model.dtype.itemsize * tokens
-    room = CACHE_BYTES
-    if torch.cuda.is_available():
-        room = max(room, (torch.cuda.get_device_properties().total_memory - model.get_memory_footprint()) // 2)
-    return max(1, min(MOST, room // each))
 
 
 def _generate(

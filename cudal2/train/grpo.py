@@ -32,11 +32,11 @@ from trl import GRPOConfig
 from cudal2 import split
 from cudal2.archive import Archive
 from cudal2.config import PolicyConfig, TrainConfig
+from cudal2.policy import memory, turns
 from cudal2.policy import model as policy
-from cudal2.policy import turns
 from cudal2.policy.learnt import KEY, settled
 from cudal2.policy.locate import latest_checkpoint, step_of
-from cudal2.policy.sampling import ADAPTERS, SHARED, TRAINED, check_room, context, out_of_memory_hint, tokenize
+from cudal2.policy.sampling import check_room, context, tokenize
 from cudal2.problem import Problem
 from cudal2.target import find
 from cudal2.tracking import Metrics, read_metrics
@@ -123,7 +123,7 @@ def _train(
         ends = time.perf_counter() + budget - seconds
         callbacks.append(_Stop(ends, config.trainer.iterations))
         first = judge.prompt(problems[0], done + 1)
-        stack.enter_context(out_of_memory_hint(TRAINED, ADAPTERS, SHARED))
+        stack.enter_context(memory.hint(memory.TRAINED, memory.ADAPTERS, memory.SHARED))
         if config.trainer.deepspeed:
             connect()
         model, tokenizer = policy.load_to_train(config.policy, config.seed, config.target, reference=arguments.beta > 0)

@@ -25,12 +25,12 @@ from transformers import (
 
 from cudal2 import corpus
 from cudal2.config import PolicyConfig, SftConfig
+from cudal2.policy import memory
 from cudal2.policy.learnt import HEAT, KEY, settled
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.policy.model import check as check_words
 from cudal2.policy.model import create, load_to_train, locate
 from cudal2.policy.new_words import prepare_lines, prepare_turns
-from cudal2.policy.sampling import ADAPTERS, TUNED, out_of_memory_hint
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
 from cudal2.target import find
@@ -82,7 +82,7 @@ def run(config: SftConfig) -> None:
             print(json.dumps(report), flush=True)
 
 
-@out_of_memory_hint(TUNED, ADAPTERS)
+@memory.hint(memory.TUNED, memory.ADAPTERS)
 def _train(config: SftConfig) -> list[Row]:
     """Makes `RUN/policy`, which gets this name when it is complete, and returns the rows that it was trained on."""
     folder = Path(config.run)

@@ -8,7 +8,7 @@ import torch
 
 from cudal2.config import TrainConfig, load
 from cudal2.policy import model
-from cudal2.policy.sampling import ADAPTERS, SHARED, TRAINED, out_of_memory_hint
+from cudal2.policy.memory import ADAPTERS, SHARED, TRAINED, hint
 from cudal2.train import grpo
 
 
@@ -28,14 +28,14 @@ class MissingCUDAException(Exception):
     ],
 )
 def test_it_is_told_in_one_line(error, said):
-    with pytest.raises(ValueError, match=said) as found, out_of_memory_hint(TRAINED, ADAPTERS, SHARED):
+    with pytest.raises(ValueError, match=said) as found, hint(TRAINED, ADAPTERS, SHARED):
         raise error
     assert "\n" not in str(found.value) and found.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), KeyboardInterrupt(), KeyError("DeepSpeed")])
 def test_all_else_is_left_as_it_is(error):
-    with pytest.raises(type(error)) as found, out_of_memory_hint(TRAINED):
+    with pytest.raises(type(error)) as found, hint(TRAINED):
         raise error
     assert found.value is error
 
