@@ -68,9 +68,11 @@ SLOW = 0.3
 a run can take ten times too long."""
 WEIGHT = 6.0
 """The nearer a setting is to the fastest of its shape, the more its error counts: by exp(WEIGHT × logarithm)."""
-TREES, CODES = 800, 64
-"""Trees of a fit, each of as many leaves as what ships allows (400 of 24 leaves made a first pick 0.6% slower:
-capacity.py); codes of a word, each a bit of what a test is passed by."""
+TREES, RATE, LEAF = 800, 0.2, 60
+"""Trees of a fit, each of as many leaves as what ships allows; how much of what is left each tree takes away; and pairs
+in a leaf at least (with half the rate, and 20 pairs, a first pick was 0.3% slower: capacity.py)."""
+CODES = 64
+"""Codes of a word, each a bit of what a test is passed by."""
 
 Measured = dict[Problem, dict[str, float]]
 """For each shape how far each setting, as JSON, is behind the fastest; at most 0."""
@@ -167,6 +169,8 @@ class Model:
         fits: int = 1,
         trees: int = TREES,
         leaves: int = LEAVES,
+        rate: float = RATE,
+        leaf: int = LEAF,
         behind: float = BEHIND,
         weight: float = WEIGHT,
     ) -> None:
@@ -180,9 +184,9 @@ class Model:
             self.models[few] = [
                 HistGradientBoostingRegressor(
                     max_iter=trees,
-                    learning_rate=0.1,
+                    learning_rate=rate,
                     max_leaf_nodes=leaves,
-                    min_samples_leaf=20,
+                    min_samples_leaf=leaf,
                     l2_regularization=1.0,
                     max_features=0.4,
                     categorical_features=list(words),
