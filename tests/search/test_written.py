@@ -9,11 +9,13 @@ from cudal2 import corpus
 from cudal2.completion import Found
 from cudal2.config import PolicyConfig, SearchConfig, SearchMethodConfig, ShapesConfig
 from cudal2.policy import writer
+from cudal2.policy.plans import Plan
 from cudal2.problem import parse
 from cudal2.records import to_json
 from cudal2.search import prior, trials
 from cudal2.search.proposer import Setting, Task, Trial
 from cudal2.search.proposers.evolution import Evolution
+from cudal2.search.rerank import liked
 from cudal2.search.settings import allowed, parsed
 from cudal2.search.trials import History
 from cudal2.search.written import written
@@ -110,6 +112,25 @@ def test_a_plan_that_no_family_renders_here_brings_nothing(writes):
     family, *knobs = planned(good).splitlines()
     writes("\n".join([family + "x", *knobs]), "\n".join([family, *knobs[1:]]), planned(good))
     assert first(config())[0] == setting(good)
+
+
+def test_of_a_policys_plans_those_come_first_that_the_cost_model_likes_most_and_no_text_is_written(monkeypatch):
+    hopper, rng, plans = find("sm_90a"), random.Random(0), list[Plan]()
+    while len(plans) < 30:
+        one = corpus.draw(hopper, "tn", rng)
+        plans.append(Plan([], one.family, one.knobs))
+
+    class Planner:
+        def plans(self, prompts, count):
+            return [plans[:count] for _ in prompts]
+
+    monkeypatch.setattr(writer, "make", lambda *_: Planner())
+    search = SearchMethodConfig(prior="policy", generation=2 * HALF, neighbours=0, rerank=30)
+    problem = parse("4096_4096_4096")
+    asked = SearchConfig("unused", target="sm_90a", shapes=ShapesConfig(names=(problem.mnk,)), search=search)
+    (found,) = written(asked).values()
+    best = [plans[place] for place in liked(hopper, problem, [Setting(one.family, one.knobs) for one in plans])]
+    assert found == [Setting(one.family, one.knobs | {"style": "plain"}) for one in best[:HALF]]
 
 
 def test_the_policy_tells_searches_apart_that_begin_with_it_and_no_others():
