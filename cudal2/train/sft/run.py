@@ -6,20 +6,12 @@ to the shape. What is fast it learns later, by reinforcement learning or from wh
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import torch
 from msgspec.structs import replace
-from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
     set_seed,
 )
 
@@ -34,9 +26,8 @@ from cudal2.policy.new_words import prepare_lines, prepare_turns
 from cudal2.policy.tokenizer import train as train_tokenizer
 from cudal2.records import HarnessFault
 from cudal2.target import find
-from cudal2.train import callbacks, options
 from cudal2.train.folder import changes, only_trainer_of, record, stored
-from cudal2.train.sft import conversations, text
+from cudal2.train.sft import conversations, kernel_lm, text
 from cudal2.train.sft.examples import FEW, Row, archived, draw, draw_rows, encode, fitting, known
 from cudal2.train.sft.verification import verify
 from cudal2.worker.pool.pool import check
@@ -88,7 +79,7 @@ def _train(config: SftConfig) -> list[Row]:
     folder = Path(config.run)
     fresh = folder / "policy.tmp"
     shutil.rmtree(fresh, ignore_errors=True)
-    learn = fit
+    learn = kernel_lm.fit
     if config.policy.path:
         from cudal2.train.sft import tuning  # TRL takes seconds to import
 
@@ -184,41 +175,3 @@ def _lasting(config: SftConfig) -> SftConfig:
     policy = config.policy
     trained = PolicyConfig(path=policy.path, dtype=policy.dtype, lora=policy.lora, chat=policy.chat)
     return replace(config, policy=trained)
-
-
-def fit(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[Row],
-    config: SftConfig,
-) -> None:
-    """Train all weights, with a line of metrics every few steps."""
-    arguments = TrainingArguments(
-        **options.supervised(config),
-        per_device_train_batch_size=config.batch_size,
-        remove_unused_columns=False,  # `_batch` uses `given`
-        save_strategy="no",
-    )
-    trainer = Trainer(
-        model,
-        options.one_gpu(arguments),
-        train_dataset=[{"input_ids": row.ids, "given": row.given} for row in rows],
-        data_collator=partial(_batch, pad=tokenizer.pad_token_id),
-    )
-    callbacks.fit(trainer, config)
-
-
-def _batch(rows: list[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
-    """Token ids and labels [rows, length]; the loss counts the source and its end, not the prompt.
-
-    Padded on the right, which causal attention never sees, so that no mask is needed. (With padding on the left, rows
-    of attention have nothing to attend to: on a GPU their gradient is NaN.)
-    """
-    ids = [torch.from_numpy(row["input_ids"]).long() for row in rows]
-    labels = [one.clone() for one in ids]
-    for one, row in zip(labels, rows):
-        one[: row["given"]] = -100
-    return {
-        "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad),
-        "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
-    }

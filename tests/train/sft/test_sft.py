@@ -19,8 +19,8 @@ from cudal2.records import HarnessFault
 from cudal2.target import CPU, find
 from cudal2.tracking import read_metrics
 from cudal2.train.folder import only_trainer_of, record
+from cudal2.train.sft import kernel_lm, verification
 from cudal2.train.sft import run as sft
-from cudal2.train.sft import verification
 from cudal2.train.sft.examples import Row, draw, encode, fitting
 
 TINY = ["samples=200", "epochs=1", "batch_size=8", "hidden=32", "layers=1", "heads=2", "verify=6"]
@@ -78,7 +78,7 @@ def test_only_a_complete_policy_counts_as_trained_and_only_for_its_configuration
     sft.run(config(tmp_path, *FEW))
     weights = tmp_path / "policy/model.safetensors"
     before, metrics = weights.read_bytes(), (tmp_path / "metrics.jsonl").read_text()
-    monkeypatch.setattr(sft, "fit", None)
+    monkeypatch.setattr(kernel_lm, "fit", None)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"policy was trained with another configuration \(seed=0 became 1\)"):
             sft.run(config(tmp_path, *FEW, "seed=1"))
@@ -105,9 +105,9 @@ def test_lines_that_a_policy_has_no_words_for_become_words_when_it_is_taught_aga
         config(tmp_path / "three", *FEW, "new_lines=30")
 
 
-@pytest.mark.parametrize("stage", ["fit", "record"])
-def test_an_interrupted_run_leaves_nothing_that_looks_trained(tmp_path, monkeypatch, stage):
-    real = getattr(sft, stage)
+@pytest.mark.parametrize(("place", "stage"), [(kernel_lm, "fit"), (sft, "record")])
+def test_an_interrupted_run_leaves_nothing_that_looks_trained(tmp_path, monkeypatch, place, stage):
+    real = getattr(place, stage)
 
     def interrupted(*arguments):
         if stage == "fit" or arguments[0].name == sft.RECORD:
@@ -115,12 +115,12 @@ def test_an_interrupted_run_leaves_nothing_that_looks_trained(tmp_path, monkeypa
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sft, stage, interrupted)
+        patch.setattr(place, stage, interrupted)
         with pytest.raises(KeyboardInterrupt):
             sft.run(config(tmp_path, *FEW, "seed=1"))
     assert not (tmp_path / "policy").exists()
     fitted = []
-    monkeypatch.setattr(sft, "fit", lambda *arguments: fitted.append(arguments))
+    monkeypatch.setattr(kernel_lm, "fit", lambda *arguments: fitted.append(arguments))
     sft.run(config(tmp_path, *FEW))
     assert fitted and json.loads((tmp_path / "policy" / sft.RECORD).read_text())["seed"] == 0
 
@@ -141,8 +141,8 @@ def test_only_one_trainer_in_a_folder(tmp_path):
 def test_a_process_that_sees_several_gpus_trains_on_one(tmp_path, monkeypatch):
     used = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(sft, "TrainingArguments", lambda **kw: TrainingArguments(**{**kw, "use_cpu": False}))
-    monkeypatch.setattr(sft, "Trainer", lambda model, arguments, **_: used.append(arguments) or Stop())
+    monkeypatch.setattr(kernel_lm, "TrainingArguments", lambda **kw: TrainingArguments(**{**kw, "use_cpu": False}))
+    monkeypatch.setattr(kernel_lm, "Trainer", lambda model, arguments, **_: used.append(arguments) or Stop())
     with pytest.raises(KeyboardInterrupt):
         sft.run(config(tmp_path, *FEW))
     assert (used[0].n_gpu, used[0].train_batch_size) == (1, 8)
@@ -173,11 +173,11 @@ def test_only_the_source_is_learnt(tmp_path):
     examples = draw(config(tmp_path), 200)
     words = tokenizer.train([source for _, source in examples], 2048)
     for row, (prompt, source) in zip(encode(words, examples, config(tmp_path)), examples):
-        batch = sft._batch([{"input_ids": row.ids, "given": row.given}], words.pad_token_id)
+        batch = kernel_lm.batch([{"input_ids": row.ids, "given": row.given}], words.pad_token_id)
         learnt = [label for label in batch["labels"][0].tolist() if label != -100]
         assert learnt[-1] == words.eos_token_id
         assert words.decode(learnt[:-1]) == source
-        assert words.decode(batch["input_ids"][0]) == prompt + source + words.eos_token
+        assert words.decode(batch["input_ids"][0][: len(row.ids)]) == prompt + source + words.eos_token
 
 
 def test_a_few_samples_too_long_are_left_out_and_many_are_an_error():
