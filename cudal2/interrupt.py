@@ -23,12 +23,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE = 10.0
 """Seconds for an end in good order."""
@@ -142,7 +145,23 @@ def leave_with_parent() -> None:
     threading.Thread(target=_leave, args=(heard,), daemon=True).start()
 
 
-def end(*executors: ProcessPoolExecutor) -> None:
+class ProcessPool(ProcessPoolExecutor):
+    """An executor that `end` can end at any moment, while other threads submit to it or shut it down.
+
+    A process that is killed while it sends a result leaves half of it in the pipe, and the executor's thread waits for
+    the rest as long as anybody could write it. So this process gives up its own end of the pipe as soon as all others
+    have theirs. `end` could not close it: `shutdown` does so too, and of two threads that close one file the second
+    closes what a third has opened since.
+    """
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        future = super().submit(function, *arguments, **named)
+        if len(self._processes) == self._max_workers:  # type: ignore[attr-defined]
+            self._result_queue._writer.close()  # type: ignore[attr-defined]
+        return future
+
+
+def end(*executors: ProcessPool) -> None:
     """Tell their processes, which called `leave_with_parent`, to leave, and kill those that do not; what is under way
     is lost, and whoever waits for it gets BrokenProcessPool.
     """
@@ -154,11 +173,6 @@ def end(*executors: ProcessPoolExecutor) -> None:
         if not wait([process.sentinel], max(0.0, until - time.monotonic())):
             process.kill()
             process.join()
-    # One that was killed in the middle of sending a result leaves half of it in the pipe, and the executor's thread
-    # waits for the rest as long as anybody could write it; this process could be the last.
-    for executor in executors:
-        if executor._result_queue is not None:
-            executor._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 def children(pid: int) -> list[int]:

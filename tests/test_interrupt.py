@@ -1,12 +1,21 @@
 """Ctrl-C and SIGTERM end every long verb within seconds, with nothing left behind, and the same command goes on. And
 whatever a pool's worker is doing when the pool's process is killed, nothing outlives it."""
 
+import gc
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import fakes
@@ -23,7 +32,7 @@ from toolkit import needs_toolkit
 
 from cudal2 import cli
 from cudal2.archive import Archive
-from cudal2.interrupt import children
+from cudal2.interrupt import ProcessPool, children, end, leave_with_parent
 from cudal2.policy.locate import latest_checkpoint
 from cudal2.problem import Problem
 from cudal2.records import Candidate
@@ -253,3 +262,44 @@ def test_a_worker_that_is_told_to_leave_takes_all_with_it_and_caches_no_verdict(
     kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
     assert not [path for path in kept if b'"status"' in path.read_bytes()]
     assert (source is ENDLESS) == any(path.parts[-3] == "builds" for path in kept)
+
+
+@pytest.fixture
+def executor() -> Iterator[ProcessPool]:
+    with ProcessPool(1, get_context("spawn"), leave_with_parent) as executor:
+        yield executor
+
+
+def test_processes_are_ended_while_a_thread_that_waited_for_one_shuts_them_down(executor, monkeypatch):
+    closed = list[int]()
+
+    def slowly(connection: Connection) -> None:
+        closed.append(connection.fileno())
+        os.close(connection.fileno())
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(1)  # meanwhile the other one comes to the same line
+
+    def waits() -> None:
+        with suppress(BrokenProcessPool):
+            executor.submit(time.sleep, 60).result()
+        executor.shutdown(cancel_futures=True)
+
+    assert executor.submit(os.getpid).result()
+    thread = threading.Thread(target=waits)
+    thread.start()
+    monkeypatch.setattr(Connection, "_close", slowly)
+    end(executor)
+    thread.join()
+    assert closed and len(set(closed)) == len(closed)
+
+
+def test_nobody_waits_for_the_rest_of_a_result_whose_sender_is_dead(executor):
+    with pytest.raises(BrokenProcessPool):
+        executor.submit(_sends_half).result(30)
+
+
+def _sends_half() -> None:
+    """Writes the length of a result and some of its bytes, and dies."""
+    [results] = [one for one in gc.get_objects() if isinstance(one, SimpleQueue)]
+    os.write(results._writer.fileno(), struct.pack("!i", 100) + b"half of it")
+    os.kill(os.getpid(), signal.SIGKILL)

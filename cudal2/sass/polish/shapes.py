@@ -7,7 +7,7 @@ At the end of a game are a table, files, and on a GPU the winner and its parent 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -177,13 +177,13 @@ def summary(polished: Sequence[Polished]) -> str:
 
 
 @contextmanager
-def _processes(config: SassConfig, jobs: int) -> Iterator[SimpleQueue[tuple[int, ProcessPoolExecutor]]]:
+def _processes(config: SassConfig, jobs: int) -> Iterator[SimpleQueue[tuple[int, interrupt.ProcessPool]]]:
     """`jobs` places for a game on each GPU. A process sees one GPU as long as it lives."""
-    free: SimpleQueue[tuple[int, ProcessPoolExecutor]] = SimpleQueue()
+    free: SimpleQueue[tuple[int, interrupt.ProcessPool]] = SimpleQueue()
     executors = []
     for device in config.worker.devices:
         for _ in range(jobs):
-            made = ProcessPoolExecutor(1, get_context("spawn"), interrupt.leave_with_parent)
+            made = interrupt.ProcessPool(1, get_context("spawn"), interrupt.leave_with_parent)
             executors.append(made)
             free.put((device, made))
     try:

@@ -4,7 +4,6 @@ where `completion.extract` finds the kernel again. Drawn on all cores."""
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from itertools import chain
 from multiprocessing import get_context
@@ -24,7 +23,7 @@ from cudal2.completion import fenced
 from cudal2.config import CorpusConfig, PromptConfig, SftConfig
 from cudal2.corpus import Family
 from cudal2.dtype import find as find_dtype
-from cudal2.interrupt import end, leave_with_parent
+from cudal2.interrupt import ProcessPool, end, leave_with_parent
 from cudal2.policy import prompts
 from cudal2.policy.sampling import Prompt, tokenize
 from cudal2.policy.tokenizer import encode_source
@@ -213,7 +212,7 @@ def _on_every_core(make: Callable[[S], list[T]], shards: Sequence[S]) -> list[T]
     if workers == 1:  # a process of its own would spend longer on its imports
         return list(chain.from_iterable(map(make, shards)))
     # Not forked: this process may hold threads, and a GPU.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
+    with ProcessPool(workers, get_context("spawn"), _start) as pool:
         try:
             return list(chain.from_iterable(pool.map(make, shards)))
         except BaseException:  # Ctrl-C: the shards that wait take minutes

@@ -4,7 +4,7 @@ device, with what runs in them and what they see."""
 import logging
 import os
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import takewhile
 from multiprocessing import get_context
@@ -153,13 +153,13 @@ class Processes:
     def slots(self) -> tuple[int | None, ...]:
         return self._slots
 
-    def start(self, slot: Slot) -> ProcessPoolExecutor:
+    def start(self, slot: Slot) -> interrupt.ProcessPool:
         assert slot is None or isinstance(slot, int)
         given = (self.config, self.target, slot, harness(), list(operators.__path__))
-        return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_start, initargs=given)
+        return interrupt.ProcessPool(1, mp_context=get_context("spawn"), initializer=_start, initargs=given)
 
     def end(self, *executors: Executor) -> None:
-        interrupt.end(*cast(Sequence[ProcessPoolExecutor], executors))
+        interrupt.end(*cast(Sequence[interrupt.ProcessPool], executors))
 
     def close(self) -> None:
         """Nothing is left but what was started."""

@@ -16,7 +16,7 @@ import torch
 from processes import below, names, wait_for
 from transformers import TrainingArguments
 
-from cudal2 import operators
+from cudal2 import interrupt, operators
 from cudal2.config import WorkerConfig
 from cudal2.problem import Problem
 from cudal2.records import Candidate, HarnessFault
@@ -60,7 +60,7 @@ class FakeExecutor:
 @pytest.fixture
 def gpus(monkeypatch):
     FakeExecutor.built, FakeExecutor.judged, FakeExecutor.broken = [], [], set()
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", FakeExecutor)
+    monkeypatch.setattr(interrupt, "ProcessPool", FakeExecutor)
     monkeypatch.setattr(processes, "check", lambda *_: None)
     with Pool(WorkerConfig(devices=(0, 3)), "sm_90a") as pool_:
         yield pool_
@@ -206,7 +206,7 @@ def test_some_gpus_judge_while_another_learns(monkeypatch, visible, judging) -> 
             super().__init__(workers, initargs=initargs, **options)
             started.append(initargs)
 
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(interrupt, "ProcessPool", Executor)
     monkeypatch.setattr(processes, "check", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     arguments = TrainingArguments(use_cpu=False)
