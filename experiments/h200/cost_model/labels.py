@@ -12,7 +12,7 @@ them was measured fastest on each explored shape is added in every type and epil
 
 With more than FEW rows the tile may be another than the menu's: that of all which the family has there that the model
 likes most, if it is FITS faster. Tiles that fit are worth much there, and hold for no other shape, so a policy has to
-work them out. The menu is chosen by CHOOSING of the problems. All takes 17 minutes of one core.
+work them out. The menu is chosen by CHOOSING of the problems. All takes 25 minutes of one core.
 """
 
 import lzma
@@ -47,7 +47,7 @@ COUNT, CHOOSING, FLOP, TOP, PART = 60000, 12000, 1e13, 10, 8
 """How many problems, those of them that the menu is chosen by, and the largest; fast is what is among the TOP of a
 shape, and in the fastest PART-th of it."""
 LAYOUTS, TYPES, EPILOGUES = ("tn", "tn", "nn"), ("fp16", "bf16"), ("none", "bias", "bias_gelu")
-MENU, ENOUGH, HEAT = 144, 0.3, 0.01
+MENU, ENOUGH, HEAT = 288, 0.3, 0.01
 """So many settings are learnt; where none of them suits a problem, ENOUGH is as bad as worse."""
 LIKED, TILED, FITS = 8, 3, 0.003
 """So many settings of a problem may be drawn; of so many all tiles are tried, and one is taken that is so much faster

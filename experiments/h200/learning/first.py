@@ -4,6 +4,7 @@
     cudal2 search shapes=$(python experiments/h200/layers.py apart) target=sm_90a run=runs/first-table search.kernels=4 search.generation=4 search.neighbours=0
     python experiments/h200/learning/first.py runs/first-any runs/first-table
     python experiments/h200/learning/first.py --layers runs/first-any runs/first-table    # or --off-lattice: of these alone
+    python experiments/h200/learning/first.py --evaluated runs/first-any runs/first-table    # what `cudal2 eval` measured of each
     python experiments/h200/learning/first.py odd     # the same layers in bf16, with odd numbers of rows
 
 Speedups over the fastest of eight baselines, as the searches measured them: geometric means over the shapes that all of
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cudal2.evaluation import results
 from cudal2.problem import Problem, off_lattice
 from cudal2.report.budget import estimate, load
 from cudal2.split import REPORTED
@@ -50,28 +52,44 @@ def searched(named: str) -> Searched:
     }
 
 
-def show(folders: list[str], only: str = "") -> None:
-    """`only` may be --layers or --off-lattice."""
-    searches = {Path(folder).name: searched(folder) for folder in folders}
-    shapes = [one for one in next(iter(searches.values())) if all(one in found for found in searches.values())]
-    off = {problem.mnk for problem in off_lattice(*REPORTED)}
-    shapes = [one for one in shapes if only != ("--layers" if one.mnk in off else "--off-lattice")]
-    best = {
-        name: np.log([[max([FAILED, *found[one][0][:count]]) for count in PICKS] for one in shapes])
-        for name, found in searches.items()
+def show(folders: list[str], flags: set[str]) -> None:
+    """`flags` may be --layers or --off-lattice, and --evaluated: what an evaluation measured."""
+    judged = {
+        Path(folder).name: evaluated(folder) if "--evaluated" in flags else searched(folder) for folder in folders
     }
+    off = {problem.mnk for problem in off_lattice(*REPORTED)}
+    without = {"--layers": True, "--off-lattice": False}
+    shapes = [one for one in next(iter(judged.values())) if all(one in found for found in judged.values())]
+    shapes = [one for one in shapes if not any((one.mnk in off) is without.get(flag) for flag in flags)]
+    picks = PICKS[:1] if "--evaluated" in flags else PICKS
+    heads = ["evaluated"] if "--evaluated" in flags else [f"best of {count}" for count in PICKS]
+    speeds = {name: [found[one][0][: PICKS[-1]] for one in shapes] for name, found in judged.items()}
+    best = {name: [[max([FAILED, *one[:count]]) for count in picks] for one in some] for name, some in speeds.items()}
+    compare(shapes, {name: np.log(some) for name, some in best.items()}, heads)
+    for name, some in speeds.items():
+        every = np.concatenate(some) > 0
+        print(f"{name}: {every.sum()} of {len(every)} kernels were right")
+
+
+def evaluated(folder: str) -> Searched:
+    """Of each shape the speedup over the fastest baseline, as an evaluation measured the kernel that it chose."""
+    rows = results.load(Path(folder)).rows
+    return {row.problem: [[row.timing.speedup if row.timing else 0.0]] for row in rows}
+
+
+def compare(shapes: list[Problem], speeds: dict[str, np.ndarray], heads: list[str]) -> None:
+    """By rows, the means of these logarithms [shapes, columns], and what each has less than the first."""
+    first, *others = speeds
     for least, most in ROWS:
         here = np.array([least <= one.m <= most for one in shapes])
         if not here.any():
             continue
-        print(f"\n{least} to {most} rows, {here.sum()} shapes" + "".join(f"{f'best of {n}':>24s}" for n in PICKS))
-        for name, found in searches.items():
-            tried = [speed for one, row in zip(shapes, here) if row for speed in found[one][0][: PICKS[-1]]]
-            right = f"{name} ({np.mean(np.array(tried) > 0):.0%} right)"
-            print(f"{right:28s}" + "".join(f"{interval(column):>24s}" for column in best[name][here].T))
+        print(f"\n{least} to {most} rows, {here.sum()} shapes" + "".join(f"{head:>24s}" for head in heads))
+        for name, each in speeds.items():
+            print(f"{name:28s}" + "".join(f"{interval(column):>24s}" for column in each[here].T))
         seeds = defaultdict(list)
-        for name in list(searches)[1:]:
-            less = (best[name] - best[next(iter(searches))])[here]
+        for name in others:
+            less = (speeds[name] - speeds[first])[here]
             print(f"{f'{name} less the first':28s}" + "".join(f"{interval(one, np.array):>24s}" for one in less.T))
             seeds[re.sub(r"-\d+$", "", name)].append(less)
         for name, some in seeds.items():
@@ -89,10 +107,7 @@ def odd() -> str:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["odd"]:
-            print(odd())
-        case ["--layers" | "--off-lattice" as only, *folders]:
-            show(folders, only)
-        case folders:
-            show(folders)
+    if sys.argv[1:] == ["odd"]:
+        print(odd())
+    else:
+        show([one for one in sys.argv[1:] if one[:2] != "--"], {one for one in sys.argv[1:] if one[:2] == "--"})

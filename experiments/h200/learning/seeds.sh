@@ -12,8 +12,8 @@
 # of evolution 16. `table` is evolution's first kernel, `likeliest` what the policy before writes at a temperature of 0.05.
 # Each seed trains with a cache of its own. CUDAL2 is how cudal2 is called, PYTHON the interpreter, GPUS their number,
 # POLICY another policy than the one that ships, PIECES the pieces of work, if not these. `taught-N` is the policy taught
-# once more by recipe=hopper_any_known with seed N (LINES: so many `new_lines`), and its first kernel, of sixteen texts
-# the one that the cost model chooses; `taught-N-four`, after it, four kernels of eight texts each. `nearest` is the table's first without the model, and
+# once more by recipe=hopper_any_known with seed N (LINES: so many `new_lines`), and its first kernel, of its 64 likeliest
+# plans the one that the cost model chooses; `taught-N-four`, after it, four kernels of them. `nearest` is the table's first without the model, and
 # `layers` judges the best of `evolution` on the layers once more, as every evaluation does.
 set -eu
 folder=$1 minutes=$2 here=$(cd "$(dirname "$0")" && pwd)
@@ -80,7 +80,7 @@ taught() {
         new_lines="${LINES:-0}" \
         worker.build_jobs=$share > "$folder/taught-$2.txt" 2>&1 &&
         "$python" "$here/half.py" "$folder/taught-$2" "$folder/policy-$2.tar" &&
-        first "$1" "taught-$2" policy.path="$folder/taught-$2" search.rerank=16
+        first "$1" "taught-$2" policy.path="$folder/taught-$2" search.rerank=64
 }
 
 # all GPU [KEY=VALUE of train]…: one piece after the other, until none is left
@@ -93,7 +93,7 @@ all() {
             seed-*) learned "$gpu" "${piece#seed-}" "$@" ;;
             taught-*-four)
                 one=${piece%-four}
-                four "$gpu" "$one" policy.path="$folder/$one" search.rerank=8
+                four "$gpu" "$one" policy.path="$folder/$one" search.rerank=64
                 ;;
             taught-*) taught "$gpu" "${piece#taught-}" ;;
             layers)
