@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from cudal2 import corpus
@@ -65,16 +64,12 @@ def _beams(
     model: Any, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]], count: int, most: int
 ) -> list[list[int]]:
     """Of each prompt its `count` likeliest continuations by `most` tokens, one behind the other."""
-    inputs: Any = tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt", padding_side="left")
     beams = GenerationConfig(
         do_sample=False, num_beams=count, num_return_sequences=count, length_penalty=0.0, max_new_tokens=most
     )
-    training = model.training
-    model.eval()
-    with torch.inference_mode():
-        ids = model.generate(**inputs.to(model.device), generation_config=beams)
-    model.train(training)
-    return ids[:, inputs["input_ids"].shape[1] :].tolist()
+    with sampling.writing(model, tokenizer, prompts) as inputs:
+        ids = model.generate(**inputs, generation_config=beams)
+        return ids[:, inputs["input_ids"].shape[1] :].tolist()
 
 
 def _distinct(tokenizer: PreTrainedTokenizerBase, beams: Sequence[list[int]], target: Target) -> list[Plan]:

@@ -4,7 +4,8 @@
 generation_config.json would add repetition penalties, min-p and the like, which the training loss does not know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -144,13 +145,9 @@ def _generate(
     tell: decoding.Finished,
 ) -> None:
     """Calls `tell` once for each prompt."""
-    inputs: Any = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
     drawn: dict[str, Any] = {"do_sample": True, **choice(config)} if temperature(config) > 0 else {"do_sample": False}
     generation = GenerationConfig(**drawn, max_new_tokens=config.max_new_tokens)
-    training = model.training
-    model.eval()
-    inputs = inputs.to(model.device)
-    with torch.inference_mode():
+    with writing(model, tokenizer, prompts) as inputs:
         if decoding.suits(model, config.max_new_tokens):
             numbers = torch.rand(len(prompts), config.max_new_tokens, dtype=torch.float64).to(model.device)
             asked = inputs["input_ids"], inputs["attention_mask"], numbers
@@ -160,7 +157,20 @@ def _generate(
             ids = model.generate(**inputs, generation_config=generation)
             for row, written in enumerate(ids[:, inputs["input_ids"].shape[1] :]):
                 tell(row, written.tolist())
-    model.train(training)
+
+
+@contextmanager
+def writing(model: Any, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]]) -> Iterator[Any]:
+    """The prompts as one batch where the model is, padded on the left; until the end the model neither learns nor drops
+    anything out."""
+    inputs: Any = tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt", padding_side="left")
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield inputs.to(model.device)
+    finally:
+        model.train(training)
 
 
 def choosing(config: PolicyConfig) -> decoding.Choose:
