@@ -18,9 +18,10 @@ from cudal2.policy import plans, prompts, turns, writer
 from cudal2.problem import Problem, parse
 from cudal2.records import Candidate, digest
 from cudal2.search import prior, proposers, rerank
+from cudal2.search.drawn import PATIENCE
 from cudal2.search.mutations import KINDS
 from cudal2.search.proposer import Mutated, Setting, Trial, answered, made, origin
-from cudal2.search.proposers.policy import PATIENCE, make
+from cudal2.search.proposers.policy import make
 from cudal2.search.settings import draw
 from cudal2.search.trials import History
 from cudal2.target import find

@@ -15,10 +15,9 @@ With `turns` a generation is a turn: the first is written from the prompt, the n
 of the first, and so on; after `turns.count` generations a first turn follows again.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import cycle, islice
+from itertools import islice
 from typing import cast
 
 from cudal2.archive import selection
@@ -28,17 +27,11 @@ from cudal2.policy.prompts import Prompt
 from cudal2.policy.turns import Attempt
 from cudal2.problem import Problem
 from cudal2.records import Candidate, to_json
-from cudal2.search import planned
+from cudal2.search import drawn, planned
 from cudal2.search.asked import Asked, Way
 from cudal2.search.proposer import Revised, Task, Trial, Trials, answered, refuse_prior_and_neighbours, seeded
 from cudal2.search.trials import History, affordable_now, seconds
 from cudal2.target import find
-
-PATIENCE = 8
-"""After so many batches that are paid for a generation stays incomplete: the policy writes hardly anything new."""
-TIMES = 1, 2, 4
-"""How often each missing kernel is asked for, batch after batch, where answers cost nothing: a small model takes as
-long for one completion as for hundreds, so three batches are sooner done than eight with about as many texts."""
 
 
 class Policy:
@@ -78,31 +71,12 @@ class Policy:
         if search.rerank > 1:
             planner = cast(writer.Planner, self._writer)  # `rerank.check` was passed
             planned.write_out(planner, search.rerank, find(self._config.target), written, asked, rng)
-        asked_before: Counter[tuple[Problem, int]] = Counter()
+        apart = self._config.policy.further_temperature is not None and not paid
 
-        def ask(prompted: Sequence[tuple[Problem, Way]], further: bool = True) -> list[tuple[Problem, Way]]:
-            """What of this brought no new kernel, as far as one is wanted."""
-            names = []
-            for problem, way in prompted:
-                which = written[problem].index(way)
-                names.append(f"{self._history.name(problem)} {generation} {which} {asked_before[problem, which]}")
-                asked_before[problem, which] += 1
-            finished = asked.building([problem for problem, _ in prompted])
-            batch = [prompt for _, (prompt, _) in prompted]
-            completions = self._writer.write(batch, names, rng.getrandbits(32), finished, further)
-            failed: dict[Problem, list[tuple[Problem, Way]]] = {problem: [] for problem in problems}
-            for (problem, way), one in zip(prompted, completions):
-                if not asked.take(problem, one.source, way[1]):
-                    failed[problem].append((problem, way))
-            return [one for problem, some in failed.items() for one in some[: asked.lacking(problem)]]
+        def name(problem: Problem) -> str:
+            return f"{self._history.name(problem)} {generation}"
 
-        firsts = [(problem, way) for problem, ways in written.items() for way in ways[: asked.lacking(problem)]]
-        if firsts and self._config.policy.further_temperature is not None and not paid:
-            ask(firsts, further=False)
-        left = [(each, way) for each, ways in written.items() for way in islice(cycle(ways), asked.lacking(each))]
-        for times in (1,) * PATIENCE if paid else TIMES:
-            if left:
-                left = ask(left * times)
+        drawn.write_out(self._writer, written, asked, name, rng, apart)
         return asked.new
 
     def _written(self, problem: Problem, trials: Sequence[Trial], generation: int) -> list[Way]:
