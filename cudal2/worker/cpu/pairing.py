@@ -152,7 +152,9 @@ class CpuSides(Sides):
 
     def unwatched(self) -> Exception:
         """Whoever does not answer while inputs change, so that these have changed before its calls, is slow itself; and
-        so is who has done all by then and says so later, where the baseline is watched at such moments."""
+        so is who has done all by then and says so later, where the baseline is watched at such moments. On a busy
+        machine both may be others' doing: raises Disturbed where the baseline's threads were kept from running."""
+        check_ours(statistics.median(self.waited), "the baseline", self._context.config)
         most = len(self._each["candidate"]) / 2
         if self._alike > most:
             return CandidateFailed(Status.REJECTED, "its batches are over long before it says so")

@@ -205,18 +205,18 @@ def test_what_was_met_before_its_calls_were_asked_for_is_not_watched(context, mo
         pair(Early(honest(context)), Early(honest(context)), context, "fake", 20e-6)
 
 
+class Late(Fake):
+    def run(self, first: int, count: int, meanwhile=()) -> float:
+        elapsed = super().run(first, count)
+        for _, look in meanwhile:
+            look()
+        self.met = [look for _, look in meanwhile]
+        return elapsed
+
+
 def test_who_says_late_that_all_is_over_is_to_blame_where_the_baseline_is_watched(context, monkeypatch) -> None:
     """Its batches look long, so that every look comes when they are over."""
     monkeypatch.setattr(measurement, "UNWATCHED", 0)
-
-    class Late(Fake):
-        def run(self, first: int, count: int, meanwhile=()) -> float:
-            elapsed = super().run(first, count)
-            for _, look in meanwhile:
-                look()
-            self.met = [look for _, look in meanwhile]
-            return elapsed
-
     with pytest.raises(CandidateFailed, match="long before it says so") as failed:
         pair(Late(honest(context)), Fake(honest(context)), context, "fake", 20e-6)
     assert failed.value.status == "rejected"
@@ -382,6 +382,13 @@ def test_a_baseline_that_is_kept_from_running_is_a_disturbance_and_never_a_speed
         baseline = Kept(honest(context), shares)
         with nullcontext() if ok else pytest.raises(measurement.Disturbed, match="for 50% of the time"):
             assert pair(Fake(honest(context)), baseline, context, "fake", 20e-6).pairs == 3
+
+
+def test_nobody_is_to_blame_for_late_answers_where_the_baseline_is_kept_from_running(context, monkeypatch) -> None:
+    monkeypatch.setattr(measurement, "UNWATCHED", 0)
+    for share, expected in ((0.02, CandidateFailed), (0.5, measurement.Disturbed)):
+        with pytest.raises(expected):
+            pair(Late(honest(context)), Kept(honest(context), [share]), context, "fake", 20e-6)
 
 
 def test_a_candidate_whose_threads_keep_one_another_waiting_gets_its_verdict(context: TimingContext) -> None:
