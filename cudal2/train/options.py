@@ -182,6 +182,8 @@ def check_shares(checkpoint: Path | None, processes: int) -> None:
 
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """torch's choice on Hopper would be cuDNN's, which takes 30 ms to plan for each length that it has not seen."""
+STRIDE = 64
+"""Rows of a batch are padded to a multiple of so many tokens, which suits the products and attention's masks."""
 
 
 def attention() -> AbstractContextManager:

@@ -12,9 +12,6 @@ from cudal2.config import SftConfig
 from cudal2.train import callbacks, options
 from cudal2.train.sft.examples import Row
 
-STRIDE = 64
-"""Lines are a multiple of so many tokens: of few lengths, and aligned as attention's fast kernels want their masks."""
-
 
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[Row], config: SftConfig) -> None:
     """Train all weights, with a line of metrics every few steps."""
@@ -40,9 +37,9 @@ def batch(rows: Sequence[dict[str, Any]], pad: int) -> dict[str, Any]:
     Positions begin again with each row, by which transformers tells rows apart where nothing is cached: none sees
     another. The loss counts a row's source and its end, not its prompt, so no row is guessed from the one before.
     """
-    lines = packed([len(row["input_ids"]) for row in rows])
-    length = max(sum(len(rows[number]["input_ids"]) for number in line) for line in lines)
-    shape = len(lines), -(-length // STRIDE) * STRIDE
+    lengths = [len(row["input_ids"]) for row in rows]
+    lines = packed(lengths)
+    shape = len(lines), -(-max(lengths) // options.STRIDE) * options.STRIDE
     ids, labels, positions = np.full(shape, pad), np.full(shape, -100), np.zeros(shape, np.int64)
     for place, line in enumerate(lines):
         start = 0

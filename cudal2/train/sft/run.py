@@ -10,10 +10,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
-from transformers import (
-    AutoTokenizer,
-    set_seed,
-)
+from transformers import AutoTokenizer, set_seed
 
 from cudal2 import corpus
 from cudal2.config import PolicyConfig, SftConfig

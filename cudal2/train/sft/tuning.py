@@ -29,8 +29,6 @@ from cudal2.train import callbacks, options
 from cudal2.train.callbacks import SavesAsAsked, WithoutCard, quiet
 from cudal2.train.sft.examples import Row, end_of_turn
 
-STRIDE = 64
-"""On a GPU rows are padded to a multiple of so many tokens, which suits the products."""
 PROBE = "\t// a ≤ b\n    int  x = 0; \n\n}  /* !, ' */"
 """A text that a tokenizer must encode and decode unchanged: runs of blanks and line feeds, signs beyond ASCII."""
 
@@ -71,7 +69,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[R
         # TRL would only look for rows to cut, for a minute and a half in 14,000 rows.
         dataset_kwargs={"skip_prepare_dataset": not tuning.packing},
         train_sampling_strategy="random" if tuning.packing else "sequential",
-        pad_to_multiple_of=STRIDE if cuda and not tuning.packing else None,
+        pad_to_multiple_of=options.STRIDE if cuda and not tuning.packing else None,
         per_device_train_batch_size=tuning.micro_batch,
         gradient_accumulation_steps=config.batch_size // tuning.micro_batch,
         gradient_checkpointing=tuning.gradient_checkpointing,

@@ -4,7 +4,7 @@
 
 The shapes, settings and two GPUs of room.py; the model never saw these shapes. Picked are settings in the order of the
 model, those that differ in their tile first, as a search does; or one after the other by what the model says, a
-Gaussian process of what it had wrong in the picks so far, and so many (KAPPA) standard deviations of that (GP-UCB, N.
+Gaussian process of what it had wrong in the picks so far, and so many (KAPPAS) standard deviations of that (GP-UCB, N.
 Srinivas et al., arXiv:0912.3995). Settings are the nearer to each other the more knobs they share. The first GPU times
 what is picked, the second the fastest of it; logarithms less the fastest of all, with 95% intervals over weights.
 """

@@ -13,6 +13,7 @@ them have, a failure as FAILED, with 95% intervals over shapes. Then the differe
 seeds of one training: of these also the mean difference, with an interval over seeds and shapes, both drawn anew.
 """  # noqa: E501
 
+import argparse
 import math
 import re
 import subprocess
@@ -52,17 +53,13 @@ def searched(named: str) -> Searched:
     }
 
 
-def show(folders: list[str], flags: set[str]) -> None:
-    """`flags` may be --layers or --off-lattice, and --evaluated: what an evaluation measured."""
-    judged = {
-        Path(folder).name: evaluated(folder) if "--evaluated" in flags else searched(folder) for folder in folders
-    }
+def show(folders: list[str], only: str | None, anew: bool) -> None:
+    """`only` may be layers or off-lattice; `anew` shows what an evaluation measured."""
+    judged = {Path(folder).name: (evaluated if anew else searched)(folder) for folder in folders}
     off = {problem.mnk for problem in off_lattice(*REPORTED)}
-    without = {"--layers": True, "--off-lattice": False}
     shapes = [one for one in next(iter(judged.values())) if all(one in found for found in judged.values())]
-    shapes = [one for one in shapes if not any((one.mnk in off) is without.get(flag) for flag in flags)]
-    picks = PICKS[:1] if "--evaluated" in flags else PICKS
-    heads = ["evaluated"] if "--evaluated" in flags else [f"best of {count}" for count in PICKS]
+    shapes = [one for one in shapes if only != ("layers" if one.mnk in off else "off-lattice")]
+    picks, heads = (PICKS[:1], ["evaluated"]) if anew else (PICKS, [f"best of {count}" for count in PICKS])
     speeds = {name: [found[one][0][: PICKS[-1]] for one in shapes] for name, found in judged.items()}
     best = {name: [[max([FAILED, *one[:count]]) for count in picks] for one in some] for name, some in speeds.items()}
     compare(shapes, {name: np.log(some) for name, some in best.items()}, heads)
@@ -106,8 +103,18 @@ def odd() -> str:
     return ",".join(f"{layer}@{max(1, round(int(rows) / math.sqrt(2)) | 1)}_bf16" for layer, rows in pairs)
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["odd"]:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--layers", dest="only", action="store_const", const="layers")
+    parser.add_argument("--off-lattice", dest="only", action="store_const", const="off-lattice")
+    parser.add_argument("--evaluated", action="store_true")
+    asked = parser.parse_args()
+    if asked.folders == ["odd"]:
         print(odd())
     else:
-        show([one for one in sys.argv[1:] if one[:2] != "--"], {one for one in sys.argv[1:] if one[:2] == "--"})
+        show(asked.folders, asked.only, asked.evaluated)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cudal2.train.sft.kernel_lm import STRIDE, batch, packed
+from cudal2.train.options import STRIDE
+from cudal2.train.sft.kernel_lm import batch, packed
 
 PAD = 0
 
